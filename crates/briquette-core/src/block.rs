@@ -1,0 +1,223 @@
+//! Rows to parts and back, a few rows at a time, so that a tensor never has to be in memory whole.
+
+use crate::encoded::{Codes, Part, Parts, ScaleType};
+use crate::{Affine, Coding, DType, GridKind, Grouping, Mask, Storage, bits, simd};
+
+/// Appends rows to the parts of a tensor. One encoder serves consecutive rows.
+#[derive(Debug)]
+pub struct RowEncoder {
+    coding: Coding,
+    width: usize,
+    n_values: usize,
+    packer: bits::BitPacker,
+    scratch: Vec<u8>,
+}
+
+impl RowEncoder {
+    /// An encoder for rows before which `n_values` elements were kept.
+    ///
+    /// Kept codes below 8 bits are one stream of bits, so such rows must start where whole bytes do: at the first.
+    pub fn new(coding: Coding, dtype: DType, n_values: usize) -> Self {
+        Self { coding, width: dtype.n_bits() / 8, n_values, packer: bits::BitPacker::default(), scratch: Vec::new() }
+    }
+
+    /// Whether the rows of a tensor in this coding must be encoded in order, by one encoder.
+    pub fn is_one_stream(coding: Coding) -> bool {
+        coding.storage == Storage::Bitmask && coding.codes.is_some_and(|codes| codes.bits < 8)
+    }
+
+    /// Adds a row of the tensor's own elements. What `keep` drops becomes 0; a sparse row needs `keep`.
+    ///
+    /// # Panics
+    /// If a sparse row comes without its bits.
+    pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>, parts: &mut Parts) {
+        match (self.coding.storage, keep) {
+            (Storage::Dense, None) => parts[Part::Weight].extend_from_slice(row),
+            (Storage::Dense, Some(keep)) => {
+                self.scratch.clear();
+                simd::compress(row, self.width, keep, &mut self.scratch);
+                let out = &mut parts[Part::Weight];
+                let start = out.len();
+                out.resize(start + row.len(), 0);
+                simd::expand(&self.scratch, self.width, keep, &mut out[start..]);
+            }
+            (Storage::Bitmask, keep) => {
+                let keep = keep.expect("a sparse row has bits");
+                simd::compress(row, self.width, keep, &mut parts[Part::Values]);
+                self.push_bits(keep, parts);
+            }
+        }
+    }
+
+    /// Adds a row of codes. A sparse row needs `keep`; in a dense one, dropped codes are already the zero point.
+    ///
+    /// # Panics
+    /// If a sparse row comes without its bits.
+    pub fn push_codes(&mut self, codes: &[i8], keep: Option<&[u8]>, parts: &mut Parts) {
+        let n_bits = self.coding.codes.map_or(8, |codes| codes.bits);
+        match self.coding.storage {
+            Storage::Dense if n_bits == 8 => parts[Part::Codes].extend_from_slice(bytemuck::cast_slice(codes)),
+            Storage::Dense => bits::pack(codes, n_bits, &mut parts[Part::Codes]),
+            Storage::Bitmask => {
+                let keep = keep.expect("a sparse row has bits");
+                if n_bits == 8 {
+                    simd::compress8(bytemuck::cast_slice(codes), keep, &mut parts[Part::Values]);
+                } else {
+                    self.scratch.clear();
+                    simd::compress8(bytemuck::cast_slice(codes), keep, &mut self.scratch);
+                    self.packer.push(bytemuck::cast_slice(&self.scratch), n_bits, &mut parts[Part::Values]);
+                }
+                self.push_bits(keep, parts);
+            }
+        }
+    }
+
+    /// Adds the scales (and zero points) of a row, or the only one of a tensor.
+    pub fn push_scales(&mut self, affines: &[Affine], parts: &mut Parts) {
+        let Some(codes) = self.coding.codes else { return };
+        for affine in affines {
+            match codes.scale {
+                ScaleType::F32 => parts[Part::Scale].extend_from_slice(&affine.scale.to_le_bytes()),
+                ScaleType::F16 => {
+                    parts[Part::Scale].extend_from_slice(&half::f16::from_f32(affine.scale).to_le_bytes());
+                }
+            }
+            if codes.grid == GridKind::Asymmetric {
+                parts[Part::Zero].push(affine.zero as u8);
+            }
+        }
+    }
+
+    /// Completes the last byte of a bit stream.
+    pub fn finish(&mut self, parts: &mut Parts) {
+        self.packer.finish(&mut parts[Part::Values]);
+    }
+
+    fn push_bits(&mut self, keep: &[u8], parts: &mut Parts) {
+        parts[Part::RowOffsets].extend_from_slice(&(self.n_values as i64).to_le_bytes());
+        parts[Part::Bitmask].extend_from_slice(keep);
+        self.n_values += bits::count_ones(keep);
+    }
+}
+
+/// The stored bytes of consecutive rows.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredRows<'a> {
+    /// Weights, codes or kept values of these rows. A bit stream starts at a whole byte.
+    pub elements: &'a [u8],
+    /// Codes in `elements` that belong to earlier rows: 0 but in a bit stream.
+    pub first: usize,
+    /// Their bits, where storage is sparse.
+    pub bitmask: &'a [u8],
+    /// Their scales, or the tensor's only one.
+    pub scale: &'a [u8],
+    /// Their zero points.
+    pub zero: &'a [u8],
+}
+
+/// Turns stored rows back into values.
+#[derive(Debug)]
+pub struct RowDecoder {
+    coding: Coding,
+    width: usize,
+    n_cols: usize,
+    packed: Vec<i8>,
+    codes: Vec<i8>,
+    values: Vec<f32>,
+}
+
+impl RowDecoder {
+    /// A decoder for rows of `n_cols` elements, in `dtype` where they are not codes.
+    pub fn new(coding: Coding, dtype: DType, n_cols: usize) -> Self {
+        let width = dtype.n_bits() / 8;
+        Self { coding, width, n_cols, packed: Vec::new(), codes: vec![0; n_cols], values: vec![0.0; n_cols] }
+    }
+
+    /// Fills `out` with rows that are kept as floats, in their own type.
+    ///
+    /// # Panics
+    /// If the stored bytes are not those of as many rows as `out` holds.
+    pub fn decode_floats(&mut self, stored: &StoredRows, out: &mut [u8]) {
+        match self.coding.storage {
+            Storage::Dense => out.copy_from_slice(stored.elements),
+            Storage::Bitmask if self.n_cols > 0 => {
+                let (mut elements, row_bytes) = (stored.elements, Mask::row_bytes(self.n_cols));
+                for (out, keep) in out.chunks_mut(self.n_cols * self.width).zip(stored.bitmask.chunks(row_bytes)) {
+                    let used = simd::expand(elements, self.width, keep, out);
+                    elements = &elements[used * self.width..];
+                }
+            }
+            Storage::Bitmask => {}
+        }
+    }
+
+    /// Fills `out` with the values of rows that are kept as codes.
+    ///
+    /// # Panics
+    /// If the stored bytes are not those of as many rows as `out` holds, or the tensor has no codes.
+    pub fn decode_codes(&mut self, stored: &StoredRows, out: &mut [f32]) {
+        let codes = self.coding.codes.expect("the tensor has codes");
+        if self.n_cols == 0 || out.is_empty() {
+            return;
+        }
+        let per_row = codes.grouping.per_row(self.n_cols).expect("the group size divides the row");
+        let mut next = stored.first;
+        for (row, out) in out.chunks_mut(self.n_cols).enumerate() {
+            let keep = match self.coding.storage {
+                Storage::Dense => {
+                    self.read_dense(codes, stored.elements, row);
+                    None
+                }
+                Storage::Bitmask => {
+                    let width = Mask::row_bytes(self.n_cols);
+                    let keep = &stored.bitmask[row * width..(row + 1) * width];
+                    next += self.read_sparse(codes, stored.elements, next, keep);
+                    Some(keep)
+                }
+            };
+            let first_group = if codes.grouping == Grouping::Tensor { 0 } else { row * per_row };
+            let group_size = self.n_cols / per_row;
+            for (group, values) in out.chunks_mut(group_size).enumerate() {
+                let affine = read_affine(codes, stored, first_group + group);
+                simd::dequantize(&self.codes[group * group_size..][..group_size], affine, values);
+            }
+            if let (Some(keep), GridKind::Asymmetric) = (keep, codes.grid) {
+                self.values.copy_from_slice(out);
+                simd::copy_kept(&self.values, keep, out);
+            }
+        }
+    }
+
+    fn read_dense(&mut self, codes: Codes, elements: &[u8], row: usize) {
+        let row_bytes = bits::packed_bytes(self.n_cols, codes.bits);
+        let packed = &elements[row * row_bytes..(row + 1) * row_bytes];
+        match codes.bits {
+            8 => self.codes.copy_from_slice(bytemuck::cast_slice(packed)),
+            n_bits => bits::unpack(packed, 0, n_bits, &mut self.codes),
+        }
+    }
+
+    fn read_sparse(&mut self, codes: Codes, elements: &[u8], next: usize, keep: &[u8]) -> usize {
+        let row = bytemuck::cast_slice_mut(&mut self.codes);
+        if codes.bits == 8 {
+            return simd::expand8(&elements[next..], keep, row);
+        }
+        self.packed.resize(bits::count_ones(keep), 0);
+        bits::unpack(elements, next, codes.bits, &mut self.packed);
+        simd::expand8(bytemuck::cast_slice(&self.packed), keep, row)
+    }
+}
+
+fn read_affine(codes: Codes, stored: &StoredRows, index: usize) -> Affine {
+    let scale = match codes.scale {
+        ScaleType::F32 => {
+            let bytes = &stored.scale[4 * index..4 * index + 4];
+            f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        }
+        ScaleType::F16 => {
+            half::f16::from_le_bytes([stored.scale[2 * index], stored.scale[2 * index + 1]]).to_f32()
+        }
+    };
+    let zero = if codes.grid == GridKind::Asymmetric { stored.zero[index] as i8 } else { 0 };
+    Affine { scale, zero }
+}

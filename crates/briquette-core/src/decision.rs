@@ -1,0 +1,52 @@
+//! What an algorithm decided for a tensor, and what that means for its numbers.
+
+use crate::{Mask, QuantParams, bits, simd};
+
+/// What becomes of a tensor: which weights are kept, and on which grid they lie. Either may be absent.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decision {
+    /// Weights to keep; the others are exactly 0.0 from here on.
+    pub mask: Option<Mask>,
+    /// The grid that weights are rounded to.
+    pub quant: Option<QuantParams>,
+}
+
+/// The reference meaning of a decision: `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, in f32.
+///
+/// `weights` is `[n_rows, n_cols]`, row-major. Without a grid, kept weights are unchanged to the bit. A dropped weight
+/// is +0.0.
+///
+/// # Panics
+/// If the lengths disagree.
+pub fn simulate(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision) -> Vec<f32> {
+    assert_eq!(weights.len(), n_rows * n_cols, "whole rows of weights");
+    let mut values = weights.to_vec();
+    if n_cols == 0 {
+        return values;
+    }
+    for (row, values) in values.chunks_mut(n_cols).enumerate() {
+        if let Some(mask) = &decision.mask {
+            drop_masked(values, mask.row(row));
+        }
+        if let Some(quant) = &decision.quant {
+            simulate_row(values, quant, row);
+        }
+    }
+    values
+}
+
+fn drop_masked(values: &mut [f32], keep: &[u8]) {
+    for (col, value) in values.iter_mut().enumerate() {
+        if !bits::get(keep, col) {
+            *value = 0.0;
+        }
+    }
+}
+
+fn simulate_row(values: &mut [f32], quant: &QuantParams, row: usize) {
+    let mut codes = vec![0; quant.group_size()];
+    for (group, &affine) in values.chunks_mut(quant.group_size().max(1)).zip(quant.row(row)) {
+        simd::quantize(group, affine, quant.grid, &mut codes);
+        simd::dequantize(&codes, affine, group);
+    }
+}

@@ -1,0 +1,111 @@
+//! One error type for the libraries: a kind (which is an exit code), a one-line message, and where it came from.
+
+/// What went wrong, in the classes that callers act on. Each is one exit code of the binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A bug in Briquette (exit code 1).
+    Bug,
+    /// A recipe, an option or a pattern that cannot be (2).
+    Config,
+    /// A file that is not what it says it is, or a difference found by verification (4).
+    Input,
+    /// Reading, writing, space or memory (5).
+    Io,
+    /// Refused by policy: NaN, already quantized, output exists, gate not met, over the limit (6).
+    Refused,
+    /// Stopped by SIGINT or SIGTERM, with the signal's number (128 + n).
+    Interrupted(i32),
+}
+
+/// A one-line error: what, where, found, expected, what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// The class of the error.
+    pub kind: ErrorKind,
+    /// The whole line.
+    pub message: String,
+    /// The cause, where there is one; its text is already part of the message.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The result of a fallible operation of Briquette.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into().replace(['\n', '\r'], " ");
+        Self { kind, message, source: None }
+    }
+
+    /// A bug in Briquette.
+    pub fn bug(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Bug, message)
+    }
+
+    /// A configuration that cannot be.
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message)
+    }
+
+    /// Bad input.
+    pub fn input(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Input, message)
+    }
+
+    /// Refused by policy.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Refused, message)
+    }
+
+    /// Stopped by a signal.
+    pub fn interrupted(signal: i32) -> Self {
+        Self::new(ErrorKind::Interrupted(signal), format!("stopped by signal {signal}; nothing was written"))
+    }
+
+    /// Reading, writing, space or memory: `what` failed at `path`.
+    pub fn io(what: &str, path: &std::path::Path, source: impl Into<std::io::Error>) -> Self {
+        let source = source.into();
+        let hint = match source.kind() {
+            std::io::ErrorKind::StorageFull => "; free some space or choose another output",
+            std::io::ErrorKind::FileTooLarge => "; the file size limit is too low for this output",
+            std::io::ErrorKind::QuotaExceeded => "; the disk quota is used up",
+            std::io::ErrorKind::PermissionDenied => "; check its permissions",
+            _ => "",
+        };
+        let message = format!("{}: {what}: {source}{hint}", path.display());
+        Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) }
+    }
+
+    /// Puts the culprit's name in front: a tensor, a key or a file.
+    pub fn at(mut self, culprit: impl std::fmt::Display) -> Self {
+        self.message = format!("{culprit}: {}", self.message);
+        self
+    }
+
+    /// The exit code of the binary for this error.
+    pub fn exit_code(&self) -> u8 {
+        match self.kind {
+            ErrorKind::Bug => 1,
+            ErrorKind::Config => 2,
+            ErrorKind::Input => 4,
+            ErrorKind::Io => 5,
+            ErrorKind::Refused => 6,
+            ErrorKind::Interrupted(signal) => 128_u8.saturating_add(signal.try_into().unwrap_or(0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_that_names_its_culprit() {
+        let error = Error::input("found 3\nexpected 4").at("layer.weight");
+        assert_eq!(error.to_string(), "layer.weight: found 3 expected 4");
+        assert_eq!(error.exit_code(), 4);
+        assert_eq!(Error::interrupted(15).exit_code(), 143);
+    }
+}

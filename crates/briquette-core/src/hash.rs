@@ -1,0 +1,79 @@
+//! The 128-bit hash of a tensor's values, in blocks, so that it is the same whoever computes which part.
+
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+/// A 128-bit hash, written as 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hash128(pub u128);
+
+impl Hash128 {
+    /// xxh3 (128 bits, seed 0) of one block of bytes.
+    pub fn of_block(bytes: &[u8]) -> Self {
+        Self(XxHash3_128::oneshot(bytes))
+    }
+}
+
+impl std::fmt::Display for Hash128 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Serialize for Hash128 {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash128 {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match u128::from_str_radix(&text, 16) {
+            Ok(value) if is_hex => Ok(Self(value)),
+            _ => Err(serde::de::Error::custom(format!("a hash is 32 hexadecimal digits, found {text:?}"))),
+        }
+    }
+}
+
+/// Hash of a tensor: `xxh3(xxh3(block 0) ‖ xxh3(block 1) ‖ …)`, digests little-endian.
+///
+/// Blocks are those of [`Rows::blocks`](crate::Rows::blocks) over the tensor's values in row order, so that blocks
+/// can be hashed by different threads.
+#[derive(Debug, Default)]
+pub struct TensorHasher {
+    digests: Vec<u8>,
+}
+
+impl TensorHasher {
+    /// Adds the next block's digest.
+    pub fn push(&mut self, block: Hash128) {
+        self.digests.extend_from_slice(&block.0.to_le_bytes());
+    }
+
+    /// The hash of all blocks so far.
+    pub fn finish(&self) -> Hash128 {
+        Hash128::of_block(&self.digests)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_reads_back_from_json_and_nothing_else_does() {
+        let hash = Hash128(0x0123_4567_89ab_cdef_u128);
+        let text = serde_json::to_string(&hash).unwrap();
+        assert_eq!(serde_json::from_str::<Hash128>(&text).unwrap(), hash);
+        for bad in ["\"\"", "\"12\"", "\"+123456789012345678901234567890ab\"", "12"] {
+            assert!(serde_json::from_str::<Hash128>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn xxh3_of_nothing_is_the_published_value() {
+        assert_eq!(Hash128::of_block(b"").to_string(), "99aa06d3014798d86001c324468d497f");
+    }
+}

@@ -1,0 +1,52 @@
+//! What pruning and quantization *mean*: decisions, their simulation, and their encodings.
+//!
+//! An algorithm looks at rows of numbers and returns a [`Decision`]. This crate says what a decision does to the
+//! numbers ([`simulate`]) and how the result is kept in fewer bytes ([`encode`], [`decode`]). The law that ties them:
+//! `decode(encode(w, d)) == simulate(w, d)`, bit for bit, and `simulate` is idempotent.
+//!
+//! Non-goals: choosing decisions (`briquette-prune`, `briquette-quant`), files (`briquette-formats`), burn.
+//!
+//! ```
+//! use briquette_core::{Affine, Decision, Grid, Grouping, Mask, QuantParams, decode, encode, simulate};
+//!
+//! let weights = [1.0_f32, -0.25, 0.5, -1.0];
+//! let decision = Decision {
+//!     mask: Some(Mask::from_fn(2, 2, |row, col| (row, col) != (0, 1))),
+//!     quant: Some(QuantParams::new(Grid::INT8, Grouping::Row, 2, vec![Affine::symmetric(1.0 / 127.0); 2])),
+//! };
+//! let encoded = encode(&weights, 2, 2, &decision);
+//! assert_eq!(decode(&encoded), simulate(&weights, 2, 2, &decision));
+//! assert_eq!(decode(&encoded)[1], 0.0);
+//! ```
+
+pub mod affine;
+pub mod bits;
+pub mod block;
+pub mod decision;
+pub mod dtype;
+pub mod encoded;
+pub mod error;
+pub mod grid;
+pub mod grouping;
+pub mod hash;
+pub mod mask;
+pub mod memory;
+pub mod quant_params;
+pub mod rows;
+pub mod shape;
+pub mod simd;
+pub mod stats;
+
+pub use affine::Affine;
+pub use decision::{Decision, simulate};
+pub use dtype::DType;
+pub use encoded::{Coding, Encoded, Storage, decode, encode};
+pub use error::{Error, ErrorKind, Result};
+pub use grid::{Grid, GridKind};
+pub use grouping::Grouping;
+pub use hash::{Hash128, TensorHasher};
+pub use mask::Mask;
+pub use quant_params::QuantParams;
+pub use rows::{OutputAxis, Rows};
+pub use shape::Shape;
+pub use stats::ErrorStats;

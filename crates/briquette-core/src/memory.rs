@@ -1,0 +1,50 @@
+//! Reading how much memory is in use: a trait, so that reports can say which meter a figure came from.
+
+/// Something that measures memory.
+pub trait MemoryMeter: Send + Sync {
+    /// What was measured, for the report: `"resident set of the process"`.
+    fn name(&self) -> &str;
+
+    /// Bytes in use now, where the platform tells.
+    fn live_bytes(&self) -> Option<u64>;
+
+    /// The most bytes in use so far, where the platform tells.
+    fn peak_bytes(&self) -> Option<u64>;
+}
+
+/// The resident set of this process, from `/proc/self/status`; nothing elsewhere than on Linux.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ResidentSet;
+
+impl MemoryMeter for ResidentSet {
+    fn name(&self) -> &str {
+        "resident set of the process"
+    }
+
+    fn live_bytes(&self) -> Option<u64> {
+        status_field("VmRSS:")
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        status_field("VmHWM:")
+    }
+}
+
+fn status_field(field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_peak_is_at_least_what_is_live() {
+        let (live, peak) = (ResidentSet.live_bytes().unwrap(), ResidentSet.peak_bytes().unwrap());
+        assert!(live > 0 && peak > 0);
+    }
+}

@@ -1,0 +1,42 @@
+//! What quantization decided: a grid, who shares a scale, and the scales.
+
+use crate::{Affine, Grid, Grouping};
+
+/// The outcome of quantization for some rows: a grid, a grouping and one [`Affine`] for each group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuantParams {
+    /// The codes there are.
+    pub grid: Grid,
+    /// Which weights share a scale.
+    pub grouping: Grouping,
+    /// One for each group, row by row; a single one with `Grouping::Tensor`.
+    pub affines: Vec<Affine>,
+    group_size: usize,
+    per_row: usize,
+}
+
+impl QuantParams {
+    /// Scales for rows of `n_cols`.
+    ///
+    /// # Panics
+    /// If the group size does not divide `n_cols`, or a whole number of rows does not come out.
+    pub fn new(grid: Grid, grouping: Grouping, n_cols: usize, affines: Vec<Affine>) -> Self {
+        let per_row = grouping.per_row(n_cols).expect("the group size divides the row");
+        assert!(grouping != Grouping::Tensor || affines.len() == 1, "one scale for the tensor");
+        assert!(per_row == 0 || affines.len().is_multiple_of(per_row), "whole rows of scales");
+        Self { grid, grouping, affines, group_size: n_cols.checked_div(per_row).unwrap_or(0), per_row }
+    }
+
+    /// Columns that share a scale within a row.
+    pub fn group_size(&self) -> usize {
+        self.group_size
+    }
+
+    /// The scales of one row, in the order of its groups.
+    pub fn row(&self, row: usize) -> &[Affine] {
+        match self.grouping {
+            Grouping::Tensor => &self.affines,
+            Grouping::Row | Grouping::Group(_) => &self.affines[row * self.per_row..(row + 1) * self.per_row],
+        }
+    }
+}

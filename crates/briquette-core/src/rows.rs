@@ -1,0 +1,190 @@
+//! A tensor seen as rows: one row for each output, one column for each input. The only place that transposes.
+
+use crate::{DType, Shape};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use serde::{Deserialize, Serialize};
+
+/// Which axis of a weight counts its outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputAxis {
+    /// PyTorch's `[out, in, ..]`: the file's own order is already rows.
+    #[default]
+    First,
+    /// burn's Linear, `[in, out]`: rows are the file's columns.
+    Last,
+}
+
+/// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
+const BLOCK_ELEMENTS: usize = 1 << 16;
+
+/// The row view of a tensor: `n_rows` outputs by `n_cols` inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Outputs.
+    pub n_rows: usize,
+    /// Inputs of each output; for a convolution `in / groups * height * width`.
+    pub n_cols: usize,
+    /// Where the outputs lie in the tensor's own order.
+    pub axis: OutputAxis,
+}
+
+impl Rows {
+    /// Flattens `shape` to rows. Rank 0 and 1 are one row; above 2, all but the output axis is flattened.
+    /// `OutputAxis::Last` holds for matrices only and is ignored elsewhere.
+    pub fn of(shape: &Shape, axis: OutputAxis) -> Self {
+        let n: usize = shape.0.iter().product();
+        let (n_rows, axis) = match (shape.0.as_slice(), axis) {
+            ([] | [_], _) => (1, OutputAxis::First),
+            ([_, last], OutputAxis::Last) => (*last, axis),
+            ([first, ..], _) => (*first, OutputAxis::First),
+        };
+        Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis }
+    }
+
+    /// Elements in all.
+    pub fn n_elements(&self) -> usize {
+        self.n_rows * self.n_cols
+    }
+
+    /// Rows in a block: as many whole rows as fit 65,536 elements, at least one.
+    pub fn rows_per_block(&self) -> usize {
+        (BLOCK_ELEMENTS / self.n_cols.max(1)).max(1)
+    }
+
+    /// The blocks in order, as row ranges. None for a tensor without elements.
+    pub fn blocks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let (n_rows, step) = (self.n_rows, self.rows_per_block());
+        let n_rows = if self.n_cols == 0 { 0 } else { n_rows };
+        (0..n_rows).step_by(step).map(move |start| start..(start + step).min(n_rows))
+    }
+}
+
+/// Copies a matrix stored `[cols, rows]` to `[rows, cols]`, `width` bytes an element.
+///
+/// # Panics
+/// If a slice does not hold `rows * cols * width` bytes.
+pub fn transpose_bytes(from: &[u8], to: &mut [u8], rows: usize, cols: usize, width: usize) {
+    assert_eq!(from.len(), rows * cols * width, "source holds the whole matrix");
+    assert_eq!(to.len(), from.len(), "target holds the whole matrix");
+    const TILE: usize = 32;
+    for row_tile in (0..rows).step_by(TILE) {
+        for col_tile in (0..cols).step_by(TILE) {
+            for row in row_tile..(row_tile + TILE).min(rows) {
+                for col in col_tile..(col_tile + TILE).min(cols) {
+                    let (source, target) = ((col * rows + row) * width, (row * cols + col) * width);
+                    to[target..target + width].copy_from_slice(&from[source..source + width]);
+                }
+            }
+        }
+    }
+}
+
+/// Reads little-endian weights of `dtype` as f32. F64 is rounded to the nearest f32.
+///
+/// # Panics
+/// If `dtype` is no weight type, or the lengths disagree.
+pub fn to_f32(bytes: &[u8], dtype: DType, out: &mut [f32]) {
+    assert_eq!(Some(bytes.len()), dtype.n_bytes(out.len()), "one element each");
+    match dtype {
+        DType::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
+        DType::F16 => convert_halves::<f16>(bytes, out),
+        DType::BF16 => convert_halves::<bf16>(bytes, out),
+        DType::F64 => {
+            for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                *value = f64::from_le_bytes(*bytes) as f32;
+            }
+        }
+        other => panic!("{other} is not a weight type"),
+    }
+}
+
+/// Writes f32 values as little-endian `dtype`, rounding half to even where it is narrower.
+///
+/// # Panics
+/// If `dtype` is no weight type, or the lengths disagree.
+pub fn from_f32(values: &[f32], dtype: DType, out: &mut [u8]) {
+    assert_eq!(Some(out.len()), dtype.n_bytes(values.len()), "one element each");
+    match dtype {
+        DType::F32 => out.copy_from_slice(bytemuck::cast_slice(values)),
+        DType::F16 => fill(values, out, |value| f16::from_f32(value).to_le_bytes()),
+        DType::BF16 => fill(values, out, |value| bf16::from_f32(value).to_le_bytes()),
+        DType::F64 => fill(values, out, |value| f64::from(value).to_le_bytes()),
+        other => panic!("{other} is not a weight type"),
+    }
+}
+
+fn fill<const N: usize>(values: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8; N]) {
+    for (bytes, &value) in out.as_chunks_mut::<N>().0.iter_mut().zip(values) {
+        *bytes = to_bytes(value);
+    }
+}
+
+fn convert_halves<H: bytemuck::Pod>(bytes: &[u8], out: &mut [f32])
+where
+    [H]: HalfFloatSliceExt,
+{
+    match bytemuck::try_cast_slice::<u8, H>(bytes) {
+        Ok(halves) => halves.convert_to_f32_slice(out),
+        Err(_) => bytemuck::allocation::pod_collect_to_vec::<u8, H>(bytes).convert_to_f32_slice(out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_outputs_in_either_layout() {
+        let torch = Rows::of(&Shape(vec![3, 2, 5]), OutputAxis::First);
+        assert_eq!((torch.n_rows, torch.n_cols), (3, 10));
+        let burn = Rows::of(&Shape(vec![2, 3]), OutputAxis::Last);
+        assert_eq!((burn.n_rows, burn.n_cols, burn.axis), (3, 2, OutputAxis::Last));
+        let conv = Rows::of(&Shape(vec![4, 2, 3, 3]), OutputAxis::Last);
+        assert_eq!((conv.n_rows, conv.axis), (4, OutputAxis::First));
+    }
+
+    #[test]
+    fn a_scalar_a_vector_and_an_empty_tensor_have_rows() {
+        assert_eq!(Rows::of(&Shape(vec![]), OutputAxis::First).n_elements(), 1);
+        assert_eq!(Rows::of(&Shape(vec![7]), OutputAxis::First).n_rows, 1);
+        let empty = Rows::of(&Shape(vec![0, 3]), OutputAxis::First);
+        assert_eq!((empty.n_elements(), empty.blocks().count()), (0, 0));
+        assert_eq!(Rows::of(&Shape(vec![3, 0]), OutputAxis::First).blocks().count(), 0);
+    }
+
+    #[test]
+    fn blocks_cover_every_row_once() {
+        for (n_rows, n_cols) in [(1, 1), (1000, 768), (3, 100_000), (65_537, 1)] {
+            let rows = Rows { n_rows, n_cols, axis: OutputAxis::First };
+            let covered: Vec<usize> = rows.blocks().flatten().collect();
+            assert_eq!(covered, (0..n_rows).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn transposing_twice_gives_the_matrix_back() {
+        let bytes: Vec<u8> = (0..2 * 35 * 70).map(|i| i as u8).collect();
+        let (mut once, mut twice) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+        transpose_bytes(&bytes, &mut once, 35, 70, 2);
+        transpose_bytes(&once, &mut twice, 70, 35, 2);
+        assert_eq!(twice, bytes);
+        assert_eq!(once[..2], bytes[..2]);
+        assert_eq!(once[2..4], bytes[70..72], "element (0, 1) was row 1 of 35 columns");
+    }
+
+    #[test]
+    fn half_types_read_and_write_at_any_alignment() {
+        let values = [0.0, 1.5, -2.25, 65504.0, 1e-5];
+        for dtype in [DType::F16, DType::BF16, DType::F64, DType::F32] {
+            let width = dtype.n_bits() / 8;
+            let mut bytes = vec![0; 1 + values.len() * width];
+            from_f32(&values, dtype, &mut bytes[1..]);
+            let mut back = [0.0; 5];
+            to_f32(&bytes[1..], dtype, &mut back);
+            for (value, back) in values.iter().zip(back) {
+                assert!((value - back).abs() <= value.abs() / 128.0 + 1e-7, "{dtype}: {value} {back}");
+            }
+        }
+    }
+}

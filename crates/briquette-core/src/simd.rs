@@ -1,0 +1,173 @@
+//! The inner loops: plain code that the compiler vectorises, with AVX-512 where it cannot (compressing by a mask).
+//!
+//! Every function has one meaning, given by the code in [`mod@scalar`]; the fast paths are fuzzed against it.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub mod scalar;
+
+use crate::{Affine, Grid};
+
+/// Runs the AVX-512 version where the processor has it, the plain version elsewhere.
+macro_rules! dispatch {
+    ($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?) => {
+        $(#[$doc])*
+        pub fn $name($($arg: $type),*) $(-> $out)? {
+            #[cfg(target_arch = "x86_64")]
+            if avx512::is_available() {
+                return avx512::safe::$name($($arg),*);
+            }
+            scalar::$name($($arg),*)
+        }
+    };
+}
+
+dispatch! {
+    /// Sets bit `i` of `bits` where `scores[i]`'s magnitude bits are above `threshold`; of those equal to it, the first
+    /// `drop_ties` are dropped and the rest kept. `drop_ties` is counted down. Returns how many are kept.
+    keep_above(scores: &[f32], threshold: u32, drop_ties: &mut usize, bits: &mut [u8]) -> usize
+}
+dispatch! {
+    /// How many scores have magnitude bits below `threshold`, and how many equal to it.
+    count_below(scores: &[f32], threshold: u32) -> (usize, usize)
+}
+dispatch! {
+    /// Sets bit `i` where `values[i]` has any bit set: everything but +0.0. Returns how many have.
+    nonzero_bits(values: &[f32], bits: &mut [u8]) -> usize
+}
+dispatch! {
+    /// Copies `from` to `to`, with +0.0 where the bit is clear.
+    copy_kept(from: &[f32], bits: &[u8], to: &mut [f32])
+}
+dispatch! {
+    /// The largest magnitude, as its bits: at or above `0x7f80_0000` when a value is infinite or NaN.
+    max_magnitude(values: &[f32]) -> u32
+}
+dispatch! {
+    /// The smallest and the largest of finite values, both 0 for none.
+    min_max(values: &[f32]) -> (f32, f32)
+}
+dispatch! {
+    /// `codes[i] = affine.quantize(values[i])` for finite values.
+    quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8])
+}
+dispatch! {
+    /// `values[i] = (codes[i] - zero) * scale`.
+    dequantize(codes: &[i8], affine: Affine, values: &mut [f32])
+}
+dispatch! {
+    /// Appends the bytes whose bit is set.
+    compress8(values: &[u8], bits: &[u8], out: &mut Vec<u8>)
+}
+dispatch! {
+    /// Appends the 4-byte elements whose bit is set.
+    compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>)
+}
+dispatch! {
+    /// Spreads `packed` over the set bits of `out`, 0 elsewhere. Returns how many were used.
+    expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
+}
+dispatch! {
+    /// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64 over blocks of f32 sums.
+    error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4]
+}
+
+/// Appends the `width`-byte elements whose bit is set.
+pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
+    match width {
+        1 => compress8(values, bits, out),
+        4 => compress32(values, bits, out),
+        _ => scalar::compress(values, width, bits, out),
+    }
+}
+
+/// Spreads the `width`-byte elements of `packed` over the set bits of `out`, 0 elsewhere. Returns how many were used.
+pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize {
+    match width {
+        1 => expand8(packed, bits, out),
+        _ => scalar::expand(packed, width, bits, out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GridKind, bits};
+    use proptest::prelude::*;
+
+    fn any_values() -> impl Strategy<Value = Vec<f32>> {
+        let value = prop_oneof![
+            4 => -3.0_f32..3.0,
+            1 => Just(0.0), 1 => Just(-0.0), 1 => Just(0.5), 1 => Just(-0.5), 1 => Just(1e-42), 1 => Just(3e38),
+        ];
+        prop::collection::vec(value, 0..200)
+    }
+
+    fn bitmask(seed: u64, n: usize) -> Vec<u8> {
+        let mut bits = vec![0_u8; n.div_ceil(8)];
+        for i in (0..n).filter(|i| (seed.rotate_left(*i as u32) ^ (*i as u64 * 0x9e37)) & 3 != 0) {
+            bits[i / 8] |= 1 << (i % 8);
+        }
+        bits
+    }
+
+    proptest! {
+        #[test]
+        fn masks_agree_with_the_reference(values in any_values(), threshold in any::<f32>(), ties in 0_usize..5) {
+            for key in [threshold.to_bits() & 0x7fff_ffff, 0.5_f32.to_bits(), 0] {
+                let (mut fast, mut slow) = (vec![0; values.len().div_ceil(8)], vec![0; values.len().div_ceil(8)]);
+                let (mut fast_ties, mut slow_ties) = (ties, ties);
+                let kept = keep_above(&values, key, &mut fast_ties, &mut fast);
+                prop_assert_eq!(kept, scalar::keep_above(&values, key, &mut slow_ties, &mut slow));
+                prop_assert_eq!((&fast, fast_ties), (&slow, slow_ties));
+                prop_assert_eq!(kept, bits::count_ones(&fast));
+                prop_assert_eq!(count_below(&values, key), scalar::count_below(&values, key));
+            }
+            let (mut fast, mut slow) = (vec![0; values.len().div_ceil(8)], vec![0; values.len().div_ceil(8)]);
+            prop_assert_eq!(nonzero_bits(&values, &mut fast), scalar::nonzero_bits(&values, &mut slow));
+            prop_assert_eq!(fast, slow);
+        }
+
+        #[test]
+        fn numbers_agree_with_the_reference(values in any_values(), seed in any::<u64>(), n_bits in 2_u8..=8) {
+            prop_assert_eq!(max_magnitude(&values), scalar::max_magnitude(&values));
+            prop_assert_eq!(min_max(&values), scalar::min_max(&values));
+            let bits = bitmask(seed, values.len());
+            let (mut fast, mut slow) = (vec![9.0; values.len()], vec![9.0; values.len()]);
+            copy_kept(&values, &bits, &mut fast);
+            scalar::copy_kept(&values, &bits, &mut slow);
+            prop_assert_eq!(bytemuck::cast_slice::<f32, u32>(&fast), bytemuck::cast_slice::<f32, u32>(&slow));
+            for kind in [GridKind::Symmetric, GridKind::SymmetricFull, GridKind::Asymmetric] {
+                let grid = Grid::new(n_bits, kind).unwrap();
+                let affine = Affine::over(-2.0, 1.0, grid);
+                let mut codes = vec![0; values.len()];
+                quantize(&values, affine, grid, &mut codes);
+                let reference: Vec<i8> = values.iter().map(|&value| affine.quantize(value, grid)).collect();
+                prop_assert_eq!(&codes, &reference);
+                dequantize(&codes, affine, &mut fast);
+                let reference: Vec<f32> = codes.iter().map(|&code| affine.dequantize(code)).collect();
+                prop_assert_eq!(bytemuck::cast_slice::<f32, u32>(&fast), bytemuck::cast_slice::<f32, u32>(&reference));
+                prop_assert_eq!(error_sums(&values, &fast), scalar::error_sums(&values, &fast));
+            }
+        }
+
+        #[test]
+        fn compressed_elements_expand_to_the_kept_ones(n in 0_usize..300, seed in any::<u64>()) {
+            let bits = bitmask(seed, n);
+            for width in [1, 2, 4, 8] {
+                let values: Vec<u8> = (0..n * width).map(|i| (i as u64 ^ seed) as u8).collect();
+                let (mut fast, mut slow) = (vec![1, 2], vec![1, 2]);
+                compress(&values, width, &bits, &mut fast);
+                scalar::compress(&values, width, &bits, &mut slow);
+                prop_assert_eq!(&fast, &slow);
+                let mut out = vec![7; n * width];
+                prop_assert_eq!(expand(&fast[2..], width, &bits, &mut out), bits::count_ones(&bits));
+                for i in 0..n {
+                    let element = &out[i * width..(i + 1) * width];
+                    let expected = if bits::get(&bits, i) { values[i * width..(i + 1) * width].to_vec() } else { vec![0; width] };
+                    prop_assert_eq!(element, &expected[..]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What each function of [`simd`](super) means, and what runs where no faster version is known.
+
+use crate::{Affine, Grid, bits};
+
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// See [`keep_above`](super::keep_above).
+pub fn keep_above(scores: &[f32], threshold: u32, drop_ties: &mut usize, bits: &mut [u8]) -> usize {
+    bits.fill(0);
+    let mut n_kept = 0;
+    for (i, score) in scores.iter().enumerate() {
+        let key = score.to_bits() & MAGNITUDE;
+        let is_dropped_tie = key == threshold && *drop_ties > 0;
+        *drop_ties -= usize::from(is_dropped_tie);
+        let keep = key >= threshold && !is_dropped_tie;
+        bits[i / 8] |= u8::from(keep) << (i % 8);
+        n_kept += usize::from(keep);
+    }
+    n_kept
+}
+
+/// See [`count_below`](super::count_below).
+pub fn count_below(scores: &[f32], threshold: u32) -> (usize, usize) {
+    scores.iter().fold((0, 0), |(below, equal), score| {
+        let key = score.to_bits() & MAGNITUDE;
+        (below + usize::from(key < threshold), equal + usize::from(key == threshold))
+    })
+}
+
+/// See [`nonzero_bits`](super::nonzero_bits).
+pub fn nonzero_bits(values: &[f32], bits: &mut [u8]) -> usize {
+    bits.fill(0);
+    let mut n = 0;
+    for (i, &value) in values.iter().enumerate() {
+        bits[i / 8] |= u8::from(value.to_bits() != 0) << (i % 8);
+        n += usize::from(value.to_bits() != 0);
+    }
+    n
+}
+
+/// See [`copy_kept`](super::copy_kept).
+pub fn copy_kept(from: &[f32], bits: &[u8], to: &mut [f32]) {
+    for (i, (to, &from)) in to.iter_mut().zip(from).enumerate() {
+        *to = if bits::get(bits, i) { from } else { 0.0 };
+    }
+}
+
+/// See [`max_magnitude`](super::max_magnitude).
+#[inline(always)]
+pub fn max_magnitude(values: &[f32]) -> u32 {
+    values.iter().map(|value| value.to_bits() & MAGNITUDE).fold(0, u32::max)
+}
+
+/// See [`min_max`](super::min_max).
+#[inline(always)]
+pub fn min_max(values: &[f32]) -> (f32, f32) {
+    let Some(&first) = values.first() else { return (0.0, 0.0) };
+    // Whole numbers in the order of the floats they stand for: a minimum over these vectorises, one over floats
+    // does not.
+    let ordered = |value: f32| (value.to_bits() as i32) ^ ((value.to_bits() as i32) >> 31 & 0x7fff_ffff);
+    let (min, max) = values.iter().fold((ordered(first), ordered(first)), |(min, max), &value| {
+        (min.min(ordered(value)), max.max(ordered(value)))
+    });
+    let float = |order: i32| f32::from_bits((order ^ (order >> 31 & 0x7fff_ffff)) as u32);
+    (float(min), float(max))
+}
+
+/// See [`quantize`](super::quantize).
+#[inline(always)]
+pub fn quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
+    // Adding 1.5 * 2^23 leaves the integer nearest to a small float, halves to even, in its low bits.
+    const ROUND: f32 = 12_582_912.0;
+    let (low, high) = affine.code_bounds(grid);
+    for (code, &value) in codes.iter_mut().zip(values) {
+        let rounded = (value / affine.scale).clamp(low, high) + ROUND;
+        *code = (rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32 + i32::from(affine.zero)) as i8;
+    }
+}
+
+/// See [`dequantize`](super::dequantize).
+#[inline(always)]
+pub fn dequantize(codes: &[i8], affine: Affine, values: &mut [f32]) {
+    let zero = i32::from(affine.zero);
+    for (value, &code) in values.iter_mut().zip(codes) {
+        *value = (i32::from(code) - zero) as f32 * affine.scale;
+    }
+}
+
+/// Appends the `width`-byte elements whose bit is set.
+pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
+    for (i, element) in values.chunks_exact(width).enumerate() {
+        if bits::get(bits, i) {
+            out.extend_from_slice(element);
+        }
+    }
+}
+
+/// See [`compress8`](super::compress8).
+pub fn compress8(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
+    compress(values, 1, bits, out);
+}
+
+/// See [`compress32`](super::compress32).
+pub fn compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
+    compress(values, 4, bits, out);
+}
+
+/// See [`expand`](super::expand).
+pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize {
+    let mut used = 0;
+    for (i, element) in out.chunks_exact_mut(width).enumerate() {
+        if bits::get(bits, i) {
+            element.copy_from_slice(&packed[used * width..(used + 1) * width]);
+            used += 1;
+        } else {
+            element.fill(0);
+        }
+    }
+    used
+}
+
+/// See [`expand8`](super::expand8).
+pub fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
+    expand(packed, 1, bits, out)
+}
+
+/// See [`error_sums`](super::error_sums).
+#[inline(always)]
+pub fn error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4] {
+    const LANES: usize = 16;
+    /// Few enough that sixteen running f32 sums lose nothing that matters.
+    const BLOCK: usize = 64 * LANES;
+    let mut total = [0.0_f64; 4];
+    for (original, simulated) in original.chunks(BLOCK).zip(simulated.chunks(BLOCK)) {
+        let mut sums = [[0.0_f32; LANES]; 4];
+        let add = |sums: &mut [[f32; LANES]; 4], original: &[f32; LANES], simulated: &[f32; LANES]| {
+            for lane in 0..LANES {
+                let (w, v) = (original[lane], simulated[lane]);
+                sums[0][lane] += w * w;
+                sums[1][lane] += (w - v) * (w - v);
+                sums[2][lane] += w * v;
+                sums[3][lane] += v * v;
+            }
+        };
+        let ((whole_w, rest_w), (whole_v, rest_v)) = (original.as_chunks(), simulated.as_chunks());
+        for (w, v) in whole_w.iter().zip(whole_v) {
+            add(&mut sums, w, v);
+        }
+        let (mut w, mut v) = ([0.0; LANES], [0.0; LANES]);
+        w[..rest_w.len()].copy_from_slice(rest_w);
+        v[..rest_v.len()].copy_from_slice(rest_v);
+        add(&mut sums, &w, &v);
+        for (total, lanes) in total.iter_mut().zip(sums) {
+            *total += lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+        }
+    }
+    total
+}

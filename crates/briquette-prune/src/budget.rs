@@ -1,0 +1,44 @@
+//! How many weights go.
+
+mod cubic;
+
+pub use cubic::cubic;
+
+/// A fraction from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Ratio(f64);
+
+impl Ratio {
+    /// A fraction from 0 to 1, `None` for anything else.
+    pub fn new(value: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&value).then_some(Self(value))
+    }
+
+    /// The fraction itself.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// `round(ratio * n)`, halves to even: how many of `n` weights `torch.nn.utils.prune` drops for this amount.
+    ///
+    /// The same for a layer on its own (uniform) and for all chosen layers together (global): only `n` differs.
+    pub fn of(self, n: usize) -> usize {
+        (self.0 * n as f64).round_ties_even() as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_round_as_in_python() {
+        let half = Ratio::new(0.5).unwrap();
+        assert_eq!([half.of(1), half.of(3), half.of(5), half.of(0)], [0, 2, 2, 0]);
+        assert_eq!(Ratio::new(0.4).unwrap().of(589_824), 235_930);
+        assert_eq!(Ratio::new(1.0).unwrap().of(7), 7);
+        for bad in [-0.1, 1.1, f64::NAN] {
+            assert_eq!(Ratio::new(bad), None);
+        }
+    }
+}

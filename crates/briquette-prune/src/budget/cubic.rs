@@ -1,0 +1,32 @@
+//! Gradual pruning: how sparse to be at each step.
+
+use super::Ratio;
+
+/// `s(t) = s_end + (s_begin - s_end) * (1 - (t - t0) / (t1 - t0))^3`, `s_begin` before `t0` and `s_end` after `t1`.
+///
+/// Source: Zhu and Gupta, "To prune, or not to prune", 2017, eq. 1.
+///
+/// # Panics
+/// If the steps end before they begin.
+pub fn cubic(step: usize, steps: std::ops::Range<usize>, begin: Ratio, end: Ratio) -> Ratio {
+    assert!(steps.start <= steps.end, "the schedule ends after it begins");
+    if step >= steps.end {
+        return end;
+    }
+    let done = step.saturating_sub(steps.start) as f64 / (steps.end - steps.start) as f64;
+    Ratio(end.0 + (begin.0 - end.0) * (1.0 - done).powi(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparsity_rises_fast_and_then_slowly_to_its_end() {
+        let (begin, end) = (Ratio::new(0.0).unwrap(), Ratio::new(0.8).unwrap());
+        let at = |step| cubic(step, 10..20, begin, end).get();
+        assert_eq!((at(0), at(10), at(20), at(99)), (0.0, 0.0, 0.8, 0.8));
+        assert!((at(15) - 0.7).abs() < 1e-12);
+        assert!((10..20).all(|step| at(step) < at(step + 1)));
+    }
+}

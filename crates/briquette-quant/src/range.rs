@@ -1,0 +1,100 @@
+//! The range of a group: what its grid is spread over.
+
+mod absmax;
+mod hqq;
+mod minmax;
+mod mse;
+mod percentile;
+
+pub use absmax::absmax;
+pub use hqq::hqq;
+pub use minmax::minmax;
+pub use mse::mse;
+pub use percentile::percentile;
+
+use briquette_core::{Affine, Grid};
+
+/// How the range of a group is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Range {
+    /// From the largest magnitude, both ways.
+    AbsMax,
+    /// From the smallest to the largest.
+    MinMax,
+    /// The range that holds this share of the weights, from 0.5 to 1.
+    Percentile(f64),
+    /// The shrunken range of least squared error.
+    Mse,
+    /// Half-quadratic quantization: the scale and zero point of least robust error.
+    Hqq,
+}
+
+/// The scale and zero point of a group of finite weights by any method.
+pub fn choose(range: Range, group: &[f32], grid: Grid) -> Affine {
+    match range {
+        Range::AbsMax => absmax(group, grid),
+        Range::MinMax => minmax(group, grid),
+        Range::Percentile(share) => percentile(group, share, grid),
+        Range::Mse => mse(group, grid),
+        Range::Hqq => hqq(group, grid),
+    }
+}
+
+/// `Σ (w - v)²` of a group on a grid, in f64: what `mse` minimises.
+pub(crate) fn squared_error(group: &[f32], affine: Affine, grid: Grid) -> f64 {
+    let error = |&value: &f32| f64::from(value - affine.dequantize(affine.quantize(value, grid)));
+    group.iter().map(|value| error(value).powi(2)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::GridKind;
+    use proptest::prelude::*;
+
+    const ALL: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.999), Range::Mse, Range::Hqq];
+
+    proptest! {
+        #[test]
+        fn every_range_keeps_zero_exact_and_the_scale_finite(
+            group in prop::collection::vec(-2.0_f32..3.0, 0..70), n_bits in 2_u8..=8,
+        ) {
+            for kind in [GridKind::Symmetric, GridKind::SymmetricFull, GridKind::Asymmetric] {
+                let grid = Grid::new(n_bits, kind).unwrap();
+                for range in ALL {
+                    let affine = choose(range, &group, grid);
+                    prop_assert!(affine.scale.is_finite() && affine.scale > 0.0);
+                    prop_assert_eq!(affine.dequantize(affine.quantize(0.0, grid)).to_bits(), 0);
+                    prop_assert!(kind == GridKind::Asymmetric || affine.zero == 0);
+                }
+            }
+        }
+
+        #[test]
+        fn the_least_squares_range_is_no_worse_than_the_whole_range(group in prop::collection::vec(-2.0_f32..3.0, 1..70)) {
+            for (kind, n_bits) in [(GridKind::Symmetric, 3), (GridKind::Asymmetric, 4)] {
+                let grid = Grid::new(n_bits, kind).unwrap();
+                let whole = squared_error(&group, minmax(&group, grid), grid);
+                prop_assert!(squared_error(&group, mse(&group, grid), grid) <= whole);
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_nothing_and_of_zeros_have_scale_one() {
+        for range in ALL {
+            assert_eq!(choose(range, &[], Grid::INT8), Affine::symmetric(1.0));
+            assert_eq!(choose(range, &[0.0; 5], Grid::INT8), Affine::symmetric(1.0));
+        }
+    }
+
+    #[test]
+    fn a_percentile_beats_the_whole_range_where_one_weight_is_far_out() {
+        let mut group: Vec<f32> = (0..255).map(|i| ((i * 37) % 101) as f32 / 100.0 - 0.5).collect();
+        group.push(20.0);
+        let grid = Grid::new(4, GridKind::Asymmetric).unwrap();
+        let inliers = |affine| squared_error(&group[..255], affine, grid);
+        let whole = inliers(minmax(&group, grid));
+        assert!(inliers(percentile(&group, 0.99, grid)) < 0.1 * whole);
+    }
+}

@@ -1,0 +1,117 @@
+//! Named schemes: the short words people use for a grid, a grouping and a range.
+
+use crate::Range;
+use briquette_core::encoded::ScaleType;
+use briquette_core::{Grid, GridKind, Grouping};
+
+/// What to do with weights: asked, not yet decided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QuantSpec {
+    /// The codes there are.
+    pub grid: Grid,
+    /// Which weights share a scale.
+    pub grouping: Grouping,
+    /// How the range of a group is chosen.
+    pub range: Range,
+    /// The type of the scales.
+    pub scale: ScaleType,
+}
+
+/// What the run time does with activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// Nothing: weights only.
+    #[default]
+    Float,
+    /// int8, a scale for each token, found while running.
+    DynamicSymmetric,
+    /// int8, a scale and a zero point for each token, found while running.
+    DynamicAsymmetric,
+}
+
+/// A quantization scheme: the weights, and what is promised for the activations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scheme {
+    /// The weights.
+    pub weights: QuantSpec,
+    /// The activations at run time.
+    pub activations: Activations,
+}
+
+/// A word that names no scheme.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownScheme(pub String);
+
+impl std::fmt::Display for UnknownScheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128)",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownScheme {}
+
+impl Scheme {
+    /// int8 weights, symmetric, a scale per output channel; activations stay float.
+    pub const INT8: Self = Self {
+        weights: QuantSpec {
+            grid: Grid::INT8,
+            grouping: Grouping::Row,
+            range: Range::AbsMax,
+            scale: ScaleType::F32,
+        },
+        activations: Activations::Float,
+    };
+}
+
+impl std::str::FromStr for Scheme {
+    type Err = UnknownScheme;
+
+    /// `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
+    fn from_str(name: &str) -> Result<Self, UnknownScheme> {
+        let unknown = || UnknownScheme(name.to_string());
+        let activations = match name {
+            "int8-dynamic" => Some(Activations::DynamicAsymmetric),
+            "int8-dynamic-sym" => Some(Activations::DynamicSymmetric),
+            _ => None,
+        };
+        if let Some(activations) = activations {
+            return Ok(Self { activations, ..Self::INT8 });
+        }
+        let mut words = name.strip_prefix("int").ok_or_else(unknown)?.split('-');
+        let n_bits = words.next().and_then(|word| word.parse().ok()).ok_or_else(unknown)?;
+        let (mut grouping, mut kind) = (Grouping::Row, GridKind::Symmetric);
+        for word in words {
+            match word.strip_prefix('g').map(str::parse) {
+                Some(Ok(size)) if size > 0 && grouping == Grouping::Row => grouping = Grouping::Group(size),
+                None if word == "asym" && kind == GridKind::Symmetric => kind = GridKind::Asymmetric,
+                _ => return Err(unknown()),
+            }
+        }
+        let grid = Grid::new(n_bits, kind).ok_or_else(unknown)?;
+        let range = if grid.is_asymmetric() { Range::MinMax } else { Range::AbsMax };
+        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
+        Ok(Self { weights, activations: Activations::Float })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_bits_group_and_symmetry() {
+        let scheme: Scheme = "int4-g32-asym".parse().unwrap();
+        assert_eq!(scheme.weights.grid, Grid::new(4, GridKind::Asymmetric).unwrap());
+        assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), Range::MinMax));
+        assert_eq!("int8".parse(), Ok(Scheme::INT8));
+        assert_eq!("int8-dynamic".parse::<Scheme>().unwrap().activations, Activations::DynamicAsymmetric);
+        for bad in ["", "int", "int1", "int9", "int8-", "int4-g0", "int4-gx", "fp8", "int4-g8-g8", "int8-dynamic-x"] {
+            assert!(bad.parse::<Scheme>().is_err(), "{bad}");
+        }
+    }
+}
