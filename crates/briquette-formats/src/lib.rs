@@ -1,1 +1,34 @@
-//! x
+//! Checkpoint formats, in and out. The only crate that names a file format or opens a file for writing.
+//!
+//! [`Checkpoint::open`] reads safetensors (one file or shards), PyTorch archives, burnpack, compressed-tensors and our
+//! own directory, and hands out tensors by name, lazily. [`Draft`] writes a directory that appears whole or not at all.
+//! Reading never runs code, never trusts a length, and never leaves the model's directory.
+//!
+//! Non-goals: deciding anything about the numbers.
+
+#![forbid(unsafe_code)]
+
+pub mod burnpack;
+pub mod checkpoint;
+pub mod companions;
+pub mod draft;
+pub mod file;
+pub mod index;
+pub mod json;
+pub mod limits;
+pub mod manifest;
+pub mod plain;
+pub mod profile;
+pub mod safetensors;
+pub mod sniff;
+pub mod stored;
+pub mod sums;
+pub mod tensor;
+
+pub use checkpoint::{Checkpoint, Compressed, Format};
+pub use draft::{Draft, DraftFile};
+pub use file::InputFile;
+pub use manifest::{Entry, Manifest};
+pub use profile::Profile;
+pub use stored::{StoredDir, StoredTensor};
+pub use tensor::{TensorInfo, TensorSource};

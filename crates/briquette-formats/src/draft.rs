@@ -1,0 +1,373 @@
+//! Writing a directory that is there whole or not at all. The only module that opens files for writing.
+
+use crate::{InputFile, manifest};
+use briquette_core::{Error, ErrorKind, Result};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
+#[derive(Debug)]
+pub struct Draft {
+    target: PathBuf,
+    partial: PathBuf,
+    replace: bool,
+    is_published: bool,
+    /// Holds the lock that tells a draft in use from one left behind.
+    _lock: File,
+}
+
+impl Draft {
+    /// Starts a draft of `target`, after removing drafts of it that a killed run left behind.
+    ///
+    /// `inputs` are what is being read: the target may not be, contain, or lie inside one of them.
+    ///
+    /// # Errors
+    /// Refused where the target exists and `replace` is not set, or is not something we may replace, or meets an
+    /// input; Io where nothing can be written there.
+    pub fn create(target: &Path, inputs: &[&Path], replace: bool) -> Result<Self> {
+        let target = absolute(target)?;
+        check_target(&target, inputs, replace)?;
+        let parent = crate::index::parent_of(&target);
+        std::fs::create_dir_all(&parent).map_err(|source| Error::io("cannot create the directory", &parent, source))?;
+        remove_stale(&target, &parent);
+        loop {
+            let partial = parent.join(partial_name(&target)?);
+            match std::fs::create_dir(&partial) {
+                Ok(()) => {}
+                Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(source) => return Err(Error::io("cannot write here", &parent, source)),
+            }
+            match lock(&partial) {
+                Some(lock) => return Ok(Self { target, partial, replace, is_published: false, _lock: lock }),
+                // Another run took the new directory for one left behind, before it was locked.
+                None => remove_quietly(&partial),
+            }
+        }
+    }
+
+    /// Where the files are until they are published.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Refuses where the file system has less than `n_bytes` free.
+    ///
+    /// # Errors
+    /// Io, with both figures.
+    pub fn check_space(&self, n_bytes: u64) -> Result<()> {
+        let Ok(found) = rustix::fs::statvfs(&self.partial) else { return Ok(()) };
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        if free >= n_bytes {
+            return Ok(());
+        }
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        Err(Error::io(&format!("found {free} bytes free, expected {n_bytes}"), &crate::index::parent_of(&self.target), full))
+    }
+
+    /// Creates a file of `n_bytes` with its space reserved. `name` may contain directories.
+    ///
+    /// # Errors
+    /// Io where there is no room, or the file exists.
+    pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
+        let path = self.partial.join(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|source| Error::io("cannot create the directory", parent, source))?;
+        }
+        let file = File::options().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|source| Error::io("cannot create", &path, source))?;
+        let draft = DraftFile { file, path };
+        if n_bytes > 0 {
+            draft.reserve(n_bytes)?;
+        }
+        Ok(draft)
+    }
+
+    /// Writes a small file whole and syncs it.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
+        let file = self.create_file(name, bytes.len() as u64)?;
+        file.write_at(0, bytes)?;
+        file.sync()
+    }
+
+    /// Copies a small file whole and syncs it.
+    ///
+    /// # Errors
+    /// Input or Io.
+    pub fn copy_file(&self, from: &Path, name: &Path) -> Result<()> {
+        let bytes = InputFile::open(from)?.read_all(crate::limits::MAX_COMPANION_BYTES)?;
+        self.write_file(name, &bytes)
+    }
+
+    /// Moves the directory into place in one step and makes that last.
+    ///
+    /// # Errors
+    /// Refused where something came to be at the target meanwhile, Io where the move failed.
+    pub fn publish(mut self) -> Result<()> {
+        sync_tree(&self.partial)?;
+        let exists = std::fs::symlink_metadata(&self.target).is_ok();
+        let flags = if exists && self.replace { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.target, flags) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => return Err(exists_error(&self.target)),
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if !exists => {
+                std::fs::rename(&self.partial, &self.target).map_err(|source| Error::io("cannot move the output into place", &self.target, source))?;
+            }
+            Err(source) => return Err(Error::io("cannot move the output into place", &self.target, source)),
+        }
+        if flags == RenameFlags::EXCHANGE {
+            remove_quietly(&self.partial);
+        }
+        self.is_published = true;
+        sync_directory(&crate::index::parent_of(&self.target))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.is_published {
+            remove_quietly(&self.partial);
+        }
+    }
+}
+
+/// A file of a draft, written at explicit offsets by any number of threads.
+#[derive(Debug)]
+pub struct DraftFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl DraftFile {
+    fn reserve(&self, n_bytes: u64) -> Result<()> {
+        let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, n_bytes);
+        match reserved {
+            // Not every file system can reserve; there a full disk shows when writing.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(source) => Err(Error::io(&format!("cannot reserve {n_bytes} bytes"), &self.path, source)),
+        }
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|source| Error::io("cannot write", &self.path, source))
+    }
+
+    /// Waits until the file is on disk.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|source| Error::io("cannot sync", &self.path, source))
+    }
+}
+
+/// Appends one line to a journal and syncs it.
+///
+/// # Errors
+/// Io.
+pub fn append_line(path: &Path, line: &str) -> Result<()> {
+    use std::io::Write;
+    let file = File::options().create(true).append(true).open(path);
+    let mut file = file.map_err(|source| Error::io("cannot open for writing", path, source))?;
+    let line = format!("{line}\n");
+    file.write_all(line.as_bytes()).map_err(|source| Error::io("cannot write", path, source))?;
+    file.sync_all().map_err(|source| Error::io("cannot sync", path, source))
+}
+
+/// Writes a file that is there whole or not at all, replacing an older one.
+///
+/// # Errors
+/// Io.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let partial = path.with_file_name(format!(".{name}.partial-{}", std::process::id()));
+    let write = || {
+        let mut file = File::create(&partial)?;
+        std::io::Write::write_all(&mut file, bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)
+    };
+    write().map_err(|source| {
+        let _ = std::fs::remove_file(&partial);
+        Error::io("cannot write", path, source)
+    })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))
+}
+
+fn exists_error(target: &Path) -> Error {
+    Error::refused("the output exists; choose another or pass --force to replace it").at(target.display())
+}
+
+fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
+    for input in inputs {
+        if lies_in(target, input) || lies_in(input, target) {
+            let message = format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
+            return Err(Error::refused(message).at(target.display()));
+        }
+    }
+    let Ok(metadata) = std::fs::symlink_metadata(target) else { return Ok(()) };
+    if !replace {
+        return Err(exists_error(target));
+    }
+    let is_empty = || std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
+    if metadata.is_dir() && (target.join(manifest::FILE_NAME).exists() || is_empty()) {
+        return Ok(());
+    }
+    let message = format!("exists and is no output of briquette (it has no {}); remove it yourself", manifest::FILE_NAME);
+    Err(Error::refused(message).at(target.display()))
+}
+
+/// Whether `inner`, or a directory it is in, is `outer`: by device and inode, not by name.
+fn lies_in(inner: &Path, outer: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let Some(outer) = identity(outer) else { return false };
+    let inner = std::fs::canonicalize(inner).unwrap_or_else(|_| existing_ancestor(inner));
+    inner.ancestors().any(|path| identity(path) == Some(outer))
+}
+
+fn existing_ancestor(path: &Path) -> PathBuf {
+    path.ancestors().find_map(|ancestor| std::fs::canonicalize(ancestor).ok()).unwrap_or_default()
+}
+
+fn prefix_of(target: &Path) -> Result<String> {
+    match target.file_name() {
+        Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
+        None => Err(Error::config("is no name for an output directory").at(target.display())),
+    }
+}
+
+fn partial_name(target: &Path) -> Result<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ok(format!("{}{}-{n}", prefix_of(target)?, std::process::id()))
+}
+
+/// Locks a directory for as long as the handle lives; `None` where another holds it or it is gone.
+fn lock(directory: &Path) -> Option<File> {
+    let file = File::open(directory).ok()?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let is_there = std::fs::symlink_metadata(directory).map(identity).ok() == file.metadata().map(identity).ok();
+    is_there.then_some(file)
+}
+
+/// Removes drafts of the same target whose lock is free: their run is gone.
+fn remove_stale(target: &Path, parent: &Path) {
+    let (Ok(prefix), Ok(entries)) = (prefix_of(target), std::fs::read_dir(parent)) else { return };
+    for entry in entries.filter_map(std::result::Result::ok) {
+        let is_draft = entry.file_name().to_string_lossy().starts_with(&prefix);
+        if is_draft && entry.file_type().is_ok_and(|kind| kind.is_dir()) && lock(&entry.path()).is_some() {
+            remove_quietly(&entry.path());
+        }
+    }
+}
+
+fn remove_quietly(directory: &Path) {
+    // What cannot be removed now is found by the next run; there is nobody to tell.
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+fn sync_directory(directory: &Path) -> Result<()> {
+    let synced = File::open(directory).and_then(|file| file.sync_all());
+    synced.map_err(|source| Error::io("cannot sync the directory", directory, source))
+}
+
+fn sync_tree(directory: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
+    for entry in entries.filter_map(std::result::Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            sync_tree(&entry.path())?;
+        }
+    }
+    sync_directory(directory)
+}
+
+/// Whether an error means that the output was left as it was: everything but a bug.
+pub fn leaves_output_alone(error: &Error) -> bool {
+    error.kind != ErrorKind::Bug
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_draft_is_there_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let draft = Draft::create(&target, &[], false).unwrap();
+        draft.write_file(Path::new("sub/a"), b"hello").unwrap();
+        assert!(!target.exists());
+        drop(draft);
+        assert_eq!(names(dir.path()), [] as [&str; 0]);
+        let draft = Draft::create(&target, &[], false).unwrap();
+        draft.write_file(Path::new("a"), b"hello").unwrap();
+        draft.publish().unwrap();
+        assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["a".to_string()]));
+    }
+
+    #[test]
+    fn only_our_own_output_is_replaced_and_only_when_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        std::fs::create_dir(&target).unwrap();
+        std::fs::write(target.join("precious"), "x").unwrap();
+        for replace in [false, true] {
+            assert_eq!(Draft::create(&target, &[], replace).unwrap_err().kind, ErrorKind::Refused);
+        }
+        std::fs::rename(target.join("precious"), target.join(manifest::FILE_NAME)).unwrap();
+        let draft = Draft::create(&target, &[], true).unwrap();
+        draft.write_file(Path::new("new"), b"y").unwrap();
+        draft.publish().unwrap();
+        assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["new".to_string()]));
+    }
+
+    #[test]
+    fn an_output_that_meets_its_input_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let input = dir.path().join("in");
+        std::fs::create_dir(&input).unwrap();
+        std::os::unix::fs::symlink(&input, dir.path().join("link")).unwrap();
+        for target in ["in", "in/out", "in/a/b", "link", "link/out", "in/../in"] {
+            let error = Draft::create(&dir.path().join(target), &[&input], true).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Refused, "{target}: {error}");
+        }
+        let file = input.join("model");
+        std::fs::write(&file, "x").unwrap();
+        assert!(Draft::create(&input, &[&file], true).is_err(), "an output that contains the input");
+        assert!(Draft::create(&dir.path().join("out"), &[&input], true).is_ok());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_a_running_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        std::fs::create_dir(dir.path().join(".out.partial-1-0")).unwrap();
+        let running = Draft::create(&target, &[], false).unwrap();
+        let second = Draft::create(&target, &[], false).unwrap();
+        assert!(running.path().exists() && second.path().exists());
+        assert_eq!(names(dir.path()).len(), 2, "{:?}", names(dir.path()));
+        second.publish().unwrap();
+        assert_eq!(running.publish().unwrap_err().kind, ErrorKind::Refused);
+        assert_eq!(names(dir.path()), ["out"]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Input files: regular ones only, read at explicit offsets, and known to be the same at the end as at the start.
+
+use briquette_core::{Error, Result};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What tells one state of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Device.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Last change, in nanoseconds.
+    pub mtime_ns: i128,
+}
+
+impl Identity {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        Self { dev: metadata.dev(), ino: metadata.ino(), size: metadata.len(), mtime_ns }
+    }
+}
+
+/// A regular file, open for reading.
+#[derive(Debug)]
+pub struct InputFile {
+    path: PathBuf,
+    file: File,
+    identity: Identity,
+}
+
+impl InputFile {
+    /// Opens a regular file; symbolic links are followed, as the Hugging Face cache is made of them.
+    ///
+    /// # Errors
+    /// Input where there is no such regular file, Io where it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self> {
+        // A FIFO or a device would block or never end: look before opening, and open so that nothing blocks.
+        let metadata = std::fs::metadata(path).map_err(|source| open_error(path, source))?;
+        if !metadata.is_file() {
+            let found = if metadata.is_dir() { "a directory" } else { "a pipe, socket or device" };
+            return Err(Error::input(format!("found {found}, expected a regular file")).at(path.display()));
+        }
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file = File::options().read(true).custom_flags(flags).open(path);
+        let file = file.map_err(|source| open_error(path, source))?;
+        let metadata = file.metadata().map_err(|source| Error::io("cannot read", path, source))?;
+        if !metadata.is_file() {
+            return Err(Error::input("changed into something that is no file while opening it").at(path.display()));
+        }
+        Ok(Self { path: path.to_path_buf(), identity: Identity::of(&metadata), file })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Device, inode, size and time as found when opening.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Bytes in the file.
+    pub fn len(&self) -> u64 {
+        self.identity.size
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.identity.size == 0
+    }
+
+    /// Fills `out` from `offset`.
+    ///
+    /// # Errors
+    /// Input where the file has become shorter, Io where it cannot be read.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(out, offset).map_err(|source| match source.kind() {
+            std::io::ErrorKind::UnexpectedEof => {
+                Error::input("ends before its declared data; it was cut short while being read").at(self.path.display())
+            }
+            _ => Error::io("cannot read", &self.path, source),
+        })
+    }
+
+    /// The whole of a small file.
+    ///
+    /// # Errors
+    /// Input where it is larger than `limit`, and as [`read_at`](Self::read_at).
+    pub fn read_all(&self, limit: u64) -> Result<Vec<u8>> {
+        if self.len() > limit {
+            let message = format!("found {} bytes, expected at most {limit}; this is not the file it should be", self.len());
+            return Err(Error::input(message).at(self.path.display()));
+        }
+        let mut bytes = vec![0; self.len() as usize];
+        self.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Refuses where the file is no longer the one that was opened.
+    ///
+    /// # Errors
+    /// Input, where it was changed or replaced.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let now = |metadata: std::io::Result<std::fs::Metadata>| metadata.ok().map(|metadata| Identity::of(&metadata));
+        let is_same = now(self.file.metadata()) == Some(self.identity) && now(std::fs::metadata(&self.path)) == Some(self.identity);
+        if is_same {
+            Ok(())
+        } else {
+            Err(Error::input("was changed while being read; nothing was written, run again").at(self.path.display()))
+        }
+    }
+}
+
+fn open_error(path: &Path, source: std::io::Error) -> Error {
+    match source.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+            Error::input("no such file or directory; check the path").at(path.display())
+        }
+        _ => Error::io("cannot open", path, source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::ErrorKind;
+
+    #[test]
+    fn a_pipe_a_directory_and_nothing_are_refused_without_blocking() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        for path in [pipe.as_path(), dir.path(), &dir.path().join("absent"), Path::new("/dev/zero")] {
+            assert_eq!(InputFile::open(path).unwrap_err().kind, ErrorKind::Input, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_changed_or_replaced_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, b"abc").unwrap();
+        let file = InputFile::open(&path).unwrap();
+        file.check_unchanged().unwrap();
+        std::fs::write(&path, b"abcd").unwrap();
+        assert_eq!(file.check_unchanged().unwrap_err().kind, ErrorKind::Input);
+        let file = InputFile::open(&path).unwrap();
+        std::fs::write(dir.path().join("b"), b"abcd").unwrap();
+        std::fs::rename(dir.path().join("b"), &path).unwrap();
+        assert!(file.check_unchanged().is_err());
+        std::fs::write(&path, b"").unwrap();
+        file.read_at(0, &mut [0; 4]).unwrap();
+    }
+}

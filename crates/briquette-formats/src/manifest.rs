@@ -1,0 +1,95 @@
+//! `briquette.json`: what each tensor of an output directory stands for.
+
+use crate::{InputFile, Profile, json, limits};
+use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The name of the manifest in a directory.
+pub const FILE_NAME: &str = "briquette.json";
+/// The version of the directory format that this crate writes; older ones stay readable.
+pub const VERSION: u32 = 1;
+
+/// The authority on an output directory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Always `briquette`.
+    pub format: String,
+    /// Version of the directory format.
+    pub version: u32,
+    /// The program that wrote it.
+    pub producer: String,
+    /// How the parts are named and laid out.
+    pub profile: Profile,
+    /// The stages that made it.
+    pub recipe: serde_json::Value,
+    /// One entry for each tensor of the model.
+    pub tensors: BTreeMap<String, Entry>,
+}
+
+/// What one tensor of the model is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its original type.
+    pub dtype: DType,
+    /// Its original shape.
+    pub shape: Shape,
+    /// Which axis counts its outputs.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub output_axis: OutputAxis,
+    /// How it is kept.
+    pub coding: Coding,
+    /// Elements that are kept, where storage is sparse.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_kept: Option<usize>,
+    /// What the run time is to do with the activations it meets, where it is coded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activations: Option<String>,
+    /// The file its parts are in.
+    pub file: String,
+    /// Hash of its simulated values: f32 where it has codes, its own type elsewhere.
+    pub hash: Hash128,
+    /// The tensor whose parts stand for this one too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tied_to: Option<String>,
+}
+
+fn is_first(axis: &OutputAxis) -> bool {
+    *axis == OutputAxis::First
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// Input where it is not one, or of a newer version.
+    pub fn read(file: &InputFile) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            format: String,
+            version: u32,
+        }
+        let bytes = file.read_all(limits::MAX_JSON_BYTES)?;
+        let version: Version = json::parse(&bytes, "the manifest", file.path())?;
+        if version.format != "briquette" || version.version > VERSION {
+            let message = format!(
+                "found format {:?} version {}, expected briquette up to version {VERSION}; use a newer briquette",
+                version.format, version.version
+            );
+            return Err(Error::input(message).at(file.path().display()));
+        }
+        json::parse(&bytes, "the manifest", file.path())
+    }
+
+    /// The manifest as it is written: the same bytes for the same content.
+    ///
+    /// # Errors
+    /// Bug, where it cannot be written as JSON.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        let mut json = serde_json::to_vec_pretty(self).map_err(|source| Error::bug(format!("the manifest: {source}")))?;
+        json.push(b'\n');
+        Ok(json)
+    }
+}

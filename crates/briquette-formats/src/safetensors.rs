@@ -1,0 +1,260 @@
+//! The safetensors format: an 8-byte length, a JSON header, and the tensors one after the other.
+
+use crate::json::UniqueMap;
+use crate::{InputFile, TensorInfo, limits};
+use briquette_core::{DType, Error, Result};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use std::collections::BTreeMap;
+
+/// The key of the free-form strings in a header.
+const METADATA: &str = "__metadata__";
+
+/// A checked header: spans cover the data exactly, in order, without holes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The tensors in the order of their data, each with the offset of its first byte in the file.
+    pub tensors: Vec<(TensorInfo, u64)>,
+    /// Free-form strings.
+    pub metadata: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTensor {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: (u64, u64),
+}
+
+#[derive(Debug)]
+struct RawHeader {
+    tensors: BTreeMap<String, RawTensor>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl<'de> Deserialize<'de> for RawHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Raw;
+        impl<'de> Visitor<'de> for Raw {
+            type Value = RawHeader;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+                let (mut tensors, mut metadata) = (BTreeMap::new(), None);
+                while let Some(key) = map.next_key::<String>()? {
+                    let twice = if key == METADATA {
+                        metadata.replace(map.next_value::<UniqueMap<String>>()?.0).is_some()
+                    } else {
+                        tensors.insert(key.clone(), map.next_value()?).is_some()
+                    };
+                    if twice {
+                        return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                    }
+                }
+                Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default() })
+            }
+        }
+        deserializer.deserialize_map(Raw)
+    }
+}
+
+impl Header {
+    /// Reads and checks the header of a file.
+    ///
+    /// # Errors
+    /// Input where the file is not valid safetensors, Io where it cannot be read.
+    pub fn read(file: &InputFile) -> Result<Self> {
+        Self::read_checked(file).map_err(|error| match error.kind {
+            briquette_core::ErrorKind::Input => error.at(file.path().display()),
+            _ => error,
+        })
+    }
+
+    fn read_checked(file: &InputFile) -> Result<Self> {
+        let mut length = [0; 8];
+        if file.len() < 8 {
+            return Err(Error::input(format!("found {} bytes, expected a safetensors file of at least 8", file.len())));
+        }
+        file.read_at(0, &mut length)?;
+        let n_header = u64::from_le_bytes(length);
+        if n_header > limits::MAX_HEADER_BYTES || n_header > file.len() - 8 {
+            let message = format!(
+                "the header claims {n_header} bytes, expected at most {}; the file is cut short or not safetensors",
+                limits::MAX_HEADER_BYTES.min(file.len() - 8)
+            );
+            return Err(Error::input(message));
+        }
+        let mut json = vec![0; n_header as usize];
+        file.read_at(8, &mut json)?;
+        Self::parse(&json, file.len() - 8 - n_header)
+    }
+
+    /// Checks a header against the number of data bytes that follow it.
+    ///
+    /// # Errors
+    /// Input, naming the tensor where there is one.
+    pub fn parse(json: &[u8], n_data: u64) -> Result<Self> {
+        let raw: RawHeader = serde_json::from_slice(json)
+            .map_err(|source| Error::input(format!("the safetensors header is not valid: {source}; the file is damaged")))?;
+        let mut tensors = Vec::with_capacity(raw.tensors.len());
+        for (name, tensor) in raw.tensors {
+            tensors.push(checked_tensor(name, tensor)?);
+        }
+        tensors.sort_by(|(_, a), (_, b)| a.cmp(b));
+        check_cover(&tensors, n_data)?;
+        let data_start = 8 + json.len() as u64;
+        let tensors = tensors.into_iter().map(|(info, (start, _))| (info, data_start + start)).collect();
+        Ok(Self { tensors, metadata: raw.metadata })
+    }
+}
+
+type Span = (u64, u64);
+
+fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, Span)> {
+    let Some(dtype) = DType::from_name(&raw.dtype) else {
+        let message = format!("unknown type {:?}; a newer version may read it", raw.dtype);
+        return Err(Error::input(message).at(format_args!("tensor {name:?}")));
+    };
+    let (start, end) = raw.data_offsets;
+    let info = TensorInfo::checked(name, dtype, raw.shape)?;
+    if end.checked_sub(start) == Some(info.n_bytes() as u64) {
+        return Ok((info, (start, end)));
+    }
+    let message =
+        format!("bytes {start}..{end}, expected {} for {} {}; the file is damaged", info.n_bytes(), info.dtype, info.shape);
+    Err(Error::input(message).at(format_args!("tensor {:?}", info.name)))
+}
+
+fn check_cover(tensors: &[(TensorInfo, Span)], n_data: u64) -> Result<()> {
+    let mut covered = 0;
+    for (info, (start, end)) in tensors {
+        if *start != covered {
+            let kind = if *start < covered { "overlaps the tensor before it" } else { "leaves a hole before it" };
+            let message = format!("starts at byte {start}, expected {covered}: it {kind}; the file is damaged");
+            return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+        }
+        covered = *end;
+    }
+    if covered == n_data {
+        return Ok(());
+    }
+    let what = if covered > n_data { "it is cut short, copy it again" } else { "it has bytes that belong to no tensor" };
+    Err(Error::input(format!("found {n_data} bytes of tensors, the header declares {covered}; {what}")))
+}
+
+/// The header bytes of a file: length, JSON, and spaces up to a multiple of 8.
+///
+/// Tensors lie in the order given, one after the other. Returns the bytes and each tensor's offset in the file.
+pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>) -> (Vec<u8>, Vec<u64>) {
+    let mut object = serde_json::Map::new();
+    if !metadata.is_empty() {
+        object.insert(METADATA.into(), serde_json::json!(metadata));
+    }
+    let (mut offset, mut starts) = (0_u64, Vec::with_capacity(tensors.len()));
+    for info in tensors {
+        let end = offset + info.n_bytes() as u64;
+        let value = serde_json::json!({ "dtype": info.dtype, "shape": info.shape, "data_offsets": [offset, end] });
+        object.insert(info.name.clone(), value);
+        starts.push(offset);
+        offset = end;
+    }
+    let mut json = serde_json::Value::Object(object).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    let n_header = header.len() as u64;
+    (header, starts.into_iter().map(|start| n_header + start).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn error_of(json: &str, n_data: u64) -> String {
+        Header::parse(json.as_bytes(), n_data).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_kind_of_damage_has_its_own_message() {
+        let tensor = |name: &str, start: u64, end: u64| {
+            format!(r#""{name}":{{"dtype":"F32","shape":[{}],"data_offsets":[{start},{end}]}}"#, (end - start) / 4)
+        };
+        let header = |tensors: &[String]| format!("{{{}}}", tensors.join(","));
+        let cases = [
+            (String::new(), 0, "not valid"),
+            ("{}x".into(), 0, "not valid"),
+            ("[]".into(), 0, "an object of tensors"),
+            (header(&[tensor("a", 0, 4), tensor("a", 4, 8)]), 8, "comes twice"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#.into(), 8, "comes twice"),
+            (r#"{"__metadata__":{"k":"1","k":"2"}}"#.into(), 0, "comes twice"),
+            (r#"{"__metadata__":{"k":1}}"#.into(), 0, "invalid type"),
+            (header(&[tensor("a", 0, 8), tensor("b", 4, 12)]), 12, "overlaps"),
+            (header(&[tensor("a", 0, 4), tensor("b", 8, 12)]), 12, "hole"),
+            (header(&[tensor("a", 4, 8)]), 8, "hole"),
+            (header(&[tensor("a", 0, 8)]), 4, "cut short"),
+            (header(&[tensor("a", 0, 8)]), 12, "belong to no tensor"),
+            (r#"{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}"#.into(), 4, "unknown type"),
+            (r#"{"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}}"#.into(), 4, "not valid"),
+            (r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#.into(), 4, "not valid"),
+            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#.into(), 4, "expected 8"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#.into(), 4, "expected 4"),
+            (r#"{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}}"#.into(), 2, "no size in bytes"),
+            (r#"{"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,4]}}"#.into(), 4, "no size in bytes"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}"#.into(), 4, "unknown field"),
+        ];
+        for (json, n_data, expected) in cases {
+            let found = error_of(&json, n_data);
+            assert!(found.contains(expected), "{json}: {found:?} lacks {expected:?}");
+        }
+    }
+
+    #[test]
+    fn every_prefix_of_a_good_file_is_refused() {
+        let infos = [
+            TensorInfo::checked("a".into(), DType::F32, vec![2, 3]).unwrap(),
+            TensorInfo::checked("empty".into(), DType::I8, vec![0]).unwrap(),
+            TensorInfo::checked("s".into(), DType::BF16, vec![]).unwrap(),
+        ];
+        let (mut bytes, _) = write_header(&infos, &BTreeMap::from([("format".into(), "pt".into())]));
+        bytes.extend([7; 26]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        for n in 0..=bytes.len() {
+            std::fs::write(&path, &bytes[..n]).unwrap();
+            let header = Header::read(&InputFile::open(&path).unwrap());
+            assert_eq!(header.is_ok(), n == bytes.len(), "{n} of {} bytes", bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_length_that_lies_is_refused_before_anything_is_allocated() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        for length in [0, 1, 3, 100_000_001, u64::MAX, u64::MAX - 7] {
+            std::fs::write(&path, [&length.to_le_bytes()[..], b"{}"].concat()).unwrap();
+            assert!(Header::read(&InputFile::open(&path).unwrap()).is_err(), "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_reads_back_as_it_was_written(
+            shapes in prop::collection::btree_map("[a-zé\"\\\\/.]{0,8}", prop::collection::vec(0_usize..4, 0..4), 0..6),
+        ) {
+            let infos: Vec<_> = shapes.into_iter().filter(|(name, _)| name != METADATA)
+                .map(|(name, shape)| TensorInfo::checked(name, DType::F16, shape).unwrap()).collect();
+            let (bytes, starts) = write_header(&infos, &BTreeMap::new());
+            prop_assert_eq!(bytes.len() % 8, 0);
+            let n_data = infos.iter().map(|info| info.n_bytes() as u64).sum();
+            let header = Header::parse(&bytes[8..], n_data).unwrap();
+            for (info, start) in infos.iter().zip(starts) {
+                prop_assert!(header.tensors.contains(&(info.clone(), start)));
+            }
+        }
+    }
+}

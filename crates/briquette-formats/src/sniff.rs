@@ -1,0 +1,84 @@
+//! What a file is, by its first bytes; its name is not asked.
+
+use crate::InputFile;
+use briquette_core::{Error, Result};
+
+/// A format we can read, as its first bytes show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// safetensors.
+    Safetensors,
+    /// PyTorch: a zip archive, a tar archive or a pickle.
+    PyTorch,
+    /// burn's burnpack.
+    Burnpack,
+}
+
+/// Tells the format, and names the usual wrong files.
+///
+/// # Errors
+/// Input where it is none of ours.
+pub fn kind_of(file: &InputFile) -> Result<Kind> {
+    let mut head = vec![0; file.len().min(512) as usize];
+    file.read_at(0, &mut head)?;
+    kind_of_head(&head).map_err(|message| Error::input(message).at(file.path().display()))
+}
+
+fn kind_of_head(head: &[u8]) -> Result<Kind, String> {
+    let wrong = |found: &str, todo: &str| Err(format!("found {found}, expected a checkpoint; {todo}"));
+    let text = String::from_utf8_lossy(head).trim_start().to_lowercase();
+    let length = head.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    if head.is_empty() {
+        wrong("an empty file", "download or save it again")
+    } else if head.starts_with(b"version https://git-lfs") {
+        wrong("a git-lfs pointer", "run `git lfs pull` to get the file it points to")
+    } else if text.starts_with("<!doctype html") || text.starts_with("<html") {
+        wrong("a web page", "the download failed or needs a login; get the file itself")
+    } else if head.starts_with(b"GGUF") {
+        wrong("a GGUF file", "GGUF is not read; use the safetensors it was made from")
+    } else if head.starts_with(&[0x4e, 0x52, 0x55, 0x42]) {
+        Ok(Kind::Burnpack)
+    } else if head.get(8) == Some(&b'{') && length.is_some_and(|length| length <= crate::limits::MAX_HEADER_BYTES) {
+        Ok(Kind::Safetensors)
+    } else if head.starts_with(b"PK") || head.get(257..262) == Some(b"ustar") || is_pickle(head) {
+        Ok(Kind::PyTorch)
+    } else if head.iter().all(|&byte| byte == 0) {
+        wrong("a file that starts with zeros", "it was not written completely; download or save it again")
+    } else {
+        wrong("none of safetensors, PyTorch or burnpack", "see `briquette inspect --help` for what can be read")
+    }
+}
+
+fn is_pickle(head: &[u8]) -> bool {
+    head.first() == Some(&0x80) && head.get(1).is_some_and(|protocol| (1..=5).contains(protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_wrong_files_are_named() {
+        let cases: [(&[u8], &str); 7] = [
+            (b"", "empty"),
+            (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+            (b"  <!DOCTYPE html><html>", "web page"),
+            (b"GGUF\x03\0\0\0", "GGUF"),
+            (&[0; 64], "zeros"),
+            (b"hello world", "none of"),
+            (&[0xff; 64], "none of"),
+        ];
+        for (head, expected) in cases {
+            let message = kind_of_head(head).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_short_safetensors_header_is_not_taken_for_a_pickle() {
+        assert_eq!(kind_of_head(b"\x80\x02\0\0\0\0\0\0{\"a\":"), Ok(Kind::Safetensors));
+        assert_eq!(kind_of_head(b"\x80\x02}q\0."), Ok(Kind::PyTorch));
+        assert_eq!(kind_of_head(b"PK\x03\x04"), Ok(Kind::PyTorch));
+        assert_eq!(kind_of_head(b"NRUB\x01\0"), Ok(Kind::Burnpack));
+    }
+}

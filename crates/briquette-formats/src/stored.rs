@@ -1,0 +1,275 @@
+//! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
+
+use crate::profile::FilePart;
+use crate::tensor::{TensorInfo, TensorSource};
+use crate::{InputFile, Manifest};
+use briquette_core::block::{RowDecoder, StoredRows};
+use briquette_core::encoded::{Part, ScaleType};
+use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Where the bytes of a part are.
+#[derive(Debug, Clone)]
+pub enum PartBytes {
+    /// In a file, from an offset.
+    File {
+        /// Index of the file.
+        file: usize,
+        /// First byte.
+        offset: u64,
+    },
+    /// In memory, where they had to be converted.
+    Memory(Vec<u8>),
+}
+
+/// A tensor kept in parts.
+#[derive(Debug, Clone)]
+pub struct StoredTensor {
+    /// What it stands for.
+    pub info: TensorInfo,
+    /// Which axis counts its outputs.
+    pub axis: OutputAxis,
+    /// How it is kept.
+    pub coding: Coding,
+    /// Elements kept, where storage is sparse.
+    pub n_kept: usize,
+    /// Its parts.
+    pub parts: BTreeMap<Part, PartBytes>,
+}
+
+/// A directory of tensors kept in parts.
+#[derive(Debug)]
+pub struct StoredDir {
+    /// The weight files.
+    pub files: Vec<InputFile>,
+    /// The tensors, in the order of `infos`.
+    pub tensors: Vec<StoredTensor>,
+    /// What they stand for.
+    pub infos: Vec<TensorInfo>,
+    /// The manifest, where there is one.
+    pub manifest: Option<Manifest>,
+}
+
+/// Buffers that a thread reuses from one block to the next.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    elements: Vec<u8>,
+    bitmask: Vec<u8>,
+    offsets: Vec<u8>,
+    scale: Vec<u8>,
+    zero: Vec<u8>,
+}
+
+impl StoredTensor {
+    /// The row view.
+    pub fn rows(&self) -> Rows {
+        Rows::of(&self.info.shape, self.axis)
+    }
+
+    /// The type of the values that [`StoredDir::decode_rows`] gives: F32 for codes, the tensor's own elsewhere.
+    pub fn value_dtype(&self) -> DType {
+        if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
+    }
+
+    /// Takes the parts a profile promises out of `found`, a map from name to type, shape and place.
+    ///
+    /// # Errors
+    /// Input where one is missing or not as promised.
+    pub fn locate(&mut self, promised: Vec<FilePart>, found: &BTreeMap<&str, (&TensorInfo, usize, u64)>) -> Result<()> {
+        for promise in promised {
+            let Some((info, file, offset)) = found.get(promise.info.name.as_str()) else {
+                let message = format!("its part {:?} is missing; the directory is damaged", promise.info.name);
+                return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
+            };
+            if (info.dtype, &info.shape) != (promise.info.dtype, &promise.info.shape) {
+                let message = format!(
+                    "its part {:?} is {} {}, expected {} {}; the directory is damaged",
+                    info.name, info.dtype, info.shape, promise.info.dtype, promise.info.shape
+                );
+                return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
+            }
+            if let Some(part) = promise.part {
+                self.parts.insert(part, PartBytes::File { file: *file, offset: *offset });
+            }
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, what: &str) -> Error {
+        Error::input(format!("{what}; the directory is damaged")).at(format_args!("tensor {:?}", self.info.name))
+    }
+}
+
+impl StoredDir {
+    fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        match tensor.parts.get(&part) {
+            Some(PartBytes::File { file, offset }) => {
+                out.resize(range.len(), 0);
+                let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
+                file.read_at(offset + range.start as u64, out)
+            }
+            Some(PartBytes::Memory(bytes)) => {
+                let bytes = bytes.get(range).ok_or_else(|| tensor.damaged("a part is too short"))?;
+                out.extend_from_slice(bytes);
+                Ok(())
+            }
+            None => Err(tensor.damaged("a part is missing")),
+        }
+    }
+
+    /// Fills `out` with the values of some rows of tensor `index`, in [`StoredTensor::value_dtype`], row-major
+    /// whichever axis the outputs are. For codes, `out` must be aligned to 4 bytes.
+    ///
+    /// # Errors
+    /// Input where the parts contradict each other, Io where they cannot be read.
+    ///
+    /// # Panics
+    /// If `out` does not hold those rows.
+    pub fn decode_rows(&self, index: usize, range: Range<usize>, scratch: &mut Scratch, out: &mut [u8]) -> Result<()> {
+        let tensor = &self.tensors[index];
+        let n_cols = tensor.rows().n_cols;
+        let first = self.read_elements(tensor, range.clone(), scratch)?;
+        self.read_scales(tensor, range, scratch)?;
+        let Scratch { elements, bitmask, scale, zero, .. } = scratch;
+        let stored = StoredRows { elements, first, bitmask, scale, zero };
+        let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, n_cols);
+        match tensor.coding.codes {
+            Some(_) => decoder.decode_codes(&stored, bytemuck::cast_slice_mut(out)),
+            None => decoder.decode_floats(&stored, out),
+        }
+        Ok(())
+    }
+
+    /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
+    /// stream come before.
+    fn read_elements(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<usize> {
+        let (n_cols, width) = (tensor.rows().n_cols, tensor.info.dtype.n_bits() / 8);
+        let n_bits = tensor.coding.codes.map_or(8 * width, |codes| usize::from(codes.bits));
+        let of_rows = |row_bytes: usize| range.start * row_bytes..range.end * row_bytes;
+        match (tensor.coding.storage, tensor.coding.codes) {
+            (Storage::Dense, codes) => {
+                let part = if codes.is_some() { Part::Codes } else { Part::Weight };
+                let row_bytes = (n_cols * n_bits).div_ceil(8);
+                self.read_part(tensor, part, of_rows(row_bytes), &mut scratch.elements)?;
+                Ok(0)
+            }
+            (Storage::Bitmask, codes) => {
+                self.read_part(tensor, Part::Bitmask, of_rows(Mask::row_bytes(n_cols)), &mut scratch.bitmask)?;
+                self.read_part(tensor, Part::RowOffsets, of_rows(8), &mut scratch.offsets)?;
+                let kept = kept_range(tensor, scratch, n_cols)?;
+                if codes.is_some_and(|codes| codes.bits < 8) {
+                    // Eight codes fill whole bytes at any width: start there.
+                    let (aligned, end) = (kept.start - kept.start % 8, kept.end);
+                    let bytes = aligned * n_bits / 8..(end * n_bits).div_ceil(8);
+                    self.read_part(tensor, Part::Values, bytes, &mut scratch.elements)?;
+                    Ok(kept.start - aligned)
+                } else {
+                    let bytes = kept.start * n_bits / 8..kept.end * n_bits / 8;
+                    self.read_part(tensor, Part::Values, bytes, &mut scratch.elements)?;
+                    Ok(0)
+                }
+            }
+        }
+    }
+
+    fn read_scales(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<()> {
+        let Some(codes) = tensor.coding.codes else { return Ok(()) };
+        let per_row = codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
+        let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
+        let width = if codes.scale == ScaleType::F32 { 4 } else { 2 };
+        self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;
+        let is_sound = |bytes: &[u8]| match bytes {
+            &[a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+            &[a, b] => half::f16::from_le_bytes([a, b]).to_f32(),
+            _ => f32::NAN,
+        };
+        if !scratch.scale.chunks(width).map(is_sound).all(|scale| scale.is_finite() && scale > 0.0) {
+            return Err(tensor.damaged("a scale is not a finite number above 0"));
+        }
+        if codes.grid == briquette_core::GridKind::Asymmetric {
+            self.read_part(tensor, Part::Zero, range, &mut scratch.zero)?;
+        }
+        Ok(())
+    }
+
+    /// The tensor with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.infos.iter().position(|info| info.name == name)
+    }
+}
+
+/// Which of the kept values belong to the rows whose bits and offsets are in `scratch`; they must agree.
+fn kept_range(tensor: &StoredTensor, scratch: &Scratch, n_cols: usize) -> Result<Range<usize>> {
+    let offset = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).ok();
+    let offsets = scratch.offsets.as_chunks::<8>().0;
+    let start = match offsets.first() {
+        Some(bytes) => offset(bytes).ok_or_else(|| tensor.damaged("a row offset is negative"))?,
+        None => 0,
+    };
+    let mut end = start;
+    for (row, bits) in offsets.iter().zip(scratch.bitmask.chunks(Mask::row_bytes(n_cols).max(1))) {
+        if offset(row) != Some(end) {
+            return Err(tensor.damaged("its row offsets disagree with its bitmask"));
+        }
+        let spare = bits.last().filter(|_| n_cols % 8 != 0).is_some_and(|last| last >> (n_cols % 8) != 0);
+        if spare {
+            return Err(tensor.damaged("its bitmask has bits beyond the end of a row"));
+        }
+        end = end.saturating_add(bits::count_ones(bits));
+    }
+    if end > tensor.n_kept {
+        return Err(tensor.damaged("its bitmask keeps more values than there are"));
+    }
+    Ok(start..end)
+}
+
+impl TensorSource for StoredDir {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        let tensor = &self.tensors[index];
+        let row_view = tensor.rows();
+        let width = tensor.info.dtype.n_bits() / 8;
+        if tensor.coding == Coding::DENSE {
+            let mut bytes = Vec::new();
+            self.read_part(tensor, Part::Weight, crate::tensor::range_of(start, out.len()), &mut bytes)?;
+            out.copy_from_slice(&bytes);
+            return Ok(());
+        }
+        let row_bytes = (row_view.n_cols * width).max(1);
+        let rows = match row_view.axis {
+            OutputAxis::First => start / row_bytes..(start + out.len()).div_ceil(row_bytes).min(row_view.n_rows),
+            OutputAxis::Last => 0..row_view.n_rows,
+        };
+        let (skipped, n) = (rows.start * row_bytes, rows.len() * row_view.n_cols);
+        let mut scratch = Scratch::default();
+        let mut bytes = vec![0; n * width];
+        if tensor.coding.codes.is_some() {
+            let mut values = vec![0.0_f32; n];
+            self.decode_rows(index, rows, &mut scratch, bytemuck::cast_slice_mut(&mut values))?;
+            rows::from_f32(&values, tensor.info.dtype, &mut bytes);
+        } else {
+            self.decode_rows(index, rows, &mut scratch, &mut bytes)?;
+        }
+        if row_view.axis == OutputAxis::Last {
+            let mut own_order = vec![0; bytes.len()];
+            rows::transpose_bytes(&bytes, &mut own_order, row_view.n_cols, row_view.n_rows, width);
+            bytes = own_order;
+        }
+        out.copy_from_slice(&bytes[start - skipped..start - skipped + out.len()]);
+        Ok(())
+    }
+
+    fn reads_ranges(&self, index: usize) -> bool {
+        let tensor = &self.tensors[index];
+        tensor.coding == Coding::DENSE || tensor.axis == OutputAxis::First
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        self.files.iter().collect()
+    }
+}
