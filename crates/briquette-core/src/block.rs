@@ -26,22 +26,14 @@ impl RowEncoder {
         coding.storage == Storage::Bitmask && coding.codes.is_some_and(|codes| codes.bits < 8)
     }
 
-    /// Adds a row of the tensor's own elements. What `keep` drops becomes 0; a sparse row needs `keep`.
+    /// Adds a row of the tensor's own elements, where what is dropped is already 0. A sparse row needs `keep`.
     ///
     /// # Panics
     /// If a sparse row comes without its bits.
     pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>, parts: &mut Parts) {
-        match (self.coding.storage, keep) {
-            (Storage::Dense, None) => parts[Part::Weight].extend_from_slice(row),
-            (Storage::Dense, Some(keep)) => {
-                self.scratch.clear();
-                simd::compress(row, self.width, keep, &mut self.scratch);
-                let out = &mut parts[Part::Weight];
-                let start = out.len();
-                out.resize(start + row.len(), 0);
-                simd::expand(&self.scratch, self.width, keep, &mut out[start..]);
-            }
-            (Storage::Bitmask, keep) => {
+        match self.coding.storage {
+            Storage::Dense => parts[Part::Weight].extend_from_slice(row),
+            Storage::Bitmask => {
                 let keep = keep.expect("a sparse row has bits");
                 simd::compress(row, self.width, keep, &mut parts[Part::Values]);
                 self.push_bits(keep, parts);
@@ -214,9 +206,7 @@ fn read_affine(codes: Codes, stored: &StoredRows, index: usize) -> Affine {
             let bytes = &stored.scale[4 * index..4 * index + 4];
             f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
         }
-        ScaleType::F16 => {
-            half::f16::from_le_bytes([stored.scale[2 * index], stored.scale[2 * index + 1]]).to_f32()
-        }
+        ScaleType::F16 => half::f16::from_le_bytes([stored.scale[2 * index], stored.scale[2 * index + 1]]).to_f32(),
     };
     let zero = if codes.grid == GridKind::Asymmetric { stored.zero[index] as i8 } else { 0 };
     Affine { scale, zero }

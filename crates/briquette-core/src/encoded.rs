@@ -1,7 +1,7 @@
 //! How a tensor is kept: its coding, the parts that makes, and the pair [`encode`] / [`decode`] over whole tensors.
 
 use crate::block::{RowDecoder, RowEncoder, StoredRows};
-use crate::{Affine, DType, Decision, Grid, GridKind, Grouping, Mask, QuantParams, bits, rows, simd};
+use crate::{Affine, DType, Decision, Grid, GridKind, Grouping, Mask, bits, rows, simd};
 use serde::{Deserialize, Serialize};
 
 /// Whether dropped weights take room.
@@ -226,9 +226,10 @@ pub struct Encoded {
 /// If the lengths disagree.
 pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision) -> Encoded {
     assert_eq!(weights.len(), n_rows * n_cols, "whole rows of weights");
-    let mask = decision.mask.clone().unwrap_or_else(|| {
-        Mask::from_fn(n_rows, n_cols, |row, col| weights[row * n_cols + col].to_bits() != 0)
-    });
+    let mask = decision
+        .mask
+        .clone()
+        .unwrap_or_else(|| Mask::from_fn(n_rows, n_cols, |row, col| weights[row * n_cols + col].to_bits() != 0));
     let codes = decision.quant.as_ref().map(|quant| Codes {
         bits: quant.grid.n_bits(),
         grid: quant.grid.kind(),
@@ -242,11 +243,11 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
     let mut kept = vec![0.0; n_cols];
     for row in 0..n_rows {
         let values = &weights[row * n_cols..(row + 1) * n_cols];
+        simd::copy_kept(values, mask.row(row), &mut kept);
         match &decision.quant {
-            None => encoder.push_floats(bytemuck::cast_slice(values), Some(mask.row(row)), &mut parts),
+            None => encoder.push_floats(bytemuck::cast_slice(&kept), Some(mask.row(row)), &mut parts),
             Some(quant) => {
-                simd::copy_kept(values, mask.row(row), &mut kept);
-                quantize_row(&kept, quant, quant.row(row), &mut row_codes);
+                quantize_row(&kept, quant.grid, quant.row(row), &mut row_codes);
                 encoder.push_codes(&row_codes, Some(mask.row(row)), &mut parts);
                 if row == 0 || quant.grouping != Grouping::Tensor {
                     encoder.push_scales(quant.row(row), &mut parts);
@@ -258,11 +259,19 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
     Encoded { coding, n_rows, n_cols, parts }
 }
 
-/// The codes of one row, group by group.
-pub fn quantize_row(values: &[f32], quant: &QuantParams, affines: &[Affine], codes: &mut [i8]) {
-    let size = quant.group_size().max(1);
+/// The codes of one row, each of its groups by its own scale.
+pub fn quantize_row(values: &[f32], grid: Grid, affines: &[Affine], codes: &mut [i8]) {
+    let size = (values.len() / affines.len().max(1)).max(1);
     for ((values, codes), &affine) in values.chunks(size).zip(codes.chunks_mut(size)).zip(affines) {
-        simd::quantize(values, affine, quant.grid, codes);
+        simd::quantize(values, affine, grid, codes);
+    }
+}
+
+/// The values of one row of codes, each of its groups by its own scale.
+pub fn dequantize_row(codes: &[i8], affines: &[Affine], values: &mut [f32]) {
+    let size = (values.len() / affines.len().max(1)).max(1);
+    for ((codes, values), &affine) in codes.chunks(size).zip(values.chunks_mut(size)).zip(affines) {
+        simd::dequantize(codes, affine, values);
     }
 }
 
@@ -302,7 +311,8 @@ mod tests {
     fn any_decision(n_rows: usize, n_cols: usize) -> impl Strategy<Value = Decision> {
         let mask = prop::option::of(prop::collection::vec(any::<bool>(), n_rows * n_cols));
         let kind = prop::sample::select(vec![GridKind::Symmetric, GridKind::SymmetricFull, GridKind::Asymmetric]);
-        let grouping = prop::sample::select(vec![Grouping::Tensor, Grouping::Row, Grouping::Group(1), Grouping::Group(4)]);
+        let grouping =
+            prop::sample::select(vec![Grouping::Tensor, Grouping::Row, Grouping::Group(1), Grouping::Group(4)]);
         let quant = prop::option::of((2_u8..=8, kind, grouping));
         (mask, quant, -1.0_f32..0.0, 0.01_f32..1.0).prop_map(move |(mask, quant, min, max)| Decision {
             mask: mask.map(|keep| Mask::from_fn(n_rows, n_cols, |row, col| keep[row * n_cols + col])),
@@ -318,11 +328,13 @@ mod tests {
     }
 
     fn any_case() -> impl Strategy<Value = (usize, usize, Vec<f32>, Decision)> {
-        (0_usize..5, prop::sample::select(vec![0_usize, 1, 4, 7, 31, 32, 33, 64, 130])).prop_flat_map(|(n_rows, n_cols)| {
-            let value = prop_oneof![3 => -1.0_f32..1.0, 1 => Just(0.0), 1 => Just(-0.0)];
-            let weights = prop::collection::vec(value, n_rows * n_cols);
-            (Just(n_rows), Just(n_cols), weights, any_decision(n_rows, n_cols))
-        })
+        (0_usize..5, prop::sample::select(vec![0_usize, 1, 4, 7, 31, 32, 33, 64, 130])).prop_flat_map(
+            |(n_rows, n_cols)| {
+                let value = prop_oneof![3 => -1.0_f32..1.0, 1 => Just(0.0), 1 => Just(-0.0)];
+                let weights = prop::collection::vec(value, n_rows * n_cols);
+                (Just(n_rows), Just(n_cols), weights, any_decision(n_rows, n_cols))
+            },
+        )
     }
 
     fn to_bits(values: &[f32]) -> Vec<u32> {

@@ -42,6 +42,11 @@ impl Rows {
         Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis }
     }
 
+    /// Bytes that are no weights, as rows of one byte.
+    pub fn of_bytes(n_bytes: usize) -> Self {
+        Self { n_rows: n_bytes, n_cols: 1, axis: OutputAxis::First }
+    }
+
     /// Elements in all.
     pub fn n_elements(&self) -> usize {
         self.n_rows * self.n_cols

@@ -89,6 +89,11 @@ pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize
     }
 }
 
+/// Copies the `width`-byte elements of `from` to `to`, with 0 where the bit is clear.
+pub fn keep(from: &[u8], width: usize, bits: &[u8], to: &mut [u8]) {
+    scalar::keep(from, width, bits, to);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

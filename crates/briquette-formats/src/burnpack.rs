@@ -60,7 +60,8 @@ fn read_checked(file: &InputFile) -> Result<Header> {
     let found: Descriptors = ciborium::de::from_reader_with_recursion_limit(cbor.as_slice(), 128)
         .map_err(|source| damaged(&format!("the descriptors are not valid: {source}")))?;
     let data_start = burn_pack::aligned_data_section_start(cbor.len()) as u64;
-    let tensors = found.tensors.0.into_iter().map(|(name, tensor)| checked_tensor(name, tensor, data_start, file.len()));
+    let tensors =
+        found.tensors.0.into_iter().map(|(name, tensor)| checked_tensor(name, tensor, data_start, file.len()));
     let mut tensors = tensors.collect::<Result<Vec<_>>>()?;
     tensors.sort_by_key(|(info, start)| (*start, info.n_bytes()));
     for pair in tensors.windows(2) {
@@ -74,7 +75,8 @@ fn read_checked(file: &InputFile) -> Result<Header> {
 fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64) -> Result<(TensorInfo, u64)> {
     let at = |message: String, name: &str| Error::input(message).at(format_args!("tensor {name:?}"));
     let Some(dtype) = from_burn(tensor.dtype) else {
-        let message = format!("type {:?} is burn's own quantization; save the model before quantizing it", tensor.dtype);
+        let message =
+            format!("type {:?} is burn's own quantization; save the model before quantizing it", tensor.dtype);
         return Err(at(message, &name));
     };
     let shape: Result<Vec<usize>, _> = tensor.shape.iter().map(|&extent| usize::try_from(extent)).collect();
@@ -84,7 +86,13 @@ fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64
     let place = data_start.checked_add(start).filter(|_| end.checked_sub(start) == Some(info.n_bytes() as u64));
     match place {
         Some(place) if place.checked_add(info.n_bytes() as u64).is_some_and(|end| end <= n_file) => Ok((info, place)),
-        _ => Err(at(format!("bytes {start}..{end} are not those of {} {}; the file is damaged or cut short", info.dtype, info.shape), &info.name)),
+        _ => Err(at(
+            format!(
+                "bytes {start}..{end} are not those of {} {}; the file is damaged or cut short",
+                info.dtype, info.shape
+            ),
+            &info.name,
+        )),
     }
 }
 
@@ -102,7 +110,8 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
     let (mut descriptors, mut starts, mut offset) = (BTreeMap::new(), Vec::new(), 0_u64);
     for info in tensors {
         let dtype = to_burn(info.dtype).ok_or_else(|| {
-            Error::config(format!("burnpack has no type {}; choose another format", info.dtype)).at(format_args!("tensor {:?}", info.name))
+            Error::config(format!("burnpack has no type {}; choose another format", info.dtype))
+                .at(format_args!("tensor {:?}", info.name))
         })?;
         let end = offset + info.n_bytes() as u64;
         let shape = info.shape.0.iter().map(|&extent| extent as u64).collect();
@@ -166,10 +175,15 @@ mod tests {
     use burn_pack::{Bytes, Reader, Tensor, Writer};
 
     fn infos() -> Vec<TensorInfo> {
-        [("b", DType::F32, vec![2, 3]), ("a", DType::I8, vec![5]), ("c", DType::Bool, vec![]), ("d", DType::F16, vec![0, 2])]
-            .into_iter()
-            .map(|(name, dtype, shape)| TensorInfo::checked(name.into(), dtype, shape).unwrap())
-            .collect()
+        [
+            ("b", DType::F32, vec![2, 3]),
+            ("a", DType::I8, vec![5]),
+            ("c", DType::Bool, vec![]),
+            ("d", DType::F16, vec![0, 2]),
+        ]
+        .into_iter()
+        .map(|(name, dtype, shape)| TensorInfo::checked(name.into(), dtype, shape).unwrap())
+        .collect()
     }
 
     #[test]

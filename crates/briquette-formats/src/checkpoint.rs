@@ -208,7 +208,9 @@ impl TensorSource for Checkpoint {
 
 /// The one weight file or index of a directory.
 fn weights_in(directory: &Path) -> Result<PathBuf> {
-    for name in ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"] {
+    for name in
+        ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"]
+    {
         let path = directory.join(name);
         if path.exists() {
             return Ok(path);
@@ -218,18 +220,21 @@ fn weights_in(directory: &Path) -> Result<PathBuf> {
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let extension = |path: &PathBuf| path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
     let is_weight = |path: &PathBuf| {
-        extension(path).is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
+        extension(path)
+            .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
     };
     let mut found: Vec<PathBuf> = paths.filter(is_weight).collect();
     found.sort();
     match found.as_slice() {
         [path] => Ok(path.clone()),
         [] => {
-            let message = "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path";
+            let message =
+                "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path";
             Err(Error::input(message).at(directory.display()))
         }
         [first, ..] => {
-            let message = format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
+            let message =
+                format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
             Err(Error::config(message).at(directory.display()))
         }
     }
@@ -260,7 +265,9 @@ fn open_stored(directory: &Path, manifest: Manifest) -> Result<StoredDir> {
     for name in names {
         let path = directory.join(name);
         if !crate::index::stays_inside(name) {
-            return Err(Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display()));
+            return Err(
+                Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
+            );
         }
         let file = InputFile::open(&path)?;
         let kind = sniff::kind_of(&file)?;

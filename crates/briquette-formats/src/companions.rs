@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 /// How deep below the model's directory files are still taken along.
 const MAX_DEPTH: usize = 3;
 /// What weight files are called; they never come along.
-const WEIGHT_EXTENSIONS: [&str; 14] = [
-    "safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk",
-];
+const WEIGHT_EXTENSIONS: [&str; 14] =
+    ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
 /// What we write ourselves.
-const OUR_OWN: [&str; 5] = ["briquette.json", "SHA256SUMS", "report.json", "report.html", "model.safetensors.index.json"];
+const OUR_OWN: [&str; 5] =
+    ["briquette.json", "SHA256SUMS", "report.json", "report.html", "model.safetensors.index.json"];
 
 /// Relative paths of the files that come along from a model's directory, in order.
 ///
@@ -60,8 +60,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("1_Pooling/.git")).unwrap();
         for name in [
-            "config.json", "vocab.txt", "model.safetensors", "pytorch_model.BIN", "x.index.json", ".hidden", "report.json",
-            "1_Pooling/config.json", "1_Pooling/w.onnx", "chat_template.jinja",
+            "config.json",
+            "vocab.txt",
+            "model.safetensors",
+            "pytorch_model.BIN",
+            "x.index.json",
+            ".hidden",
+            "report.json",
+            "1_Pooling/config.json",
+            "1_Pooling/w.onnx",
+            "chat_template.jinja",
         ] {
             std::fs::write(dir.path().join(name), "x").unwrap();
         }

@@ -64,7 +64,11 @@ impl Draft {
             return Ok(());
         }
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-        Err(Error::io(&format!("found {free} bytes free, expected {n_bytes}"), &crate::index::parent_of(&self.target), full))
+        Err(Error::io(
+            &format!("found {free} bytes free, expected {n_bytes}"),
+            &crate::index::parent_of(&self.target),
+            full,
+        ))
     }
 
     /// Creates a file of `n_bytes` with its space reserved. `name` may contain directories.
@@ -74,7 +78,8 @@ impl Draft {
     pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
         let path = self.partial.join(name);
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|source| Error::io("cannot create the directory", parent, source))?;
+            std::fs::create_dir_all(parent)
+                .map_err(|source| Error::io("cannot create the directory", parent, source))?;
         }
         let file = File::options().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|source| Error::io("cannot create", &path, source))?;
@@ -116,7 +121,8 @@ impl Draft {
             Ok(()) => {}
             Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => return Err(exists_error(&self.target)),
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if !exists => {
-                std::fs::rename(&self.partial, &self.target).map_err(|source| Error::io("cannot move the output into place", &self.target, source))?;
+                std::fs::rename(&self.partial, &self.target)
+                    .map_err(|source| Error::io("cannot move the output into place", &self.target, source))?;
             }
             Err(source) => return Err(Error::io("cannot move the output into place", &self.target, source)),
         }
@@ -213,7 +219,8 @@ fn exists_error(target: &Path) -> Error {
 fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
     for input in inputs {
         if lies_in(target, input) || lies_in(input, target) {
-            let message = format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
+            let message =
+                format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
             return Err(Error::refused(message).at(target.display()));
         }
     }
@@ -225,7 +232,8 @@ fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
     if metadata.is_dir() && (target.join(manifest::FILE_NAME).exists() || is_empty()) {
         return Ok(());
     }
-    let message = format!("exists and is no output of briquette (it has no {}); remove it yourself", manifest::FILE_NAME);
+    let message =
+        format!("exists and is no output of briquette (it has no {}); remove it yourself", manifest::FILE_NAME);
     Err(Error::refused(message).at(target.display()))
 }
 

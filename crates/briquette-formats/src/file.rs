@@ -94,7 +94,8 @@ impl InputFile {
     /// Input where it is larger than `limit`, and as [`read_at`](Self::read_at).
     pub fn read_all(&self, limit: u64) -> Result<Vec<u8>> {
         if self.len() > limit {
-            let message = format!("found {} bytes, expected at most {limit}; this is not the file it should be", self.len());
+            let message =
+                format!("found {} bytes, expected at most {limit}; this is not the file it should be", self.len());
             return Err(Error::input(message).at(self.path.display()));
         }
         let mut bytes = vec![0; self.len() as usize];
@@ -108,7 +109,8 @@ impl InputFile {
     /// Input, where it was changed or replaced.
     pub fn check_unchanged(&self) -> Result<()> {
         let now = |metadata: std::io::Result<std::fs::Metadata>| metadata.ok().map(|metadata| Identity::of(&metadata));
-        let is_same = now(self.file.metadata()) == Some(self.identity) && now(std::fs::metadata(&self.path)) == Some(self.identity);
+        let is_same = now(self.file.metadata()) == Some(self.identity)
+            && now(std::fs::metadata(&self.path)) == Some(self.identity);
         if is_same {
             Ok(())
         } else {

@@ -27,7 +27,9 @@ impl Index {
         let raw: Raw = json::parse(&bytes, "the index", path)?;
         for (tensor, file) in &raw.weight_map.0 {
             if !stays_inside(file) {
-                let message = format!("tensor {tensor:?} is said to be in {file:?}, expected a file beside the index; do not trust it");
+                let message = format!(
+                    "tensor {tensor:?} is said to be in {file:?}, expected a file beside the index; do not trust it"
+                );
                 return Err(Error::input(message).at(path.display()));
             }
         }
@@ -50,14 +52,17 @@ impl Index {
         let found: BTreeSet<&str> = found.iter().map(String::as_str).collect();
         for name in &found {
             if self.weight_map.get(*name).map(String::as_str) != Some(file) {
-                let message = format!("tensor {name:?} is here, but the index does not say so; the shards do not belong together");
+                let message = format!(
+                    "tensor {name:?} is here, but the index does not say so; the shards do not belong together"
+                );
                 return Err(Error::input(message).at(path.display()));
             }
         }
         let missing = self.weight_map.iter().find(|(name, place)| *place == file && !found.contains(name.as_str()));
         match missing {
             Some((name, _)) => {
-                let message = format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
+                let message =
+                    format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
                 Err(Error::input(message).at(path.display()))
             }
             None => Ok(()),
@@ -110,8 +115,12 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
         assert!(index.check_file("1", &names(&["a", "b"]), &path).is_ok());
         assert!(index.check_file("1", &names(&["a"]), &path).unwrap_err().to_string().contains("missing"));
-        assert!(index.check_file("1", &names(&["a", "b", "c"]), &path).unwrap_err().to_string().contains("does not say"));
-        for bad in [r#"{"weight_map":{"a":"../x"}}"#, r#"{"weight_map":{}}"#, "{}", r#"{"weight_map":{"a":"1","a":"2"}}"#] {
+        assert!(
+            index.check_file("1", &names(&["a", "b", "c"]), &path).unwrap_err().to_string().contains("does not say")
+        );
+        for bad in
+            [r#"{"weight_map":{"a":"../x"}}"#, r#"{"weight_map":{}}"#, "{}", r#"{"weight_map":{"a":"1","a":"2"}}"#]
+        {
             std::fs::write(&path, bad).unwrap();
             assert!(Index::read(&path).is_err(), "{bad}");
         }

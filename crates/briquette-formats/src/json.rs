@@ -40,6 +40,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
 /// Input, naming `what` and `path`, where it is not valid or not of this shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], what: &str, path: &Path) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|source| {
-        Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says")).at(path.display())
+        Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says"))
+            .at(path.display())
     })
 }

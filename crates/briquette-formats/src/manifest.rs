@@ -88,7 +88,8 @@ impl Manifest {
     /// # Errors
     /// Bug, where it cannot be written as JSON.
     pub fn to_json(&self) -> Result<Vec<u8>> {
-        let mut json = serde_json::to_vec_pretty(self).map_err(|source| Error::bug(format!("the manifest: {source}")))?;
+        let mut json =
+            serde_json::to_vec_pretty(self).map_err(|source| Error::bug(format!("the manifest: {source}")))?;
         json.push(b'\n');
         Ok(json)
     }

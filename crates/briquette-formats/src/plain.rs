@@ -47,7 +47,8 @@ impl PlainFiles {
         for (info, (file, _)) in self.infos.iter().zip(&self.places) {
             if let Some(other) = seen.insert(&info.name, *file) {
                 let (a, b) = (self.files[other].path().display(), self.files[*file].path().display());
-                return Err(Error::input(format!("is in both {a} and {b}; remove one")).at(format_args!("tensor {:?}", info.name)));
+                return Err(Error::input(format!("is in both {a} and {b}; remove one"))
+                    .at(format_args!("tensor {:?}", info.name)));
             }
         }
         Ok(())

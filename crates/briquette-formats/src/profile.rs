@@ -67,7 +67,13 @@ impl Profile {
     ///
     /// # Errors
     /// Config where this profile cannot hold the coding.
-    pub fn file_parts(self, tensor: &TensorInfo, axis: OutputAxis, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
+    pub fn file_parts(
+        self,
+        tensor: &TensorInfo,
+        axis: OutputAxis,
+        coding: Coding,
+        n_kept: usize,
+    ) -> Result<Vec<FilePart>> {
         if self == Self::CompressedTensors && coding.codes.is_some() {
             return compressed_tensors_parts(tensor, coding);
         }
@@ -84,9 +90,13 @@ impl Profile {
 
 /// `weight` I8 or `weight_packed` I32, `weight_scale`, and `weight_shape` beside packed ones.
 fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding) -> Result<Vec<FilePart>> {
-    let unsupported = |what: &str| Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name));
+    let unsupported = |what: &str| {
+        Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
+    };
     let Some(codes) = coding.codes else { return Err(unsupported("a tensor without codes here")) };
-    let &[n_rows, n_cols] = tensor.shape.0.as_slice() else { return Err(unsupported("codes of anything but a matrix")) };
+    let &[n_rows, n_cols] = tensor.shape.0.as_slice() else {
+        return Err(unsupported("codes of anything but a matrix"));
+    };
     let part = |part, name: &str, dtype, shape: Vec<usize>| FilePart {
         part,
         info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },

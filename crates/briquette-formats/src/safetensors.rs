@@ -98,8 +98,9 @@ impl Header {
     /// # Errors
     /// Input, naming the tensor where there is one.
     pub fn parse(json: &[u8], n_data: u64) -> Result<Self> {
-        let raw: RawHeader = serde_json::from_slice(json)
-            .map_err(|source| Error::input(format!("the safetensors header is not valid: {source}; the file is damaged")))?;
+        let raw: RawHeader = serde_json::from_slice(json).map_err(|source| {
+            Error::input(format!("the safetensors header is not valid: {source}; the file is damaged"))
+        })?;
         let mut tensors = Vec::with_capacity(raw.tensors.len());
         for (name, tensor) in raw.tensors {
             tensors.push(checked_tensor(name, tensor)?);
@@ -124,8 +125,12 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, Span)> {
     if end.checked_sub(start) == Some(info.n_bytes() as u64) {
         return Ok((info, (start, end)));
     }
-    let message =
-        format!("bytes {start}..{end}, expected {} for {} {}; the file is damaged", info.n_bytes(), info.dtype, info.shape);
+    let message = format!(
+        "bytes {start}..{end}, expected {} for {} {}; the file is damaged",
+        info.n_bytes(),
+        info.dtype,
+        info.shape
+    );
     Err(Error::input(message).at(format_args!("tensor {:?}", info.name)))
 }
 
@@ -142,7 +147,8 @@ fn check_cover(tensors: &[(TensorInfo, Span)], n_data: u64) -> Result<()> {
     if covered == n_data {
         return Ok(());
     }
-    let what = if covered > n_data { "it is cut short, copy it again" } else { "it has bytes that belong to no tensor" };
+    let what =
+        if covered > n_data { "it is cut short, copy it again" } else { "it has bytes that belong to no tensor" };
     Err(Error::input(format!("found {n_data} bytes of tensors, the header declares {covered}; {what}")))
 }
 

@@ -62,9 +62,18 @@ pub struct Scratch {
 }
 
 impl StoredTensor {
-    /// The row view.
+    /// The row view; a tensor that is no weight is rows of one byte.
     pub fn rows(&self) -> Rows {
-        Rows::of(&self.info.shape, self.axis)
+        if self.info.dtype.is_weight() {
+            Rows::of(&self.info.shape, self.axis)
+        } else {
+            Rows::of_bytes(self.info.n_bytes())
+        }
+    }
+
+    /// Bytes of one element of the row view's values.
+    pub fn value_width(&self) -> usize {
+        if self.info.dtype.is_weight() { self.value_dtype().n_bits() / 8 } else { 1 }
     }
 
     /// The type of the values that [`StoredDir::decode_rows`] gives: F32 for codes, the tensor's own elsewhere.
@@ -145,7 +154,8 @@ impl StoredDir {
     /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
     /// stream come before.
     fn read_elements(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<usize> {
-        let (n_cols, width) = (tensor.rows().n_cols, tensor.info.dtype.n_bits() / 8);
+        let n_cols = tensor.rows().n_cols;
+        let width = if tensor.info.dtype.is_weight() { tensor.info.dtype.n_bits() / 8 } else { 1 };
         let n_bits = tensor.coding.codes.map_or(8 * width, |codes| usize::from(codes.bits));
         let of_rows = |row_bytes: usize| range.start * row_bytes..range.end * row_bytes;
         match (tensor.coding.storage, tensor.coding.codes) {
@@ -176,7 +186,8 @@ impl StoredDir {
 
     fn read_scales(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<()> {
         let Some(codes) = tensor.coding.codes else { return Ok(()) };
-        let per_row = codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
+        let per_row =
+            codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
         let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
         let width = if codes.scale == ScaleType::F32 { 4 } else { 2 };
         self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;

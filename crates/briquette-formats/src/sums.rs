@@ -53,7 +53,8 @@ pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
             sum.len() == 64 && sum.bytes().all(|byte| byte.is_ascii_hexdigit()) && crate::index::stays_inside(path)
         });
         let Some((sum, path)) = parts else {
-            return Err(Error::input(format!("line {line:?} is not a digest and a path; it is damaged")).at(file.path().display()));
+            return Err(Error::input(format!("line {line:?} is not a digest and a path; it is damaged"))
+                .at(file.path().display()));
         };
         if sums.insert(path.to_string(), sum.to_string()).is_some() {
             return Err(Error::input(format!("{path:?} comes twice; it is damaged")).at(file.path().display()));

@@ -58,12 +58,7 @@ impl std::error::Error for UnknownScheme {}
 impl Scheme {
     /// int8 weights, symmetric, a scale per output channel; activations stay float.
     pub const INT8: Self = Self {
-        weights: QuantSpec {
-            grid: Grid::INT8,
-            grouping: Grouping::Row,
-            range: Range::AbsMax,
-            scale: ScaleType::F32,
-        },
+        weights: QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, range: Range::AbsMax, scale: ScaleType::F32 },
         activations: Activations::Float,
     };
 }

@@ -187,7 +187,9 @@ fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
     let (whole, rest) = out.as_chunks_mut::<64>();
     let (mut used, mut done) = (0, 0);
     for (i, vector) in whole.iter_mut().enumerate() {
-        let (Some(mask), Some(next)) = (bits[8 * i..].first_chunk::<8>(), packed[used..].first_chunk::<64>()) else { break };
+        let (Some(mask), Some(next)) = (bits[8 * i..].first_chunk::<8>(), packed[used..].first_chunk::<64>()) else {
+            break;
+        };
         let mask = u64::from_le_bytes(*mask);
         // SAFETY: `next` is 64 readable bytes and `vector` 64 writable ones.
         unsafe {

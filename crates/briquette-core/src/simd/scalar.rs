@@ -119,6 +119,14 @@ pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize
     used
 }
 
+/// See [`keep`](super::keep).
+pub fn keep(from: &[u8], width: usize, bits: &[u8], to: &mut [u8]) {
+    let elements = from.chunks_exact(width).zip(to.chunks_exact_mut(width));
+    for (i, (from, to)) in elements.enumerate() {
+        if bits::get(bits, i) { to.copy_from_slice(from) } else { to.fill(0) }
+    }
+}
+
 /// See [`expand8`](super::expand8).
 pub fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
     expand(packed, 1, bits, out)

@@ -35,10 +35,11 @@ impl Histogram {
         Self { counts: vec![0; N_COARSE * LANES], bucket: None, total: vec![0; N_COARSE], n_pending: 0 }
     }
 
-    /// The second pass, within one bucket of the first.
-    pub fn fine(bucket: u32) -> Self {
-        let n = 1 << LOW_BITS;
-        Self { counts: vec![0; n * LANES], bucket: Some(bucket), total: vec![0; n], n_pending: 0 }
+    /// Forgets every count; `bucket` is that of a second pass.
+    pub(super) fn reset(&mut self, bucket: Option<u32>) {
+        self.counts.fill(0);
+        self.total.fill(0);
+        (self.bucket, self.n_pending) = (bucket, 0);
     }
 
     /// Counts scores by their magnitude.
@@ -115,15 +116,16 @@ impl Histogram {
         None
     }
 
-    /// After the first pass: the second, and how many of the k lie in its bucket.
+    /// After the first pass: becomes the second, empty, and says how many of the k lie in its bucket.
     ///
     /// `None` where there are fewer than k scores, or k is 0: then there is no border to find.
-    pub fn refine(&mut self, k: usize) -> Option<(Self, usize)> {
+    pub fn refine(&mut self, k: usize) -> Option<usize> {
         if k == 0 {
             return None;
         }
         let (bucket, below) = self.find(k as u64)?;
-        Some((Self::fine(bucket), k - below as usize))
+        self.reset(Some(bucket));
+        Some(k - below as usize)
     }
 
     /// After the second pass: the threshold, given how many of the k lie in this bucket.

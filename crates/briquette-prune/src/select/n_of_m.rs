@@ -31,9 +31,8 @@ pub fn n_of_m_row(scores: &[f32], n: usize, m: usize, bits: &mut [u8]) {
         for (i, score) in scores.iter().enumerate() {
             let key = score.abs();
             // How many win over this one: larger, or equal and later.
-            let winners = scores.iter().enumerate().filter(|&(j, other)| {
-                other.abs().total_cmp(&key).then(j.cmp(&i)).is_gt()
-            });
+            let winners =
+                scores.iter().enumerate().filter(|&(j, other)| other.abs().total_cmp(&key).then(j.cmp(&i)).is_gt());
             let keep = winners.count() < n;
             let bit = group * m + i;
             bits[bit / 8] |= u8::from(keep) << (bit % 8);

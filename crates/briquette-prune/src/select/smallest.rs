@@ -1,6 +1,6 @@
 //! The k smallest scores.
 
-use super::{Histogram, Threshold};
+use super::{Selector, Threshold};
 use briquette_core::{Mask, simd};
 
 /// The threshold that drops exactly the `n_drop` smallest scores, ties to the lower index.
@@ -9,11 +9,14 @@ use briquette_core::{Mask, simd};
 /// If there are fewer than `n_drop` scores.
 pub fn threshold_of(scores: &[f32], n_drop: usize) -> Threshold {
     assert!(n_drop <= scores.len(), "no more are dropped than there are");
-    let mut coarse = Histogram::coarse();
-    coarse.count(scores);
-    let Some((mut fine, k_in_bucket)) = coarse.refine(n_drop) else { return Threshold::default() };
-    fine.count(scores);
-    fine.threshold(k_in_bucket)
+    let found = Selector::default().threshold(n_drop, |histogram| {
+        histogram.count(scores);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    match found {
+        Ok(threshold) => threshold,
+        Err(never) => match never {},
+    }
 }
 
 /// Drops exactly the `n_drop` scores of smallest magnitude, `[n_rows, n_cols]`.
@@ -38,6 +41,7 @@ pub fn smallest(scores: &[f32], n_rows: usize, n_cols: usize, n_drop: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Histogram;
     use proptest::prelude::*;
 
     /// Sort by magnitude then index, drop the first `n_drop`.
@@ -68,10 +72,10 @@ mod tests {
             let (left, right) = scores.split_at((cut * scores.len() as f64) as usize);
             let n_drop = scores.len() / 2;
             let count = |mut histogram: Histogram, scores: &[f32]| { histogram.count(scores); histogram };
-            let mut coarse = count(Histogram::coarse(), left).merge(count(Histogram::coarse(), right));
-            if let Some((fine, k)) = coarse.refine(n_drop) {
-                let mut fine = count(fine.clone(), left).merge(count(fine, right));
-                prop_assert_eq!(fine.threshold(k), threshold_of(&scores, n_drop));
+            let mut pass = count(Histogram::coarse(), left).merge(count(Histogram::coarse(), right));
+            if let Some(k) = pass.refine(n_drop) {
+                let mut pass = count(pass.clone(), left).merge(count(pass, right));
+                prop_assert_eq!(pass.threshold(k), threshold_of(&scores, n_drop));
             }
         }
     }

@@ -27,7 +27,11 @@ pub fn hqq(group: &[f32], grid: Grid) -> Affine {
     let mut least = robust_error(group, best, grid);
     let (mut affine, mut beta) = (best, BETA);
     for _ in 0..N_STEPS {
-        affine = if grid.is_asymmetric() { fit_zero(group, affine, grid, beta) } else { fit_scale(group, affine, grid, beta) };
+        affine = if grid.is_asymmetric() {
+            fit_zero(group, affine, grid, beta)
+        } else {
+            fit_scale(group, affine, grid, beta)
+        };
         let error = robust_error(group, affine, grid);
         if error < least {
             (best, least) = (affine, error);

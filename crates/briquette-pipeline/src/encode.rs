@@ -1,0 +1,230 @@
+//! From weights to parts: masks, scales and codes, row by row, and the hash of what they stand for.
+
+mod masker;
+mod rows;
+
+use crate::context::Workers;
+use crate::layout::Placed;
+use crate::piece::{Piece, Reader, check_finite};
+use crate::plan::{Plan, TensorPlan};
+use crate::survey::{NONFINITE, PieceStart, Survey};
+use briquette_core::block::RowEncoder;
+use briquette_core::encoded::{Part, Parts};
+use briquette_core::{Coding, ErrorStats, Hash128, OutputAxis, Result, TensorHasher, rows::transpose_bytes};
+use briquette_formats::TensorSource;
+use briquette_prune::select::Selector;
+use masker::Masker;
+use rows::RowCoder;
+
+pub(crate) use masker::scored;
+
+/// What encoding a tensor showed.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Hash of its simulated values.
+    pub hash: Hash128,
+    /// How far they are from the original.
+    pub stats: ErrorStats,
+}
+
+/// Takes the parts of some rows: `(tensor, part, offset within the part, bytes)`.
+pub trait Sink: Sync {
+    /// Keeps the bytes.
+    ///
+    /// # Errors
+    /// Those of writing.
+    fn put(&self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// Throws parts away: for recomputing hashes only.
+#[derive(Debug, Clone, Copy)]
+pub struct Nowhere;
+
+impl Sink for Nowhere {
+    fn put(&self, _tensor: usize, _part: Part, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Pieces of one tensor that one thread encodes in order.
+struct Task<'a> {
+    index: usize,
+    tensor: &'a TensorPlan,
+    survey: &'a Survey,
+    coding: Coding,
+    pieces: &'a [PieceStart],
+}
+
+/// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied one has the other's.
+///
+/// # Errors
+/// Those of reading and writing, and Refused for NaN or infinity.
+pub fn encode(
+    plan: &Plan,
+    surveys: &[Survey],
+    placed: &[Placed],
+    source: &dyn TensorSource,
+    sink: &dyn Sink,
+    workers: &Workers,
+) -> Result<Vec<Outcome>> {
+    let mut tasks = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+        let (survey, coding) = (&surveys[index], placed[index].coding);
+        let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
+        tasks.extend(survey.pieces.chunks(per_task).map(|pieces| Task { index, tensor, survey, coding, pieces }));
+    }
+    let n_bytes = tasks.iter().map(|task| {
+        task.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>() * task.tensor.rows.n_cols * task.tensor.width()
+    });
+    workers.begin("encode", n_bytes.sum());
+    let shares =
+        workers.map(&tasks, Workspace::default, |workspace, task| workspace.run(task, source, sink, workers))?;
+    let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
+    for (task, (digests, stats)) in tasks.iter().zip(shares) {
+        digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
+        hashers[task.index].1.merge(&stats);
+    }
+    let outcome = |tensor: &TensorPlan| {
+        let (hasher, stats) = &hashers[tensor.tied_to.unwrap_or(tensor.index)];
+        Outcome { hash: hasher.finish(), stats: *stats }
+    };
+    Ok(plan.tensors.iter().map(outcome).collect())
+}
+
+/// The buffers of one thread.
+#[derive(Default)]
+struct Workspace {
+    reader: Reader,
+    parts: Parts,
+    coder: RowCoder,
+    selector: Selector,
+}
+
+/// What a task found out so far.
+#[derive(Default)]
+struct Found {
+    digests: Vec<Hash128>,
+    stats: ErrorStats,
+}
+
+impl Workspace {
+    fn run(
+        &mut self,
+        task: &Task,
+        source: &dyn TensorSource,
+        sink: &dyn Sink,
+        workers: &Workers,
+    ) -> Result<(Vec<Hash128>, ErrorStats)> {
+        let mut found = Found::default();
+        let Some((first, last)) = task.pieces.first().zip(task.pieces.last()) else {
+            return Ok((found.digests, found.stats));
+        };
+        let mut encoder = RowEncoder::new(task.coding, task.tensor.info.dtype, first.n_kept);
+        let mut offsets = Offsets::before(task, first);
+        for start in task.pieces {
+            self.parts.clear();
+            let mut piece = self.reader.read(source, task.tensor, &start.rows)?;
+            let n_bytes = piece.bytes.len();
+            if task.tensor.is_changed() {
+                let masker = Masker::new(task, start, &mut piece, &mut self.selector)?;
+                encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut self.parts, &mut found)?;
+            } else {
+                copy_piece(task.tensor, &mut piece, &mut self.parts, &mut found.digests)?;
+            }
+            if start == last {
+                encoder.finish(&mut self.parts);
+            }
+            offsets.put(task.index, &self.parts, sink)?;
+            workers.advance(n_bytes);
+            workers.check_stop()?;
+        }
+        Ok((found.digests, found.stats))
+    }
+}
+
+/// Where the next bytes of each part go.
+struct Offsets([u64; Part::ALL.len()]);
+
+impl Offsets {
+    /// Those of the rows before a piece.
+    fn before(task: &Task, start: &PieceStart) -> Self {
+        let row_view = task.tensor.rows;
+        let parts = task.coding.parts(task.tensor.value_dtype(), start.rows.start, row_view.n_cols, start.n_kept);
+        let mut offsets = [0; Part::ALL.len()];
+        for spec in parts {
+            let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
+            offsets[spec.part as usize] = if is_shared { 0 } else { spec.n_bytes() as u64 };
+        }
+        Self(offsets)
+    }
+
+    fn put(&mut self, tensor: usize, parts: &Parts, sink: &dyn Sink) -> Result<()> {
+        for part in Part::ALL {
+            let bytes = &parts[part];
+            if !bytes.is_empty() {
+                sink.put(tensor, part, self.0[part as usize], bytes)?;
+                self.0[part as usize] += bytes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Masks and codes a piece, block by block.
+fn encode_piece(
+    task: &Task,
+    piece: &mut Piece,
+    mut masker: Masker,
+    coder: &mut RowCoder,
+    encoder: &mut RowEncoder,
+    parts: &mut Parts,
+    found: &mut Found,
+) -> Result<()> {
+    let tensor = task.tensor;
+    coder.begin(tensor, task.coding);
+    coder.fit_tensor(tensor, piece, masker, encoder, parts)?;
+    let is_turned = task.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
+    piece.for_each_block(|block| {
+        check_finite(tensor, block)?;
+        let digest = coder.block(block, &mut masker, encoder, parts);
+        found.stats.push(block.values, coder.simulated());
+        if !is_turned {
+            found.digests.push(digest);
+        }
+        Ok(())
+    })?;
+    if is_turned {
+        turn_back(tensor, parts, &mut found.digests);
+    }
+    Ok(())
+}
+
+/// A tensor that nothing is done to: its bytes, checked for NaN where it is a weight.
+fn copy_piece(tensor: &TensorPlan, piece: &mut Piece, parts: &mut Parts, digests: &mut Vec<Hash128>) -> Result<()> {
+    parts[Part::Weight].extend_from_slice(piece.bytes);
+    if !tensor.info.dtype.is_weight() {
+        digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));
+        return Ok(());
+    }
+    let is_accepted = tensor.skipped.as_deref() == Some(NONFINITE);
+    piece.for_each_block(|block| {
+        if !is_accepted {
+            check_finite(tensor, block)?;
+        }
+        digests.push(Hash128::of_block(block.bytes));
+        Ok(())
+    })
+}
+
+/// Puts whole dense rows back into a tensor's own order, `[in, out]`, and hashes them in that order.
+fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
+    let (rows, width) = (tensor.rows, tensor.width());
+    let weight = &mut parts[Part::Weight];
+    let mut own_order = vec![0; weight.len()];
+    transpose_bytes(weight, &mut own_order, rows.n_cols, rows.n_rows, width);
+    *weight = own_order;
+    let stored = tensor.rows_as_stored();
+    let blocks =
+        stored.blocks().map(|rows| &weight[rows.start * stored.n_cols * width..rows.end * stored.n_cols * width]);
+    digests.extend(blocks.map(Hash128::of_block));
+}

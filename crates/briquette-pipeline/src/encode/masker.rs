@@ -1,0 +1,74 @@
+//! Which weights of a piece are kept.
+
+use super::Task;
+use crate::piece::Piece;
+use crate::plan::Cut;
+use crate::recipe::Method;
+use crate::survey::PieceStart;
+use briquette_core::{Result, Storage, simd};
+use briquette_prune::select::Selector;
+use briquette_prune::{Threshold, score, select};
+
+/// How the rows of a piece get their bits.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Masker {
+    /// All are kept, and no bits are needed.
+    All,
+    /// Whatever has a bit set is kept.
+    Nonzero,
+    /// Scores above a threshold are kept.
+    Threshold(Threshold),
+    /// The largest of neighbours are kept.
+    NOfM(usize, usize),
+}
+
+impl Masker {
+    /// A tensor in one piece finds its own threshold here; a larger one was surveyed.
+    pub(super) fn new(task: &Task, start: &PieceStart, piece: &mut Piece, selector: &mut Selector) -> Result<Self> {
+        let Some(prune) = task.tensor.prune else {
+            return Ok(if task.coding.storage == Storage::Bitmask { Self::Nonzero } else { Self::All });
+        };
+        match (prune.cut, task.survey.threshold) {
+            (Cut::NOfM { n, m }, _) => Ok(Self::NOfM(n, m)),
+            (_, Some(threshold)) => Ok(Self::Threshold(Threshold { n_ties: start.n_ties, ..threshold })),
+            (Cut::Pool(_), None) => Ok(Self::Threshold(Threshold::default())),
+            (Cut::Count(n_drop), None) => {
+                let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());
+                let threshold = selector.threshold(n_drop, |histogram| {
+                    piece.for_each_block(|block| {
+                        histogram.count(scored(prune.method, block.first_row * n_cols, block.values, &mut scratch));
+                        Ok(())
+                    })
+                })?;
+                Ok(Self::Threshold(threshold))
+            }
+        }
+    }
+
+    /// Sets the bits of a row. Returns whether there are any to speak of.
+    pub(super) fn mask(&mut self, values: &[f32], scores: &[f32], bits: &mut [u8]) -> bool {
+        match self {
+            Self::All => return false,
+            Self::Nonzero => {
+                simd::nonzero_bits(values, bits);
+            }
+            Self::Threshold(threshold) => {
+                simd::keep_above(scores, threshold.key, &mut threshold.n_ties, bits);
+            }
+            Self::NOfM(n, m) => select::n_of_m_row(scores, *n, *m, bits),
+        }
+        true
+    }
+}
+
+/// The scores of some weights: their magnitudes, or numbers at random from their positions.
+pub(crate) fn scored<'a>(method: Method, first: usize, values: &'a [f32], scratch: &'a mut Vec<f32>) -> &'a [f32] {
+    match method {
+        Method::Magnitude => score::magnitude(values),
+        Method::Random(seed) => {
+            scratch.resize(values.len(), 0.0);
+            score::random(seed, first, scratch);
+            scratch
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The rows of a block: masked, rounded, and appended to the parts of their tensor.
+
+use super::masker::{Masker, scored};
+use crate::piece::{Block, Piece, check_finite};
+use crate::plan::TensorPlan;
+use crate::recipe::Method;
+use briquette_core::block::RowEncoder;
+use briquette_core::encoded::{Parts, dequantize_row, quantize_row};
+use briquette_core::{Affine, Coding, DType, Grouping, Hash128, Mask, Result, bits, rows, simd};
+use briquette_quant::{QuantSpec, Range, range};
+
+/// Codes the rows of one tensor after another in the same buffers.
+#[derive(Default)]
+pub(super) struct RowCoder {
+    dtype: Option<DType>,
+    n_cols: usize,
+    method: Option<Method>,
+    is_pruned: bool,
+    spec: Option<QuantSpec>,
+    has_codes: bool,
+    /// The only scale of a tensor that has just one.
+    whole: Option<Affine>,
+    scores: Vec<f32>,
+    bits: Vec<u8>,
+    kept: Vec<f32>,
+    group: Vec<f32>,
+    affines: Vec<Affine>,
+    codes: Vec<i8>,
+    simulated: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl RowCoder {
+    /// Turns to another tensor.
+    pub(super) fn begin(&mut self, tensor: &TensorPlan, coding: Coding) {
+        self.dtype = Some(tensor.info.dtype);
+        self.n_cols = tensor.rows.n_cols;
+        self.method = tensor.prune.map(|prune| prune.method);
+        self.is_pruned = tensor.prune.is_some();
+        self.spec = tensor.quant.map(|quant| quant.spec);
+        self.has_codes = coding.codes.is_some();
+        self.whole = None;
+        self.bits.resize(Mask::row_bytes(self.n_cols), 0);
+        self.kept.resize(self.n_cols, 0.0);
+        self.codes.resize(self.n_cols, 0);
+    }
+
+    /// What the last block stands for.
+    pub(super) fn simulated(&self) -> &[f32] {
+        &self.simulated
+    }
+
+    /// Finds the scale of a tensor that has just one, from all of its kept weights.
+    pub(super) fn fit_tensor(
+        &mut self,
+        tensor: &TensorPlan,
+        piece: &mut Piece,
+        mut masker: Masker,
+        encoder: &mut RowEncoder,
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let Some(spec) = self.spec.filter(|spec| spec.grouping == Grouping::Tensor) else { return Ok(()) };
+        let mut kept = Vec::new();
+        piece.for_each_block(|block| {
+            check_finite(tensor, block)?;
+            for (i, values) in block.values.chunks_exact(self.n_cols).enumerate() {
+                let has_bits = self.mask(values, block.first_row + i, &mut masker);
+                kept.extend(
+                    (0..values.len()).filter(|&col| !has_bits || bits::get(&self.bits, col)).map(|col| values[col]),
+                );
+            }
+            Ok(())
+        })?;
+        let affine = spec.scale.round(range::choose(spec.range, &kept, spec.grid));
+        self.whole = Some(affine);
+        encoder.push_scales(&[affine], parts);
+        Ok(())
+    }
+
+    fn mask(&mut self, values: &[f32], row: usize, masker: &mut Masker) -> bool {
+        let method = self.method.unwrap_or(Method::Magnitude);
+        let scores = scored(method, row * self.n_cols, values, &mut self.scores);
+        masker.mask(values, scores, &mut self.bits)
+    }
+
+    /// Appends a block to the parts. Returns the digest of the values it stands for.
+    pub(super) fn block(
+        &mut self,
+        block: Block,
+        masker: &mut Masker,
+        encoder: &mut RowEncoder,
+        parts: &mut Parts,
+    ) -> Hash128 {
+        self.simulated.resize(block.values.len(), 0.0);
+        self.bytes.clear();
+        let row_bytes = self.n_cols * block.bytes.len() / block.values.len().max(1);
+        let rows = block.values.chunks_exact(self.n_cols).zip(block.bytes.chunks_exact(row_bytes));
+        for (i, (values, bytes)) in rows.enumerate() {
+            let has_bits = self.mask(values, block.first_row + i, masker);
+            match self.spec {
+                Some(spec) => self.code_row(&spec, i, values, has_bits, encoder, parts),
+                None => self.mask_row(i, values, bytes, encoder, parts),
+            }
+        }
+        match (self.has_codes, self.dtype) {
+            (true, _) | (false, Some(DType::F32)) => Hash128::of_block(bytemuck::cast_slice(&self.simulated)),
+            _ => Hash128::of_block(&self.bytes),
+        }
+    }
+
+    fn code_row(
+        &mut self,
+        spec: &QuantSpec,
+        row: usize,
+        values: &[f32],
+        has_bits: bool,
+        encoder: &mut RowEncoder,
+        parts: &mut Parts,
+    ) {
+        let keep = has_bits.then_some(self.bits.as_slice());
+        let kept = match keep {
+            Some(keep) => {
+                simd::copy_kept(values, keep, &mut self.kept);
+                self.kept.as_slice()
+            }
+            None => values,
+        };
+        fit_row(spec, self.whole, kept, keep.filter(|_| self.is_pruned), &mut self.group, &mut self.affines);
+        quantize_row(kept, spec.grid, &self.affines, &mut self.codes);
+        let simulated = &mut self.simulated[row * self.n_cols..(row + 1) * self.n_cols];
+        dequantize_row(&self.codes, &self.affines, simulated);
+        if self.has_codes {
+            encoder.push_codes(&self.codes, keep, parts);
+            if self.whole.is_none() {
+                encoder.push_scales(&self.affines, parts);
+            }
+        } else {
+            let start = self.bytes.len();
+            let dtype = self.dtype.unwrap_or(DType::F32);
+            self.bytes.resize(start + self.n_cols * dtype.n_bits() / 8, 0);
+            rows::from_f32(simulated, dtype, &mut self.bytes[start..]);
+            rows::to_f32(&self.bytes[start..], dtype, simulated);
+            encoder.push_floats(&self.bytes[start..], None, parts);
+        }
+    }
+
+    fn mask_row(&mut self, row: usize, values: &[f32], bytes: &[u8], encoder: &mut RowEncoder, parts: &mut Parts) {
+        let simulated = &mut self.simulated[row * self.n_cols..(row + 1) * self.n_cols];
+        simd::copy_kept(values, &self.bits, simulated);
+        let masked: &[u8] = if self.dtype == Some(DType::F32) {
+            bytemuck::cast_slice(simulated)
+        } else {
+            let start = self.bytes.len();
+            self.bytes.resize(start + bytes.len(), 0);
+            simd::keep(bytes, bytes.len() / self.n_cols, &self.bits, &mut self.bytes[start..]);
+            &self.bytes[start..]
+        };
+        encoder.push_floats(masked, Some(&self.bits), parts);
+    }
+}
+
+/// The scales of a row. Robust ranges look at kept weights only; zeros do not move the others.
+fn fit_row(
+    spec: &QuantSpec,
+    whole: Option<Affine>,
+    kept: &[f32],
+    keep: Option<&[u8]>,
+    group: &mut Vec<f32>,
+    affines: &mut Vec<Affine>,
+) {
+    affines.clear();
+    if let Some(whole) = whole {
+        affines.push(whole);
+        return;
+    }
+    let per_row = spec.grouping.per_row(kept.len()).unwrap_or(1).max(1);
+    let size = kept.len() / per_row;
+    let sees_zeros = matches!(spec.range, Range::AbsMax | Range::MinMax);
+    for (i, values) in kept.chunks_exact(size.max(1)).enumerate() {
+        let affine = match keep {
+            Some(keep) if !sees_zeros => {
+                group.clear();
+                let is_kept = |col: &usize| bits::get(keep, i * size + col);
+                group.extend((0..values.len()).filter(is_kept).map(|col| values[col]));
+                range::choose(spec.range, group, spec.grid)
+            }
+            _ => range::choose(spec.range, values, spec.grid),
+        };
+        affines.push(spec.scale.round(affine));
+    }
+}

@@ -1,0 +1,149 @@
+//! Where everything will lie in the output: decided once all sizes are known, before anything is written.
+
+use crate::plan::{Plan, TensorPlan};
+use briquette_core::encoded::Part;
+use briquette_core::{Coding, Error, Result};
+use briquette_formats::profile::FilePart;
+use briquette_formats::{Profile, TensorInfo, burnpack, limits, safetensors};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The weight files of an output.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// The files, in order.
+    pub files: Vec<FileLayout>,
+    /// Where each tensor of the plan is; a tied one is where the other is.
+    pub tensors: Vec<Placed>,
+}
+
+/// One weight file.
+#[derive(Debug, Clone)]
+pub struct FileLayout {
+    /// Its name.
+    pub name: String,
+    /// Its first bytes.
+    pub header: Vec<u8>,
+    /// All of its bytes.
+    pub n_bytes: u64,
+    /// Parts whose bytes are known already.
+    pub constants: Vec<(u64, Vec<u8>)>,
+    /// Names of the tensors in it, parts counted one by one.
+    pub names: Vec<String>,
+}
+
+/// Where a tensor is.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// How it is kept.
+    pub coding: Coding,
+    /// How many of its elements are.
+    pub n_kept: usize,
+    /// The index of its file.
+    pub file: usize,
+    /// Where each part starts.
+    pub parts: BTreeMap<Part, u64>,
+}
+
+struct Shard {
+    parts: Vec<(usize, FilePart)>,
+    n_bytes: u64,
+}
+
+impl Layout {
+    /// Lays out the tensors of a plan, given how many elements of each are kept.
+    ///
+    /// # Errors
+    /// Config where the profile cannot hold a tensor, Input where two parts would have one name.
+    pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
+        let codings: Vec<Coding> =
+            plan.tensors.iter().zip(n_kept).map(|(tensor, &n)| tensor.coding(plan.profile, n)).collect();
+        let shards = shards_of(plan, n_kept, &codings)?;
+        let mut files = Vec::new();
+        let mut placed: Vec<Placed> = codings
+            .iter()
+            .zip(n_kept)
+            .map(|(&coding, &n_kept)| Placed { coding, n_kept, file: 0, parts: BTreeMap::new() })
+            .collect();
+        for (number, shard) in shards.iter().enumerate() {
+            files.push(place(plan.profile, number, shards.len(), shard, &mut placed)?);
+        }
+        for (index, tensor) in plan.tensors.iter().enumerate() {
+            if let Some(main) = tensor.tied_to {
+                placed[index] = placed[main].clone();
+            }
+        }
+        Ok(Self { files, tensors: placed })
+    }
+
+    /// Bytes of all files.
+    pub fn n_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.n_bytes).sum()
+    }
+}
+
+fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Shard>> {
+    let mut shards = vec![Shard { parts: Vec::new(), n_bytes: 0 }];
+    let mut names = BTreeSet::new();
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+        let parts =
+            plan.profile.file_parts(&tensor.info, tensor.axis(codings[index]), codings[index], n_kept[index])?;
+        for part in &parts {
+            if !names.insert(part.info.name.clone()) {
+                let message = format!(
+                    "its part would be called {:?}, and another tensor is; exclude one of them",
+                    part.info.name
+                );
+                return Err(Error::input(message).at(format_args!("tensor {:?}", tensor.info.name)));
+            }
+        }
+        let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum::<u64>();
+        let is_full = |shard: &Shard| !shard.parts.is_empty() && shard.n_bytes + n_bytes > limits::MAX_SHARD_BYTES;
+        if plan.profile.shards() && shards.last().is_some_and(is_full) {
+            shards.push(Shard { parts: Vec::new(), n_bytes: 0 });
+        }
+        if let Some(shard) = shards.last_mut() {
+            shard.n_bytes += n_bytes;
+            shard.parts.extend(parts.into_iter().map(|part| (index, part)));
+        }
+    }
+    Ok(shards)
+}
+
+/// Orders the parts of a file by the width of their elements, widest first, so that each is aligned, then by name.
+fn place(profile: Profile, number: usize, n_shards: usize, shard: &Shard, placed: &mut [Placed]) -> Result<FileLayout> {
+    let mut parts: Vec<&(usize, FilePart)> = shard.parts.iter().collect();
+    parts.sort_by(|(_, a), (_, b)| (b.info.dtype.n_bits(), &a.info.name).cmp(&(a.info.dtype.n_bits(), &b.info.name)));
+    let infos: Vec<TensorInfo> = parts.iter().map(|(_, part)| part.info.clone()).collect();
+    let (header, starts) = match profile {
+        Profile::Burnpack => burnpack::write_header(&infos, &BTreeMap::new())?,
+        _ => {
+            safetensors::write_header(&infos, &BTreeMap::from([("format".to_string(), format_of(profile).to_string())]))
+        }
+    };
+    let mut constants = Vec::new();
+    let mut n_bytes = header.len() as u64;
+    for ((index, part), start) in parts.iter().zip(starts) {
+        placed[*index].file = number;
+        if let Some(kind) = part.part {
+            placed[*index].parts.insert(kind, start);
+        }
+        if let Some(bytes) = &part.constant {
+            constants.push((start, bytes.clone()));
+        }
+        n_bytes = n_bytes.max(start + part.info.n_bytes() as u64);
+    }
+    let names = infos.into_iter().map(|info| info.name).collect();
+    Ok(FileLayout { name: profile.file_name(number, n_shards), header, n_bytes, constants, names })
+}
+
+/// What transformers looks for, or a word it will not take for its own.
+fn format_of(profile: Profile) -> &'static str {
+    if profile == Profile::Briquette { "briquette" } else { "pt" }
+}
+
+impl TensorPlan {
+    /// The tensor's name as errors give it.
+    pub fn culprit(&self) -> String {
+        format!("tensor {:?}", self.info.name)
+    }
+}

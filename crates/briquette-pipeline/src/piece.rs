@@ -1,0 +1,144 @@
+//! Tensors in pieces: what is in memory at once, and as what.
+
+use crate::plan::TensorPlan;
+use briquette_core::{DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
+use briquette_formats::TensorSource;
+use std::ops::Range;
+
+/// A tensor up to this size is read whole, so that choosing and encoding read it only once.
+const WHOLE_BYTES: usize = 12 << 20;
+/// What a larger one is read in.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// The row ranges in which a tensor is read: one for a small tensor, or one that must be seen whole.
+pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
+    let rows = tensor.rows;
+    if rows.n_elements() == 0 {
+        return Vec::new();
+    }
+    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
+    let n_bytes = rows.n_elements() * tensor.width();
+    if !reads_ranges || is_one_group || rows.axis == OutputAxis::Last || n_bytes <= WHOLE_BYTES {
+        return std::iter::once(0..rows.n_rows).collect();
+    }
+    let block = rows.rows_per_block();
+    let n_blocks = (PIECE_BYTES / (block * rows.n_cols * tensor.width())).max(1);
+    let step = block * n_blocks;
+    (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
+}
+
+/// Bytes aligned for any element type, reused from one piece to the next.
+#[derive(Debug, Default)]
+pub struct Buffer(Vec<u64>);
+
+impl Buffer {
+    /// The first `n_bytes`.
+    pub fn bytes_mut(&mut self, n_bytes: usize) -> &mut [u8] {
+        if self.0.len() < n_bytes.div_ceil(8) {
+            self.0.resize(n_bytes.div_ceil(8), 0);
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..n_bytes]
+    }
+
+    /// The first `n_bytes`, as last written.
+    pub fn bytes(&self, n_bytes: usize) -> &[u8] {
+        &bytemuck::cast_slice(&self.0)[..n_bytes]
+    }
+}
+
+/// Reads pieces of tensors, row-major whichever axis the outputs are.
+#[derive(Debug, Default)]
+pub struct Reader {
+    rows: Buffer,
+    own_order: Buffer,
+    values: Vec<f32>,
+}
+
+/// A piece of a tensor in memory.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// The elements of its rows, in the tensor's own type.
+    pub bytes: &'a [u8],
+    /// Their first row.
+    pub first_row: usize,
+    /// Where f32 values are put that are not already there.
+    values: &'a mut Vec<f32>,
+    dtype: DType,
+    rows: Rows,
+}
+
+impl Reader {
+    /// Reads some rows.
+    ///
+    /// # Errors
+    /// As [`TensorSource::read`].
+    pub fn read<'a>(
+        &'a mut self,
+        source: &dyn TensorSource,
+        tensor: &TensorPlan,
+        range: &Range<usize>,
+    ) -> Result<Piece<'a>> {
+        let (rows, width) = (tensor.rows, tensor.width());
+        let n_bytes = range.len() * rows.n_cols * width;
+        if rows.axis == OutputAxis::Last {
+            source.read(tensor.index, 0, self.own_order.bytes_mut(n_bytes))?;
+            let own_order = self.own_order.bytes(n_bytes);
+            rows::transpose_bytes(own_order, self.rows.bytes_mut(n_bytes), rows.n_rows, rows.n_cols, width);
+        } else {
+            source.read(tensor.index, range.start * rows.n_cols * width, self.rows.bytes_mut(n_bytes))?;
+        }
+        let bytes = self.rows.bytes(n_bytes);
+        Ok(Piece { bytes, first_row: range.start, values: &mut self.values, dtype: tensor.info.dtype, rows })
+    }
+}
+
+/// One block of a piece: bytes and the values they stand for.
+#[derive(Debug, Clone, Copy)]
+pub struct Block<'a> {
+    /// The rows it covers, counted in the tensor.
+    pub first_row: usize,
+    /// Their elements, in the tensor's own type.
+    pub bytes: &'a [u8],
+    /// The same as f32.
+    pub values: &'a [f32],
+}
+
+impl Piece<'_> {
+    /// Calls `each` for every block of the piece, in order.
+    ///
+    /// # Errors
+    /// The first that `each` has.
+    pub fn for_each_block(&mut self, mut each: impl FnMut(Block) -> Result<()>) -> Result<()> {
+        let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
+        let block_rows = self.rows.rows_per_block();
+        for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
+            let first_row = self.first_row + i * block_rows;
+            let values = if self.dtype == DType::F32 {
+                bytemuck::cast_slice(bytes)
+            } else {
+                self.values.resize(bytes.len() * 8 / self.dtype.n_bits(), 0.0);
+                rows::to_f32(bytes, self.dtype, self.values);
+                self.values.as_slice()
+            };
+            each(Block { first_row, bytes, values })?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a block with NaN or infinity, naming the first.
+///
+/// # Errors
+/// Refused.
+pub fn check_finite(tensor: &TensorPlan, block: Block) -> Result<()> {
+    if simd::max_magnitude(block.values) < f32::INFINITY.to_bits() {
+        return Ok(());
+    }
+    let first = block.values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+    let (row, col) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols);
+    let message = format!(
+        "found {} at row {row}, column {col}; fix the checkpoint, or pass --allow-nonfinite to leave such tensors as they are",
+        block.values[first]
+    );
+    Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
+}

@@ -1,0 +1,203 @@
+//! What becomes of each tensor, and what that will take: made from headers, before any weight is read.
+
+mod choose;
+mod predict;
+
+use crate::recipe::{Method, Recipe, raw::RawLayout};
+use crate::role::Role;
+use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_formats::{Checkpoint, Compressed, Format, Profile, TensorInfo, TensorSource};
+use briquette_quant::{Activations, QuantSpec};
+
+pub use predict::Prediction;
+
+/// What becomes of a model.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// One for each tensor, in the order of the checkpoint.
+    pub tensors: Vec<TensorPlan>,
+    /// Groups of tensors that share one threshold, and how many weights each drops.
+    pub pools: Vec<Pool>,
+    /// The format of the output.
+    pub profile: Profile,
+}
+
+/// What becomes of a tensor.
+#[derive(Debug, Clone)]
+pub struct TensorPlan {
+    /// Its place in the checkpoint.
+    pub index: usize,
+    /// Name, type and shape.
+    pub info: TensorInfo,
+    /// What it is in its network.
+    pub role: Role,
+    /// Its row view. A tensor that is no weight is rows of one byte.
+    pub rows: Rows,
+    /// Which weights go.
+    pub prune: Option<Prune>,
+    /// The grid they are rounded to.
+    pub quant: Option<Quant>,
+    /// The tensor whose parts stand for this one.
+    pub tied_to: Option<usize>,
+    /// Why nothing is done, where nothing is.
+    pub skipped: Option<String>,
+}
+
+/// Which weights go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prune {
+    /// How they are scored; a random seed is the tensor's own.
+    pub method: Method,
+    /// How many.
+    pub cut: Cut,
+}
+
+/// How many weights go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// This many of the tensor's own.
+    Count(usize),
+    /// Those below the threshold of a pool.
+    Pool(usize),
+    /// All but n of every m inputs.
+    NOfM {
+        /// Kept.
+        n: usize,
+        /// Of these.
+        m: usize,
+    },
+}
+
+/// The grid weights are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quant {
+    /// The weights.
+    pub spec: QuantSpec,
+    /// What the run time is to do with activations.
+    pub activations: Activations,
+}
+
+/// Tensors that share one threshold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Their places in the plan.
+    pub tensors: Vec<usize>,
+    /// The share of their weights that goes.
+    pub ratio: briquette_prune::Ratio,
+}
+
+impl TensorPlan {
+    /// Bytes of one element of the row view.
+    pub fn width(&self) -> usize {
+        if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
+    }
+
+    /// The type of the elements of the row view.
+    pub fn value_dtype(&self) -> DType {
+        if self.info.dtype.is_weight() { self.info.dtype } else { DType::U8 }
+    }
+
+    /// The row view in the tensor's own order, whichever axis its outputs are.
+    pub fn rows_as_stored(&self) -> Rows {
+        let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
+        if self.info.dtype.is_weight() { own(&self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
+    }
+
+    /// Whether anything is done to it.
+    pub fn is_changed(&self) -> bool {
+        self.prune.is_some() || self.quant.is_some()
+    }
+
+    /// Leaves the tensor as it is.
+    pub fn leave(&mut self, why: &str) {
+        (self.prune, self.quant, self.skipped) = (None, None, Some(why.to_string()));
+        self.rows = self.rows_as_stored();
+    }
+
+    /// The codes it is kept as in this profile.
+    pub fn codes(&self, profile: Profile) -> Option<Codes> {
+        let quant = self.quant.filter(|_| matches!(profile, Profile::Briquette | Profile::CompressedTensors))?;
+        let QuantSpec { grid, grouping, scale, .. } = quant.spec;
+        Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
+    }
+
+    /// How it is kept in this profile when `n_kept` of its elements are.
+    pub fn coding(&self, profile: Profile, n_kept: usize) -> Coding {
+        let codes = self.codes(profile);
+        match profile {
+            Profile::Briquette if self.is_changed() => {
+                Coding::smallest(codes, self.info.dtype, self.rows.n_rows, self.rows.n_cols, n_kept)
+            }
+            _ => Coding { codes, ..Coding::DENSE },
+        }
+    }
+
+    /// The axis that the manifest records: of a tensor kept as it came it does not matter.
+    pub fn axis(&self, coding: Coding) -> OutputAxis {
+        if coding == Coding::DENSE { OutputAxis::First } else { self.rows.axis }
+    }
+}
+
+impl Plan {
+    /// Decides what becomes of each tensor.
+    ///
+    /// # Errors
+    /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
+    /// model that is already quantized.
+    pub fn new(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Self> {
+        if checkpoint.compressed() == Compressed::Quantized && !recipe.stages.is_empty() {
+            let message =
+                "the model is already quantized; compress the original, or `briquette export` this to dense first";
+            return Err(Error::refused(message).at(checkpoint.path().display()));
+        }
+        let mut plan = Self::untouched(recipe, checkpoint);
+        choose::apply_stages(&mut plan, recipe)?;
+        plan.check_fit()?;
+        if plan.profile == Profile::Briquette {
+            choose::tie(&mut plan, &crate::ties::ties_of(checkpoint)?);
+        }
+        Ok(plan)
+    }
+
+    /// Every tensor as it is.
+    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint) -> Self {
+        let layout = recipe.layout.unwrap_or(match checkpoint.format() {
+            Format::Burnpack | Format::Briquette(Profile::Burnpack) => RawLayout::Burn,
+            _ => RawLayout::Torch,
+        });
+        let tensor = |(index, info): (usize, &TensorInfo)| {
+            let role = Role::of(info, &recipe.roles);
+            let axis = match (layout, role) {
+                (RawLayout::Burn, Role::Linear) => OutputAxis::Last,
+                _ => OutputAxis::First,
+            };
+            let rows =
+                if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
+            TensorPlan { index, info: info.clone(), role, rows, prune: None, quant: None, tied_to: None, skipped: None }
+        };
+        let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
+        Self { tensors, pools: Vec::new(), profile: recipe.profile }
+    }
+
+    /// Refuses groups and patterns that do not fit a tensor's rows.
+    fn check_fit(&self) -> Result<()> {
+        for tensor in &self.tensors {
+            let n_cols = tensor.rows.n_cols;
+            let unfit = |what: String| {
+                let message = format!("{what} does not divide its {n_cols} columns; exclude it or choose another");
+                Err(Error::config(message).at(format_args!("tensor {:?}", tensor.info.name)))
+            };
+            if let Some(quant) = tensor.quant
+                && quant.spec.grouping.per_row(n_cols).is_none()
+            {
+                return unfit(quant.spec.grouping.to_string());
+            }
+            if let Some(Prune { cut: Cut::NOfM { n, m }, .. }) = tensor.prune
+                && !n_cols.is_multiple_of(m)
+            {
+                return unfit(format!("the pattern {n}:{m}"));
+            }
+        }
+        Ok(())
+    }
+}

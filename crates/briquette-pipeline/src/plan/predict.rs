@@ -1,0 +1,42 @@
+//! How many bytes a plan will take, before anything is read.
+
+use super::{Cut, Plan, TensorPlan};
+use briquette_core::Result;
+
+/// Predicted bytes of weight files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prediction {
+    /// Bytes.
+    pub n_bytes: u64,
+    /// Whether it will be just that; else it is an upper bound.
+    pub is_exact: bool,
+}
+
+impl TensorPlan {
+    /// How many elements will be kept, and whether that is known.
+    pub fn predicted_kept(&self) -> (usize, bool) {
+        let n = self.info.n_elements();
+        match self.prune.map(|prune| prune.cut) {
+            Some(Cut::Count(n_drop)) => (n - n_drop, true),
+            Some(Cut::NOfM { n: keep, m }) => (n / m * keep, true),
+            // Zeros that are there already may make it smaller.
+            None => (n, !self.is_changed()),
+            Some(Cut::Pool(_)) => (n, false),
+        }
+    }
+}
+
+impl Plan {
+    /// The bytes of the weight files: exact but for global thresholds and for zeros that are there already.
+    ///
+    /// # Errors
+    /// As [`Layout::new`](crate::layout::Layout::new).
+    pub fn predict(&self) -> Result<Prediction> {
+        let kept: Vec<(usize, bool)> = self.tensors.iter().map(TensorPlan::predicted_kept).collect();
+        let n_kept: Vec<usize> = kept.iter().map(|(n, _)| *n).collect();
+        let layout = crate::layout::Layout::new(self, &n_kept)?;
+        let is_open = |(tensor, (_, is_known)): (&TensorPlan, &(usize, bool))| !is_known && tensor.tied_to.is_none();
+        let is_exact = !self.tensors.iter().zip(&kept).any(is_open);
+        Ok(Prediction { n_bytes: layout.n_bytes(), is_exact })
+    }
+}

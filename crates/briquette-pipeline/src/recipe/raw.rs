@@ -1,0 +1,168 @@
+//! The recipe as TOML has it: no behaviour, every key spelled out.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A recipe: one model in, one directory out, stages in between. Paths are relative to the recipe's file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawRecipe {
+    /// The model to compress.
+    #[serde(default)]
+    pub model: RawModel,
+    /// The directory to write.
+    #[serde(default)]
+    pub output: RawOutput,
+    /// What to do, in order: prune before quantize.
+    #[serde(default)]
+    pub stage: Vec<RawStage>,
+}
+
+/// The model to compress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawModel {
+    /// A file, an index of shards, or a directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Which way Linear weights lie: "torch" is [out, in], "burn" is [in, out]. Burnpack files are "burn" unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<RawLayout>,
+    /// Names that our own reading of roles gets wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RawRole>,
+    /// Accept NaN and infinity: tensors that have any are left as they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_nonfinite: bool,
+}
+
+/// Which way Linear weights lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RawLayout {
+    /// `[out, in]`.
+    Torch,
+    /// `[in, out]`.
+    Burn,
+}
+
+/// What some tensors are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawRole {
+    /// Globs over tensor names.
+    pub include: Vec<String>,
+    /// linear, conv, embedding, norm, bias or other.
+    pub role: crate::Role,
+}
+
+/// The directory to write.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawOutput {
+    /// The directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// "briquette" (the default), "compressed-tensors", "dense" or "burnpack".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+}
+
+/// One stage. Which keys it may have depends on its kind.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawStage {
+    /// "prune" or "quantize".
+    pub kind: String,
+    /// prune: "magnitude" (the default) or "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// prune: "layer" (the default), each tensor by itself, or "global", one threshold over all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// prune: share of weights to drop, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// prune: seed of the method "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// quantize: a named scheme such as "int8", "int8-dynamic" or "int4-g128".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+    /// quantize: 2 to 8, instead of a scheme.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits: Option<u8>,
+    /// quantize: "tensor", "channel", or the number of inputs that share a scale.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<RawGroup>,
+    /// quantize: true for no zero point.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symmetric: Option<bool>,
+    /// quantize: "absmax", "minmax", "percentile", "mse" or "hqq".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<String>,
+    /// quantize: the share of weights that range "percentile" holds, 0.5 to 1 (0.999).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percentile: Option<f64>,
+    /// quantize: type of the scales, "f32" (the default) or "f16".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<String>,
+    /// Globs over tensor names; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over tensor names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<Vec<crate::Role>>,
+    /// Other values for some tensors; the last that matches counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<RawOverride>,
+}
+
+/// How many inputs share a scale.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RawGroup {
+    /// Inputs that share a scale.
+    Size(usize),
+    /// "tensor" or "channel".
+    Name(String),
+}
+
+/// Other values for some tensors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawOverride {
+    /// Globs over tensor names.
+    pub include: Vec<String>,
+    /// prune: their share of weights to drop, each by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// quantize: their scheme.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+}
+
+impl RawStage {
+    /// The stage in words: `prune magnitude, layer, sparsity 0.4`.
+    pub fn in_words(&self) -> String {
+        let text = |key: &str, value: Option<String>| value.map(|value| format!("{key} {value}"));
+        let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
+        let parts = [
+            self.method.clone(),
+            scheme,
+            text("scope", self.scope.clone()),
+            text("sparsity", self.sparsity.map(|sparsity| sparsity.to_string())),
+            text("pattern", self.pattern.clone()),
+            text("range", self.range.clone()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        format!("{} {}", self.kind, parts.join(", "))
+    }
+}

@@ -1,0 +1,97 @@
+//! Recipes as text: errors name the line and what was probably meant.
+
+use briquette_core::{Error, Result};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+
+/// Largest recipe that is read.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Reads and parses a TOML file.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
+    let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
+    let text = String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))?;
+    parse(&text, &path.display().to_string())
+}
+
+/// A recipe that is not there is a mistake in the command, not in a checkpoint.
+fn as_config(error: Error) -> Error {
+    match error.kind {
+        briquette_core::ErrorKind::Input => Error::config(error.message),
+        _ => error,
+    }
+}
+
+/// Parses TOML; `name` is what errors call it.
+///
+/// # Errors
+/// Config, with the line, and the nearest key for an unknown one.
+pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        Error::config(explain(error.message())).at(format_args!("{name}:{line}"))
+    })
+}
+
+/// serde's ``unknown field `a`, expected one of `b`, `c` `` with the nearest of them.
+fn explain(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.as_slice() {
+        [found, known @ ..] if message.starts_with("unknown field") => {
+            let hint = crate::pattern::nearest(found, known.iter().copied());
+            let hint = hint.map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+            format!("unknown key {found:?}, expected one of {}{hint}", known.join(", "))
+        }
+        _ => message.to_string(),
+    }
+}
+
+/// The directory that paths in a recipe are relative to.
+pub fn directory_of(path: &Path) -> PathBuf {
+    path.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Recipe, raw::RawRecipe};
+    use super::*;
+
+    fn error_of(stage: &str) -> String {
+        let text = format!("[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\n{stage}");
+        let parsed = parse::<RawRecipe>(&text, "r.toml").and_then(|raw| Recipe::from_raw(raw, Path::new("")));
+        parsed.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_that_says_what_to_write() {
+        let cases = [
+            ("kind = \"prune\"\nspasity = 0.4", "r.toml:7: unknown key \"spasity\""),
+            ("kind = \"prune\"\nspasity = 0.4", "did you mean \"sparsity\"?"),
+            ("kind = \"prnue\"", "did you mean \"prune\"?"),
+            ("kind = \"prune\"\nsparsity = \"a\"", "r.toml:7: invalid type"),
+            ("kind = \"prune\"\nsparsity = 1.5", "sparsity: found 1.5"),
+            ("kind = \"prune\"", "sparsity: missing"),
+            ("kind = \"prune\"\nsparsity = 0.1\nscope = \"globl\"", "did you mean \"global\"?"),
+            ("kind = \"prune\"\npattern = \"4:2\"", "expected N:M"),
+            (
+                "kind = \"prune\"\npattern = \"2:4\"\nsparsity = 0.5",
+                "sparsity: a prune (with a pattern) stage has no such key",
+            ),
+            ("kind = \"prune\"\nsparsity = 0.5\nscheme = \"int8\"", "scheme: a prune stage has no such key"),
+            ("kind = \"quantize\"", "scheme: missing"),
+            ("kind = \"quantize\"\nscheme = \"int9\"", "unknown scheme \"int9\""),
+            ("kind = \"quantize\"\nbits = 1", "expected 2 to 8"),
+            ("kind = \"quantize\"\nbits = 4\ngroup = 0", "group: found 0"),
+            ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize (with another range) stage"),
+            ("kind = \"quantize\"\nbits = 4\nrange = \"percentile\"\npercentile = 3", "found 3, expected a share"),
+            ("kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1", "prune first"),
+            ("kind = \"prune\"\nsparsity = 0.1\ninclude = [\"a[\"]", "pattern \"a[\""),
+            ("kind = ", "r.toml:6:"),
+        ];
+        for (stage, expected) in cases {
+            let found = error_of(stage);
+            assert!(found.contains(expected) && !found.contains('\n'), "{stage}: {found:?} lacks {expected:?}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! How the weights of the worst tensors were and are distributed.
+
+use super::{Made, TensorReport};
+use crate::plan::TensorPlan;
+use briquette_core::{DType, Result, rows};
+use briquette_formats::TensorSource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Tensors that are shown.
+const N_TENSORS: usize = 6;
+/// Bars of a histogram.
+const N_BINS: usize = 61;
+/// Elements that are looked at.
+const N_SAMPLE: usize = 1 << 17;
+
+/// Counts of weights over a range, before and after.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WeightHistogram {
+    /// Whose.
+    pub name: String,
+    /// The range runs from `-limit` to `limit`.
+    pub limit: f32,
+    /// Counts of the original.
+    pub before: Vec<u32>,
+    /// Counts of the simulated values.
+    pub after: Vec<u32>,
+}
+
+/// The tensors of least signal to noise, by a sample of their first rows.
+pub(super) fn of_worst(made: &Made, tensors: &[TensorReport]) -> Result<Vec<WeightHistogram>> {
+    let sqnr = |tensor: &&TensorPlan| tensors[tensor.index].error.and_then(|error| error.sqnr_db);
+    let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to.is_none();
+    let mut worst: Vec<&TensorPlan> = made.plan.tensors.iter().filter(is_shown).collect();
+    worst.sort_by(|a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
+    worst.into_iter().take(N_TENSORS).map(|tensor| histogram_of(made, tensor)).collect()
+}
+
+fn histogram_of(made: &Made, tensor: &TensorPlan) -> Result<WeightHistogram> {
+    let info = &tensor.info;
+    let n = info.n_elements().min(N_SAMPLE);
+    let before = values_of(made.checkpoint, tensor.index, info.dtype, n)?;
+    let written = made.written.tensors().iter().position(|found| found.name == info.name);
+    let after = match written {
+        Some(index) => values_of(made.written, index, info.dtype, n)?,
+        None => Vec::new(),
+    };
+    let limit = before.iter().fold(0.0_f32, |limit, value| limit.max(value.abs()));
+    let limit = if limit > 0.0 { limit } else { 1.0 };
+    Ok(WeightHistogram { name: info.name.clone(), limit, before: count(&before, limit), after: count(&after, limit) })
+}
+
+fn values_of(source: &dyn TensorSource, index: usize, dtype: DType, n: usize) -> Result<Vec<f32>> {
+    let mut bytes = vec![0; n * dtype.n_bits() / 8];
+    source.read(index, 0, &mut bytes)?;
+    let mut values = vec![0.0; n];
+    rows::to_f32(&bytes, dtype, &mut values);
+    Ok(values)
+}
+
+fn count(values: &[f32], limit: f32) -> Vec<u32> {
+    let mut counts = vec![0; N_BINS];
+    for value in values {
+        let place = (value / limit + 1.0) / 2.0 * N_BINS as f32;
+        counts[(place as usize).min(N_BINS - 1)] += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_lies_in_the_middle_bar_and_the_ends_in_the_outer_ones() {
+        let counts = count(&[0.0, -2.0, 2.0, 0.01], 2.0);
+        assert_eq!((counts[N_BINS / 2], counts[0], counts[N_BINS - 1]), (2, 1, 1));
+    }
+}

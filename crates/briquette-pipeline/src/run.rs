@@ -1,0 +1,195 @@
+//! A whole run: plan, survey, lay out, encode, verify, report, publish.
+
+use crate::context::{RunOptions, Workers};
+use crate::encode::{Outcome, Sink, encode};
+use crate::layout::Layout;
+use crate::plan::Plan;
+use crate::recipe::Recipe;
+use crate::report::{self, Report, Timing};
+use crate::survey::survey;
+use crate::verify::{self, Found};
+use briquette_core::encoded::Part;
+use briquette_core::{Error, Result, Storage};
+use briquette_formats::{
+    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, index, manifest, sums,
+};
+use briquette_quant::Activations;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Compresses a model as a recipe says. The output is there whole and verified, or not at all.
+///
+/// # Errors
+/// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
+/// Interrupted for a stop.
+pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+    let started = Instant::now();
+    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let mut plan = Plan::new(recipe, &checkpoint)?;
+    let prediction = plan.predict()?;
+    let draft = Draft::create(&recipe.output, &inputs_of(recipe, &checkpoint), options.force)?;
+    let workers = Workers::new(options)?;
+    let mut timing = Timing::default();
+    timing.mark("plan", started);
+
+    let since = Instant::now();
+    let surveys = survey(&mut plan, &checkpoint, &workers, recipe.allow_nonfinite)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let layout = Layout::new(&plan, &n_kept)?;
+    timing.mark("survey", since);
+
+    let since = Instant::now();
+    let files = Files::create(&draft, &layout)?;
+    let outcomes = encode(&plan, &surveys, &layout.tensors, &checkpoint, &files, &workers)?;
+    timing.mark("encode", since);
+
+    let since = Instant::now();
+    let manifest = manifest_of(recipe, &plan, &layout, &outcomes)?;
+    write_small_files(&draft, recipe, &layout, &checkpoint, &manifest)?;
+    let written = Checkpoint::open(draft.path())?;
+    let found = sync_and_verify(&draft, &files, &written, &workers)?;
+    checkpoint.check_unchanged()?;
+    timing.mark("verify", since);
+
+    let made = report::Made {
+        recipe,
+        checkpoint: &checkpoint,
+        plan: &plan,
+        layout: &layout,
+        outcomes: &outcomes,
+        found: &found,
+        written: &written,
+        prediction,
+        threads: workers.n_threads(),
+    };
+    let report = report::make(&made, timing, started)?;
+    draft.write_file(Path::new("report.json"), &report::to_json(&report)?)?;
+    draft.write_file(Path::new("report.html"), report::html::to_html(&report).as_bytes())?;
+    options.stop.check()?;
+    draft.publish()?;
+    options.progress.end();
+    Ok(report)
+}
+
+/// What the output may not meet.
+fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
+    let mut inputs: Vec<&Path> = checkpoint.files().iter().map(|file| file.path()).collect();
+    inputs.push(&recipe.model);
+    inputs
+}
+
+/// The weight files of a draft, as a place for parts.
+struct Files<'a> {
+    layout: &'a Layout,
+    files: Vec<DraftFile>,
+}
+
+impl<'a> Files<'a> {
+    /// Creates the files with their space reserved, and writes what is known already.
+    fn create(draft: &Draft, layout: &'a Layout) -> Result<Self> {
+        draft.check_space(layout.n_bytes())?;
+        let create = |file: &crate::layout::FileLayout| -> Result<DraftFile> {
+            let out = draft.create_file(Path::new(&file.name), file.n_bytes)?;
+            out.write_at(0, &file.header)?;
+            file.constants.iter().try_for_each(|(offset, bytes)| out.write_at(*offset, bytes))?;
+            Ok(out)
+        };
+        Ok(Self { layout, files: layout.files.iter().map(create).collect::<Result<_>>()? })
+    }
+}
+
+impl Sink for Files<'_> {
+    fn put(&self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
+        let placed = &self.layout.tensors[tensor];
+        let start = placed
+            .parts
+            .get(&part)
+            .ok_or_else(|| Error::bug(format!("part {part:?} of tensor {tensor} has no place")))?;
+        self.files[placed.file].write_at(start + offset, bytes)
+    }
+}
+
+fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcome]) -> Result<Manifest> {
+    let mut tensors = BTreeMap::new();
+    for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
+        let activations =
+            tensor.quant.filter(|_| placed.coding.codes.is_some()).and_then(|quant| activations_of(quant.activations));
+        let entry = Entry {
+            dtype: tensor.info.dtype,
+            shape: tensor.info.shape.clone(),
+            output_axis: tensor.axis(placed.coding),
+            coding: placed.coding,
+            n_kept: (placed.coding.storage == Storage::Bitmask).then_some(placed.n_kept),
+            activations: activations.map(str::to_string),
+            file: layout.files[placed.file].name.clone(),
+            hash: outcome.hash,
+            tied_to: tensor.tied_to.map(|main| plan.tensors[main].info.name.clone()),
+        };
+        tensors.insert(tensor.info.name.clone(), entry);
+    }
+    Ok(Manifest {
+        format: "briquette".into(),
+        version: manifest::VERSION,
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
+        profile: plan.profile,
+        recipe: recipe.to_manifest()?,
+        tensors,
+    })
+}
+
+fn activations_of(activations: Activations) -> Option<&'static str> {
+    match activations {
+        Activations::Float => None,
+        Activations::DynamicSymmetric => Some("int8-dynamic-symmetric"),
+        Activations::DynamicAsymmetric => Some("int8-dynamic-asymmetric"),
+    }
+}
+
+/// The manifest, the index of shards, and the files that come along.
+fn write_small_files(
+    draft: &Draft,
+    recipe: &Recipe,
+    layout: &Layout,
+    checkpoint: &Checkpoint,
+    manifest: &Manifest,
+) -> Result<()> {
+    draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
+    for companion in checkpoint.companions() {
+        draft.copy_file(&checkpoint.directory().join(companion), companion)?;
+    }
+    let needs_index = matches!(recipe.profile, Profile::Dense | Profile::CompressedTensors) && layout.files.len() > 1;
+    if needs_index {
+        let entries =
+            layout.files.iter().flat_map(|file| file.names.iter().map(|name| (name.clone(), file.name.clone())));
+        let total = layout.files.iter().map(|file| file.n_bytes - file.header.len() as u64).sum();
+        draft.write_file(Path::new("model.safetensors.index.json"), &index::to_json(&entries.collect(), total))?;
+    }
+    Ok(())
+}
+
+/// Waits until the files are on disk and, meanwhile, reads back what was written; then writes the sums.
+fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: &Workers) -> Result<Vec<Found>> {
+    let (stored, manifest) =
+        written.stored().zip(written.manifest()).ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
+    let paths = verify::files_below(draft.path(), Path::new(""))?;
+    let (synced, verified) = std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| files.files.iter().try_for_each(DraftFile::sync));
+        let summing = scope.spawn(|| sums_of(draft.path(), &paths));
+        let verified = verify::decode_all(stored, workers)
+            .and_then(|found| verify::compare(&found, stored, manifest).map(|()| found));
+        let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
+        let summed = summing.join().unwrap_or_else(|_| Err(Error::bug("summing panicked")));
+        (synced.and(summed), verified)
+    });
+    let found = verified?;
+    draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&synced?).as_bytes())?;
+    Ok(found)
+}
+
+fn sums_of(root: &Path, paths: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+    let sum = |path: &PathBuf| {
+        Ok((path.to_string_lossy().into_owned(), sums::sha256_of(&InputFile::open(&root.join(path))?)?))
+    };
+    paths.iter().map(sum).collect()
+}

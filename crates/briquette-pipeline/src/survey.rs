@@ -1,0 +1,271 @@
+//! What must be known of the weights before the output can be laid out: thresholds that span more than is in memory
+//! at once, zeros that are there already, and NaN where it is accepted.
+
+use crate::context::Workers;
+use crate::encode::scored;
+use crate::piece::{Block, Reader, check_finite, pieces_of};
+use crate::plan::{Cut, Plan, TensorPlan};
+use crate::recipe::Method;
+use briquette_core::{Result, simd};
+use briquette_formats::TensorSource;
+use briquette_prune::{Histogram, Threshold};
+use std::ops::Range;
+
+/// Why a tensor with NaN or infinity is left as it is.
+pub(crate) const NONFINITE: &str = "has NaN or infinity";
+
+/// What was found out about a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Survey {
+    /// Elements that are kept.
+    pub n_kept: usize,
+    /// The threshold, where it had to be found beforehand.
+    pub threshold: Option<Threshold>,
+    /// How the pieces start.
+    pub pieces: Vec<PieceStart>,
+}
+
+/// A piece and what comes before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PieceStart {
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Elements kept in earlier pieces.
+    pub n_kept: usize,
+    /// Elements at the threshold that are still to be dropped.
+    pub n_ties: usize,
+}
+
+/// A piece of a tensor of the plan.
+struct Part {
+    tensor: usize,
+    rows: Range<usize>,
+}
+
+/// Surveys every tensor. With `allow_nonfinite`, tensors with NaN or infinity are left out of the plan.
+///
+/// # Errors
+/// Those of reading, and Refused for NaN or infinity.
+pub fn survey(
+    plan: &mut Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    allow_nonfinite: bool,
+) -> Result<Vec<Survey>> {
+    if allow_nonfinite {
+        leave_nonfinite(plan, source, workers)?;
+    }
+    let pieces: Vec<Vec<Range<usize>>> =
+        plan.tensors.iter().enumerate().map(|(index, tensor)| pieces_of(tensor, source.reads_ranges(index))).collect();
+    let mut thresholds = thresholds_of(plan, source, workers, &pieces)?;
+    let counts = count_pieces(plan, source, workers, &pieces, &thresholds)?;
+    share_ties(plan, &counts, &mut thresholds);
+    let of = |(index, pieces): (usize, &Vec<Range<usize>>)| {
+        one(&plan.tensors[index], thresholds[index], pieces, &counts[index])
+    };
+    Ok(pieces.iter().enumerate().map(of).collect())
+}
+
+/// How many elements of a piece go for certain, and how many lie at the threshold.
+type Count = (usize, usize);
+
+/// Adds the counts of the pieces up to what comes before each.
+fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Count]) -> Survey {
+    let (mut n_kept, mut n_ties) = (0, threshold.map_or(0, |threshold| threshold.n_ties));
+    let mut starts = Vec::with_capacity(pieces.len());
+    for (i, rows) in pieces.iter().enumerate() {
+        starts.push(PieceStart { rows: rows.clone(), n_kept, n_ties });
+        let n = rows.len() * tensor.rows.n_cols;
+        let (below, equal) = counts.get(i).copied().unwrap_or_default();
+        let dropped_ties = equal.min(n_ties);
+        n_kept += match tensor.prune.map(|prune| prune.cut) {
+            Some(Cut::NOfM { n: keep, m }) => n / m * keep,
+            _ => n - below - dropped_ties,
+        };
+        n_ties -= dropped_ties;
+    }
+    // One piece that finds its own threshold: its count is in the plan.
+    if let (Some(Cut::Count(n_drop)), None) = (tensor.prune.map(|prune| prune.cut), threshold) {
+        n_kept = tensor.info.n_elements() - n_drop;
+    }
+    Survey { n_kept, threshold, pieces: starts }
+}
+
+/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded.
+fn thresholds_of(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+) -> Result<Vec<Option<Threshold>>> {
+    let mut thresholds = vec![None; plan.tensors.len()];
+    let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate() {
+        if let (Some(Cut::Count(n_drop)), None, true) =
+            (tensor.prune.map(|prune| prune.cut), tensor.tied_to, pieces[index].len() > 1)
+        {
+            pools.push((vec![index], n_drop));
+        }
+    }
+    for pool in &plan.pools {
+        let n: usize = pool.tensors.iter().map(|&index| plan.tensors[index].info.n_elements()).sum();
+        pools.push((pool.tensors.clone(), pool.ratio.of(n)));
+    }
+    for (tensors, n_drop) in pools {
+        let threshold = threshold_of(plan, source, workers, pieces, &tensors, n_drop)?;
+        tensors.iter().for_each(|&index| thresholds[index] = Some(threshold));
+    }
+    Ok(thresholds)
+}
+
+fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<Part> {
+    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| Part { tensor, rows: rows.clone() });
+    tensors.iter().flat_map(part).collect()
+}
+
+/// The exact k-th smallest score of some tensors: a coarse histogram, then a fine one.
+fn threshold_of(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+    tensors: &[usize],
+    n_drop: usize,
+) -> Result<Threshold> {
+    let parts = parts_of(tensors, pieces);
+    let fill = |empty: Histogram| -> Result<Histogram> {
+        let shares = workers.fold(
+            &parts,
+            || (Scan::default(), empty.clone()),
+            |(scan, histogram), part| scan.each(plan, source, part, workers, |_, scores| histogram.count(scores)),
+        )?;
+        let histograms = shares.into_iter().map(|(_, histogram)| histogram);
+        Ok(histograms.reduce(Histogram::merge).unwrap_or(empty))
+    };
+    let mut histogram = fill(Histogram::coarse())?;
+    let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Threshold::default()) };
+    Ok(fill(histogram)?.threshold(n_in_bucket))
+}
+
+/// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
+fn share_ties(plan: &Plan, counts: &[Vec<Count>], thresholds: &mut [Option<Threshold>]) {
+    for pool in &plan.pools {
+        let mut left = None;
+        for &index in &pool.tensors {
+            let equal: usize = counts[index].iter().map(|(_, equal)| equal).sum();
+            if let Some(threshold) = &mut thresholds[index] {
+                let before = left.unwrap_or(threshold.n_ties);
+                threshold.n_ties = equal.min(before);
+                left = Some(before - threshold.n_ties);
+            }
+        }
+    }
+}
+
+/// Counts, piece by piece, what goes: scores below and at a threshold found beforehand, or zeros of a tensor that is
+/// not pruned but may be kept sparse.
+fn count_pieces(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+    thresholds: &[Option<Threshold>],
+) -> Result<Vec<Vec<Count>>> {
+    let needs_count = |&index: &usize| {
+        let tensor = &plan.tensors[index];
+        let counts_zeros =
+            tensor.prune.is_none() && tensor.is_changed() && plan.profile == briquette_formats::Profile::Briquette;
+        tensor.tied_to.is_none() && (thresholds[index].is_some() || counts_zeros)
+    };
+    let tensors: Vec<usize> = (0..plan.tensors.len()).filter(needs_count).collect();
+    let parts = parts_of(&tensors, pieces);
+    let n_bytes = parts
+        .iter()
+        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows.n_cols * plan.tensors[part.tensor].width());
+    workers.begin("survey", n_bytes.sum());
+    let counted = workers.map(&parts, Scan::default, |scan, part| {
+        let mut count = (0, 0);
+        let mut bits = Vec::new();
+        scan.each(plan, source, part, workers, |block, scores| match thresholds[part.tensor] {
+            Some(threshold) => {
+                let (below, equal) = simd::count_below(scores, threshold.key);
+                count = (count.0 + below, count.1 + equal);
+            }
+            None => {
+                bits.resize(block.values.len().div_ceil(8), 0);
+                count.0 += block.values.len() - simd::nonzero_bits(block.values, &mut bits);
+            }
+        })?;
+        Ok(count)
+    })?;
+    let mut counts = vec![Vec::new(); plan.tensors.len()];
+    for (part, count) in parts.iter().zip(counted) {
+        counts[part.tensor].push(count);
+    }
+    Ok(counts)
+}
+
+/// Leaves tensors with NaN or infinity as they are.
+fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
+    let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
+    let is_finite = workers.map(&changed, Scan::default, |scan, &index| {
+        let mut is_finite = true;
+        for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
+            let part = Part { tensor: index, rows };
+            scan.each_unchecked(plan, source, &part, workers, |block, _| {
+                is_finite &= check_finite(&plan.tensors[index], block).is_ok();
+                Ok(())
+            })?;
+        }
+        Ok(is_finite)
+    })?;
+    for (&index, _) in changed.iter().zip(is_finite).filter(|(_, is_finite)| !is_finite) {
+        plan.tensors[index].leave(NONFINITE);
+        plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|&other| other != index));
+    }
+    Ok(())
+}
+
+/// Buffers for looking through a piece.
+#[derive(Default)]
+struct Scan {
+    reader: Reader,
+    scores: Vec<f32>,
+}
+
+impl Scan {
+    /// Calls `each` with every block of a piece and its scores; NaN and infinity are refused.
+    fn each(
+        &mut self,
+        plan: &Plan,
+        source: &dyn TensorSource,
+        part: &Part,
+        workers: &Workers,
+        mut each: impl FnMut(Block, &[f32]),
+    ) -> Result<()> {
+        let tensor = &plan.tensors[part.tensor];
+        self.each_unchecked(plan, source, part, workers, |block, scores| {
+            check_finite(tensor, block)?;
+            each(block, scores);
+            Ok(())
+        })
+    }
+
+    fn each_unchecked(
+        &mut self,
+        plan: &Plan,
+        source: &dyn TensorSource,
+        part: &Part,
+        workers: &Workers,
+        mut each: impl FnMut(Block, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        workers.check_stop()?;
+        let tensor = &plan.tensors[part.tensor];
+        let method = tensor.prune.map_or(Method::Magnitude, |prune| prune.method);
+        let mut piece = self.reader.read(source, tensor, &part.rows)?;
+        workers.advance(piece.bytes.len());
+        piece.for_each_block(|block| {
+            each(block, scored(method, block.first_row * tensor.rows.n_cols, block.values, &mut self.scores))
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Tied weights: tensors that are the same, byte for byte, under two names.
+
+use briquette_core::{Hash128, Result};
+use briquette_formats::{TensorInfo, TensorSource};
+use std::collections::BTreeMap;
+
+/// Bytes of a tensor that are compared before reading all of it.
+const SAMPLE: usize = 4096;
+const PIECE: usize = 1 << 20;
+
+/// For each tensor the earlier one it equals, among weights of rank 2 and more.
+///
+/// Only tensors of one type, shape and beginning are read whole, so this costs next to nothing where nothing is tied.
+///
+/// # Errors
+/// As [`TensorSource::read`].
+pub fn ties_of(source: &dyn TensorSource) -> Result<Vec<Option<usize>>> {
+    let tensors = source.tensors();
+    let mut ties = vec![None; tensors.len()];
+    let mut alike: BTreeMap<(&str, &[usize]), Vec<usize>> = BTreeMap::new();
+    for (index, info) in tensors.iter().enumerate() {
+        if info.dtype.is_weight() && info.shape.rank() >= 2 && info.n_elements() > 0 {
+            alike.entry((info.dtype.name(), info.shape.0.as_slice())).or_default().push(index);
+        }
+    }
+    for group in alike.values().filter(|group| group.len() > 1) {
+        let mut by_sample: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+        for &index in group {
+            by_sample.entry(sample(source, index, &tensors[index])?).or_default().push(index);
+        }
+        for candidates in by_sample.values().filter(|candidates| candidates.len() > 1) {
+            let mut first_of: BTreeMap<Hash128, usize> = BTreeMap::new();
+            for &index in candidates {
+                let first = *first_of.entry(hash(source, index, &tensors[index])?).or_insert(index);
+                ties[index] = (first != index).then_some(first);
+            }
+        }
+    }
+    Ok(ties)
+}
+
+fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo) -> Result<Vec<u8>> {
+    // From the middle: tables often start with a row of zeros.
+    let n = info.n_bytes().min(SAMPLE);
+    let mut bytes = vec![0; n];
+    source.read(index, (info.n_bytes() - n) / 2, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn hash(source: &dyn TensorSource, index: usize, info: &TensorInfo) -> Result<Hash128> {
+    let piece = if source.reads_ranges(index) { PIECE } else { info.n_bytes() };
+    let mut hasher = briquette_core::TensorHasher::default();
+    let mut bytes = vec![0; piece.min(info.n_bytes())];
+    for start in (0..info.n_bytes()).step_by(piece) {
+        let n = piece.min(info.n_bytes() - start);
+        source.read(index, start, &mut bytes[..n])?;
+        hasher.push(Hash128::of_block(&bytes[..n]));
+    }
+    Ok(hasher.finish())
+}

@@ -1,0 +1,219 @@
+//! Proof that a directory holds what it says: every file by its SHA-256, every tensor by the hash of its values.
+
+use crate::context::{RunOptions, Workers};
+use crate::encode::{self, Nowhere};
+use crate::layout::Layout;
+use crate::plan::Plan;
+use crate::recipe::{Recipe, raw::RawRecipe};
+use crate::survey;
+use briquette_core::{Error, Hash128, Result, TensorHasher};
+use briquette_formats::stored::Scratch;
+use briquette_formats::{Checkpoint, InputFile, Manifest, StoredDir, manifest, sums};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Files that two runs of one recipe may differ in: not covered by the sums.
+const UNCOVERED: [&str; 3] = ["report.json", "report.html", sums::FILE_NAME];
+/// Blocks that one thread decodes at a time.
+const BLOCKS_PER_TASK: usize = 32;
+
+/// What a tensor was found to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Hash of its values.
+    pub hash: Hash128,
+    /// How many of them are zero.
+    pub n_zeros: usize,
+}
+
+/// What verification went over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Verified {
+    /// Files whose SHA-256 agreed.
+    pub n_files: usize,
+    /// Tensors whose values agreed.
+    pub n_tensors: usize,
+    /// Bytes of these files.
+    pub n_bytes: u64,
+    /// Whether the values were also recomputed from the original.
+    pub against_original: bool,
+}
+
+/// Verifies an output directory, and where `against` is given recomputes every value from the original.
+///
+/// # Errors
+/// Input for the first difference; those of reading.
+pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) -> Result<Verified> {
+    let workers = Workers::new(options)?;
+    let (n_files, n_bytes) = check_sums(directory, &workers)?;
+    let checkpoint = Checkpoint::open(directory)?;
+    let stored = checkpoint.stored().ok_or_else(|| not_ours(directory))?;
+    let manifest = checkpoint.manifest().ok_or_else(|| not_ours(directory))?;
+    compare(&decode_all(stored, &workers)?, stored, manifest)?;
+    if let Some(original) = against {
+        check_against(manifest, original, &workers)?;
+    }
+    Ok(Verified { n_files, n_tensors: manifest.tensors.len(), n_bytes, against_original: against.is_some() })
+}
+
+fn not_ours(directory: &Path) -> Error {
+    Error::input(format!("no {} here; only directories that briquette wrote can be verified", manifest::FILE_NAME))
+        .at(directory.display())
+}
+
+/// Decodes every tensor and hashes what it stands for, a few blocks to a thread.
+///
+/// # Errors
+/// Those of reading, and Input where parts contradict each other.
+pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
+    let mut tasks: Vec<(usize, Vec<Range<usize>>)> = Vec::new();
+    for (index, tensor) in stored.tensors.iter().enumerate() {
+        let blocks: Vec<Range<usize>> = tensor.rows().blocks().collect();
+        tasks.extend(blocks.chunks(BLOCKS_PER_TASK).map(|blocks| (index, blocks.to_vec())));
+    }
+    let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
+    let n_bytes = tasks.iter().map(|(index, blocks)| blocks.iter().map(Range::len).sum::<usize>() * row_bytes(*index));
+    workers.begin("verify", n_bytes.sum());
+    let decoded = workers.map(&tasks, <(Scratch, Vec<u32>)>::default, |(scratch, values), (index, blocks)| {
+        let mut digests = Vec::with_capacity(blocks.len());
+        for rows in blocks {
+            let n_bytes = rows.len() * row_bytes(*index);
+            values.resize(n_bytes.div_ceil(4), 0);
+            let values = &mut bytemuck::cast_slice_mut(values)[..n_bytes];
+            stored.decode_rows(*index, rows.clone(), scratch, values)?;
+            digests.push((Hash128::of_block(values), count_zeros(values, stored.tensors[*index].value_width())));
+            workers.advance(n_bytes);
+        }
+        Ok(digests)
+    })?;
+    let mut found: Vec<(TensorHasher, usize)> = stored.tensors.iter().map(|_| Default::default()).collect();
+    for ((index, _), digests) in tasks.iter().zip(decoded) {
+        for (digest, n_zeros) in digests {
+            found[*index].0.push(digest);
+            found[*index].1 += n_zeros;
+        }
+    }
+    Ok(found.into_iter().map(|(hasher, n_zeros)| Found { hash: hasher.finish(), n_zeros }).collect())
+}
+
+/// Elements whose bytes are all zero.
+fn count_zeros(values: &[u8], width: usize) -> usize {
+    match width {
+        4 => bytemuck::cast_slice::<u8, u32>(values).iter().filter(|&&value| value == 0).count(),
+        2 => bytemuck::cast_slice::<u8, u16>(values).iter().filter(|&&value| value == 0).count(),
+        _ => values.chunks_exact(width).filter(|value| value.iter().all(|&byte| byte == 0)).count(),
+    }
+}
+
+/// Refuses the first tensor whose values are not those of the manifest.
+///
+/// # Errors
+/// Input, naming the tensor.
+pub fn compare(found: &[Found], stored: &StoredDir, manifest: &Manifest) -> Result<()> {
+    for (found, info) in found.iter().zip(&stored.infos) {
+        let expected = manifest.tensors.get(&info.name).map(|entry| entry.hash);
+        if expected != Some(found.hash) {
+            let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
+            let message =
+                format!("its values hash to {}, expected {expected}; the output is damaged, make it again", found.hash);
+            return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Holds every file of a directory against its sum, and the sums against the directory.
+fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
+    let sums_path = directory.join(sums::FILE_NAME);
+    if !directory.is_dir() {
+        return Err(Error::input("no such directory; check the path").at(directory.display()));
+    }
+    let expected = sums::read(&InputFile::open(&sums_path)?)?;
+    let text = InputFile::open(&sums_path)?.read_all(briquette_formats::limits::MAX_JSON_BYTES)?;
+    if sums::to_lines(&expected).as_bytes() != text {
+        return Err(Error::input("was changed after it was written; the output is damaged").at(sums_path.display()));
+    }
+    for path in files_below(directory, Path::new(""))? {
+        let name = path.to_string_lossy().into_owned();
+        if !UNCOVERED.contains(&name.as_str()) && !expected.contains_key(&name) {
+            let message =
+                format!("is not in {}; it was added or renamed after the output was written", sums::FILE_NAME);
+            return Err(Error::input(message).at(directory.join(path).display()));
+        }
+    }
+    let files: Vec<(&String, &String)> = expected.iter().collect();
+    let sizes = workers.map(
+        &files,
+        || (),
+        |(), (name, sum)| {
+            let file = InputFile::open(&directory.join(name))?;
+            let found = sums::sha256_of(&file)?;
+            if found != **sum {
+                let message =
+                    format!("found SHA-256 {found}, expected {sum}; the file was changed, make the output again");
+                return Err(Error::input(message).at(file.path().display()));
+            }
+            Ok(file.len())
+        },
+    )?;
+    Ok((sizes.len(), sizes.iter().sum()))
+}
+
+/// Every file of a directory, relative to it, in order.
+///
+/// # Errors
+/// Io.
+pub fn files_below(root: &Path, below: &Path) -> Result<Vec<PathBuf>> {
+    let directory = root.join(below);
+    let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
+        let relative = below.join(entry.file_name());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(files_below(root, &relative)?);
+        } else {
+            found.push(relative);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Does the recipe of a manifest again on the original and compares the values of each tensor.
+fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Result<()> {
+    let checkpoint = Checkpoint::open(original)?;
+    let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
+        Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
+    })?;
+    raw.model.path = Some(original.to_path_buf());
+    raw.output.path = Some(PathBuf::from("-"));
+    raw.output.format = Some(manifest.profile.name().to_string());
+    let recipe = Recipe::from_raw(raw, Path::new(""))?;
+    let mut plan = Plan::new(&recipe, &checkpoint)?;
+    let surveys = survey::survey(&mut plan, &checkpoint, workers, recipe.allow_nonfinite)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let layout = Layout::new(&plan, &n_kept)?;
+    let outcomes = encode::encode(&plan, &surveys, &layout.tensors, &checkpoint, &Nowhere, workers)?;
+    let recomputed: BTreeMap<&str, Hash128> =
+        plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();
+    for (name, entry) in &manifest.tensors {
+        if recomputed.get(name.as_str()) != Some(&entry.hash) {
+            let message = format!(
+                "is not what its recipe makes of {}; another original, or a damaged output",
+                original.display()
+            );
+            return Err(Error::input(message).at(format_args!("tensor {name:?}")));
+        }
+    }
+    if recomputed.len() != manifest.tensors.len() {
+        let message = format!(
+            "found {} tensors, the output has {}; it is another model",
+            recomputed.len(),
+            manifest.tensors.len()
+        );
+        return Err(Error::input(message).at(original.display()));
+    }
+    Ok(())
+}
