@@ -12,7 +12,9 @@
 //! Non-goals: printing, and knowing how a format lies on disk.
 
 pub mod context;
+pub mod diff;
 pub mod encode;
+pub mod inspect;
 pub mod layout;
 pub mod pattern;
 pub mod piece;

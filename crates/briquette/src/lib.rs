@@ -1,1 +1,45 @@
-//! x
+//! Briquette compresses neural networks: it prunes, quantizes, verifies what it wrote, and measures what that saved.
+//!
+//! This crate re-exports the library. The main job in five lines:
+//!
+//! ```no_run
+//! use briquette::prelude::*;
+//!
+//! let recipe = Recipe::from_file("configs/minilm-int8.toml".as_ref())?;
+//! let report = briquette::run(&recipe, &RunOptions::default())?;
+//! println!("{} -> {} bytes", report.before.file_bytes, report.after.file_bytes);
+//! # Ok::<(), briquette::Error>(())
+//! ```
+//!
+//! The numbers alone, without any file:
+//!
+//! ```
+//! use briquette::core::{Decision, decode, encode};
+//! use briquette::prune::{Ratio, select};
+//! use briquette::quant::{Scheme, quantize};
+//!
+//! let weights: Vec<f32> = (0..64).map(|i| ((i * 37) % 64) as f32 / 64.0 - 0.5).collect();
+//! let mask = select::smallest(&weights, 4, 16, Ratio::new(0.4).unwrap().of(64));
+//! let quant = quantize(&weights, 16, &Scheme::INT8.weights);
+//! let encoded = encode(&weights, 4, 16, &Decision { mask: Some(mask), quant: Some(quant) });
+//! let restored = decode(&encoded);
+//! assert_eq!(restored.iter().filter(|&&value| value == 0.0).count(), 26);
+//! ```
+
+pub use briquette_core as core;
+pub use briquette_formats as formats;
+pub use briquette_pipeline as pipeline;
+pub use briquette_prune as prune;
+pub use briquette_quant as quant;
+
+pub use briquette_core::{Error, ErrorKind, Result};
+pub use briquette_pipeline::{Plan, Recipe, Report, RunOptions, run};
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::core::{Decision, Encoded, Mask, QuantParams, decode, encode, simulate};
+    pub use crate::{Error, ErrorKind, Plan, Recipe, Report, RunOptions, run};
+    pub use briquette_formats::{Checkpoint, TensorSource};
+    pub use briquette_prune::Ratio;
+    pub use briquette_quant::Scheme;
+}

@@ -1,0 +1,245 @@
+//! Arguments, and the help that goes with them.
+
+use briquette::pipeline::role::Role;
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Compress neural networks: prune, quantize, verify what was written, report what it saved.
+#[derive(Debug, Parser)]
+#[command(name = "briquette", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Flags of every command
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const EXAMPLES: &str = "Examples:
+  briquette compress models/minilm -o out/small --prune 0.4 --quantize int8
+  briquette verify out/small --against models/minilm
+  briquette diff models/minilm out/small
+
+Exit codes: 0 ok, 1 internal error, 2 usage or configuration, 3 batch partly failed, 4 bad input or a difference
+found, 5 I/O, space or memory, 6 refused by policy, 130/143 stopped by a signal.";
+
+/// Flags of every command.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct Common {
+    /// Worker threads; 0 means one for each core
+    #[arg(long, global = true, default_value_t = 0, value_name = "N", help_heading = "Common")]
+    pub(crate) threads: usize,
+    /// Print one JSON document on stdout instead of text
+    #[arg(long, global = true, help_heading = "Common")]
+    pub(crate) json: bool,
+    /// Print nothing but errors
+    #[arg(long, short, global = true, help_heading = "Common")]
+    pub(crate) quiet: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List tensors, types, shapes, bytes, roles, and what has been done to the model already
+    #[command(after_help = "Example: briquette inspect models/minilm --zeros\n\n\
+        Reads safetensors (one file or shards), PyTorch .pt/.pth/.bin, burnpack .bpk, compressed-tensors, and the \
+        directories briquette writes.")]
+    Inspect {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// Read every weight and count those that are zero
+        #[arg(long)]
+        zeros: bool,
+    },
+    /// Show what would become of each tensor, and the predicted bytes; writes nothing
+    #[command(
+        after_help = "Examples:\n  briquette plan models/minilm --quantize int8\n  briquette plan configs/minilm-int8.toml"
+    )]
+    Plan {
+        /// A model, or a recipe
+        model: PathBuf,
+        /// What to do with a model
+        #[command(flatten)]
+        what: What,
+    },
+    /// Compress a model into a new, verified directory
+    #[command(after_help = "Examples:\n  \
+        briquette compress models/minilm -o out/int8 --quantize int8\n  \
+        briquette compress models/minilm -o out/small --prune 0.4 --quantize int8\n  \
+        briquette compress model.pt -o out/two-four --prune-pattern 2:4\n  \
+        briquette compress models/minilm -o out/vllm --quantize int8-dynamic --format compressed-tensors")]
+    Compress {
+        /// A file, an index of shards, or a directory; may be left out when the recipe names one
+        model: Option<PathBuf>,
+        /// The directory to write
+        #[arg(long, short, value_name = "OUT")]
+        output: Option<PathBuf>,
+        /// Replace the output if it exists and briquette wrote it
+        #[arg(long)]
+        force: bool,
+        /// What to do with the model
+        #[command(flatten)]
+        what: What,
+    },
+    /// Run a recipe, or every job of a jobs file
+    #[command(
+        after_help = "Examples:\n  briquette run configs/digits-small.toml\n  briquette run configs/sweep.toml --resume\n  \
+        briquette run configs/sweep.toml --shard 0/4"
+    )]
+    Run {
+        /// A recipe, or a jobs file
+        recipe: PathBuf,
+        /// Replace outputs that exist and that briquette wrote
+        #[arg(long)]
+        force: bool,
+        /// Skip jobs that are done and whose input, recipe and output are unchanged
+        #[arg(long)]
+        resume: bool,
+        /// Take every n-th job, starting with the i-th (from 0): i/n, auto (Slurm array or torchrun) or auto/n (Kubernetes)
+        #[arg(long, value_name = "I/N")]
+        shard: Option<String>,
+    },
+    /// Re-read, re-hash and decode an output; finds a single flipped bit
+    #[command(after_help = "Example: briquette verify out/small --against models/minilm")]
+    Verify {
+        /// A directory that briquette wrote
+        output: PathBuf,
+        /// Recompute every value from this original and compare
+        #[arg(long, value_name = "MODEL")]
+        against: Option<PathBuf>,
+    },
+    /// Show how far two models are from each other, tensor by tensor
+    #[command(after_help = "Example: briquette diff models/minilm out/small")]
+    Diff {
+        /// The original
+        first: PathBuf,
+        /// The other
+        second: PathBuf,
+    },
+    /// Convert a model to another format; of a plain checkpoint, dense is a bit-exact conversion
+    #[command(
+        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk"
+    )]
+    Export {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// The format to write: briquette, compressed-tensors, dense or burnpack
+        #[arg(long, value_name = "FORMAT")]
+        to: String,
+        /// The directory to write
+        #[arg(long, short, value_name = "OUT")]
+        output: PathBuf,
+        /// Replace the output if it exists and briquette wrote it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Draw report.html again from report.json, and print the summary
+    #[command(after_help = "Example: briquette report out/small")]
+    Report {
+        /// A directory that briquette wrote
+        output: PathBuf,
+    },
+    /// Print the JSON Schema of recipes, jobs files or reports
+    #[command(after_help = "Example: briquette recipe schema > recipe.schema.json")]
+    Recipe {
+        /// What about recipes
+        #[command(subcommand)]
+        what: RecipeCommand,
+    },
+    /// Print shell completions
+    #[command(after_help = "Example: briquette completions bash > /etc/bash_completion.d/briquette")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, in roff
+    #[command(after_help = "Example: briquette man > briquette.1")]
+    Man,
+}
+
+/// What about recipes.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum RecipeCommand {
+    /// Print a JSON Schema
+    Schema {
+        /// Of what
+        #[arg(value_enum, default_value = "recipe")]
+        of: SchemaOf,
+    },
+}
+
+/// What a schema is of.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// A recipe
+    Recipe,
+    /// A jobs file
+    Jobs,
+    /// report.json
+    Report,
+}
+
+/// What to do with a model: a recipe, or flags that make one.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct What {
+    /// Take the stages from a recipe; MODEL and --output override its own
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prune", "prune_pattern", "quantize"])]
+    pub(crate) recipe: Option<PathBuf>,
+    /// Drop this share of the weights, smallest magnitude first: 0 to 1
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) prune: Option<f64>,
+    /// Keep N of every M neighbouring inputs instead, such as 2:4
+    #[arg(long, visible_alias = "nm", value_name = "N:M", conflicts_with = "prune")]
+    pub(crate) prune_pattern: Option<String>,
+    /// Take the share from each tensor by itself (layer), or from all together (global)
+    #[arg(long, value_name = "SCOPE", requires = "prune")]
+    pub(crate) scope: Option<String>,
+    /// Score weights by magnitude, or at random as a baseline
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) prune_method: Option<String>,
+    /// Seed of random scores
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
+    #[arg(long, value_name = "SCHEME")]
+    pub(crate) quantize: Option<String>,
+    /// How the range of a group is chosen: absmax, minmax, percentile, mse or hqq
+    #[arg(long, value_name = "RANGE", requires = "quantize")]
+    pub(crate) range: Option<String>,
+    /// Only tensors whose name matches; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) include: Vec<String>,
+    /// Leave out tensors whose name matches; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<String>,
+    /// Roles to prune (linear,conv): linear, conv, embedding, norm, bias
+    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role)]
+    pub(crate) prune_roles: Option<Vec<Role>>,
+    /// Roles to quantize (linear,conv,embedding)
+    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role)]
+    pub(crate) quantize_roles: Option<Vec<Role>>,
+    /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<String>,
+    /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
+    #[arg(long, value_enum)]
+    pub(crate) layout: Option<Layout>,
+    /// Accept NaN and infinity: tensors that have any are left as they are
+    #[arg(long)]
+    pub(crate) allow_nonfinite: bool,
+}
+
+/// Which way Linear weights lie.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Layout {
+    /// [out, in]
+    Torch,
+    /// [in, out]
+    Burn,
+}
+
+fn parse_role(text: &str) -> Result<Role, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_string()))
+        .map_err(|_| "expected linear, conv, embedding, norm or bias".to_string())
+}

@@ -1,0 +1,213 @@
+//! One function for each command: options to library call to text.
+
+use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
+use super::{progress, signals, tables, text};
+use briquette::formats::{Checkpoint, InputFile, draft, limits};
+use briquette::pipeline::recipe::{self, raw};
+use briquette::pipeline::{Stop, diff, inspect, report, verify};
+use briquette::{Error, Plan, Recipe, Report, Result, RunOptions};
+use clap::CommandFactory;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Runs a command. Returns the exit code of a run that did what it was asked.
+pub(crate) fn run(args: &Args) -> Result<u8> {
+    let common = &args.common;
+    match &args.command {
+        Command::Inspect { model, zeros } => {
+            let found = inspect::inspect(model, *zeros, &options(common, false)?)?;
+            show(common, &found, || Ok(tables::inspection(&found)))
+        }
+        Command::Plan { model, what } => plan(common, model, what),
+        Command::Compress { model, output, force, what } => {
+            let recipe = recipe_of(model.as_deref(), output.as_deref(), what)?;
+            compress(common, &recipe, *force)
+        }
+        Command::Run { recipe, force, .. } => compress(common, &Recipe::from_file(recipe)?, *force),
+        Command::Verify { output, against } => {
+            let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
+            show(common, &found, || Ok(verified_text(output, &found)))
+        }
+        Command::Diff { first, second } => {
+            let found = diff::diff(first, second, &options(common, false)?)?;
+            show(common, &found, || Ok(tables::diff(&found)))
+        }
+        Command::Export { model, to, output, force } => {
+            let raw = raw::RawRecipe {
+                model: raw::RawModel { path: Some(model.clone()), allow_nonfinite: true, ..Default::default() },
+                output: raw::RawOutput { path: Some(output.clone()), format: Some(to.clone()) },
+                stage: Vec::new(),
+            };
+            compress(common, &Recipe::from_raw(raw, Path::new(""))?, *force)
+        }
+        Command::Report { output } => redraw(common, output),
+        Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),
+        Command::Completions { shell } => {
+            let mut out = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "briquette", &mut out);
+            text::print(&String::from_utf8_lossy(&out));
+            Ok(0)
+        }
+        Command::Man => {
+            let mut out = Vec::new();
+            let rendered = clap_mangen::Man::new(Args::command()).render(&mut out);
+            rendered.map_err(|error| Error::bug(format!("the manual page: {error}")))?;
+            text::print(&String::from_utf8_lossy(&out));
+            Ok(0)
+        }
+    }
+}
+
+fn options(common: &Common, force: bool) -> Result<RunOptions> {
+    let stop = Stop::default();
+    signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
+    let is_quiet = common.quiet || common.json;
+    Ok(RunOptions { threads: common.threads, force, progress: progress::of(is_quiet), stop })
+}
+
+/// Prints JSON or text, or nothing.
+fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
+    if common.json {
+        let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
+        text::print(&format!("{json}\n"));
+    } else if !common.quiet {
+        text::print(&to_text()?);
+    }
+    Ok(0)
+}
+
+fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<u8> {
+    let report = briquette::run(recipe, &options(common, force)?)?;
+    show(common, &report, || Ok(report_text(&report)))
+}
+
+fn report_text(report: &Report) -> String {
+    report::terminal::to_terminal(report, text::width(), text::has_color())
+}
+
+fn verified_text(output: &Path, found: &verify::Verified) -> String {
+    let original =
+        if found.against_original { ", and every value is what the recipe makes of the original" } else { "" };
+    format!(
+        "{}: {} files and {} tensors are as they were written ({}){original}\n",
+        output.display(),
+        found.n_files,
+        found.n_tensors,
+        tables::bytes(found.n_bytes)
+    )
+}
+
+fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
+    let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
+    let recipe =
+        if is_recipe { Recipe::from_file(model)? } else { recipe_of(Some(model), Some(Path::new("-")), what)? };
+    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let plan = Plan::new(&recipe, &checkpoint)?;
+    if common.json {
+        let prediction = plan.predict()?;
+        let tensors: Vec<serde_json::Value> = plan.tensors.iter().map(|tensor| plan_json(tensor, &plan)).collect();
+        let value = serde_json::json!({
+            "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
+            "prediction_is_exact": prediction.is_exact, "tensors": tensors,
+        });
+        return show(common, &value, || Ok(String::new()));
+    }
+    show(common, &(), || tables::plan(&plan, checkpoint.weight_bytes()))
+}
+
+fn plan_json(tensor: &briquette::pipeline::plan::TensorPlan, plan: &Plan) -> serde_json::Value {
+    serde_json::json!({
+        "name": tensor.info.name, "role": tensor.role, "dtype": tensor.info.dtype, "shape": tensor.info.shape,
+        "prune": tensor.prune.map(|prune| format!("{:?}", prune.cut)),
+        "quantize": tensor.quant.map(|quant| format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)),
+        "tied_to": tensor.tied_to.map(|main| &plan.tensors[main].info.name),
+        "skipped": tensor.skipped,
+    })
+}
+
+/// The recipe that the flags stand for, or the one they name with its paths overridden.
+fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
+    let (mut raw, directory) = match &what.recipe {
+        Some(path) => (recipe::read_raw(path)?, recipe::directory_of(path)),
+        None => (raw_of(what)?, PathBuf::new()),
+    };
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source));
+    let is_placeholder = |path: &&Path| *path == Path::new("-");
+    if let Some(model) = model {
+        raw.model.path = Some(if directory.as_os_str().is_empty() { model.to_path_buf() } else { absolute(model)? });
+    }
+    if let Some(output) = output.filter(|path| !(is_placeholder(path) && raw.output.path.is_some())) {
+        raw.output.path = Some(if directory.as_os_str().is_empty() { output.to_path_buf() } else { absolute(output)? });
+    }
+    if raw.model.path.is_none() {
+        return Err(Error::config("no MODEL: name a file, an index or a directory to compress"));
+    }
+    if raw.output.path.is_none() {
+        return Err(Error::config("no output: name the directory to write with --output OUT"));
+    }
+    if what.format.is_some() {
+        raw.output.format = what.format.clone();
+    }
+    raw.model.allow_nonfinite |= what.allow_nonfinite;
+    Recipe::from_raw(raw, &directory)
+}
+
+fn raw_of(what: &What) -> Result<raw::RawRecipe> {
+    let include = (!what.include.is_empty()).then(|| what.include.clone());
+    let stage = |kind: &str| raw::RawStage {
+        kind: kind.into(),
+        include: include.clone(),
+        exclude: what.exclude.clone(),
+        ..Default::default()
+    };
+    let mut stages = Vec::new();
+    if what.prune.is_some() || what.prune_pattern.is_some() {
+        stages.push(raw::RawStage {
+            sparsity: what.prune,
+            pattern: what.prune_pattern.clone(),
+            scope: what.scope.clone(),
+            method: what.prune_method.clone(),
+            seed: what.seed,
+            roles: what.prune_roles.clone(),
+            ..stage("prune")
+        });
+    }
+    if let Some(scheme) = &what.quantize {
+        stages.push(raw::RawStage {
+            scheme: Some(scheme.clone()),
+            range: what.range.clone(),
+            roles: what.quantize_roles.clone(),
+            ..stage("quantize")
+        });
+    }
+    if stages.is_empty() {
+        return Err(Error::config("nothing to do: give --prune, --quantize or --recipe"));
+    }
+    let layout = what.layout.map(|layout| match layout {
+        Layout::Torch => raw::RawLayout::Torch,
+        Layout::Burn => raw::RawLayout::Burn,
+    });
+    Ok(raw::RawRecipe {
+        model: raw::RawModel { layout, ..Default::default() },
+        output: Default::default(),
+        stage: stages,
+    })
+}
+
+fn redraw(common: &Common, output: &Path) -> Result<u8> {
+    let path = output.join("report.json");
+    let file = InputFile::open(&path)?;
+    let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_JSON_BYTES)?, "the report", &path)?;
+    draft::replace_file(&output.join("report.html"), report::html::to_html(&report).as_bytes())?;
+    show(common, &report, || Ok(report_text(&report)))
+}
+
+fn schema(of: SchemaOf) -> Result<u8> {
+    let schema = match of {
+        SchemaOf::Recipe | SchemaOf::Jobs => recipe::schema(),
+        SchemaOf::Report => report::schema(),
+    };
+    let json = serde_json::to_string_pretty(&schema).map_err(|error| Error::bug(format!("the schema: {error}")))?;
+    text::print(&format!("{json}\n"));
+    Ok(0)
+}

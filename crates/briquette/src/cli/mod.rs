@@ -1,0 +1,47 @@
+//! The command line.
+
+mod args;
+mod commands;
+mod progress;
+mod signals;
+mod tables;
+mod text;
+
+use args::Args;
+use briquette::{Error, ErrorKind};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Parses, runs, and turns an error into one line and an exit code.
+pub(crate) fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return explain(&error),
+    };
+    match commands::run(&args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Help and version go to stdout; a mistake is one line on stderr and exit code 2.
+fn explain(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        text::print(&error.render().to_string());
+        return ExitCode::SUCCESS;
+    }
+    let rendered = error.render().to_string();
+    let lines: Vec<&str> = rendered.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let kept = lines.iter().filter(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let message: Vec<&str> = kept.copied().collect();
+    text::complain(&format!("{}; see --help", message.join(" ")));
+    ExitCode::from(2)
+}
+
+fn fail(error: &Error) -> ExitCode {
+    match error.kind {
+        ErrorKind::Bug => text::complain(&format!("error: internal: {error}; please report this")),
+        _ => text::complain(&format!("error: {error}")),
+    }
+    ExitCode::from(error.exit_code())
+}

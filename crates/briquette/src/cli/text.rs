@@ -1,0 +1,25 @@
+//! The only place that prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::io::{IsTerminal, Write};
+
+/// Writes to stdout; a reader that has gone away is not an error.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Writes one line to stderr.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "briquette: {line}");
+}
+
+/// Whether stdout may have colours: a terminal, and NO_COLOR not set.
+pub(crate) fn has_color() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Columns of the terminal, or 100.
+pub(crate) fn width() -> usize {
+    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(100)
+}
