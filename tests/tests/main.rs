@@ -1,1 +1,1 @@
-
+//! End to end, through the command and the public interface.

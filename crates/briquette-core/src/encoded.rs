@@ -305,7 +305,7 @@ pub fn decode(encoded: &Encoded) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate;
+    use crate::{QuantParams, simulate};
     use proptest::prelude::*;
 
     fn any_decision(n_rows: usize, n_cols: usize) -> impl Strategy<Value = Decision> {

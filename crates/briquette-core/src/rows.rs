@@ -1,6 +1,6 @@
 //! A tensor seen as rows: one row for each output, one column for each input. The only place that transposes.
 
-use crate::{DType, Shape};
+use crate::{DType, Shape, simd};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use serde::{Deserialize, Serialize};
 
@@ -93,8 +93,14 @@ pub fn to_f32(bytes: &[u8], dtype: DType, out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.n_bytes(out.len()), "one element each");
     match dtype {
         DType::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
-        DType::F16 => convert_halves::<f16>(bytes, out),
-        DType::BF16 => convert_halves::<bf16>(bytes, out),
+        DType::F16 => match bytemuck::try_cast_slice::<u8, f16>(bytes) {
+            Ok(halves) => halves.convert_to_f32_slice(out),
+            Err(_) => bytemuck::allocation::pod_collect_to_vec::<u8, f16>(bytes).convert_to_f32_slice(out),
+        },
+        DType::BF16 => match bytemuck::try_cast_slice(bytes) {
+            Ok(halves) => simd::widen_bf16(halves, out),
+            Err(_) => simd::widen_bf16(&bytemuck::allocation::pod_collect_to_vec(bytes), out),
+        },
         DType::F64 => {
             for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
                 *value = f64::from_le_bytes(*bytes) as f32;
@@ -122,16 +128,6 @@ pub fn from_f32(values: &[f32], dtype: DType, out: &mut [u8]) {
 fn fill<const N: usize>(values: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8; N]) {
     for (bytes, &value) in out.as_chunks_mut::<N>().0.iter_mut().zip(values) {
         *bytes = to_bytes(value);
-    }
-}
-
-fn convert_halves<H: bytemuck::Pod>(bytes: &[u8], out: &mut [f32])
-where
-    [H]: HalfFloatSliceExt,
-{
-    match bytemuck::try_cast_slice::<u8, H>(bytes) {
-        Ok(halves) => halves.convert_to_f32_slice(out),
-        Err(_) => bytemuck::allocation::pod_collect_to_vec::<u8, H>(bytes).convert_to_f32_slice(out),
     }
 }
 

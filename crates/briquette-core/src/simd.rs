@@ -68,6 +68,30 @@ dispatch! {
     expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
 }
 dispatch! {
+    /// Appends the 2-byte elements whose bit is set.
+    compress16(values: &[u8], bits: &[u8], out: &mut Vec<u8>)
+}
+dispatch! {
+    /// As [`expand8`], for elements of 2 bytes.
+    expand16(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
+}
+dispatch! {
+    /// As [`expand8`], for elements of 4 bytes.
+    expand32(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
+}
+dispatch! {
+    /// Copies the 2-byte elements of `from` to `to`, with 0 where the bit is clear.
+    keep16(from: &[u8], bits: &[u8], to: &mut [u8])
+}
+dispatch! {
+    /// Appends the magnitude bits of scores from `low` to `high`, both included. Returns how many lie below `low`.
+    collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize
+}
+dispatch! {
+    /// Widens bfloat16 bits to f32.
+    widen_bf16(halves: &[u16], values: &mut [f32])
+}
+dispatch! {
     /// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64 over blocks of f32 sums.
     error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4]
 }
@@ -76,6 +100,7 @@ dispatch! {
 pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
     match width {
         1 => compress8(values, bits, out),
+        2 => compress16(values, bits, out),
         4 => compress32(values, bits, out),
         _ => scalar::compress(values, width, bits, out),
     }
@@ -85,13 +110,18 @@ pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
 pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize {
     match width {
         1 => expand8(packed, bits, out),
+        2 => expand16(packed, bits, out),
+        4 => expand32(packed, bits, out),
         _ => scalar::expand(packed, width, bits, out),
     }
 }
 
 /// Copies the `width`-byte elements of `from` to `to`, with 0 where the bit is clear.
 pub fn keep(from: &[u8], width: usize, bits: &[u8], to: &mut [u8]) {
-    scalar::keep(from, width, bits, to);
+    match width {
+        2 => keep16(from, bits, to),
+        _ => scalar::keep(from, width, bits, to),
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +164,25 @@ mod tests {
         }
 
         #[test]
+        fn what_lies_between_two_scores_is_collected(values in any_values(), a in 0.0_f32..3.0, b in 0.0_f32..3.0) {
+            let (low, high) = (a.min(b).to_bits(), a.max(b).to_bits());
+            let (mut fast, mut slow) = (vec![1], vec![1]);
+            let below = collect_between(&values, low, high, &mut fast);
+            prop_assert_eq!(below, scalar::collect_between(&values, low, high, &mut slow));
+            prop_assert_eq!(fast, slow);
+        }
+
+        #[test]
+        fn bfloat16_widens_to_the_float_it_starts(halves in prop::collection::vec(any::<u16>(), 0..100)) {
+            let mut values = vec![0.0; halves.len()];
+            widen_bf16(&halves, &mut values);
+            for (value, half) in values.iter().zip(halves) {
+                let expected = half::bf16::from_bits(half).to_f32();
+                prop_assert!(value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan());
+            }
+        }
+
+        #[test]
         fn numbers_agree_with_the_reference(values in any_values(), seed in any::<u64>(), n_bits in 2_u8..=8) {
             prop_assert_eq!(max_magnitude(&values), scalar::max_magnitude(&values));
             prop_assert_eq!(min_max(&values), scalar::min_max(&values));
@@ -165,6 +214,10 @@ mod tests {
                 compress(&values, width, &bits, &mut fast);
                 scalar::compress(&values, width, &bits, &mut slow);
                 prop_assert_eq!(&fast, &slow);
+                let (mut kept, mut reference) = (vec![7; n * width], vec![7; n * width]);
+                keep(&values, width, &bits, &mut kept);
+                scalar::keep(&values, width, &bits, &mut reference);
+                prop_assert_eq!(kept, reference);
                 let mut out = vec![7; n * width];
                 prop_assert_eq!(expand(&fast[2..], width, &bits, &mut out), bits::count_ones(&bits));
                 for i in 0..n {

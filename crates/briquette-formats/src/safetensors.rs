@@ -105,7 +105,7 @@ impl Header {
         for (name, tensor) in raw.tensors {
             tensors.push(checked_tensor(name, tensor)?);
         }
-        tensors.sort_by(|(_, a), (_, b)| a.cmp(b));
+        tensors.sort_by_key(|(_, span)| *span);
         check_cover(&tensors, n_data)?;
         let data_start = 8 + json.len() as u64;
         let tensors = tensors.into_iter().map(|(info, (start, _))| (info, data_start + start)).collect();

@@ -191,9 +191,9 @@ impl StoredDir {
         let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
         let width = if codes.scale == ScaleType::F32 { 4 } else { 2 };
         self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;
-        let is_sound = |bytes: &[u8]| match bytes {
-            &[a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-            &[a, b] => half::f16::from_le_bytes([a, b]).to_f32(),
+        let is_sound = |bytes: &[u8]| match *bytes {
+            [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+            [a, b] => half::f16::from_le_bytes([a, b]).to_f32(),
             _ => f32::NAN,
         };
         if !scratch.scale.chunks(width).map(is_sound).all(|scale| scale.is_finite() && scale > 0.0) {
@@ -224,7 +224,7 @@ fn kept_range(tensor: &StoredTensor, scratch: &Scratch, n_cols: usize) -> Result
         if offset(row) != Some(end) {
             return Err(tensor.damaged("its row offsets disagree with its bitmask"));
         }
-        let spare = bits.last().filter(|_| n_cols % 8 != 0).is_some_and(|last| last >> (n_cols % 8) != 0);
+        let spare = bits.last().filter(|_| !n_cols.is_multiple_of(8)).is_some_and(|last| last >> (n_cols % 8) != 0);
         if spare {
             return Err(tensor.damaged("its bitmask has bits beyond the end of a row"));
         }

@@ -6,7 +6,7 @@ use briquette_formats::TensorSource;
 use std::ops::Range;
 
 /// A tensor up to this size is read whole, so that choosing and encoding read it only once.
-const WHOLE_BYTES: usize = 12 << 20;
+const WHOLE_BYTES: usize = 24 << 20;
 /// What a larger one is read in.
 const PIECE_BYTES: usize = 8 << 20;
 

@@ -6,8 +6,8 @@ use crate::encode::scored;
 use crate::piece::{Block, Reader, check_finite, pieces_of};
 use crate::plan::{Cut, Plan, TensorPlan};
 use crate::recipe::Method;
-use briquette_core::{Result, simd};
-use briquette_formats::TensorSource;
+use briquette_core::{DType, Result, simd};
+use briquette_formats::{Profile, TensorSource};
 use briquette_prune::{Histogram, Threshold};
 use std::ops::Range;
 
@@ -143,6 +143,13 @@ fn threshold_of(
         Ok(histograms.reduce(Histogram::merge).unwrap_or(empty))
     };
     let mut histogram = fill(Histogram::coarse())?;
+    let is_short = |&index: &usize| {
+        let tensor = &plan.tensors[index];
+        tensor.info.dtype == DType::BF16 && tensor.prune.is_some_and(|prune| prune.method == Method::Magnitude)
+    };
+    if tensors.iter().all(is_short) {
+        return Ok(histogram.coarse_threshold(n_drop).unwrap_or_default());
+    }
     let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Threshold::default()) };
     Ok(fill(histogram)?.threshold(n_in_bucket))
 }
@@ -171,13 +178,13 @@ fn count_pieces(
     pieces: &[Vec<Range<usize>>],
     thresholds: &[Option<Threshold>],
 ) -> Result<Vec<Vec<Count>>> {
-    let needs_count = |&index: &usize| {
-        let tensor = &plan.tensors[index];
-        let counts_zeros =
-            tensor.prune.is_none() && tensor.is_changed() && plan.profile == briquette_formats::Profile::Briquette;
-        tensor.tied_to.is_none() && (thresholds[index].is_some() || counts_zeros)
-    };
-    let tensors: Vec<usize> = (0..plan.tensors.len()).filter(needs_count).collect();
+    let mut tensors = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+        let may_be_sparse = tensor.prune.is_none() && tensor.is_changed() && plan.profile == Profile::Briquette;
+        if thresholds[index].is_some() || may_be_sparse && has_zeros(tensor, source)? {
+            tensors.push(index);
+        }
+    }
     let parts = parts_of(&tensors, pieces);
     let n_bytes = parts
         .iter()
@@ -203,6 +210,22 @@ fn count_pieces(
         counts[part.tensor].push(count);
     }
     Ok(counts)
+}
+
+/// Whether a sample of a tensor has zeros enough that it is worth counting all of them: more than 1 in 64.
+fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
+    const N_RUNS: usize = 16;
+    const RUN: usize = 1024;
+    let (n, width) = (tensor.info.n_elements(), tensor.width());
+    if n <= N_RUNS * RUN || !source.reads_ranges(tensor.index) {
+        return Ok(true);
+    }
+    let (mut bytes, mut n_zeros) = (vec![0; RUN * width], 0);
+    for run in 0..N_RUNS {
+        source.read(tensor.index, (n - RUN) / (N_RUNS - 1) * run * width, &mut bytes)?;
+        n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count();
+    }
+    Ok(n_zeros * 64 > N_RUNS * RUN)
 }
 
 /// Leaves tensors with NaN or infinity as they are.

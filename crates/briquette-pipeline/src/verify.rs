@@ -100,7 +100,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
 /// Elements whose bytes are all zero.
 fn count_zeros(values: &[u8], width: usize) -> usize {
     match width {
-        4 => bytemuck::cast_slice::<u8, u32>(values).iter().filter(|&&value| value == 0).count(),
+        4 => briquette_core::simd::count_below(bytemuck::cast_slice(values), 1).0,
         2 => bytemuck::cast_slice::<u8, u16>(values).iter().filter(|&&value| value == 0).count(),
         _ => values.chunks_exact(width).filter(|value| value.iter().all(|&byte| byte == 0)).count(),
     }

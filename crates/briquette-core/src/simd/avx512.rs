@@ -45,6 +45,12 @@ pub(super) mod safe {
         compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>);
         expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
         error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4];
+        compress16(values: &[u8], bits: &[u8], out: &mut Vec<u8>);
+        expand16(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
+        expand32(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
+        keep16(from: &[u8], bits: &[u8], to: &mut [u8]);
+        collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize;
+        widen_bf16(halves: &[u16], values: &mut [f32]);
     }
 }
 
@@ -64,6 +70,7 @@ widened! {
     quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]);
     dequantize(codes: &[i8], affine: Affine, values: &mut [f32]);
     error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4];
+    widen_bf16(halves: &[u16], values: &mut [f32]);
 }
 
 #[target_feature(enable = "avx512f")]
@@ -143,65 +150,103 @@ fn copy_kept(from: &[f32], bits: &[u8], to: &mut [f32]) {
     scalar::copy_kept(&from[done..], &bits[done / 8..], &mut to[done..]);
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-fn compress8(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
-    let (whole, rest) = values.as_chunks::<64>();
-    out.reserve(values.len() + 64);
-    let mut len = out.len();
-    for (i, vector) in whole.iter().enumerate() {
-        let Some(mask) = bits[8 * i..].first_chunk::<8>() else { break };
-        let mask = u64::from_le_bytes(*mask);
-        // SAFETY: `vector` is 64 readable bytes. At most `values.len()` bytes are appended in all and 64 more were
-        // reserved, so the 64 bytes written at `len` lie inside the vector's capacity; the first
-        // `count_ones` of them are initialised by this store before the length below covers them.
-        unsafe {
-            let packed = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(vector.as_ptr().cast()));
-            _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
-            len += mask.count_ones() as usize;
-            out.set_len(len);
+/// `compressW`: appends the elements whose bit is set. `$mask` holds the bits of the 64 bytes of a vector.
+macro_rules! compress {
+    ($name:ident, $mask:ty, $width:literal, $intrinsic:ident) => {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+        fn $name(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
+            const MASK_BYTES: usize = size_of::<$mask>();
+            let (whole, rest) = values.as_chunks::<64>();
+            out.reserve(values.len() + 64);
+            let mut len = out.len();
+            for (vector, mask) in whole.iter().zip(bits.as_chunks::<MASK_BYTES>().0) {
+                let mask = <$mask>::from_le_bytes(*mask);
+                // SAFETY: `vector` is 64 readable bytes. At most `values.len()` bytes are appended in all and 64 more
+                // were reserved, so the 64 bytes written at `len` lie inside the vector's capacity; the first
+                // `count_ones` elements of them are initialised by this store before the length covers them.
+                unsafe {
+                    let packed = $intrinsic(mask, _mm512_loadu_si512(vector.as_ptr().cast()));
+                    _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
+                    len += $width * mask.count_ones() as usize;
+                    out.set_len(len);
+                }
+            }
+            scalar::$name(rest, &bits[whole.len() * MASK_BYTES..], out);
         }
-    }
-    scalar::compress8(rest, &bits[whole.len() * 8..], out);
+    };
 }
 
-#[target_feature(enable = "avx512f,popcnt")]
-fn compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
-    let (whole, rest) = values.as_chunks::<64>();
-    out.reserve(values.len() + 64);
-    let mut len = out.len();
-    for (i, vector) in whole.iter().enumerate() {
-        let mask = u16::from_le_bytes([bits[2 * i], bits[2 * i + 1]]);
-        // SAFETY: as in `compress8`, with 4 bytes for each set bit.
-        unsafe {
-            let packed = _mm512_maskz_compress_epi32(mask, _mm512_loadu_si512(vector.as_ptr().cast()));
-            _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
-            len += 4 * mask.count_ones() as usize;
-            out.set_len(len);
+compress!(compress8, u64, 1, _mm512_maskz_compress_epi8);
+compress!(compress16, u32, 2, _mm512_maskz_compress_epi16);
+compress!(compress32, u16, 4, _mm512_maskz_compress_epi32);
+
+/// `expandW`: spreads packed elements over the set bits.
+macro_rules! expand {
+    ($name:ident, $mask:ty, $width:literal, $intrinsic:ident) => {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+        fn $name(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
+            const MASK_BYTES: usize = size_of::<$mask>();
+            let (whole, rest) = out.as_chunks_mut::<64>();
+            let n_whole = whole.len();
+            let mut used = 0;
+            for (vector, mask) in whole.iter_mut().zip(bits.as_chunks::<MASK_BYTES>().0) {
+                let next = &packed[$width * used..];
+                let Some(next) = next.first_chunk::<64>() else {
+                    // Near the end fewer than 64 packed bytes are left to load.
+                    used += scalar::$name(next, mask, vector);
+                    continue;
+                };
+                let mask = <$mask>::from_le_bytes(*mask);
+                // SAFETY: `next` is 64 readable bytes and `vector` 64 writable ones.
+                unsafe {
+                    let spread = $intrinsic(mask, _mm512_loadu_si512(next.as_ptr().cast()));
+                    _mm512_storeu_si512(vector.as_mut_ptr().cast(), spread);
+                }
+                used += mask.count_ones() as usize;
+            }
+            used + scalar::$name(&packed[$width * used..], &bits[n_whole * MASK_BYTES..], rest)
         }
-    }
-    scalar::compress32(rest, &bits[whole.len() * 2..], out);
+    };
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
-    let (whole, rest) = out.as_chunks_mut::<64>();
-    let (mut used, mut done) = (0, 0);
-    for (i, vector) in whole.iter_mut().enumerate() {
-        let (Some(mask), Some(next)) = (bits[8 * i..].first_chunk::<8>(), packed[used..].first_chunk::<64>()) else {
-            break;
-        };
-        let mask = u64::from_le_bytes(*mask);
-        // SAFETY: `next` is 64 readable bytes and `vector` 64 writable ones.
+expand!(expand8, u64, 1, _mm512_maskz_expand_epi8);
+expand!(expand16, u32, 2, _mm512_maskz_expand_epi16);
+expand!(expand32, u16, 4, _mm512_maskz_expand_epi32);
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
+    let (whole, rest) = from.as_chunks::<64>();
+    let done = 64 * whole.len();
+    for ((vector, mask), to) in whole.iter().zip(bits.as_chunks::<4>().0).zip(to.as_chunks_mut::<64>().0) {
+        // SAFETY: `vector` is 64 readable bytes and `to` 64 writable ones.
         unsafe {
-            let spread = _mm512_maskz_expand_epi8(mask, _mm512_loadu_si512(next.as_ptr().cast()));
-            _mm512_storeu_si512(vector.as_mut_ptr().cast(), spread);
+            let kept = _mm512_maskz_mov_epi16(u32::from_le_bytes(*mask), _mm512_loadu_si512(vector.as_ptr().cast()));
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), kept);
         }
-        used += mask.count_ones() as usize;
-        done = i + 1;
     }
-    // Near the end fewer than 64 packed bytes are left to load.
-    for (i, vector) in whole.iter_mut().enumerate().skip(done) {
-        used += scalar::expand8(&packed[used..], &bits[8 * i..], vector);
+    scalar::keep16(rest, &bits[whole.len() * 4..], &mut to[done..]);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
+fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
+    let (low_limit, high_limit) = (_mm512_set1_epi32(low as i32), _mm512_set1_epi32(high as i32));
+    let (whole, rest) = scores.as_chunks::<16>();
+    let mut below = 0;
+    for vector in whole {
+        let keys = _mm512_and_si512(load(vector), _mm512_set1_epi32(MAGNITUDE));
+        let is_below = _mm512_cmplt_epu32_mask(keys, low_limit);
+        let is_between = _mm512_cmple_epu32_mask(keys, high_limit) & !is_below;
+        below += is_below.count_ones() as usize;
+        if is_between != 0 {
+            out.reserve(16);
+            let len = out.len();
+            // SAFETY: 16 more elements were reserved at `len`; the first `count_ones` are initialised by the store.
+            unsafe {
+                let packed = _mm512_maskz_compress_epi32(is_between, keys);
+                _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
+                out.set_len(len + is_between.count_ones() as usize);
+            }
+        }
     }
-    used + scalar::expand8(&packed[used..], &bits[whole.len() * 8..], rest)
+    below + scalar::collect_between(rest, low, high, out)
 }

@@ -105,6 +105,27 @@ pub fn compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
     compress(values, 4, bits, out);
 }
 
+/// See [`compress16`](super::compress16).
+pub fn compress16(values: &[u8], bits: &[u8], out: &mut Vec<u8>) {
+    compress(values, 2, bits, out);
+}
+
+/// See [`collect_between`](super::collect_between).
+pub fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
+    let keys = scores.iter().map(|score| score.to_bits() & MAGNITUDE);
+    out.extend(keys.clone().filter(|key| (low..=high).contains(key)));
+    keys.filter(|&key| key < low).count()
+}
+
+/// See [`widen_bf16`](super::widen_bf16).
+#[inline(always)]
+pub fn widen_bf16(halves: &[u16], values: &mut [f32]) {
+    for (value, &half) in values.iter_mut().zip(halves) {
+        // A half NaN whose quiet bit is clear stays as it is: nothing is computed here.
+        *value = f32::from_bits(u32::from(half) << 16);
+    }
+}
+
 /// See [`expand`](super::expand).
 pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize {
     let mut used = 0;
@@ -125,6 +146,21 @@ pub fn keep(from: &[u8], width: usize, bits: &[u8], to: &mut [u8]) {
     for (i, (from, to)) in elements.enumerate() {
         if bits::get(bits, i) { to.copy_from_slice(from) } else { to.fill(0) }
     }
+}
+
+/// See [`keep16`](super::keep16).
+pub fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
+    keep(from, 2, bits, to);
+}
+
+/// See [`expand16`](super::expand16).
+pub fn expand16(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
+    expand(packed, 2, bits, out)
+}
+
+/// See [`expand32`](super::expand32).
+pub fn expand32(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
+    expand(packed, 4, bits, out)
 }
 
 /// See [`expand8`](super::expand8).

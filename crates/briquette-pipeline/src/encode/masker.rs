@@ -34,9 +34,9 @@ impl Masker {
             (Cut::Pool(_), None) => Ok(Self::Threshold(Threshold::default())),
             (Cut::Count(n_drop), None) => {
                 let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());
-                let threshold = selector.threshold(n_drop, |histogram| {
+                let threshold = selector.threshold(task.tensor.info.n_elements(), n_drop, |each| {
                     piece.for_each_block(|block| {
-                        histogram.count(scored(prune.method, block.first_row * n_cols, block.values, &mut scratch));
+                        each(scored(prune.method, block.first_row * n_cols, block.values, &mut scratch));
                         Ok(())
                     })
                 })?;

@@ -128,6 +128,12 @@ impl Histogram {
         Some(k - below as usize)
     }
 
+    /// After the first pass, for scores whose lower 15 bits are all zero (bfloat16): the threshold without a second.
+    pub fn coarse_threshold(&mut self, k: usize) -> Option<Threshold> {
+        let (bucket, below) = self.find(k as u64).filter(|_| k > 0)?;
+        Some(Threshold { key: bucket << LOW_BITS, n_ties: k - below as usize })
+    }
+
     /// After the second pass: the threshold, given how many of the k lie in this bucket.
     ///
     /// # Panics

@@ -1,30 +1,142 @@
-//! Finding thresholds one after the other in the same memory.
+//! Finding thresholds of tensors that are in memory, one after the other in the same buffers.
 
 use super::{Histogram, Threshold};
+use briquette_core::simd;
 
-/// Finds the threshold of one tensor after another, keeping its histograms.
+/// Scores that are looked at to guess where the border lies.
+const N_SAMPLE: usize = 1 << 15;
+/// Fewer scores than this are not worth guessing.
+const MIN_SAMPLED: usize = 8 * N_SAMPLE;
+/// How far the guess may be off, in standard deviations of a sample's rank.
+const N_SIGMA: f64 = 5.0;
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// Finds the threshold of one tensor after another.
 #[derive(Debug, Default)]
 pub struct Selector {
     histogram: Option<Histogram>,
+    sample: Vec<u32>,
+    between: Vec<u32>,
 }
 
 impl Selector {
-    /// The threshold that drops exactly the `n_drop` smallest scores, ties to the lower index.
+    /// The threshold that drops exactly the `n_drop` smallest of `n` scores, ties to the lower index.
     ///
-    /// `scan` is called up to twice and must show the histogram every score each time.
+    /// `scan` is called up to four times and must show its argument every score each time. A sample brackets the
+    /// border; the scores inside the bracket are collected and the border is found among them. Where the bracket missed
+    /// it, two histograms do it: the result is exact either way.
     ///
     /// # Errors
     /// Those of `scan`.
     pub fn threshold<E>(
         &mut self,
+        n: usize,
         n_drop: usize,
-        mut scan: impl FnMut(&mut Histogram) -> Result<(), E>,
+        mut scan: impl FnMut(&mut dyn FnMut(&[f32])) -> Result<(), E>,
     ) -> Result<Threshold, E> {
+        if n_drop == 0 {
+            return Ok(Threshold::default());
+        }
+        if n >= MIN_SAMPLED
+            && let Some(threshold) = self.by_sample(n, n_drop, &mut scan)?
+        {
+            return Ok(threshold);
+        }
         let histogram = self.histogram.get_or_insert_with(Histogram::coarse);
         histogram.reset(None);
-        scan(histogram)?;
+        scan(&mut |scores| histogram.count(scores))?;
         let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Threshold::default()) };
-        scan(histogram)?;
+        scan(&mut |scores| histogram.count(scores))?;
         Ok(histogram.threshold(n_in_bucket))
+    }
+
+    fn by_sample<E>(
+        &mut self,
+        n: usize,
+        n_drop: usize,
+        scan: &mut impl FnMut(&mut dyn FnMut(&[f32])) -> Result<(), E>,
+    ) -> Result<Option<Threshold>, E> {
+        let Self { sample, between, .. } = self;
+        sample.clear();
+        // An odd step, so that it does not fall in with the width of the rows.
+        let step = (n / N_SAMPLE) | 1;
+        scan(&mut |scores| sample.extend(scores.iter().step_by(step).map(|score| score.to_bits() & MAGNITUDE)))?;
+        let Some((low, high)) = bracket(sample, n_drop as f64 / n as f64) else { return Ok(None) };
+        between.clear();
+        let mut below = 0;
+        scan(&mut |scores| below += simd::collect_between(scores, low, high, between))?;
+        if n_drop <= below || n_drop > below + between.len() {
+            return Ok(None);
+        }
+        let rank = n_drop - below - 1;
+        let (smaller, &mut key, _) = between.select_nth_unstable(rank);
+        let n_smaller = below + smaller.iter().filter(|&&other| other < key).count();
+        Ok(Some(Threshold { key, n_ties: n_drop - n_smaller }))
+    }
+}
+
+/// Keys between which the `share` quantile lies almost certainly.
+fn bracket(sample: &mut [u32], share: f64) -> Option<(u32, u32)> {
+    let n = sample.len() as f64;
+    let slack = N_SIGMA * (n * share * (1.0 - share)).sqrt() + 2.0;
+    let (low, high) = (share * n - slack, share * n + slack);
+    let low_key = if low <= 0.0 { 0 } else { *sample.select_nth_unstable(low as usize).1 };
+    let high_key = if high >= n - 1.0 { u32::MAX >> 1 } else { *sample.select_nth_unstable(high as usize).1 };
+    (!sample.is_empty()).then_some((low_key, high_key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::score;
+    use std::convert::Infallible;
+
+    fn both_ways(scores: &[f32], n_drop: usize) -> (Option<Threshold>, Threshold) {
+        let mut selector = Selector::default();
+        let mut scan = |each: &mut dyn FnMut(&[f32])| -> Result<(), Infallible> {
+            scores.chunks(1000).for_each(each);
+            Ok(())
+        };
+        let guessed = selector.by_sample(scores.len(), n_drop, &mut scan).unwrap();
+        let mut histogram = Histogram::coarse();
+        histogram.count(scores);
+        let k = histogram.refine(n_drop).unwrap();
+        histogram.count(scores);
+        (guessed, histogram.threshold(k))
+    }
+
+    #[test]
+    fn the_guess_is_exact_whenever_it_is_taken() {
+        let mut scores = vec![0.0; 300_001];
+        score::random(3, 0, &mut scores);
+        for (round, scores) in
+            [scores.clone(), scores.iter().map(|score| (score * 50.0).floor()).collect()].iter().enumerate()
+        {
+            for n_drop in [1, 2, 1000, 120_000, 150_001, 299_999, 300_001] {
+                let (guessed, exact) = both_ways(scores, n_drop);
+                assert!(
+                    guessed.is_none_or(|guessed| guessed == exact),
+                    "round {round}, {n_drop}: {guessed:?} {exact:?}"
+                );
+                assert!(guessed.is_some() || n_drop < 1000, "round {round}, {n_drop}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sample_that_misleads_is_found_out() {
+        // Every sampled position is large, all others small.
+        let step = (300_000 / N_SAMPLE) | 1;
+        let scores: Vec<f32> =
+            (0..300_000).map(|i| if i % 1000 % step == 0 { 2.0 + i as f32 } else { 1.0 / (1.0 + i as f32) }).collect();
+        let (guessed, _) = both_ways(&scores, 150_000);
+        assert_eq!(guessed, None);
+        let mut scan = |each: &mut dyn FnMut(&[f32])| -> Result<(), Infallible> {
+            scores.chunks(1000).for_each(each);
+            Ok(())
+        };
+        let threshold = Selector::default().threshold(scores.len(), 150_000, &mut scan).unwrap();
+        let below = scores.iter().filter(|score| score.to_bits() < threshold.key).count();
+        assert_eq!(below + threshold.n_ties, 150_000);
     }
 }

@@ -9,8 +9,8 @@ use briquette_core::{Mask, simd};
 /// If there are fewer than `n_drop` scores.
 pub fn threshold_of(scores: &[f32], n_drop: usize) -> Threshold {
     assert!(n_drop <= scores.len(), "no more are dropped than there are");
-    let found = Selector::default().threshold(n_drop, |histogram| {
-        histogram.count(scores);
+    let found = Selector::default().threshold(scores.len(), n_drop, |each| {
+        each(scores);
         Ok::<(), std::convert::Infallible>(())
     });
     match found {
@@ -78,6 +78,15 @@ mod tests {
                 prop_assert_eq!(pass.threshold(k), threshold_of(&scores, n_drop));
             }
         }
+    }
+
+    #[test]
+    fn scores_of_sixteen_bits_need_one_pass_only() {
+        let scores: Vec<f32> = (0..1000).map(|i| f32::from_bits(0x3f00_0000 + ((i * 7919) % 300 << 16))).collect();
+        let mut histogram = Histogram::coarse();
+        histogram.count(&scores);
+        assert_eq!(histogram.coarse_threshold(400), Some(threshold_of(&scores, 400)));
+        assert_eq!(histogram.coarse_threshold(0), None);
     }
 
     #[test]
