@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn scores_of_sixteen_bits_need_one_pass_only() {
-        let scores: Vec<f32> = (0..1000).map(|i| f32::from_bits(0x3f00_0000 + ((i * 7919) % 300 << 16))).collect();
+        let scores: Vec<f32> = (0..1000).map(|i| f32::from_bits(0x3f00_0000 + (((i * 7919) % 300) << 16))).collect();
         let mut histogram = Histogram::coarse();
         histogram.count(&scores);
         assert_eq!(histogram.coarse_threshold(400), Some(threshold_of(&scores, 400)));
