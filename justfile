@@ -78,7 +78,15 @@ check:
     cargo clippy --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
     python3 scripts/size.py
-    if command -v cargo-deny >/dev/null; then cargo deny --offline check bans licenses sources; else python3 scripts/licenses.py; fi
+    just deny
+
+# Licences, sources and doubled versions of dependencies; advisories too where their database can be reached
+[group('develop')]
+deny:
+    @command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
+    @cargo deny --log-level error --offline check bans licenses sources
+    @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
+      else echo "advisories: not checked, their database is out of reach"; fi
 
 # Files and functions that have grown too long
 [group('develop')]

@@ -2,9 +2,10 @@
 
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
-use briquette_core::{Coding, Error, Result};
+use briquette_core::{Coding, DType, Error, Result, Shape};
 use briquette_formats::profile::FilePart;
 use briquette_formats::{Profile, TensorInfo, burnpack, limits, safetensors};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The weight files of an output.
@@ -65,7 +66,7 @@ impl Layout {
             .map(|(&coding, &n_kept)| Placed { coding, n_kept, file: 0, parts: BTreeMap::new() })
             .collect();
         for (number, shard) in shards.iter().enumerate() {
-            files.push(place(plan.profile, number, shards.len(), shard, &mut placed)?);
+            files.push(place(plan, number, shards.len(), shard, &mut placed)?);
         }
         for (index, tensor) in plan.tensors.iter().enumerate() {
             if let Some(main) = tensor.tied_to {
@@ -110,15 +111,13 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
 }
 
 /// Orders the parts of a file by the width of their elements, widest first, so that each is aligned, then by name.
-fn place(profile: Profile, number: usize, n_shards: usize, shard: &Shard, placed: &mut [Placed]) -> Result<FileLayout> {
+fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mut [Placed]) -> Result<FileLayout> {
     let mut parts: Vec<&(usize, FilePart)> = shard.parts.iter().collect();
     parts.sort_by(|(_, a), (_, b)| (b.info.dtype.n_bits(), &a.info.name).cmp(&(a.info.dtype.n_bits(), &b.info.name)));
     let infos: Vec<TensorInfo> = parts.iter().map(|(_, part)| part.info.clone()).collect();
-    let (header, starts) = match profile {
+    let (header, starts) = match plan.profile {
         Profile::Burnpack => burnpack::write_header(&infos, &BTreeMap::new())?,
-        _ => {
-            safetensors::write_header(&infos, &BTreeMap::from([("format".to_string(), format_of(profile).to_string())]))
-        }
+        _ => safetensors::write_header(&infos, &metadata_of(plan, shard, placed)?),
     };
     let mut constants = Vec::new();
     let mut n_bytes = header.len() as u64;
@@ -133,12 +132,32 @@ fn place(profile: Profile, number: usize, n_shards: usize, shard: &Shard, placed
         n_bytes = n_bytes.max(start + part.info.n_bytes() as u64);
     }
     let names = infos.into_iter().map(|info| info.name).collect();
-    Ok(FileLayout { name: profile.file_name(number, n_shards), header, n_bytes, constants, names })
+    Ok(FileLayout { name: plan.profile.file_name(number, n_shards), header, n_bytes, constants, names })
 }
 
-/// What transformers looks for, or a word it will not take for its own.
-fn format_of(profile: Profile) -> &'static str {
-    if profile == Profile::Briquette { "briquette" } else { "pt" }
+/// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
+/// that the file explains itself.
+fn metadata_of(plan: &Plan, shard: &Shard, placed: &[Placed]) -> Result<BTreeMap<String, String>> {
+    if plan.profile != Profile::Briquette {
+        return Ok(BTreeMap::from([("format".to_string(), "pt".to_string())]));
+    }
+    let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
+    let coded: BTreeSet<usize> = shard.parts.iter().map(|(index, _)| *index).collect();
+    for index in coded.into_iter().filter(|&index| placed[index].coding != Coding::DENSE) {
+        let info = &plan.tensors[index].info;
+        let meaning = Meaning { dtype: info.dtype, shape: &info.shape, coding: placed[index].coding };
+        let json = serde_json::to_string(&meaning).map_err(|error| Error::bug(format!("the metadata: {error}")))?;
+        metadata.insert(format!("tensor {}", info.name), json);
+    }
+    Ok(metadata)
+}
+
+/// What parts stand for.
+#[derive(Serialize)]
+struct Meaning<'a> {
+    dtype: DType,
+    shape: &'a Shape,
+    coding: Coding,
 }
 
 impl TensorPlan {
