@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod burnpack;
+mod bytes;
 pub mod checkpoint;
 pub mod companions;
 pub mod draft;
@@ -17,13 +18,16 @@ pub mod index;
 pub mod json;
 pub mod limits;
 pub mod manifest;
+mod pickle;
 pub mod plain;
 pub mod profile;
+mod pytorch;
 pub mod safetensors;
 pub mod sniff;
 pub mod stored;
 pub mod sums;
 pub mod tensor;
+mod zip;
 
 pub use checkpoint::{Checkpoint, Compressed, Format};
 pub use draft::{Draft, DraftFile};
