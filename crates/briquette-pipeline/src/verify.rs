@@ -124,7 +124,7 @@ pub fn compare(found: &[Found], stored: &StoredDir, manifest: &Manifest) -> Resu
 }
 
 /// Holds every file of a directory against its sum, and the sums against the directory.
-fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
+pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
     let sums_path = directory.join(sums::FILE_NAME);
     if !directory.is_dir() {
         return Err(Error::input("no such directory; check the path").at(directory.display()));
