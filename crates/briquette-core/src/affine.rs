@@ -29,8 +29,10 @@ impl Affine {
         assert!(min.is_finite() && max.is_finite(), "a range is finite");
         let (min, max) = (min.min(0.0), max.max(0.0));
         if grid.is_asymmetric() {
-            let steps = f64::from(grid.max_code()) - f64::from(grid.min_code());
-            let scale = ((f64::from(max) - f64::from(min)) / steps) as f32;
+            let steps = f32::from(grid.max_code()) - f32::from(grid.min_code());
+            // In f32, as torch does it, for the same bits; but the range itself may be beyond f32.
+            let width = max - min;
+            let scale = if width.is_finite() { width / steps } else { max / steps - min / steps };
             if scale <= 0.0 {
                 return Self { scale: 1.0, zero: 0 };
             }

@@ -7,7 +7,7 @@ use crate::context::Workers;
 use crate::layout::Placed;
 use crate::piece::{Piece, Reader, check_finite};
 use crate::plan::{Plan, TensorPlan};
-use crate::survey::{NONFINITE, PieceStart, Survey};
+use crate::survey::{PieceStart, Survey};
 use briquette_core::block::RowEncoder;
 use briquette_core::encoded::{Part, Parts};
 use briquette_core::{Coding, ErrorStats, Hash128, OutputAxis, Result, TensorHasher, rows::transpose_bytes};
@@ -53,6 +53,7 @@ struct Task<'a> {
     survey: &'a Survey,
     coding: Coding,
     pieces: &'a [PieceStart],
+    allow_nonfinite: bool,
 }
 
 /// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied one has the other's.
@@ -71,7 +72,9 @@ pub fn encode(
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
         let (survey, coding) = (&surveys[index], placed[index].coding);
         let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
-        tasks.extend(survey.pieces.chunks(per_task).map(|pieces| Task { index, tensor, survey, coding, pieces }));
+        let allow_nonfinite = plan.allow_nonfinite;
+        let task = |pieces| Task { index, tensor, survey, coding, pieces, allow_nonfinite };
+        tasks.extend(survey.pieces.chunks(per_task).map(task));
     }
     let n_bytes = tasks.iter().map(|task| {
         task.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>() * task.tensor.rows.n_cols * task.tensor.width()
@@ -129,7 +132,7 @@ impl Workspace {
                 let masker = Masker::new(task, start, &mut piece, &mut self.selector)?;
                 encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut self.parts, &mut found)?;
             } else {
-                copy_piece(task.tensor, &mut piece, &mut self.parts, &mut found.digests)?;
+                copy_piece(task, &mut piece, &mut self.parts, &mut found.digests)?;
             }
             if start == last {
                 encoder.finish(&mut self.parts);
@@ -200,15 +203,15 @@ fn encode_piece(
 }
 
 /// A tensor that nothing is done to: its bytes, checked for NaN where it is a weight.
-fn copy_piece(tensor: &TensorPlan, piece: &mut Piece, parts: &mut Parts, digests: &mut Vec<Hash128>) -> Result<()> {
+fn copy_piece(task: &Task, piece: &mut Piece, parts: &mut Parts, digests: &mut Vec<Hash128>) -> Result<()> {
+    let tensor = task.tensor;
     parts[Part::Weight].extend_from_slice(piece.bytes);
     if !tensor.info.dtype.is_weight() {
         digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));
         return Ok(());
     }
-    let is_accepted = tensor.skipped.as_deref() == Some(NONFINITE);
     piece.for_each_block(|block| {
-        if !is_accepted {
+        if !task.allow_nonfinite {
             check_finite(tensor, block)?;
         }
         digests.push(Hash128::of_block(block.bytes));

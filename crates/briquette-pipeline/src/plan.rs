@@ -20,6 +20,8 @@ pub struct Plan {
     pub pools: Vec<Pool>,
     /// The format of the output.
     pub profile: Profile,
+    /// Whether NaN and infinity pass in tensors that nothing is done to.
+    pub allow_nonfinite: bool,
 }
 
 /// What becomes of a tensor.
@@ -176,7 +178,7 @@ impl Plan {
             TensorPlan { index, info: info.clone(), role, rows, prune: None, quant: None, tied_to: None, skipped: None }
         };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
-        Self { tensors, pools: Vec::new(), profile: recipe.profile }
+        Self { tensors, pools: Vec::new(), profile: recipe.profile, allow_nonfinite: recipe.allow_nonfinite }
     }
 
     /// Refuses groups and patterns that do not fit a tensor's rows.

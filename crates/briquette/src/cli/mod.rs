@@ -9,8 +9,9 @@ mod tables;
 mod text;
 
 use args::Args;
-use briquette::{Error, ErrorKind};
+use briquette::Error;
 use clap::Parser;
+use clap::error::ErrorKind;
 use std::process::ExitCode;
 
 /// Parses, runs, and turns an error into one line and an exit code.
@@ -31,17 +32,21 @@ fn explain(error: &clap::Error) -> ExitCode {
         text::print(&error.render().to_string());
         return ExitCode::SUCCESS;
     }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        text::complain("error: no command, or not all of one; see --help");
+        return ExitCode::from(2);
+    }
     let rendered = error.render().to_string();
     let lines: Vec<&str> = rendered.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let kept = lines.iter().filter(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
     let message: Vec<&str> = kept.copied().collect();
-    text::complain(&format!("{}; see --help", message.join(" ")));
+    text::complain(&format!("{}; see --help", message.join(" ").replace(" tip: ", "; tip: ")));
     ExitCode::from(2)
 }
 
 fn fail(error: &Error) -> ExitCode {
     match error.kind {
-        ErrorKind::Bug => text::complain(&format!("error: internal: {error}; please report this")),
+        briquette::ErrorKind::Bug => text::complain(&format!("error: internal: {error}; please report this")),
         _ => text::complain(&format!("error: {error}")),
     }
     ExitCode::from(error.exit_code())

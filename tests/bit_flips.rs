@@ -1,0 +1,99 @@
+//! One flipped bit, one byte more or less, one file too many or missing: `verify` finds it.
+
+use crate::sandbox::Sandbox;
+use crate::weights::{Random, safetensors_of, tiny};
+use briquette::pipeline::verify::verify;
+use briquette::{ErrorKind, RunOptions};
+use std::path::Path;
+
+/// Bits flipped in each format.
+const N_FLIPS: u64 = 250;
+/// Files that two runs of one recipe may differ in.
+const UNCOVERED: [&str; 2] = ["report.json", "report.html"];
+
+/// An output in each format, small enough to verify a thousand times.
+fn outputs() -> (Sandbox, [&'static str; 4]) {
+    let sandbox = Sandbox::new();
+    sandbox.write("tiny/model.safetensors", safetensors_of(&tiny()));
+    sandbox.write("tiny/config.json", "{\"model_type\": \"tiny\"}\n");
+    sandbox.write("tiny/1_Pooling/config.json", "{}\n");
+    let formats = ["briquette", "dense", "burnpack", "compressed-tensors"];
+    for format in formats {
+        sandbox.ok(&format!("compress tiny -o {format} --format {format} --prune 0.5 --quantize int8"));
+    }
+    (sandbox, formats)
+}
+
+fn is_found(output: &Path) -> bool {
+    match verify(output, None, &RunOptions { threads: 1, ..RunOptions::default() }) {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.kind, ErrorKind::Input, "{error}");
+            assert!(!error.to_string().contains('\n'));
+            true
+        }
+    }
+}
+
+/// The files of an output that verification answers for, and their bytes.
+fn covered(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
+    let files = sandbox.files(output).into_iter();
+    files.filter(|(name, _)| !name.ends_with('/') && !UNCOVERED.contains(&name.as_str())).collect()
+}
+
+#[test]
+fn a_thousand_of_a_thousand_flipped_bits_are_found() {
+    let (sandbox, formats) = outputs();
+    let mut random = Random(20240607);
+    for format in formats {
+        let output = sandbox.path(format);
+        assert!(!is_found(&output), "{format} is sound");
+        let files = covered(&sandbox, format);
+        let n_bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+        for _ in 0..N_FLIPS {
+            let (mut place, bit) = (random.below(n_bytes as u64) as usize, random.below(8));
+            let (name, good) = files
+                .iter()
+                .find(|(_, bytes)| {
+                    let is_here = place < bytes.len();
+                    place -= if is_here { 0 } else { bytes.len() };
+                    is_here
+                })
+                .unwrap();
+            let mut bad = good.clone();
+            bad[place] ^= 1 << bit;
+            std::fs::write(output.join(name), bad).unwrap();
+            assert!(is_found(&output), "{format}/{name}: byte {place}, bit {bit}");
+            std::fs::write(output.join(name), good).unwrap();
+        }
+        assert!(!is_found(&output), "{format} is sound again");
+    }
+}
+
+#[test]
+fn files_longer_shorter_missing_renamed_or_new_are_found() {
+    let (sandbox, formats) = outputs();
+    for format in formats {
+        let output = sandbox.path(format);
+        for (name, good) in covered(&sandbox, format) {
+            let path = output.join(&name);
+            for bad in
+                [&[good.as_slice(), b"\n"].concat(), &[good.as_slice(), b"\0"].concat(), &good[..good.len() - 1], b""]
+            {
+                std::fs::write(&path, bad).unwrap();
+                assert!(is_found(&output), "{format}/{name}: {} bytes of {}", bad.len(), good.len());
+            }
+            std::fs::remove_file(&path).unwrap();
+            assert!(is_found(&output), "{format}/{name} is missing");
+            std::fs::write(output.join("renamed"), &good).unwrap();
+            assert!(is_found(&output), "{format}/{name} is called otherwise");
+            std::fs::rename(output.join("renamed"), &path).unwrap();
+        }
+        for name in ["extra.txt", "1_Pooling/extra", ".hidden", "model-00002-of-00002.safetensors"] {
+            std::fs::write(output.join(name), "x").unwrap();
+            assert!(is_found(&output), "{format}/{name} is new");
+            std::fs::remove_file(output.join(name)).unwrap();
+        }
+        assert!(!is_found(&output), "{format} is sound again");
+    }
+}

@@ -1,0 +1,198 @@
+//! From a model to a directory and back: round trips, the same bytes each time, and what comes along.
+
+use crate::sandbox::Sandbox;
+use crate::weights::{Tensor, safetensors_of, tensors_of, tiny};
+
+const FORMATS: [&str; 4] = ["briquette", "dense", "burnpack", "compressed-tensors"];
+
+/// The files of an output that two runs may not differ in.
+fn lasting(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
+    let files = sandbox.files(output).into_iter();
+    files.filter(|(name, _)| !["report.json", "report.html"].contains(&name.as_str())).collect()
+}
+
+/// A digits CNN without the I64 counters, which has a matrix that compressed-tensors can hold.
+fn digits() -> Sandbox {
+    Sandbox::with("digits")
+}
+
+#[test]
+fn every_way_of_compressing_verifies_and_comes_back_dense() {
+    let sandbox = digits();
+    let recipes = [
+        "--prune 0.4",
+        "--prune 0.9 --scope global",
+        "--nm 2:4 --exclude conv1.weight",
+        "--prune 0.5 --prune-method random --seed 3",
+        "--quantize int8",
+        "--quantize int4-g16-asym --exclude conv1.weight --range mse",
+        "--quantize int3 --range percentile",
+        "--quantize int5-asym --range hqq",
+        "--prune 0.6 --quantize int8-dynamic",
+        "--prune 0.97 --quantize int2",
+    ];
+    for (i, recipe) in recipes.iter().enumerate() {
+        round_trip(&sandbox, recipe, "briquette", &format!("b{i}"));
+    }
+}
+
+#[test]
+fn every_format_verifies_and_comes_back_dense() {
+    let sandbox = digits();
+    for format in FORMATS {
+        for (i, recipe) in ["--prune 0.4 --quantize int8", "--prune 0.7", "--quantize int8-dynamic"].iter().enumerate()
+        {
+            round_trip(&sandbox, recipe, format, &format!("{format}{i}"));
+        }
+    }
+}
+
+/// Compresses, verifies twice, compares, and exports what came out to plain safetensors.
+fn round_trip(sandbox: &Sandbox, recipe: &str, format: &str, out: &str) {
+    let report = sandbox.json(&format!("compress digits -o {out} --format {format} {recipe}"));
+    let (predicted, measured) = (&report["predicted_bytes"], &report["after"]["file_bytes"]);
+    if report["prediction_is_exact"].as_bool().unwrap() {
+        assert_eq!(predicted, measured, "{recipe} {format}");
+    } else {
+        assert!(predicted.as_u64() >= measured.as_u64(), "{recipe} {format}");
+    }
+    sandbox.ok(&format!("verify {out}"));
+    assert_eq!(sandbox.json(&format!("verify {out} --against digits"))["against_original"], true);
+    let diff = sandbox.json(&format!("diff digits {out}"));
+    let is_changed = |tensor: &&serde_json::Value| tensor["is_equal"] == false;
+    let n_changed = diff["tensors"].as_array().unwrap().iter().filter(is_changed).count();
+    let n_asked = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["error"].is_null()).count();
+    assert_eq!(n_changed, n_asked, "{recipe} {format}: tensors that changed, tensors that were to");
+    sandbox.ok(&format!("export {out} --to dense -o {out}-dense"));
+    assert_eq!(tensors_of(&sandbox.path(&format!("{out}-dense"))), tensors_of(&sandbox.path(out)), "{recipe} {format}");
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    let sandbox = digits();
+    for (i, recipe) in
+        ["--prune 0.5 --scope global --quantize int4-asym", "--prune 0.3 --quantize int8"].iter().enumerate()
+    {
+        let run = |threads: usize| {
+            sandbox.ok(&format!("compress digits -o out{i}-{threads} --threads {threads} {recipe}"));
+            lasting(&sandbox, &format!("out{i}-{threads}"))
+        };
+        let one = run(1);
+        assert_eq!(
+            one.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["SHA256SUMS", "briquette.json", "config.json", "model.briquette.safetensors"]
+        );
+        assert!(one == run(2) && one == run(3), "{recipe}");
+    }
+}
+
+#[test]
+fn shards_and_one_file_give_equal_tensors() {
+    let (sandbox, sharded) = (digits(), Sandbox::with("digits-sharded"));
+    let recipe = "-o out --prune 0.6 --scope global --quantize int8";
+    sandbox.ok(&format!("compress digits {recipe}"));
+    sharded.ok(&format!("compress digits-sharded {recipe}"));
+    assert_eq!(tensors_of(&sandbox.path("out")), tensors_of(&sharded.path("out")));
+    sharded
+        .ok("compress digits-sharded/model.safetensors.index.json -o named --prune 0.6 --scope global --quantize int8");
+    assert_eq!(tensors_of(&sharded.path("named")), tensors_of(&sharded.path("out")));
+    sharded.ok("verify out --against digits-sharded");
+}
+
+#[test]
+fn tied_weights_are_written_once() {
+    let sandbox = Sandbox::new();
+    let table = Tensor::random("embed.weight", &[40, 64], 5);
+    let head = Tensor { name: "lm_head.weight".into(), ..table.clone() };
+    sandbox.write("tied.safetensors", safetensors_of(&[table.clone(), head]));
+    sandbox.write("one.safetensors", safetensors_of(&[table]));
+    let one = sandbox.json("compress one.safetensors -o one --quantize int8");
+    let tied = sandbox.json("compress tied.safetensors -o tied --quantize int8");
+    assert_eq!(one["after"]["file_bytes"], tied["after"]["file_bytes"]);
+    assert_eq!(tied["predicted_bytes"], tied["after"]["file_bytes"]);
+    let found = tensors_of(&sandbox.path("tied"));
+    assert_eq!(found["embed.weight"].bytes, found["lm_head.weight"].bytes);
+    sandbox.ok("verify tied --against tied.safetensors");
+    sandbox.ok("export tied --to dense -o dense");
+    assert_eq!(tensors_of(&sandbox.path("dense")), found);
+}
+
+#[test]
+fn small_files_come_along_and_other_weights_never() {
+    let sandbox = digits();
+    for name in ["tokenizer.json", "1_Pooling/config.json", "notes/a.txt"] {
+        sandbox.write(&format!("digits/{name}"), format!("{name}\n"));
+    }
+    for name in ["pytorch_model.bin", "model.onnx", "onnx/model.onnx", ".cache", "old.gguf", "tf_model.h5"] {
+        sandbox.write(&format!("digits/{name}"), "x");
+    }
+    sandbox.ok("compress digits -o out --quantize int8");
+    let files = sandbox.files("out");
+    for name in ["config.json", "tokenizer.json", "1_Pooling/config.json", "notes/a.txt"] {
+        assert_eq!(files.get(name), sandbox.files("digits").get(name), "{name}");
+    }
+    let weights: Vec<&String> = files.keys().filter(|name| !name.ends_with('/')).collect();
+    assert_eq!(weights.len(), 4 + 5, "{weights:?}");
+    sandbox.ok("verify out");
+}
+
+#[test]
+fn json_is_one_document_everywhere() {
+    let sandbox = digits();
+    assert_eq!(sandbox.json("inspect digits --zeros")["n_elements"], 46746 + 96 + 2);
+    let planned = sandbox.json("plan digits --prune 0.4 --quantize int8");
+    let report = sandbox.json("compress digits -o out --prune 0.4 --quantize int8");
+    assert_eq!(planned["predicted_bytes"], report["after"]["file_bytes"]);
+    assert_eq!(sandbox.json("verify out")["n_tensors"], report["tensors"].as_array().unwrap().len());
+    assert!(sandbox.json("diff digits out")["tensors"].is_array());
+    assert_eq!(sandbox.json("report out")["after"], report["after"]);
+    assert_eq!(sandbox.json("inspect out")["compressed"], "quantized");
+    assert!(sandbox.json("recipe schema")["properties"].is_object());
+    assert!(sandbox.json("recipe schema report")["properties"].is_object());
+    sandbox.ok("verify out");
+    assert_eq!(sandbox.ok("compress digits -o quiet --quantize int8 --quiet").stdout, "");
+}
+
+#[test]
+fn a_plain_checkpoint_is_exported_bit_by_bit() {
+    let sandbox = digits();
+    let before = tensors_of(&sandbox.path("digits"));
+    for format in FORMATS {
+        sandbox.ok(&format!("export digits --to {format} -o {format}"));
+        assert_eq!(tensors_of(&sandbox.path(format)), before, "{format}");
+        sandbox.ok(&format!("verify {format} --against digits"));
+    }
+    sandbox.ok("export burnpack/model.bpk --to dense -o back");
+    assert_eq!(tensors_of(&sandbox.path("back")), before);
+    assert_eq!(sandbox.files("back")["model.safetensors"], sandbox.files("dense")["model.safetensors"]);
+}
+
+#[test]
+fn force_replaces_our_own_output_and_nothing_else() {
+    let sandbox = digits();
+    sandbox.ok("compress digits -o out --quantize int8");
+    let old = sandbox.files("out");
+    sandbox.run("compress digits -o out --quantize int4").assert_fails(6, &["out", "--force"]);
+    assert_eq!(sandbox.files("out"), old);
+    sandbox.ok("compress digits -o out --quantize int4 --force");
+    sandbox.ok("verify out --against digits");
+    assert_ne!(sandbox.files("out"), old);
+    sandbox.write("mine/precious.txt", "x");
+    sandbox.run("compress digits -o mine --quantize int4 --force").assert_fails(6, &["no output of briquette"]);
+    assert_eq!(sandbox.names(), ["digits", "mine", "out"]);
+}
+
+#[test]
+fn a_pruned_output_may_be_quantized_and_a_quantized_one_may_not() {
+    let sandbox = Sandbox::new();
+    sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
+    sandbox.ok("compress tiny.safetensors -o pruned --prune 0.5");
+    sandbox.ok("compress pruned -o both --quantize int8 --include **.weight");
+    sandbox.ok("verify both --against pruned");
+    let (pruned, both) = (tensors_of(&sandbox.path("pruned")), tensors_of(&sandbox.path("both")));
+    let zeros = |tensor: &Tensor| tensor.floats().iter().map(|&value| value == 0.0).collect::<Vec<_>>();
+    let kept =
+        zeros(&pruned["up.weight"]).iter().zip(zeros(&both["up.weight"])).all(|(before, after)| !before || after);
+    assert!(kept, "a pruned weight came back");
+    sandbox.run("compress both -o again --quantize int4").assert_fails(6, &["both", "already quantized"]);
+}

@@ -1,0 +1,10 @@
+//! End to end, through the command and the public interface.
+#![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
+
+mod bad_input;
+mod bit_flips;
+mod compress;
+mod goldens;
+mod minilm;
+mod sandbox;
+mod weights;

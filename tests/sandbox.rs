@@ -1,0 +1,151 @@
+//! A directory of its own for each test, and the binary run in it.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// A temporary directory in which every path of a test is relative.
+pub(crate) struct Sandbox(TempDir);
+
+/// What a run of the binary left behind.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) line: String,
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Sandbox {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// One that holds a copy of `fixtures/<name>`, under its own name.
+    pub(crate) fn with(fixture: &str) -> Self {
+        let sandbox = Self::new();
+        let from = repository().join("fixtures").join(fixture);
+        copy(&from, &sandbox.path(from.file_name().unwrap().to_str().unwrap()));
+        sandbox
+    }
+
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.0.path().to_path_buf() } else { self.0.path().join(name) }
+    }
+
+    /// Writes a file, and the directories it is in.
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// The binary with some words as arguments, in this directory.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+        command.args(line.split_whitespace()).current_dir(self.0.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the binary.
+    pub(crate) fn run(&self, line: &str) -> Outcome {
+        Outcome::of(line, &mut self.command(line))
+    }
+
+    /// Runs the binary, which must succeed without a word on stderr.
+    pub(crate) fn ok(&self, line: &str) -> Outcome {
+        self.run(line).assert_ok()
+    }
+
+    /// Runs the binary with `--json`, which must succeed; what it printed.
+    pub(crate) fn json(&self, line: &str) -> Value {
+        let outcome = self.ok(&format!("{line} --json"));
+        serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{line}: {error}: {}", outcome.stdout))
+    }
+
+    /// Every file and link below `name`, hidden ones too, with what it holds.
+    pub(crate) fn files(&self, name: &str) -> BTreeMap<String, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        collect(&self.path(name), "", &mut found);
+        found
+    }
+
+    /// The names in the directory itself, hidden ones too.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Drafts that lie about.
+    pub(crate) fn partials(&self) -> Vec<String> {
+        self.names().into_iter().filter(|name| name.contains(".partial-")).collect()
+    }
+}
+
+impl Outcome {
+    /// Runs a command to its end.
+    pub(crate) fn of(line: &str, command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        Self {
+            line: line.to_string(),
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Exit code 0 and nothing on stderr.
+    pub(crate) fn assert_ok(self) -> Self {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.line);
+        self
+    }
+
+    /// This exit code, one line on stderr that says all of `phrases`, nothing on stdout.
+    pub(crate) fn assert_fails(&self, code: i32, phrases: &[&str]) {
+        assert_eq!(self.code, code, "{}: {}", self.line, self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "{}: {:?}", self.line, self.stderr);
+        assert_eq!(self.stdout, "", "{}", self.line);
+        for phrase in phrases {
+            assert!(self.stderr.contains(phrase), "{}: {:?} lacks {phrase:?}", self.line, self.stderr);
+        }
+    }
+}
+
+/// The root of the repository.
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Copies a file or a directory.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    if from.is_file() {
+        std::fs::copy(from, to).unwrap();
+        return;
+    }
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        copy(&entry.path(), &to.join(entry.file_name()));
+    }
+}
+
+fn collect(directory: &Path, below: &str, found: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let name = format!("{below}{}", entry.file_name().to_str().unwrap());
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.insert(format!("{name}/"), Vec::new());
+            collect(&entry.path(), &format!("{name}/"), found);
+        } else {
+            found.insert(name, if kind.is_file() { std::fs::read(entry.path()).unwrap() } else { Vec::new() });
+        }
+    }
+}

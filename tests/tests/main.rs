@@ -1,1 +1,0 @@
-//! End to end, through the command and the public interface.
