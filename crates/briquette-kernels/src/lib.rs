@@ -1,0 +1,1 @@
+//! int8, int4 and sparse matrix products as burn operations.

@@ -1,0 +1,1 @@
+//! The architectures Briquette can run, with their data and metrics.

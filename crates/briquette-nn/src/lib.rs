@@ -1,0 +1,1 @@
+//! Prunes and quantizes burn modules while they train, and runs them compressed.
