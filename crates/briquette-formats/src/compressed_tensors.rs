@@ -115,7 +115,7 @@ impl Parts<'_> {
         let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
         let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
         let layout = zero.map(|zero| zero_layout(zero, scheme, shape[0], n_groups)).transpose()?.flatten();
-        self.put(&mut tensor, Part::Codes, &main.name, is_packed.then(|| words(scheme.n_bits, shape[1])))?;
+        self.put(&mut tensor, Part::Codes, &main.name, is_packed.then(|| Layout::words(scheme.n_bits, shape[1])))?;
         self.put(&mut tensor, Part::Scale, &format!("{name}_scale"), scale_layout(scale)?)?;
         if zero.is_some() {
             self.put(&mut tensor, Part::Zero, &format!("{name}_zero_point"), layout)?;
@@ -214,12 +214,6 @@ fn fits_scales(grouping: Grouping, [n_rows, n_cols]: [usize; 2], scales: &[usize
     }
 }
 
-fn words(n_bits: u8, n_cols: usize) -> Layout {
-    let n_bits = n_cols * usize::from(n_bits);
-    let flip = if n_bits == n_cols * 8 { 0x80 } else { 0 };
-    Layout::Words { row_bytes: n_bits.div_ceil(8), pitch: n_bits.div_ceil(32) * 4, flip }
-}
-
 fn scale_layout(scale: &TensorInfo) -> Result<Option<Layout>> {
     match scale.dtype {
         DType::F32 | DType::F16 => Ok(None),
@@ -236,7 +230,7 @@ fn zero_layout(zero: &TensorInfo, scheme: &Scheme, n_rows: usize, n_groups: usiz
     if zero.dtype == DType::I8 && zero.n_elements() == n_scales {
         return Ok(None);
     }
-    if zero.dtype == DType::I32 && zero.shape.0 == [(n_rows * n_bits).div_ceil(32), n_groups] && n_groups > 0 {
+    if n_groups > 0 && zero.dtype == DType::I32 && zero.shape.0 == [(n_rows * n_bits).div_ceil(32), n_groups] {
         return Ok(Some(Layout::ZeroColumns { n_groups, n_bits }));
     }
     Err(Error::input(format!(

@@ -28,6 +28,26 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Rows of `n_cols` codes packed into words.
+    pub fn words(n_bits: u8, n_cols: usize) -> Self {
+        let flip = if n_bits == 8 { 0x80 } else { 0 };
+        let n_bits = n_cols * usize::from(n_bits);
+        Self::Words { row_bytes: n_bits.div_ceil(8), pitch: n_bits.div_ceil(32) * 4, flip }
+    }
+
+    /// Turns whole rows of ours that start at byte `offset` of the part into the bytes there and their offset; none
+    /// for a layout that is only read.
+    pub fn write(self, offset: u64, ours: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let Self::Words { row_bytes, pitch, flip } = self else { return None };
+        let row_bytes = row_bytes.max(1);
+        let mut out = Vec::with_capacity(ours.len() / row_bytes * pitch);
+        for row in ours.chunks_exact(row_bytes) {
+            out.extend(row.iter().map(|byte| byte ^ flip));
+            out.resize(out.len().next_multiple_of(pitch), 0);
+        }
+        Some((offset / row_bytes as u64 * pitch as u64, out))
+    }
+
     /// Bytes `range` of the part as we lay it out, out of a file where it starts at `offset`.
     ///
     /// # Errors
@@ -89,6 +109,20 @@ mod tests {
         let rows = [1, 2, 3, 0, 5, 6, 7, 0];
         assert_eq!(read(Layout::Words { row_bytes: 3, pitch: 4, flip: 0 }, &rows, 0..6), [1, 2, 3, 5, 6, 7]);
         assert_eq!(read(Layout::Words { row_bytes: 3, pitch: 4, flip: 0x80 }, &rows, 3..6), [0x85, 0x86, 0x87]);
+    }
+
+    #[test]
+    fn rows_that_are_written_read_back() {
+        for (n_bits, n_cols) in [(8, 10), (8, 1), (8, 8), (4, 8), (4, 10), (4, 1)] {
+            let layout = Layout::words(n_bits, n_cols);
+            let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| i as u8 * 37).collect();
+            let (offset, words) = layout.write(0, &ours).unwrap();
+            assert_eq!((offset, words.len() % 12), (0, 0));
+            assert_eq!(read(layout, &words, 0..ours.len()), ours);
+            let last = ours.len() / 3 * 2;
+            let (offset, rest) = layout.write(last as u64, &ours[last..]).unwrap();
+            assert_eq!(rest, words[offset as usize..]);
+        }
     }
 
     #[test]

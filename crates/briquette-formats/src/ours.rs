@@ -59,6 +59,7 @@ fn stored_tensor(
     }
     let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
     let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, parts: BTreeMap::new() };
-    tensor.locate(profile.file_parts(&stored_as, axis, entry.coding, n_kept)?, found)?;
+    let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
+    tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;
     Ok(tensor)
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The key in `config.json`.
 pub const KEY: &str = "quantization_config";
 /// What the key was called once.
-const OLD_KEY: &str = "compression_config";
+pub(crate) const OLD_KEY: &str = "compression_config";
 /// Endings of names that only a quantized checkpoint has, and whose they are.
 const SIGNS: [(&str, &str); 9] = [
     (".qweight", "GPTQ or AWQ"),

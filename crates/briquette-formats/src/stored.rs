@@ -107,7 +107,12 @@ impl StoredTensor {
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
             if let Some(part) = promise.part {
-                self.parts.insert(part, PartBytes::File { file: *file, offset: *offset });
+                let (file, offset) = (*file, *offset);
+                let bytes = match promise.layout {
+                    Some(layout) => PartBytes::Foreign { file, offset, layout },
+                    None => PartBytes::File { file, offset },
+                };
+                self.parts.insert(part, bytes);
             }
         }
         Ok(())
