@@ -1,4 +1,5 @@
 //! Batches over the digits fixture: what is redone, what is not, and that the bytes are the same either way.
+#![allow(clippy::unwrap_used)]
 
 use briquette_pipeline::RunOptions;
 use briquette_pipeline::batch::{self, BatchOptions, BatchReport, BatchStatus, Document, JobStatus, Jobs, Shard};
@@ -186,11 +187,15 @@ fn an_output_that_is_not_this_jobs_is_never_replaced_unasked() {
     let report = place.run(false);
     assert_eq!(counts(&report), (0, 0, 4), "without resume an output that exists is refused");
     assert!(report.jobs.iter().all(|job| job.exit_code == Some(6)));
+    let forced = RunOptions { force: true, ..RunOptions::default() };
+    let report = batch::run(&place.jobs(), &BatchOptions::default(), &forced, &mut |_| ()).unwrap();
+    assert_eq!(counts(&report), (4, 0, 0));
 
+    std::fs::remove_file(report.journal).unwrap();
     std::fs::remove_dir_all(place.at("out/p0.2-int8")).unwrap();
     std::fs::rename(place.at("out/p0.5-int8"), place.at("out/p0.2-int8")).unwrap();
     let report = place.run(true);
-    assert_eq!(report.jobs[0].exit_code, Some(6), "the journal began anew, and another recipe made what is there");
+    assert_eq!(report.jobs[0].exit_code, Some(6), "there is no journal, and another recipe made what is there");
     assert_eq!(counts(&report), (3, 0, 1));
 }
 
