@@ -4,7 +4,10 @@
 mod bad_input;
 mod bit_flips;
 mod compress;
+mod faults;
+mod frozen;
 mod goldens;
 mod minilm;
 mod sandbox;
+mod signals;
 mod weights;

@@ -41,9 +41,15 @@ impl Draft {
                 Err(source) => return Err(Error::io("cannot write here", &parent, source)),
             }
             match lock(&partial) {
-                Some(lock) => return Ok(Self { target, partial, replace, is_published: false, _lock: lock }),
+                Ok(Lock::Held(lock) | Lock::Unknown(lock)) => {
+                    return Ok(Self { target, partial, replace, is_published: false, _lock: lock });
+                }
                 // Another run took the new directory for one left behind, before it was locked.
-                None => remove_quietly(&partial),
+                Ok(Lock::Taken) => remove_quietly(&partial),
+                Err(source) => {
+                    remove_quietly(&partial);
+                    return Err(Error::io("cannot lock the directory", &partial, source));
+                }
             }
         }
     }
@@ -263,21 +269,43 @@ fn partial_name(target: &Path) -> Result<String> {
     Ok(format!("{}{}-{n}", prefix_of(target)?, std::process::id()))
 }
 
-/// Locks a directory for as long as the handle lives; `None` where another holds it or it is gone.
-fn lock(directory: &Path) -> Option<File> {
-    let file = File::open(directory).ok()?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+/// What became of locking a directory.
+enum Lock {
+    /// Ours for as long as the handle lives.
+    Held(File),
+    /// Another's, or the directory is gone.
+    Taken,
+    /// The file system has no locks.
+    Unknown(File),
+}
+
+fn lock(directory: &Path) -> std::io::Result<Lock> {
+    use rustix::io::Errno;
+    let file = match File::open(directory) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Lock::Taken),
+        opened => opened?,
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(Lock::Taken),
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
+        Err(source) => return Err(source.into()),
+    }
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     let is_there = std::fs::symlink_metadata(directory).map(identity).ok() == file.metadata().map(identity).ok();
-    is_there.then_some(file)
+    Ok(if is_there { Lock::Held(file) } else { Lock::Taken })
 }
 
 /// Removes drafts of the same target whose lock is free: their run is gone.
 fn remove_stale(target: &Path, parent: &Path) {
     let (Ok(prefix), Ok(entries)) = (prefix_of(target), std::fs::read_dir(parent)) else { return };
     for entry in entries.filter_map(std::result::Result::ok) {
-        let is_draft = entry.file_name().to_string_lossy().starts_with(&prefix);
-        if is_draft && entry.file_type().is_ok_and(|kind| kind.is_dir()) && lock(&entry.path()).is_some() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        let is_draft =
+            name.strip_prefix(&prefix).is_some_and(is_number) && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // Held until it is removed, so that only one run removes it.
+        if is_draft && let Ok(Lock::Held(_lock)) = lock(&entry.path()) {
             remove_quietly(&entry.path());
         }
     }
