@@ -115,7 +115,7 @@ mod tests {
     fn rows_that_are_written_read_back() {
         for (n_bits, n_cols) in [(8, 10), (8, 1), (8, 8), (4, 8), (4, 10), (4, 1)] {
             let layout = Layout::words(n_bits, n_cols);
-            let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| i as u8 * 37).collect();
+            let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| (i * 37) as u8).collect();
             let (offset, words) = layout.write(0, &ours).unwrap();
             assert_eq!((offset, words.len() % 12), (0, 0));
             assert_eq!(read(layout, &words, 0..ours.len()), ours);

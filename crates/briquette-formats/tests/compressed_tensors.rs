@@ -1,5 +1,7 @@
 //! What the compressed-tensors library wrote decodes to what it decodes to itself, bit for bit.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Compressed, Format, TensorSource};
 use std::collections::BTreeMap;
