@@ -88,6 +88,10 @@ dispatch! {
     collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize
 }
 dispatch! {
+    /// As [`collect_between`] for the bits of bfloat16 scores, whose magnitude bits are those of the same f32.
+    collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize
+}
+dispatch! {
     /// Widens bfloat16 bits to f32.
     widen_bf16(halves: &[u16], values: &mut [f32])
 }
@@ -169,6 +173,12 @@ mod tests {
             let (mut fast, mut slow) = (vec![1], vec![1]);
             let below = collect_between(&values, low, high, &mut fast);
             prop_assert_eq!(below, scalar::collect_between(&values, low, high, &mut slow));
+            prop_assert_eq!(fast, slow);
+            let halves: Vec<u16> = values.iter().map(|value| (value.to_bits() >> 16) as u16).collect();
+            let widened: Vec<f32> = halves.iter().map(|half| f32::from_bits(u32::from(*half) << 16)).collect();
+            let (mut fast, mut slow) = (vec![1], vec![1]);
+            let below = collect_between_bf16(&halves, low, high, &mut fast);
+            prop_assert_eq!(below, scalar::collect_between(&widened, low, high, &mut slow));
             prop_assert_eq!(fast, slow);
         }
 

@@ -211,7 +211,8 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(|source| {
         let _ = std::fs::remove_file(&partial);
         Error::io("cannot write", path, source)
-    })
+    })?;
+    sync_directory(&crate::index::parent_of(path))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -9,21 +9,32 @@
 #![forbid(unsafe_code)]
 
 pub mod burnpack;
+mod bytes;
 pub mod checkpoint;
 pub mod companions;
+mod compressed_tensors;
 pub mod draft;
 pub mod file;
+pub mod foreign;
 pub mod index;
 pub mod json;
 pub mod limits;
 pub mod manifest;
+pub mod model_config;
+mod ours;
+mod pickle;
 pub mod plain;
 pub mod profile;
+mod pytorch;
+pub mod quantization;
+pub mod quantization_config;
 pub mod safetensors;
 pub mod sniff;
 pub mod stored;
 pub mod sums;
 pub mod tensor;
+mod weights;
+mod zip;
 
 pub use checkpoint::{Checkpoint, Compressed, Format};
 pub use draft::{Draft, DraftFile};

@@ -1,5 +1,6 @@
-//! Checkpoints whose tensors lie in files as they are: safetensors and burnpack, one file or many.
+//! Checkpoints whose tensors lie in files as they are: safetensors, PyTorch and burnpack, one file or many.
 
+use crate::pytorch::{self, Place};
 use crate::sniff::Kind;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{InputFile, burnpack, safetensors};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
-    places: Vec<(usize, u64)>,
+    places: Vec<(usize, Place)>,
     /// Free-form strings of the headers; of equal keys the first file's counts.
     pub metadata: BTreeMap<String, String>,
 }
@@ -22,16 +23,17 @@ impl PlainFiles {
     /// # Errors
     /// Input where the file is damaged, or has a tensor that an earlier one has too.
     pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<Vec<String>> {
-        let header = match kind {
-            Kind::Burnpack => burnpack::read_header(&file)?,
-            Kind::Safetensors | Kind::PyTorch => safetensors::Header::read(&file)?,
+        let (found, metadata) = match kind {
+            Kind::Burnpack => in_place(burnpack::read_header(&file)?),
+            Kind::Safetensors => in_place(safetensors::Header::read(&file)?),
+            Kind::PyTorch => (pytorch::read(&file)?, BTreeMap::new()),
         };
-        let names: Vec<String> = header.tensors.iter().map(|(info, _)| info.name.clone()).collect();
-        for (info, offset) in header.tensors {
-            self.places.push((self.files.len(), offset));
+        let names: Vec<String> = found.iter().map(|(info, _)| info.name.clone()).collect();
+        for (info, place) in found {
+            self.places.push((self.files.len(), place));
             self.infos.push(info);
         }
-        for (key, value) in header.metadata {
+        for (key, value) in metadata {
             self.metadata.entry(key).or_insert(value);
         }
         self.files.push(file);
@@ -54,16 +56,28 @@ impl PlainFiles {
         Ok(())
     }
 
-    /// Each tensor with its file's index and its offset there, by name.
+    /// Each tensor that lies in a file as it is, with its file's index and its offset there, by name.
     pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
-        let places = self.infos.iter().zip(&self.places);
-        places.map(|(info, (file, offset))| (info.name.as_str(), (info, *file, *offset))).collect()
+        let mut found = BTreeMap::new();
+        for (info, (file, place)) in self.infos.iter().zip(&self.places) {
+            if let Place::At(offset) = place {
+                found.insert(info.name.as_str(), (info, *file, *offset));
+            }
+        }
+        found
     }
 
     /// Gives up the files, in the order of the indices in [`by_name`](Self::by_name).
     pub fn into_files(self) -> Vec<InputFile> {
         self.files
     }
+}
+
+type Found = (Vec<(TensorInfo, Place)>, BTreeMap<String, String>);
+
+fn in_place(header: safetensors::Header) -> Found {
+    let tensors = header.tensors.into_iter().map(|(info, offset)| (info, Place::At(offset)));
+    (tensors.collect(), header.metadata)
 }
 
 impl TensorSource for PlainFiles {
@@ -73,12 +87,21 @@ impl TensorSource for PlainFiles {
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
-        let (file, offset) = self.places[index];
-        self.files[file].read_at(offset + start as u64, out)
+        let (file, place) = &self.places[index];
+        let file = &self.files[*file];
+        match place {
+            Place::At(offset) => file.read_at(offset + start as u64, out),
+            Place::Gathered(tensor) => {
+                let bytes = pytorch::gather(tensor, file)?;
+                let found = bytes.get(start..start + out.len());
+                out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
+                Ok(())
+            }
+        }
     }
 
-    fn reads_ranges(&self, _index: usize) -> bool {
-        true
+    fn reads_ranges(&self, index: usize) -> bool {
+        matches!(self.places[index].1, Place::At(_))
     }
 
     fn files(&self) -> Vec<&InputFile> {

@@ -1,5 +1,6 @@
 //! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
 
+use crate::foreign::Layout;
 use crate::profile::FilePart;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{InputFile, Manifest};
@@ -19,8 +20,15 @@ pub enum PartBytes {
         /// First byte.
         offset: u64,
     },
-    /// In memory, where they had to be converted.
-    Memory(Vec<u8>),
+    /// In a file, from an offset, laid out as another program lays them out.
+    Foreign {
+        /// Index of the file.
+        file: usize,
+        /// First byte.
+        offset: u64,
+        /// How to read them.
+        layout: Layout,
+    },
 }
 
 /// A tensor kept in parts.
@@ -99,7 +107,12 @@ impl StoredTensor {
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
             if let Some(part) = promise.part {
-                self.parts.insert(part, PartBytes::File { file: *file, offset: *offset });
+                let (file, offset) = (*file, *offset);
+                let bytes = match promise.layout {
+                    Some(layout) => PartBytes::Foreign { file, offset, layout },
+                    None => PartBytes::File { file, offset },
+                };
+                self.parts.insert(part, bytes);
             }
         }
         Ok(())
@@ -119,10 +132,9 @@ impl StoredDir {
                 let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
                 file.read_at(offset + range.start as u64, out)
             }
-            Some(PartBytes::Memory(bytes)) => {
-                let bytes = bytes.get(range).ok_or_else(|| tensor.damaged("a part is too short"))?;
-                out.extend_from_slice(bytes);
-                Ok(())
+            Some(PartBytes::Foreign { file, offset, layout }) => {
+                let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
+                layout.read(file, *offset, range, out)
             }
             None => Err(tensor.damaged("a part is missing")),
         }

@@ -2,9 +2,11 @@
 
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
-use briquette_core::{Coding, Error, Result};
+use briquette_core::{Coding, DType, Error, Result, Shape};
+use briquette_formats::foreign::Layout as ForeignLayout;
 use briquette_formats::profile::FilePart;
 use briquette_formats::{Profile, TensorInfo, burnpack, limits, safetensors};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The weight files of an output.
@@ -40,8 +42,8 @@ pub struct Placed {
     pub n_kept: usize,
     /// The index of its file.
     pub file: usize,
-    /// Where each part starts.
-    pub parts: BTreeMap<Part, u64>,
+    /// Where each part starts, and how it is laid out where not as ours.
+    pub parts: BTreeMap<Part, (u64, Option<ForeignLayout>)>,
 }
 
 struct Shard {
@@ -65,7 +67,7 @@ impl Layout {
             .map(|(&coding, &n_kept)| Placed { coding, n_kept, file: 0, parts: BTreeMap::new() })
             .collect();
         for (number, shard) in shards.iter().enumerate() {
-            files.push(place(plan.profile, number, shards.len(), shard, &mut placed)?);
+            files.push(place(plan, number, shards.len(), shard, &mut placed)?);
         }
         for (index, tensor) in plan.tensors.iter().enumerate() {
             if let Some(main) = tensor.tied_to {
@@ -85,8 +87,13 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
     let mut shards = vec![Shard { parts: Vec::new(), n_bytes: 0 }];
     let mut names = BTreeSet::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
-        let parts =
-            plan.profile.file_parts(&tensor.info, tensor.axis(codings[index]), codings[index], n_kept[index])?;
+        let parts = plan.profile.file_parts(
+            &tensor.info,
+            tensor.axis(codings[index]),
+            codings[index],
+            n_kept[index],
+            tensor.activations(),
+        )?;
         for part in &parts {
             if !names.insert(part.info.name.clone()) {
                 let message = format!(
@@ -110,22 +117,20 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
 }
 
 /// Orders the parts of a file by the width of their elements, widest first, so that each is aligned, then by name.
-fn place(profile: Profile, number: usize, n_shards: usize, shard: &Shard, placed: &mut [Placed]) -> Result<FileLayout> {
+fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mut [Placed]) -> Result<FileLayout> {
     let mut parts: Vec<&(usize, FilePart)> = shard.parts.iter().collect();
     parts.sort_by(|(_, a), (_, b)| (b.info.dtype.n_bits(), &a.info.name).cmp(&(a.info.dtype.n_bits(), &b.info.name)));
     let infos: Vec<TensorInfo> = parts.iter().map(|(_, part)| part.info.clone()).collect();
-    let (header, starts) = match profile {
+    let (header, starts) = match plan.profile {
         Profile::Burnpack => burnpack::write_header(&infos, &BTreeMap::new())?,
-        _ => {
-            safetensors::write_header(&infos, &BTreeMap::from([("format".to_string(), format_of(profile).to_string())]))
-        }
+        _ => safetensors::write_header(&infos, &metadata_of(plan, shard, placed)?),
     };
     let mut constants = Vec::new();
     let mut n_bytes = header.len() as u64;
     for ((index, part), start) in parts.iter().zip(starts) {
         placed[*index].file = number;
         if let Some(kind) = part.part {
-            placed[*index].parts.insert(kind, start);
+            placed[*index].parts.insert(kind, (start, part.layout));
         }
         if let Some(bytes) = &part.constant {
             constants.push((start, bytes.clone()));
@@ -133,12 +138,32 @@ fn place(profile: Profile, number: usize, n_shards: usize, shard: &Shard, placed
         n_bytes = n_bytes.max(start + part.info.n_bytes() as u64);
     }
     let names = infos.into_iter().map(|info| info.name).collect();
-    Ok(FileLayout { name: profile.file_name(number, n_shards), header, n_bytes, constants, names })
+    Ok(FileLayout { name: plan.profile.file_name(number, n_shards), header, n_bytes, constants, names })
 }
 
-/// What transformers looks for, or a word it will not take for its own.
-fn format_of(profile: Profile) -> &'static str {
-    if profile == Profile::Briquette { "briquette" } else { "pt" }
+/// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
+/// that the file explains itself.
+fn metadata_of(plan: &Plan, shard: &Shard, placed: &[Placed]) -> Result<BTreeMap<String, String>> {
+    if plan.profile != Profile::Briquette {
+        return Ok(BTreeMap::from([("format".to_string(), "pt".to_string())]));
+    }
+    let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
+    let coded: BTreeSet<usize> = shard.parts.iter().map(|(index, _)| *index).collect();
+    for index in coded.into_iter().filter(|&index| placed[index].coding != Coding::DENSE) {
+        let info = &plan.tensors[index].info;
+        let meaning = Meaning { dtype: info.dtype, shape: &info.shape, coding: placed[index].coding };
+        let json = serde_json::to_string(&meaning).map_err(|error| Error::bug(format!("the metadata: {error}")))?;
+        metadata.insert(format!("tensor {}", info.name), json);
+    }
+    Ok(metadata)
+}
+
+/// What parts stand for.
+#[derive(Serialize)]
+struct Meaning<'a> {
+    dtype: DType,
+    shape: &'a Shape,
+    coding: Coding,
 }
 
 impl TensorPlan {

@@ -11,6 +11,7 @@
 //!
 //! Non-goals: printing, and knowing how a format lies on disk.
 
+pub mod batch;
 pub mod context;
 pub mod diff;
 pub mod encode;

@@ -6,6 +6,7 @@ mod predict;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
 use crate::role::Role;
 use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Format, Profile, TensorInfo, TensorSource};
 use briquette_quant::{Activations, QuantSpec};
 
@@ -123,6 +124,15 @@ impl TensorPlan {
         Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
     }
 
+    /// What the run time is to do with the activations it meets, as the manifest has it.
+    pub fn activations(&self) -> Option<&'static str> {
+        match self.quant?.activations {
+            Activations::Float => None,
+            Activations::DynamicSymmetric => Some(quantization_config::SYMMETRIC),
+            Activations::DynamicAsymmetric => Some(quantization_config::ASYMMETRIC),
+        }
+    }
+
     /// How it is kept in this profile when `n_kept` of its elements are.
     pub fn coding(&self, profile: Profile, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
@@ -150,6 +160,12 @@ impl Plan {
         if checkpoint.compressed() == Compressed::Quantized && !recipe.stages.is_empty() {
             let message =
                 "the model is already quantized; compress the original, or `briquette export` this to dense first";
+            return Err(Error::refused(message).at(checkpoint.path().display()));
+        }
+        if let Some(method) = checkpoint.quantized_by() {
+            let message = format!(
+                "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+            );
             return Err(Error::refused(message).at(checkpoint.path().display()));
         }
         let mut plan = Self::untouched(recipe, checkpoint);

@@ -1,7 +1,7 @@
 //! Recipes: what to do, parsed and sound. A value that cannot be never gets past here.
 
 pub mod raw;
-mod text;
+pub(crate) mod text;
 
 use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};

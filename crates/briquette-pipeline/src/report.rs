@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
 mod histogram;
+pub mod numbers;
+#[cfg(test)]
+mod sample;
 
 pub use histogram::WeightHistogram;
 

@@ -23,7 +23,7 @@ const BLOCKS_PER_TASK: usize = 32;
 pub struct Found {
     /// Hash of its values.
     pub hash: Hash128,
-    /// How many of them are zero.
+    /// How many of them are zero; only counted of weights.
     pub n_zeros: usize,
 }
 
@@ -82,7 +82,11 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
             values.resize(n_bytes.div_ceil(4), 0);
             let values = &mut bytemuck::cast_slice_mut(values)[..n_bytes];
             stored.decode_rows(*index, rows.clone(), scratch, values)?;
-            digests.push((Hash128::of_block(values), count_zeros(values, stored.tensors[*index].value_width())));
+            let tensor = &stored.tensors[*index];
+            // Other types come as bytes, whose zeros are no zeros of the tensor.
+            let is_counted = tensor.info.dtype.is_weight();
+            let n_zeros = if is_counted { count_zeros(values, tensor.value_width()) } else { 0 };
+            digests.push((Hash128::of_block(values), n_zeros));
             workers.advance(n_bytes);
         }
         Ok(digests)
@@ -124,7 +128,7 @@ pub fn compare(found: &[Found], stored: &StoredDir, manifest: &Manifest) -> Resu
 }
 
 /// Holds every file of a directory against its sum, and the sums against the directory.
-fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
+pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
     let sums_path = directory.join(sums::FILE_NAME);
     if !directory.is_dir() {
         return Err(Error::input("no such directory; check the path").at(directory.display()));

@@ -2,10 +2,12 @@
 
 mod histogram;
 mod n_of_m;
+mod scores;
 mod selector;
 mod smallest;
 
 pub use histogram::{Histogram, Threshold};
 pub use n_of_m::{n_of_m, n_of_m_row};
+pub use scores::Scores;
 pub use selector::Selector;
 pub use smallest::{smallest, threshold_of};

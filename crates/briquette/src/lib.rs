@@ -5,7 +5,7 @@
 //! ```no_run
 //! use briquette::prelude::*;
 //!
-//! let recipe = Recipe::from_file("configs/minilm-int8.toml".as_ref())?;
+//! let recipe = Recipe::from_file("configs/digits-small.toml".as_ref())?;
 //! let report = briquette::run(&recipe, &RunOptions::default())?;
 //! println!("{} -> {} bytes", report.before.file_bytes, report.after.file_bytes);
 //! # Ok::<(), briquette::Error>(())

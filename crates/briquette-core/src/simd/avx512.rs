@@ -6,6 +6,7 @@ use crate::{Affine, Grid};
 use std::arch::x86_64::*;
 
 const MAGNITUDE: i32 = 0x7fff_ffff;
+const MAGNITUDE_BF16: i16 = 0x7fff;
 
 /// Whether the processor has every extension that this module is compiled for. The answer is cached by the standard
 /// library.
@@ -50,6 +51,7 @@ pub(super) mod safe {
         expand32(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
         keep16(from: &[u8], bits: &[u8], to: &mut [u8]);
         collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize;
+        collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize;
         widen_bf16(halves: &[u16], values: &mut [f32]);
     }
 }
@@ -249,4 +251,35 @@ fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> u
         }
     }
     below + scalar::collect_between(rest, low, high, out)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt")]
+fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
+    // `key << 16 < low` where `key < ceil(low / 2^16)`, and `key << 16 <= high` where `key <= floor(high / 2^16)`.
+    let low_limit = _mm512_set1_epi16(low.div_ceil(1 << 16) as u16 as i16);
+    let high_limit = _mm512_set1_epi16((high >> 16) as i16);
+    let (whole, rest) = halves.as_chunks::<32>();
+    let mut below = 0;
+    for vector in whole {
+        // SAFETY: the array is 64 readable bytes; the load needs no alignment.
+        let vector = unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) };
+        let keys = _mm512_and_si512(vector, _mm512_set1_epi16(MAGNITUDE_BF16));
+        let is_below = _mm512_cmplt_epu16_mask(keys, low_limit);
+        let is_between = _mm512_cmple_epu16_mask(keys, high_limit) & !is_below;
+        below += is_below.count_ones() as usize;
+        if is_between != 0 {
+            let packed = _mm512_maskz_compress_epi16(is_between, keys);
+            let first = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(packed)));
+            let second = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(packed)));
+            out.reserve(32);
+            let len = out.len();
+            // SAFETY: 32 more elements were reserved at `len`; the first `count_ones` are initialised by the stores.
+            unsafe {
+                _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), first);
+                _mm512_storeu_si512(out.as_mut_ptr().add(len + 16).cast(), second);
+                out.set_len(len + is_between.count_ones() as usize);
+            }
+        }
+    }
+    below + scalar::collect_between_bf16(rest, low, high, out)
 }

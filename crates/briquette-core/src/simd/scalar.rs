@@ -117,6 +117,13 @@ pub fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) 
     keys.filter(|&key| key < low).count()
 }
 
+/// See [`collect_between_bf16`](super::collect_between_bf16).
+pub fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
+    let keys = halves.iter().map(|&half| (u32::from(half) << 16) & MAGNITUDE);
+    out.extend(keys.clone().filter(|key| (low..=high).contains(key)));
+    keys.filter(|&key| key < low).count()
+}
+
 /// See [`widen_bf16`](super::widen_bf16).
 #[inline(always)]
 pub fn widen_bf16(halves: &[u16], values: &mut [f32]) {

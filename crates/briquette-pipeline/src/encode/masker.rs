@@ -5,8 +5,8 @@ use crate::piece::Piece;
 use crate::plan::Cut;
 use crate::recipe::Method;
 use crate::survey::PieceStart;
-use briquette_core::{Result, Storage, simd};
-use briquette_prune::select::Selector;
+use briquette_core::{DType, Result, Storage, simd};
+use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Threshold, score, select};
 
 /// How the rows of a piece get their bits.
@@ -34,9 +34,15 @@ impl Masker {
             (Cut::Pool(_), None) => Ok(Self::Threshold(Threshold::default())),
             (Cut::Count(n_drop), None) => {
                 let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());
+                let is_bf16 = task.tensor.info.dtype == DType::BF16 && prune.method == Method::Magnitude;
                 let threshold = selector.threshold(task.tensor.info.n_elements(), n_drop, |each| {
+                    if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
+                        each(Scores::BF16(halves));
+                        return Ok(());
+                    }
                     piece.for_each_block(|block| {
-                        each(scored(prune.method, block.first_row * n_cols, block.values, &mut scratch));
+                        let scores = scored(prune.method, block.first_row * n_cols, block.values, &mut scratch);
+                        each(Scores::F32(scores));
                         Ok(())
                     })
                 })?;

@@ -3,16 +3,21 @@
 use briquette_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
 
 /// Largest recipe that is read.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// Reads and parses a TOML file.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    parse(&read_text(path)?, &path.display().to_string())
+}
+
+/// Reads a TOML file as text.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
     let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
-    let text = String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))?;
-    parse(&text, &path.display().to_string())
+    String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
 }
 
 /// A recipe that is not there is a mistake in the command, not in a checkpoint.
@@ -29,13 +34,38 @@ fn as_config(error: Error) -> Error {
 /// Config, with the line, and the nearest key for an unknown one.
 pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        let line = error.span().map_or(1, |span| line_at(text, span.start));
         Error::config(explain(error.message())).at(format_args!("{name}:{line}"))
     })
 }
 
+/// The line, from 1, that a byte of a text is in.
+fn line_at(text: &str, start: usize) -> usize {
+    1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count()
+}
+
+/// The line of a key, found by the keys and places in lists that lead to it.
+pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let (mut start, mut value) = (0, DeValue::Table(table.into_inner()));
+    for step in steps {
+        (start, value) = match value {
+            DeValue::Table(table) => {
+                let (key, found) = table.into_iter().find(|(key, _)| key.get_ref() == step)?;
+                (key.span().start, found.into_inner())
+            }
+            DeValue::Array(items) => {
+                let item = items.into_iter().nth(step.parse().ok()?)?;
+                (item.span().start, item.into_inner())
+            }
+            _ => return None,
+        };
+    }
+    Some(line_at(text, start))
+}
+
 /// serde's ``unknown field `a`, expected one of `b`, `c` `` with the nearest of them.
-fn explain(message: &str) -> String {
+pub(crate) fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [found, known @ ..] if message.starts_with("unknown field") => {

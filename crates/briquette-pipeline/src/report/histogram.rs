@@ -42,7 +42,7 @@ fn histogram_of(made: &Made, tensor: &TensorPlan) -> Result<WeightHistogram> {
     let before = values_of(made.checkpoint, tensor.index, info.dtype, n)?;
     let written = made.written.tensors().iter().position(|found| found.name == info.name);
     let after = match written {
-        Some(index) => values_of(made.written, index, info.dtype, n)?,
+        Some(index) => values_of(made.written, index, made.written.tensors()[index].dtype, n)?,
         None => Vec::new(),
     };
     let limit = before.iter().fold(0.0_f32, |limit, value| limit.max(value.abs()));

@@ -1,8 +1,124 @@
-//! The report as one self-contained page.
+//! The report as one self-contained page: it makes no request, and it reads without scripts.
+
+mod axis;
+mod bytes;
+mod composition;
+mod errors;
+mod escape;
+mod family;
+mod headline;
+mod histograms;
+mod measured;
+mod rows;
+mod sparsity;
+mod table;
 
 use super::Report;
+use escape::escape;
 
-/// The page.
+const STYLE: &str = include_str!("html/page.css");
+const SORT: &str = include_str!("html/sort.js");
+
+/// The page. The same report gives the same bytes.
 pub fn to_html(report: &Report) -> String {
-    format!("<!doctype html><title>{}</title>", report.model)
+    let sections = [
+        headline::section(report),
+        composition::section(report),
+        measured::section(report),
+        bytes::section(report),
+        errors::section(report),
+        sparsity::section(report),
+        histograms::section(report),
+        table::section(report),
+    ];
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+         script-src 'unsafe-inline'\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n<main>\n{sections}</main>\n\
+         <footer><p>Written by {producer}. The same figures, for programs: <code>report.json</code>. \
+         To check the output again: <code>briquette verify {output}</code></p></footer>\n\
+         <script>\n{SORT}</script>\n</body>\n</html>\n",
+        title = escape(&format!("{}, compressed", headline::name_of(report))),
+        sections = sections.concat(),
+        producer = escape(&report.producer),
+        output = escape(&report.output),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_add_to_the_page() {
+        let evil = "a.<script>alert(1)</script>\"'&.weight";
+        let mut report = sample::of_layers(1);
+        report.tensors.push(sample::tensor(evil.into(), 0));
+        report.histograms[0].name = evil.into();
+        report.model = format!("models/{evil}");
+        report.output = evil.into();
+        report.remarks.push(evil.into());
+        report.stages.push(evil.into());
+        report.seconds.push((evil.into(), 1.0));
+        report.peak_meter = evil.into();
+        let page = to_html(&report);
+        assert!(!page.contains("<script>alert") && page.contains("&lt;script&gt;alert"));
+        assert!(!page.contains("\"'&.weight"), "no quote may end an attribute");
+        assert_eq!(page.matches("<script>").count(), 1, "the page's own");
+    }
+
+    #[test]
+    fn the_page_refers_to_nothing_outside() {
+        let page = to_html(&sample::of_layers(50));
+        for outside in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn every_tensor_is_in_the_table() {
+        let report = sample::of_layers(60);
+        let page = to_html(&report);
+        let table = page.split_once("<tbody id=\"tensors\">").map(|(_, rest)| rest).unwrap();
+        assert_eq!(table.matches("<tr>").count(), report.tensors.len());
+        for tensor in &report.tensors {
+            assert!(
+                table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))),
+                "{}",
+                tensor.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_report_of_nothing_is_a_page_without_nan() {
+        let mut broken = sample::of_layers(1);
+        broken.tensors[0].bits_per_weight = f64::NAN;
+        broken.tensors[0].sparsity = f64::INFINITY;
+        broken.tensors[0].error = Some(crate::report::ErrorReport { sqnr_db: None, cosine: None, relative: f64::NAN });
+        broken.tensors[1].error = Some(crate::report::ErrorReport {
+            sqnr_db: Some(f64::NEG_INFINITY),
+            cosine: None,
+            relative: f64::INFINITY,
+        });
+        broken.histograms[0].limit = f32::INFINITY;
+        broken.histograms[0].after = Vec::new();
+        broken.seconds[0].1 = f64::NAN;
+        for report in [sample::empty(), broken] {
+            let page = to_html(&report);
+            for word in ["NaN", "inf%", ">inf", " inf", "\"inf"] {
+                assert!(!page.contains(word), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_tensors_do_not_make_many_bars() {
+        let page = to_html(&sample::of_layers(100));
+        assert!(page.matches("class=\"row\"").count() < 100);
+    }
 }

@@ -1,7 +1,6 @@
 //! Finding thresholds of tensors that are in memory, one after the other in the same buffers.
 
-use super::{Histogram, Threshold};
-use briquette_core::simd;
+use super::{Histogram, Scores, Threshold};
 
 /// Scores that are looked at to guess where the border lies.
 const N_SAMPLE: usize = 1 << 15;
@@ -9,7 +8,6 @@ const N_SAMPLE: usize = 1 << 15;
 const MIN_SAMPLED: usize = 8 * N_SAMPLE;
 /// How far the guess may be off, in standard deviations of a sample's rank.
 const N_SIGMA: f64 = 5.0;
-const MAGNITUDE: u32 = 0x7fff_ffff;
 
 /// Finds the threshold of one tensor after another.
 #[derive(Debug, Default)]
@@ -17,6 +15,7 @@ pub struct Selector {
     histogram: Option<Histogram>,
     sample: Vec<u32>,
     between: Vec<u32>,
+    widened: Vec<f32>,
 }
 
 impl Selector {
@@ -32,7 +31,7 @@ impl Selector {
         &mut self,
         n: usize,
         n_drop: usize,
-        mut scan: impl FnMut(&mut dyn FnMut(&[f32])) -> Result<(), E>,
+        mut scan: impl FnMut(&mut dyn FnMut(Scores)) -> Result<(), E>,
     ) -> Result<Threshold, E> {
         if n_drop == 0 {
             return Ok(Threshold::default());
@@ -42,11 +41,12 @@ impl Selector {
         {
             return Ok(threshold);
         }
-        let histogram = self.histogram.get_or_insert_with(Histogram::coarse);
+        let Self { histogram, widened, .. } = self;
+        let histogram = histogram.get_or_insert_with(Histogram::coarse);
         histogram.reset(None);
-        scan(&mut |scores| histogram.count(scores))?;
+        scan(&mut |scores| histogram.count(scores.widen(widened)))?;
         let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Threshold::default()) };
-        scan(&mut |scores| histogram.count(scores))?;
+        scan(&mut |scores| histogram.count(scores.widen(widened)))?;
         Ok(histogram.threshold(n_in_bucket))
     }
 
@@ -54,17 +54,17 @@ impl Selector {
         &mut self,
         n: usize,
         n_drop: usize,
-        scan: &mut impl FnMut(&mut dyn FnMut(&[f32])) -> Result<(), E>,
+        scan: &mut impl FnMut(&mut dyn FnMut(Scores)) -> Result<(), E>,
     ) -> Result<Option<Threshold>, E> {
         let Self { sample, between, .. } = self;
         sample.clear();
         // An odd step, so that it does not fall in with the width of the rows.
         let step = (n / N_SAMPLE) | 1;
-        scan(&mut |scores| sample.extend(scores.iter().step_by(step).map(|score| score.to_bits() & MAGNITUDE)))?;
+        scan(&mut |scores| scores.sample(step, sample))?;
         let Some((low, high)) = bracket(sample, n_drop as f64 / n as f64) else { return Ok(None) };
         between.clear();
         let mut below = 0;
-        scan(&mut |scores| below += simd::collect_between(scores, low, high, between))?;
+        scan(&mut |scores| below += scores.collect_between(low, high, between))?;
         if n_drop <= below || n_drop > below + between.len() {
             return Ok(None);
         }
@@ -93,8 +93,8 @@ mod tests {
 
     fn both_ways(scores: &[f32], n_drop: usize) -> (Option<Threshold>, Threshold) {
         let mut selector = Selector::default();
-        let mut scan = |each: &mut dyn FnMut(&[f32])| -> Result<(), Infallible> {
-            scores.chunks(1000).for_each(each);
+        let mut scan = |each: &mut dyn FnMut(Scores)| -> Result<(), Infallible> {
+            scores.chunks(1000).map(Scores::F32).for_each(each);
             Ok(())
         };
         let guessed = selector.by_sample(scores.len(), n_drop, &mut scan).unwrap();
@@ -124,6 +124,25 @@ mod tests {
     }
 
     #[test]
+    fn bfloat16_scores_have_the_threshold_of_their_widened_selves() {
+        let mut scores = vec![0.0; 300_001];
+        score::random(5, 0, &mut scores);
+        let halves: Vec<u16> = scores.iter().map(|score| (score.to_bits() >> 16) as u16 | 0x8000).collect();
+        let widened: Vec<f32> = halves.iter().map(|half| f32::from_bits(u32::from(*half) << 16)).collect();
+        for n_drop in [1, 1000, 120_000, 299_999] {
+            for n in [1000.max(n_drop), 300_001] {
+                let of = |scores: Scores| {
+                    Selector::default().threshold(n, n_drop, |each| -> Result<(), Infallible> {
+                        each(scores);
+                        Ok(())
+                    })
+                };
+                assert_eq!(of(Scores::BF16(&halves[..n])), of(Scores::F32(&widened[..n])), "{n_drop} of {n}");
+            }
+        }
+    }
+
+    #[test]
     fn a_sample_that_misleads_is_found_out() {
         // Every sampled position is large, all others small.
         let step = (300_000 / N_SAMPLE) | 1;
@@ -131,8 +150,8 @@ mod tests {
             (0..300_000).map(|i| if i % 1000 % step == 0 { 2.0 + i as f32 } else { 1.0 / (1.0 + i as f32) }).collect();
         let (guessed, _) = both_ways(&scores, 150_000);
         assert_eq!(guessed, None);
-        let mut scan = |each: &mut dyn FnMut(&[f32])| -> Result<(), Infallible> {
-            scores.chunks(1000).for_each(each);
+        let mut scan = |each: &mut dyn FnMut(Scores)| -> Result<(), Infallible> {
+            scores.chunks(1000).map(Scores::F32).for_each(each);
             Ok(())
         };
         let threshold = Selector::default().threshold(scores.len(), 150_000, &mut scan).unwrap();

@@ -1,6 +1,6 @@
 //! The k smallest scores.
 
-use super::{Selector, Threshold};
+use super::{Scores, Selector, Threshold};
 use briquette_core::{Mask, simd};
 
 /// The threshold that drops exactly the `n_drop` smallest scores, ties to the lower index.
@@ -10,7 +10,7 @@ use briquette_core::{Mask, simd};
 pub fn threshold_of(scores: &[f32], n_drop: usize) -> Threshold {
     assert!(n_drop <= scores.len(), "no more are dropped than there are");
     let found = Selector::default().threshold(scores.len(), n_drop, |each| {
-        each(scores);
+        each(Scores::F32(scores));
         Ok::<(), std::convert::Infallible>(())
     });
     match found {

@@ -54,10 +54,11 @@ pub(crate) enum Command {
     },
     /// Show what would become of each tensor, and the predicted bytes; writes nothing
     #[command(
-        after_help = "Examples:\n  briquette plan models/minilm --quantize int8\n  briquette plan configs/minilm-int8.toml"
+        after_help = "Examples:\n  briquette plan models/minilm --quantize int8\n  briquette plan configs/digits-small.toml\n  \
+        briquette plan configs/digits-sweep.toml"
     )]
     Plan {
-        /// A model, or a recipe
+        /// A model, a recipe, or a jobs file
         model: PathBuf,
         /// What to do with a model
         #[command(flatten)]
@@ -84,8 +85,11 @@ pub(crate) enum Command {
     },
     /// Run a recipe, or every job of a jobs file
     #[command(
-        after_help = "Examples:\n  briquette run configs/digits-small.toml\n  briquette run configs/sweep.toml --resume\n  \
-        briquette run configs/sweep.toml --shard 0/4"
+        after_help = "Examples:\n  briquette run configs/digits-small.toml\n  briquette run configs/digits-sweep.toml\n  \
+        briquette run configs/digits-sweep.toml --resume\n  briquette run configs/digits-sweep.toml --shard 0/4\n\n\
+        A jobs file has [[job]] tables, or a [matrix] that multiplies a [base]; `briquette recipe schema jobs` has \
+        every key. One JSON line for each finished job goes into NAME.journal.jsonl in the directory that holds all \
+        outputs. A job that fails leaves the others alone; the exit code is then 3."
     )]
     Run {
         /// A recipe, or a jobs file

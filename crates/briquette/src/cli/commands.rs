@@ -1,8 +1,9 @@
 //! One function for each command: options to library call to text.
 
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
-use super::{progress, signals, tables, text};
+use super::{batch, progress, signals, tables, text};
 use briquette::formats::{Checkpoint, InputFile, draft, limits};
+use briquette::pipeline::batch::{Document, schema as jobs_schema};
 use briquette::pipeline::recipe::{self, raw};
 use briquette::pipeline::{Stop, diff, inspect, report, verify};
 use briquette::{Error, Plan, Recipe, Report, Result, RunOptions};
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<u8> {
             let recipe = recipe_of(model.as_deref(), output.as_deref(), what)?;
             compress(common, &recipe, *force)
         }
-        Command::Run { recipe, force, .. } => compress(common, &Recipe::from_file(recipe)?, *force),
+        Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
         Command::Verify { output, against } => {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
             show(common, &found, || Ok(verified_text(output, &found)))
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<u8> {
     }
 }
 
-fn options(common: &Common, force: bool) -> Result<RunOptions> {
+pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     let stop = Stop::default();
     signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
     let is_quiet = common.quiet || common.json;
@@ -66,7 +67,7 @@ fn options(common: &Common, force: bool) -> Result<RunOptions> {
 }
 
 /// Prints JSON or text, or nothing.
-fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
+pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
         let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
         text::print(&format!("{json}\n"));
@@ -76,7 +77,7 @@ fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Resu
     Ok(0)
 }
 
-fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<u8> {
+pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<u8> {
     let report = briquette::run(recipe, &options(common, force)?)?;
     show(common, &report, || Ok(report_text(&report)))
 }
@@ -99,8 +100,11 @@ fn verified_text(output: &Path, found: &verify::Verified) -> String {
 
 fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
-    let recipe =
-        if is_recipe { Recipe::from_file(model)? } else { recipe_of(Some(model), Some(Path::new("-")), what)? };
+    let recipe = match is_recipe.then(|| Document::from_file(model)).transpose()? {
+        Some(Document::Jobs(jobs)) => return batch::plan(common, &jobs),
+        Some(Document::Recipe(recipe)) => *recipe,
+        None => recipe_of(Some(model), Some(Path::new("-")), what)?,
+    };
     let checkpoint = Checkpoint::open(&recipe.model)?;
     let plan = Plan::new(&recipe, &checkpoint)?;
     if common.json {
@@ -204,7 +208,8 @@ fn redraw(common: &Common, output: &Path) -> Result<u8> {
 
 fn schema(of: SchemaOf) -> Result<u8> {
     let schema = match of {
-        SchemaOf::Recipe | SchemaOf::Jobs => recipe::schema(),
+        SchemaOf::Recipe => recipe::schema(),
+        SchemaOf::Jobs => jobs_schema(),
         SchemaOf::Report => report::schema(),
     };
     let json = serde_json::to_string_pretty(&schema).map_err(|error| Error::bug(format!("the schema: {error}")))?;

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod args;
+mod batch;
 mod commands;
 mod progress;
 mod signals;

@@ -1,0 +1,139 @@
+//! The names a pickle may use, and what each describes.
+
+use super::{Node, Pickle, Refusal, Storage, Value, View, damaged};
+use briquette_core::DType;
+
+/// A name that may stand in a pickle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// `collections.OrderedDict`.
+    Dict,
+    /// `torch._utils._rebuild_tensor` and `_rebuild_tensor_v2`: the storage has the type.
+    Tensor,
+    /// `torch._utils._rebuild_tensor_v3`: the type is an argument.
+    TypedTensor,
+    /// `torch._utils._rebuild_parameter`: a tensor that trains.
+    Parameter,
+    /// `torch.FloatStorage` and its like; none for plain bytes.
+    Storage(Option<DType>),
+    /// `torch.float32` and its like.
+    Type(DType),
+    /// `torch.Size`: a tuple.
+    Size,
+    /// `torch.device`: of no matter here.
+    Device,
+}
+
+const STORAGES: [(&str, DType); 10] = [
+    ("DoubleStorage", DType::F64),
+    ("FloatStorage", DType::F32),
+    ("HalfStorage", DType::F16),
+    ("BFloat16Storage", DType::BF16),
+    ("LongStorage", DType::I64),
+    ("IntStorage", DType::I32),
+    ("ShortStorage", DType::I16),
+    ("CharStorage", DType::I8),
+    ("ByteStorage", DType::U8),
+    ("BoolStorage", DType::Bool),
+];
+const TYPES: [(&str, DType); 15] = [
+    ("float64", DType::F64),
+    ("float32", DType::F32),
+    ("float16", DType::F16),
+    ("bfloat16", DType::BF16),
+    ("float8_e4m3fn", DType::F8E4M3),
+    ("float8_e5m2", DType::F8E5M2),
+    ("int64", DType::I64),
+    ("int32", DType::I32),
+    ("int16", DType::I16),
+    ("int8", DType::I8),
+    ("uint64", DType::U64),
+    ("uint32", DType::U32),
+    ("uint16", DType::U16),
+    ("uint8", DType::U8),
+    ("bool", DType::Bool),
+];
+
+impl Name {
+    /// The name, where it is one of those above.
+    pub(super) fn of(module: &str, name: &str) -> Result<Self, Refusal> {
+        let find = |list: &[(&str, DType)]| list.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype);
+        let known = match (module, name) {
+            ("collections", "OrderedDict") => Some(Self::Dict),
+            ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Some(Self::Tensor),
+            ("torch._utils", "_rebuild_tensor_v3") => Some(Self::TypedTensor),
+            ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Some(Self::Parameter),
+            ("torch" | "torch.storage", "UntypedStorage") => Some(Self::Storage(None)),
+            ("torch", "Size") => Some(Self::Size),
+            ("torch", "device") => Some(Self::Device),
+            ("torch", _) => find(&STORAGES).map(|dtype| Self::Storage(Some(dtype))).or(find(&TYPES).map(Self::Type)),
+            _ => None,
+        };
+        known.ok_or_else(|| {
+            format!(
+                "its pickle names {module}.{name}, expected tensors in dictionaries; nothing of it was run, save \
+                 model.state_dict() alone with torch.save if you trust the file"
+            )
+        })
+    }
+}
+
+/// The storage that a persistent id stands for: `("storage", type, key, device, elements)`.
+pub(super) fn storage(pickle: &Pickle, id: &Value) -> Option<Storage> {
+    let Some(Node::List(fields)) = pickle.node(id) else { return None };
+    let [Value::Text(tag), Value::Name(Name::Storage(dtype)), Value::Text(key), _, Value::Int(n)] = fields.as_slice()
+    else {
+        return None;
+    };
+    let n_elements = u64::try_from(*n).ok().filter(|_| &**tag == "storage")?;
+    Some(Storage { key: key.clone(), dtype: *dtype, n_elements })
+}
+
+/// What a call of `name` stands for: a value that is there already, or a new node.
+pub(super) fn describe(pickle: &Pickle, name: Name, arguments: &Value) -> Result<Result<Value, Node>, Refusal> {
+    let Some(Node::List(arguments)) = pickle.node(arguments) else { return Err(damaged()) };
+    match (name, arguments.as_slice()) {
+        (Name::Dict, []) => Ok(Err(Node::Dict(Vec::new()))),
+        (Name::Dict, [items]) => dict_of(pickle, items).map(Err).ok_or_else(damaged),
+        (Name::Tensor, [storage, view @ ..]) => view_of(pickle, storage, view, None).map(Err),
+        (Name::TypedTensor, [storage, view @ ..]) => match view.get(5) {
+            Some(Value::Name(Name::Type(dtype))) => view_of(pickle, storage, view, Some(*dtype)).map(Err),
+            _ => Err(damaged()),
+        },
+        (Name::Parameter | Name::Size, [value, ..]) => Ok(Ok(value.clone())),
+        (Name::Device, _) => Ok(Ok(Value::Other)),
+        _ => Err(damaged()),
+    }
+}
+
+/// An OrderedDict made from a list of pairs.
+fn dict_of(pickle: &Pickle, items: &Value) -> Option<Node> {
+    let Some(Node::List(items)) = pickle.node(items) else { return None };
+    let pair = |item| match pickle.node(item) {
+        Some(Node::List(pair)) => <&[Value; 2]>::try_from(pair.as_slice()).ok().map(|[a, b]| (a.clone(), b.clone())),
+        _ => None,
+    };
+    items.iter().map(pair).collect::<Option<Vec<_>>>().map(Node::Dict)
+}
+
+fn view_of(pickle: &Pickle, storage: &Value, view: &[Value], dtype: Option<DType>) -> Result<Node, Refusal> {
+    let (Some(Node::Storage(storage)), [Value::Int(offset), shape, strides, ..]) = (pickle.node(storage), view) else {
+        return Err(damaged());
+    };
+    let dtype = dtype.or(storage.dtype).ok_or_else(damaged)?;
+    let offset = u64::try_from(*offset).map_err(|_| damaged())?;
+    let (shape, strides) = extents(pickle, shape).zip(extents(pickle, strides)).ok_or_else(damaged)?;
+    if shape.len() != strides.len() {
+        return Err(damaged());
+    }
+    Ok(Node::Tensor(View { storage: storage.clone(), dtype, offset, shape, strides }))
+}
+
+fn extents(pickle: &Pickle, value: &Value) -> Option<Vec<usize>> {
+    let Some(Node::List(items)) = pickle.node(value) else { return None };
+    let extent = |item: &Value| match item {
+        Value::Int(n) => usize::try_from(*n).ok(),
+        _ => None,
+    };
+    items.iter().map(extent).collect()
+}

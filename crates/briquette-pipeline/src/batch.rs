@@ -1,0 +1,35 @@
+//! Batches: many jobs from one file, one after another, with a journal that a later run can go on from.
+//!
+//! A jobs file is `[[job]]` tables, a `[matrix]` that multiplies a `[base]`, or both. A job that fails leaves the
+//! others alone. One machine runs all jobs, or each of n machines every n-th ([`Shard`]).
+//!
+//! ```no_run
+//! use briquette_pipeline::RunOptions;
+//! use briquette_pipeline::batch::{self, BatchOptions, Jobs};
+//!
+//! let jobs = Jobs::from_file("configs/digits-sweep.toml".as_ref())?;
+//! let how = BatchOptions { resume: true, ..BatchOptions::default() };
+//! let report = batch::run(&jobs, &how, &RunOptions::default(), &mut |result| println!("{}", result.job))?;
+//! assert_eq!(report.n_failed, 0);
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+//!
+//! Non-goals: running jobs at the same time on one machine (each uses every core), and starting machines.
+
+mod distinct;
+mod identity;
+mod jobs;
+mod journal;
+mod matrix;
+mod outcome;
+mod overrides;
+mod plan;
+pub mod raw;
+mod run;
+mod shard;
+
+pub use jobs::{Document, Job, Jobs, schema};
+pub use outcome::{BatchReport, BatchStatus, JobResult, JobStatus};
+pub use plan::{JobPlan, plan};
+pub use run::{BatchOptions, run};
+pub use shard::Shard;

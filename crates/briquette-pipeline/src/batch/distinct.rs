@@ -1,0 +1,100 @@
+//! No two jobs write to one place or have one name.
+
+use super::Job;
+use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+/// Refuses jobs that share a name or an output, or write inside another's output. Returns the deepest directory that
+/// holds every output.
+///
+/// # Errors
+/// Config, naming both jobs; Io where there is no current directory.
+pub(super) fn check(jobs: &[Job]) -> Result<PathBuf> {
+    let mut outputs: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    for job in jobs {
+        let output = resolve(&job.recipe.output)?;
+        if let Some(other) = outputs.insert(output.clone(), &job.name) {
+            let message = format!(
+                "jobs {other:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
+                job.name,
+                output.display()
+            );
+            return Err(Error::config(message));
+        }
+    }
+    for (output, job) in &outputs {
+        if let Some(outer) = output.ancestors().skip(1).find_map(|above| outputs.get(above)) {
+            let message = format!("the output of job {job:?} lies inside that of job {outer:?}; put it beside");
+            return Err(Error::config(message).at(output.display()));
+        }
+    }
+    check_names(jobs)?;
+    Ok(common_directory(outputs.keys()))
+}
+
+fn check_names(jobs: &[Job]) -> Result<()> {
+    let mut named: BTreeMap<&str, &Job> = BTreeMap::new();
+    for job in jobs {
+        if let Some(other) = named.insert(&job.name, job) {
+            let message = format!(
+                "the jobs that write {} and {} are both called {:?}; give one another name",
+                other.recipe.output.display(),
+                job.recipe.output.display(),
+                job.name
+            );
+            return Err(Error::config(message));
+        }
+    }
+    Ok(())
+}
+
+/// The deepest directory that all of these lie in.
+fn common_directory<'a>(mut outputs: impl Iterator<Item = &'a PathBuf>) -> PathBuf {
+    let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
+    let first = outputs.next().map(|path| parent(path)).unwrap_or_default();
+    outputs.fold(first, |common, output| {
+        let inner = parent(output);
+        common.ancestors().find(|above| inner.starts_with(above)).map(Path::to_path_buf).unwrap_or_default()
+    })
+}
+
+/// One spelling of a path that need not exist: links resolved as far as it does, `..` taken away beyond.
+pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
+    let there = absolute.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+    let Some((above, mut resolved)) = there else { return Ok(absolute) };
+    for component in absolute.strip_prefix(above).unwrap_or(&absolute).components() {
+        match component {
+            Component::ParentDir => _ = resolved.pop(),
+            Component::Normal(name) => resolved.push(name),
+            _ => {}
+        }
+    }
+    Ok(resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_spellings_of_one_place_are_one_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        std::fs::create_dir(root.join("out")).unwrap();
+        std::os::unix::fs::symlink(root.join("out"), root.join("link")).unwrap();
+        for path in ["out/a", "out/./a", "out/b/../a", "link/a", "link/../out/a"] {
+            assert_eq!(resolve(&root.join(path)).unwrap(), root.join("out/a"), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_common_directory_holds_every_output() {
+        let common = |paths: &[&str]| common_directory(paths.iter().map(PathBuf::from).collect::<Vec<_>>().iter());
+        assert_eq!(common(&["/o/a"]), Path::new("/o"));
+        assert_eq!(common(&["/o/a", "/o/b"]), Path::new("/o"));
+        assert_eq!(common(&["/o/s/a", "/o/t/b", "/o/s/c"]), Path::new("/o"));
+        assert_eq!(common(&["/o/a", "/oo/a"]), Path::new("/"));
+    }
+}

@@ -1,0 +1,301 @@
+//! From a file to sound jobs: every recipe is whole, and no two write to one place, before anything runs.
+
+use super::matrix::{self, Point};
+use super::raw::{RawJob, RawJobs};
+use super::{distinct, overrides};
+use crate::pattern::nearest;
+use crate::recipe::raw::RawRecipe;
+use crate::recipe::{Recipe, directory_of, read_raw, text};
+use briquette_core::{Error, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Keys that only a jobs file has.
+const JOBS_KEYS: [&str; 3] = ["job", "base", "matrix"];
+/// Keys that only a recipe has.
+const RECIPE_KEYS: [&str; 3] = ["model", "output", "stage"];
+
+/// One thing to do, sound and with nothing left to fill in.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// What it is called.
+    pub name: String,
+    /// What to do.
+    pub recipe: Recipe,
+}
+
+/// The jobs of a file, in order, with names and outputs of their own.
+#[derive(Debug, Clone)]
+pub struct Jobs {
+    /// The file.
+    pub path: PathBuf,
+    /// The jobs.
+    pub jobs: Vec<Job>,
+    /// The deepest directory that holds every output; the journal is here.
+    pub directory: PathBuf,
+}
+
+/// What `run` and `plan` take: told apart by the keys at the top.
+#[derive(Debug, Clone)]
+pub enum Document {
+    /// One recipe.
+    Recipe(Box<Recipe>),
+    /// A jobs file.
+    Jobs(Jobs),
+}
+
+impl Document {
+    /// Reads a recipe or a jobs file.
+    ///
+    /// # Errors
+    /// Config, with the line and what to write instead; Io where it cannot be read.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let text = text::read_text(path)?;
+        if is_jobs(&text) {
+            return Jobs::from_text(path, &text).map(Self::Jobs);
+        }
+        let raw = text::parse(&text, &path.display().to_string())?;
+        Recipe::from_raw(raw, &directory_of(path)).map(|recipe| Self::Recipe(Box::new(recipe)))
+    }
+}
+
+/// Whether the keys at the top are those of a jobs file, or, where none is known, most like those.
+fn is_jobs(text: &str) -> bool {
+    let Ok(table) = toml::from_str::<toml::Table>(text) else { return false };
+    let has = |known: &[&str]| known.iter().any(|key| table.contains_key(*key));
+    let is_like_jobs = |key: &String| {
+        let known = JOBS_KEYS.into_iter().chain(RECIPE_KEYS);
+        nearest(key, known).is_some_and(|key| JOBS_KEYS.contains(&key))
+    };
+    has(&JOBS_KEYS) || !has(&RECIPE_KEYS) && table.keys().any(is_like_jobs)
+}
+
+/// The JSON Schema of a jobs file.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(RawJobs).to_value()
+}
+
+impl Jobs {
+    /// Reads a jobs file; its paths are relative to it.
+    ///
+    /// # Errors
+    /// Config, with the line and what to write instead; Io where it cannot be read.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Self::from_text(path, &text::read_text(path)?)
+    }
+
+    fn from_text(path: &Path, text: &str) -> Result<Self> {
+        let file = JobsFile { path, text, directory: directory_of(path) };
+        let raw: RawJobs = text::parse(text, &path.display().to_string())?;
+        let jobs = file.expand(&raw)?;
+        let directory = distinct::check(&jobs).map_err(|error| error.at(path.display()))?;
+        Ok(Self { path: path.to_path_buf(), jobs, directory })
+    }
+}
+
+/// A jobs file while it is read: what errors and paths refer to.
+struct JobsFile<'a> {
+    path: &'a Path,
+    text: &'a str,
+    directory: PathBuf,
+}
+
+impl JobsFile<'_> {
+    fn expand(&self, raw: &RawJobs) -> Result<Vec<Job>> {
+        let written = raw.job.iter().enumerate().map(|(index, job)| {
+            let place = ["job", &index.to_string()];
+            let job = self.job(job, &place, &Point::new());
+            job.map_err(|error| self.locate(error.at(format_args!("job {}", index + 1)), &place))
+        });
+        let mut jobs = written.collect::<Result<Vec<_>>>()?;
+        match (&raw.base, raw.matrix.is_empty()) {
+            (None, true) => {}
+            (Some(base), false) => jobs.extend(self.multiply(base, raw)?),
+            (Some(_), true) => return Err(self.lacks("base", "there is no [matrix] that multiplies it; add one")),
+            (None, false) => return Err(self.lacks("matrix", "there is no [base] to multiply; add one")),
+        }
+        if jobs.is_empty() {
+            return Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(self.path.display()));
+        }
+        Ok(jobs)
+    }
+
+    fn multiply(&self, base: &RawJob, raw: &RawJobs) -> Result<Vec<Job>> {
+        let points = matrix::points(&raw.matrix).map_err(|error| self.locate(error.at("matrix"), &["matrix"]))?;
+        let job = |point: &Point| {
+            let values: Vec<String> = point.iter().map(|(axis, value)| format!("{axis} = {value}")).collect();
+            let job = self.job(base, &["base"], point);
+            job.map_err(|error| self.locate(error.at(format_args!("base with {}", values.join(", "))), &["base"]))
+        };
+        points.iter().map(job).collect()
+    }
+
+    fn lacks(&self, key: &str, what: &str) -> Error {
+        self.locate(Error::config(what).at(key), &[key])
+    }
+
+    /// Puts the file and the line in front, unless they are there already.
+    fn locate(&self, error: Error, place: &[&str]) -> Error {
+        match text::line_of(self.text, place) {
+            Some(line) => error.at(format_args!("{}:{line}", self.path.display())),
+            None => error.at(self.path.display()),
+        }
+    }
+
+    /// One job: its recipe, then `set`, then the values of its point of the matrix.
+    fn job(&self, raw: &RawJob, place: &[&str], point: &Point) -> Result<Job> {
+        let mut recipe = self.recipe_of(raw)?;
+        for (path, value) in overrides::flatten(&raw.set).iter().chain(point) {
+            recipe = overrides::apply(&recipe, path, self.rebase(path, value))
+                .map_err(|error| error.at(format_args!("set (line {})", self.line_of_override(place, path))))?;
+        }
+        let mut name = raw.name.clone();
+        if !point.is_empty() {
+            fill_in(&mut recipe, &mut name, point)?;
+        }
+        let recipe = Recipe::from_raw(recipe, Path::new(""))?;
+        let last = recipe.output.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.or(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))?;
+        Ok(Job { name, recipe })
+    }
+
+    fn line_of_override(&self, place: &[&str], path: &str) -> String {
+        let bare: Vec<&str> = path.split('.').collect();
+        let tables = [[place, &["set"]].concat(), vec!["matrix"]];
+        let lines = tables.iter().flat_map(|table| {
+            [[table.as_slice(), &[path]].concat(), [table.as_slice(), &bare].concat()]
+                .map(|steps| text::line_of(self.text, &steps))
+        });
+        lines.flatten().next().map_or("?".into(), |line| line.to_string())
+    }
+
+    /// The recipe that a job names or spells out, with its paths made relative to where this program runs.
+    fn recipe_of(&self, raw: &RawJob) -> Result<RawRecipe> {
+        let is_inline = raw.model.is_some() || raw.output.is_some() || raw.stage.is_some();
+        let (mut recipe, directory) = match &raw.recipe {
+            Some(_) if is_inline => {
+                let message = "comes with model, output or stage; change a recipe with set, or spell out all of it";
+                return Err(Error::config(message).at("recipe"));
+            }
+            Some(path) => {
+                let path = self.directory.join(path);
+                (read_raw(&path)?, directory_of(&path))
+            }
+            None => (inline(raw), self.directory.clone()),
+        };
+        for path in [&mut recipe.model.path, &mut recipe.output.path].into_iter().flatten() {
+            *path = directory.join(&*path);
+        }
+        Ok(recipe)
+    }
+
+    /// Paths that this file sets are relative to it.
+    fn rebase(&self, path: &str, value: &Value) -> Value {
+        match value {
+            Value::String(text) if ["model.path", "output.path"].contains(&path) => {
+                self.directory.join(text).to_string_lossy().into_owned().into()
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+fn inline(raw: &RawJob) -> RawRecipe {
+    RawRecipe {
+        model: raw.model.clone().unwrap_or_default(),
+        output: raw.output.clone().unwrap_or_default(),
+        stage: raw.stage.clone().unwrap_or_default(),
+    }
+}
+
+/// Puts the values of a point into the places that output and name keep for them.
+fn fill_in(recipe: &mut RawRecipe, name: &mut Option<String>, point: &Point) -> Result<()> {
+    if let Some(path) = &mut recipe.output.path {
+        *path = matrix::fill(&path.to_string_lossy(), point).map_err(|error| error.at("output.path"))?.into();
+    }
+    if let Some(name) = name {
+        *name = matrix::fill(name, point).map_err(|error| error.at("name"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INLINE: &str =
+        "[job.model]\npath = \"m\"\n[job.output]\npath = \"out/a\"\n[[job.stage]]\nkind = \"prune\"\nsparsity = 0.5\n";
+    const BASE: &str = "[base.model]\npath = \"m\"\n[base.output]\npath = \"out/p{stage.0.sparsity}\"\n[[base.stage]]\nkind = \"prune\"\n";
+
+    fn parse(text: &str) -> Result<Jobs> {
+        Jobs::from_text(Path::new("dir/jobs.toml"), text)
+    }
+
+    #[test]
+    fn jobs_are_told_from_recipes_by_their_keys() {
+        for (text, expected) in [
+            ("[[job]]", true),
+            ("[[jobs]]", true),
+            ("[matrxi]", true),
+            ("[base]\n[model]", true),
+            ("[model]", false),
+            ("[modle]", false),
+            ("[[stage]]\n[[jobs]]", false),
+            ("", false),
+            ("[[", false),
+        ] {
+            assert_eq!(is_jobs(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_inline_job_is_relative_to_its_file_and_named_by_its_output() {
+        let jobs = parse(&format!("[[job]]\n{INLINE}")).unwrap();
+        let job = &jobs.jobs[0];
+        assert_eq!((job.name.as_str(), job.recipe.model.to_str()), ("a", Some("dir/m")));
+        assert_eq!(job.recipe.output, Path::new("dir/out/a"));
+        assert!(jobs.directory.ends_with("dir/out"), "{}", jobs.directory.display());
+    }
+
+    #[test]
+    fn a_matrix_makes_a_job_of_every_combination_after_the_written_ones() {
+        let text = format!(
+            "[[job]]\n{INLINE}{BASE}[matrix]\nstage.0.sparsity = [0.2, 0.4]\n\"stage.0.scope\" = [\"layer\"]\n"
+        );
+        let names: Vec<String> = parse(&text).unwrap().jobs.into_iter().map(|job| job.name).collect();
+        assert_eq!(names, ["a", "p0.2", "p0.4"]);
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_with_the_place_and_what_to_write() {
+        let job = |set: &str| format!("[[job]]\nset = {{ {set} }}\n{INLINE}");
+        let matrix = |text: &str| format!("{BASE}[matrix]\n{text}\n");
+        let cases = [
+            (job("\"stage.0.spasity\" = 0.1"), "jobs.toml:1: job 1: set (line 2): stage.0.spasity: unknown key"),
+            (job("stage.0.spasity = 0.1"), "did you mean \"sparsity\"?"),
+            (job("\"stage.1.sparsity\" = 0.1"), "expected the place in a list of 1"),
+            (job("\"stage.0.sparsity\" = 1.5"), "job 1: stage 1 (prune): sparsity: found 1.5"),
+            ("[[job]]\nrecpie = \"a\"".into(), "jobs.toml:2: unknown key \"recpie\""),
+            ("[[jobs]]".into(), "did you mean \"job\"?"),
+            ("job = []".into(), "nothing to do"),
+            ("[[job]]".into(), "jobs.toml:1: job 1: model.path: missing"),
+            (format!("[[job]]\nrecipe = \"r.toml\"\n{INLINE}"), "change a recipe with set"),
+            ("[[job]]\nrecipe = \"absent.toml\"".into(), "dir/absent.toml: no such file"),
+            (format!("[[job]]\n{INLINE}[[job]]\n{INLINE}"), "write to one place"),
+            (format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"), "lies inside"),
+            (format!("[[job]]\n{INLINE}[[job]]\nset.output.path = \"b/a\"\n{INLINE}"), "are both called \"a\""),
+            (BASE.into(), "jobs.toml:1: base: there is no [matrix]"),
+            ("[matrix]\na = [1]".into(), "jobs.toml:1: matrix: there is no [base]"),
+            (matrix("\"stage.0.spasity\" = [0.1]"), "set (line 8): stage.0.spasity: unknown key"),
+            (matrix("\"stage.0.seed\" = [1, 2]"), "output.path: found {stage.0.sparsity}, expected an axis"),
+            (matrix("\"stage.0.sparsity\" = 0.1"), "expected a list of values"),
+            (matrix("\"stage.0.sparsity\" = [0.1, 0.1]"), "write to one place"),
+        ];
+        for (text, expected) in cases {
+            let error = parse(&text).unwrap_err();
+            let found = error.to_string();
+            assert!(found.contains(expected) && !found.contains('\n'), "{text}: {found:?} lacks {expected:?}");
+            assert_eq!(error.exit_code(), 2, "{found}");
+        }
+    }
+}

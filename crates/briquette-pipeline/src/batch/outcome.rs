@@ -1,0 +1,86 @@
+//! What became of each job, and of the batch.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What became of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobStatus {
+    /// Its output is there.
+    Done,
+    /// Its output was there already, whole and from the same input and recipe.
+    Skipped,
+    /// It has an error.
+    Failed,
+}
+
+/// One line of a batch's table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobResult {
+    /// The job's name.
+    pub job: String,
+    /// What became of it.
+    pub status: JobStatus,
+    /// The directory it writes.
+    pub output: PathBuf,
+    /// Bytes of the weight files before.
+    pub before_bytes: Option<u64>,
+    /// Bytes of the weight files after.
+    pub after_bytes: Option<u64>,
+    /// Before over after.
+    pub ratio: Option<f64>,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Why a resumed batch did it again.
+    pub redone: Option<String>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// The exit code that this error would have had by itself.
+    pub exit_code: Option<u8>,
+}
+
+/// A batch, all jobs of this shard.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BatchReport {
+    /// The jobs file.
+    pub jobs_file: PathBuf,
+    /// The journal.
+    pub journal: PathBuf,
+    /// Which shard this was, where there are several.
+    pub shard: Option<String>,
+    /// Jobs that were done now.
+    pub n_done: usize,
+    /// Jobs that were done before.
+    pub n_skipped: usize,
+    /// Jobs that failed.
+    pub n_failed: usize,
+    /// Every job, in order.
+    pub jobs: Vec<JobResult>,
+}
+
+/// Whether all jobs of a batch are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchStatus {
+    /// They are.
+    Complete,
+    /// Some or all failed.
+    Partly,
+}
+
+impl BatchReport {
+    /// Whether all jobs are done.
+    pub fn status(&self) -> BatchStatus {
+        if self.n_failed == 0 { BatchStatus::Complete } else { BatchStatus::Partly }
+    }
+}
+
+impl BatchStatus {
+    /// The exit code of the binary.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Complete => 0,
+            Self::Partly => 3,
+        }
+    }
+}

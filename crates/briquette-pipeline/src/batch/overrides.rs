@@ -1,0 +1,98 @@
+//! Values put into a recipe by dotted path: `stage.0.sparsity`.
+
+use crate::recipe::raw::RawRecipe;
+use crate::recipe::text::explain;
+use briquette_core::{Error, Result};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Dotted paths and values, in the order of the paths: `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` are the same.
+pub(super) fn flatten(table: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    table.iter().for_each(|(key, value)| collect(key, value, &mut found));
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    found
+}
+
+fn collect(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(table) => table.iter().for_each(|(key, value)| collect(&format!("{path}.{key}"), value, found)),
+        _ => found.push((path.to_string(), value.clone())),
+    }
+}
+
+/// The recipe with one value changed.
+///
+/// # Errors
+/// Config, where a recipe has no such key or not such a value.
+pub(super) fn apply(recipe: &RawRecipe, path: &str, value: Value) -> Result<RawRecipe> {
+    let tree = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()));
+    let changed = tree.and_then(|mut tree| {
+        put(&mut tree, path, value)?;
+        serde_json::from_value(tree).map_err(|error| Error::config(explain(&error.to_string())))
+    });
+    changed.map_err(|error| error.at(path))
+}
+
+fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
+    let mut place = tree;
+    for step in path.split('.') {
+        place = match place {
+            Value::Object(table) => table.entry(step).or_insert_with(|| Value::Object(Map::new())),
+            Value::Array(items) => {
+                let n = items.len();
+                let item = step.parse::<usize>().ok().and_then(|index| items.get_mut(index));
+                item.ok_or_else(|| {
+                    Error::config(format!("found {step:?}, expected the place in a list of {n}, from 0"))
+                })?
+            }
+            other => return Err(Error::config(format!("{other} has no key {step:?}; shorten the path"))),
+        };
+    }
+    *place = value;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::raw::RawStage;
+    use serde_json::json;
+
+    fn recipe() -> RawRecipe {
+        let stage = |kind: &str| RawStage { kind: kind.into(), ..Default::default() };
+        RawRecipe { stage: vec![stage("prune"), stage("quantize")], ..Default::default() }
+    }
+
+    #[test]
+    fn a_value_lands_where_its_path_says() {
+        let changed = apply(&recipe(), "stage.0.sparsity", json!(0.5)).unwrap();
+        assert_eq!((changed.stage[0].sparsity, changed.stage[1].sparsity), (Some(0.5), None));
+        let changed = apply(&recipe(), "output.path", json!("o")).unwrap();
+        assert_eq!(changed.output.path.unwrap().to_str(), Some("o"));
+    }
+
+    #[test]
+    fn a_path_that_leads_nowhere_says_where_it_ends() {
+        let cases = [
+            ("stage.0.spasity", "did you mean \"sparsity\"?"),
+            ("stge.0.sparsity", "did you mean \"stage\"?"),
+            ("stage.2.sparsity", "expected the place in a list of 2"),
+            ("stage.first", "expected the place in a list of 2"),
+            ("stage.0.kind.x", "has no key \"x\""),
+            ("stage.0.sparsity", "invalid type"),
+            ("model", "invalid type"),
+        ];
+        for (path, expected) in cases {
+            let error = apply(&recipe(), path, json!("much")).unwrap_err().to_string();
+            assert!(error.starts_with(path) && error.contains(expected), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn quoted_and_bare_keys_are_the_same() {
+        let bare = BTreeMap::from([("stage".to_string(), json!({"0": {"seed": 1}, "1": {"bits": 4}}))]);
+        let quoted = BTreeMap::from([("stage.0.seed".to_string(), json!(1)), ("stage.1.bits".into(), json!(4))]);
+        assert_eq!(flatten(&bare), flatten(&quoted));
+    }
+}

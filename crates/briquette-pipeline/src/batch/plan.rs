@@ -1,0 +1,78 @@
+//! What each job would come to, from headers alone.
+
+use super::{Job, Jobs, distinct};
+use crate::plan::Plan;
+use briquette_core::{Error, Result};
+use briquette_formats::Checkpoint;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What a job would come to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobPlan {
+    /// Its name.
+    pub job: String,
+    /// The directory it would write.
+    pub output: PathBuf,
+    /// Bytes of the weight files now.
+    pub before_bytes: Option<u64>,
+    /// Bytes of the weight files it would write.
+    pub predicted_bytes: Option<u64>,
+    /// Whether it would write exactly that, or at most that.
+    pub is_exact: bool,
+    /// What would go wrong.
+    pub error: Option<String>,
+    /// The job whose output it reads, where that is not there yet.
+    pub waits_for: Option<String>,
+}
+
+/// Plans every job; nothing is written.
+///
+/// # Errors
+/// Bug, where a bound cannot be computed; what is wrong with a job is in its plan.
+pub fn plan(jobs: &Jobs) -> Result<Vec<JobPlan>> {
+    jobs.jobs.iter().enumerate().map(|(index, job)| plan_one(job, &jobs.jobs[..index])).collect()
+}
+
+fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
+    let mut plan = JobPlan {
+        job: job.name.clone(),
+        output: job.recipe.output.clone(),
+        before_bytes: None,
+        predicted_bytes: None,
+        is_exact: false,
+        error: None,
+        waits_for: waits_for(job, earlier)?.map(|maker| maker.name.clone()),
+    };
+    if plan.waits_for.is_some() {
+        return Ok(plan);
+    }
+    match look(job) {
+        Ok((before_bytes, prediction)) => {
+            plan.before_bytes = Some(before_bytes);
+            (plan.predicted_bytes, plan.is_exact) = (Some(prediction.n_bytes), prediction.is_exact);
+        }
+        Err(error) => plan.error = Some(error.to_string()),
+    }
+    Ok(plan)
+}
+
+/// Opens the model and plans: what headers and recipe show to be wrong shows here.
+pub(super) fn look(job: &Job) -> Result<(u64, crate::plan::Prediction), Error> {
+    let checkpoint = Checkpoint::open(&job.recipe.model)?;
+    Ok((checkpoint.weight_bytes(), Plan::new(&job.recipe, &checkpoint)?.predict()?))
+}
+
+/// The earlier job that makes the model this job reads, while it is not there.
+pub(super) fn waits_for<'a>(job: &Job, earlier: &'a [Job]) -> Result<Option<&'a Job>> {
+    if job.recipe.model.exists() {
+        return Ok(None);
+    }
+    let model = distinct::resolve(&job.recipe.model)?;
+    for maker in earlier {
+        if model.starts_with(distinct::resolve(&maker.recipe.output)?) {
+            return Ok(Some(maker));
+        }
+    }
+    Ok(None)
+}

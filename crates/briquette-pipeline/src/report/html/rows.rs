@@ -1,0 +1,55 @@
+//! A figure made of rows: a name, a drawing on a common scale, a value. The words are text, so that they neither
+//! shrink on a phone nor hide from a screen reader.
+
+/// A row. All but `marks` is HTML.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// What it is about.
+    pub(super) label: String,
+    /// Fine print beside the label.
+    pub(super) note: String,
+    /// What is drawn, as SVG.
+    pub(super) marks: String,
+    /// The value in words.
+    pub(super) value: String,
+}
+
+/// A figure of rows.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Name of the figure in the page.
+    pub(super) id: &'static str,
+    /// What it shows.
+    pub(super) title: &'static str,
+    /// What to see in it, and how to read it: HTML.
+    pub(super) lead: String,
+    /// The scale's words; see [`super::axis::Axis::labels`].
+    pub(super) axis: String,
+    /// From top to bottom.
+    pub(super) rows: Vec<Row>,
+    /// Fine print below.
+    pub(super) foot: String,
+}
+
+impl Rows {
+    /// The figure.
+    pub(super) fn to_html(&self) -> String {
+        let Self { id, title, lead, axis, foot, .. } = self;
+        let rows: String = self.rows.iter().map(row).collect();
+        let foot = if foot.is_empty() { String::new() } else { format!("<p class=\"fine\">{foot}</p>\n") };
+        format!(
+            "<section aria-labelledby=\"{id}\">\n<figure>\n<figcaption><h2 id=\"{id}\">{title}</h2>\n<p>{lead}</p></figcaption>\n\
+             <div class=\"scale\"><span></span>{axis}<span></span></div>\n<ul class=\"rows\">\n{rows}</ul>\n{foot}</figure>\n</section>\n"
+        )
+    }
+}
+
+fn row(row: &Row) -> String {
+    let Row { label, note, marks, value } = row;
+    let note = if note.is_empty() { String::new() } else { format!(" <small>{note}</small>") };
+    format!(
+        "<li class=\"row\"><span class=\"label\">{label}{note}</span>\
+         <svg class=\"plot\" height=\"20\" aria-hidden=\"true\">{marks}</svg>\
+         <span class=\"value\">{value}</span></li>\n"
+    )
+}

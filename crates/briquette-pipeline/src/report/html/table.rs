@@ -1,0 +1,81 @@
+//! All tensors.
+
+use super::escape::{escape, name};
+use crate::report::{Report, TensorReport, numbers, shape_text};
+use std::fmt::Write;
+
+const HEADINGS: [(&str, bool); 12] = [
+    ("Tensor", false),
+    ("Role", false),
+    ("Type", false),
+    ("Shape", true),
+    ("Kept as", false),
+    ("Why", false),
+    ("Bytes before", true),
+    ("Bytes after", true),
+    ("Bits per weight", true),
+    ("Sparsity", true),
+    ("SQNR dB", true),
+    ("Cosine", true),
+];
+
+/// The table of all tensors.
+pub(super) fn section(report: &Report) -> String {
+    let headings: String = HEADINGS.iter().fold(String::new(), |mut out, (heading, is_number)| {
+        let class = if *is_number { " class=\"num\"" } else { "" };
+        let _ = write!(out, "<th scope=\"col\"{class}>{heading}</th>");
+        out
+    });
+    let rows: String = report.tensors.iter().map(row).collect();
+    format!(
+        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">All {n} tensors</h2>\n\
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors\">\n\
+         <thead><tr>{headings}</tr></thead>\n<tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n",
+        n = report.tensors.len(),
+    )
+}
+
+fn row(tensor: &TensorReport) -> String {
+    let error = tensor.error;
+    let n_elements: f64 = tensor.shape.iter().map(|extent| *extent as f64).product();
+    let numbers = [
+        cell(n_elements, shape_text(&tensor.shape)),
+        text(&tensor.encoding),
+        text(&tensor.why),
+        cell(tensor.before_bytes as f64, numbers::count(tensor.before_bytes)),
+        cell(tensor.after_bytes as f64, numbers::count(tensor.after_bytes)),
+        cell(tensor.bits_per_weight, numbers::decimal(tensor.bits_per_weight, 2)),
+        cell(tensor.sparsity, numbers::percent(tensor.sparsity)),
+        optional(error.map(|error| error.sqnr_db), 2, "equal"),
+        optional(error.map(|error| error.cosine), 6, numbers::NONE),
+    ];
+    format!(
+        "<tr><th scope=\"row\">{}</th>{}{}{}</tr>\n",
+        name(&tensor.name),
+        text(tensor.role.name()),
+        text(&tensor.dtype),
+        numbers.concat()
+    )
+}
+
+fn text(text: &str) -> String {
+    format!("<td>{}</td>", escape(text))
+}
+
+/// A number, with the value that it sorts by.
+fn cell(value: f64, text: String) -> String {
+    if value.is_finite() {
+        format!("<td class=\"num\" data-v=\"{value}\">{text}</td>")
+    } else {
+        format!("<td class=\"num\">{}</td>", numbers::NONE)
+    }
+}
+
+/// A figure of a tensor that was changed; `absent` where it has none.
+fn optional(value: Option<Option<f64>>, n_digits: usize, absent: &str) -> String {
+    match value {
+        Some(Some(value)) => cell(value, numbers::decimal(value, n_digits)),
+        Some(None) => format!("<td class=\"num\">{absent}</td>"),
+        None => "<td class=\"num\"></td>".into(),
+    }
+}

@@ -1,0 +1,84 @@
+//! Reports to test with.
+
+use super::{ErrorReport, Footprint, Report, TensorReport, VERSION, WeightHistogram};
+use crate::Role;
+
+/// A report of nothing: no tensors, no bytes, no figures.
+pub(super) fn empty() -> Report {
+    let nothing = Footprint { file_bytes: 0, tensor_bytes: 0, n_elements: 0, n_zeros: None };
+    Report {
+        version: VERSION,
+        producer: "briquette 0.0.0".into(),
+        model: String::new(),
+        model_format: String::new(),
+        output: String::new(),
+        format: String::new(),
+        stages: Vec::new(),
+        before: nothing,
+        after: nothing,
+        predicted_bytes: 0,
+        prediction_is_exact: true,
+        tensors: Vec::new(),
+        histograms: Vec::new(),
+        remarks: Vec::new(),
+        seconds: Vec::new(),
+        total_seconds: 0.0,
+        threads: 0,
+        peak_bytes: None,
+        peak_meter: String::new(),
+    }
+}
+
+/// A report of some tensors of a transformer.
+pub(super) fn of_layers(n_layers: usize) -> Report {
+    let kinds = ["attention.query.weight", "mlp.up.weight", "norm.weight"];
+    let names = (0..n_layers).flat_map(|layer| kinds.map(|kind| format!("encoder.layer.{layer}.{kind}")));
+    let tensors: Vec<TensorReport> = names.enumerate().map(|(place, name)| tensor(name, place)).collect();
+    let sum = |of: fn(&TensorReport) -> u64| tensors.iter().map(of).sum::<u64>();
+    let n_elements = 64 * 32 * tensors.len() as u64;
+    let (before, after) = (sum(|tensor| tensor.before_bytes), sum(|tensor| tensor.after_bytes));
+    Report {
+        model: "models/a transformer/model.safetensors".into(),
+        output: "out/small".into(),
+        format: "briquette".into(),
+        stages: vec!["prune magnitude, sparsity 0.4".into(), "quantize int8".into()],
+        before: Footprint { file_bytes: before + 512, tensor_bytes: before, n_elements, n_zeros: None },
+        after: Footprint { file_bytes: after + 512, tensor_bytes: after, n_elements, n_zeros: Some(n_elements / 3) },
+        predicted_bytes: after + 600,
+        prediction_is_exact: false,
+        histograms: vec![WeightHistogram {
+            name: "encoder.layer.0.mlp.up.weight".into(),
+            limit: 0.25,
+            before: vec![0, 10, 100, 10, 0],
+            after: vec![0, 5, 110, 5, 0],
+        }],
+        tensors,
+        remarks: vec!["Pruned without retraining: accuracy usually drops well before size does. ".repeat(3)],
+        seconds: vec![("plan".into(), 0.01), ("encode".into(), 2.5)],
+        total_seconds: 2.6,
+        threads: 2,
+        peak_bytes: Some(123_456_789),
+        peak_meter: "resident set of the process".into(),
+        ..empty()
+    }
+}
+
+/// One tensor; every third is left as it was.
+pub(super) fn tensor(name: String, place: usize) -> TensorReport {
+    let is_changed = place % 3 != 2;
+    let db = 10.0 + place as f64;
+    let error = ErrorReport { sqnr_db: Some(db), cosine: Some(0.999), relative: 10.0_f64.powf(-db / 20.0) };
+    TensorReport {
+        name,
+        role: if is_changed { Role::Linear } else { Role::Norm },
+        dtype: "F32".into(),
+        shape: vec![64, 32],
+        encoding: if is_changed { "int8 per channel, bitmask".into() } else { "f32".into() },
+        why: if is_changed { "bitmask is smaller than dense".into() } else { "norm is not in the roles".into() },
+        before_bytes: 8192,
+        after_bytes: if is_changed { 1500 } else { 8192 },
+        bits_per_weight: if is_changed { 5.86 } else { 32.0 },
+        sparsity: if is_changed { 0.4 } else { 0.0 },
+        error: is_changed.then_some(error),
+    }
+}

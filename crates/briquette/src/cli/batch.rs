@@ -1,0 +1,93 @@
+//! Batches: `run` and `plan` of a jobs file.
+
+use super::args::Common;
+use super::tables::{bytes, table};
+use super::{commands, text};
+use briquette::pipeline::batch::{
+    self, BatchOptions, BatchReport, Document, JobPlan, JobResult, JobStatus, Jobs, Shard,
+};
+use briquette::{Error, Result};
+use std::path::Path;
+
+/// Runs a recipe, or the jobs of a file.
+pub(super) fn run(common: &Common, path: &Path, force: bool, resume: bool, shard: Option<&str>) -> Result<u8> {
+    let jobs = match Document::from_file(path)? {
+        Document::Jobs(jobs) => jobs,
+        Document::Recipe(_) if resume || shard.is_some() => {
+            let flag = if resume { "--resume" } else { "--shard" };
+            let message = "is for jobs files, and this is one recipe; run it without, or with --force to do it again";
+            return Err(Error::config(message).at(flag));
+        }
+        Document::Recipe(recipe) => return commands::compress(common, &recipe, force),
+    };
+    let shard = shard.map(|text| Shard::parse(text, |name| std::env::var(name).ok())).transpose()?;
+    let how = BatchOptions { resume, shard: shard.unwrap_or_default() };
+    let report = batch::run(&jobs, &how, &commands::options(common, force)?, &mut complain)?;
+    commands::show(common, &report, || Ok(report_text(&report)))?;
+    Ok(report.status().exit_code())
+}
+
+/// Says at once that a job failed.
+fn complain(result: &JobResult) {
+    if let Some(error) = &result.error {
+        text::complain(&format!("error: job {:?}: {error}", result.job));
+    }
+}
+
+fn report_text(report: &BatchReport) -> String {
+    let rows: Vec<Vec<String>> = report.jobs.iter().map(row).collect();
+    let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" (shard {shard})"));
+    format!(
+        "{}\n{} done, {} skipped, {} failed{shard}; journal: {}\n",
+        table(&["job", "status", "before", "after", "ratio", "seconds", "output or error"], &rows),
+        report.n_done,
+        report.n_skipped,
+        report.n_failed,
+        report.journal.display()
+    )
+}
+
+fn row(result: &JobResult) -> Vec<String> {
+    let status = match result.status {
+        JobStatus::Done => "done",
+        JobStatus::Skipped => "skipped",
+        JobStatus::Failed => "failed",
+    };
+    let outcome = match (&result.error, &result.redone) {
+        (Some(error), _) => error.clone(),
+        (None, Some(why)) => format!("{} (done again: {why})", result.output.display()),
+        (None, None) => result.output.display().to_string(),
+    };
+    vec![
+        result.job.clone(),
+        status.into(),
+        bytes_or_none(result.before_bytes),
+        bytes_or_none(result.after_bytes),
+        result.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}x")),
+        format!("{:.2}", result.seconds),
+        outcome,
+    ]
+}
+
+fn bytes_or_none(n: Option<u64>) -> String {
+    n.map_or("-".into(), bytes)
+}
+
+/// Shows what each job would come to. Exit code 3 where one would fail.
+pub(super) fn plan(common: &Common, jobs: &Jobs) -> Result<u8> {
+    let plans = batch::plan(jobs)?;
+    let rows = || plans.iter().map(plan_row).collect::<Vec<_>>();
+    commands::show(common, &plans, || Ok(table(&["job", "now", "predicted", "output or error"], &rows())))?;
+    Ok(if plans.iter().any(|plan| plan.error.is_some()) { 3 } else { 0 })
+}
+
+fn plan_row(plan: &JobPlan) -> Vec<String> {
+    let bound = if plan.is_exact { "" } else { " at most" };
+    let waits = plan.waits_for.as_ref().map(|maker| format!("{} (waits for job {maker:?})", plan.output.display()));
+    vec![
+        plan.job.clone(),
+        bytes_or_none(plan.before_bytes),
+        plan.predicted_bytes.map_or("-".into(), |n| format!("{}{bound}", bytes(n))),
+        plan.error.clone().or(waits).unwrap_or_else(|| plan.output.display().to_string()),
+    ]
+}

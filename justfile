@@ -1,0 +1,119 @@
+# Briquette's chores and shortcuts. `just` lists them; none needs more than cargo and python3.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+set positional-arguments
+
+target := env("CARGO_TARGET_DIR", "target")
+briquette := target / "release/briquette"
+venv := "bench-out/venv"
+ckpts := "bench-out/ckpt"
+
+# List the recipes
+default:
+    @just --list --unsorted
+
+[private]
+build:
+    @cargo build --release --quiet -p briquette
+
+# Prune 40 % and quantize to int8, or whatever FLAGS say, into out/NAME: `just compress models/minilm --quantize int4-g128`
+[group('compress')]
+compress MODEL *FLAGS: build
+    @shift; [ $# -gt 0 ] || set -- --prune 0.4 --quantize int8; \
+      {{ briquette }} compress "{{ MODEL }}" -o "out/$(basename "{{ without_extension(MODEL) }}")" --force "$@"
+
+# Prune only: SPARSITY is the share of weights to drop
+[group('compress')]
+prune MODEL SPARSITY="0.4" *FLAGS: build
+    @shift; [ $# -eq 0 ] || shift; \
+      {{ briquette }} compress "{{ MODEL }}" -o "out/$(basename "{{ without_extension(MODEL) }}")-pruned" --force --prune {{ SPARSITY }} "$@"
+
+# Quantize only: SCHEME is int8, int8-dynamic, int4-g128, ...
+[group('compress')]
+quantize MODEL SCHEME="int8-dynamic" *FLAGS: build
+    @shift; [ $# -eq 0 ] || shift; \
+      {{ briquette }} compress "{{ MODEL }}" -o "out/$(basename "{{ without_extension(MODEL) }}")-{{ SCHEME }}" --force --quantize {{ SCHEME }} "$@"
+
+# Run a recipe or a jobs file
+[group('compress')]
+batch RECIPE *FLAGS: build
+    @shift; {{ briquette }} run "{{ RECIPE }}" "$@"
+
+# Compress the embedded digits network and show what that did
+[group('compress')]
+demo: build
+    {{ briquette }} compress fixtures/digits -o out/digits --prune 0.4 --quantize int8 --force
+    {{ briquette }} verify out/digits --against fixtures/digits
+    {{ briquette }} diff fixtures/digits out/digits
+
+# List a model's tensors
+[group('look')]
+inspect MODEL *FLAGS: build
+    @shift; {{ briquette }} inspect "{{ MODEL }}" "$@"
+
+# Draw report.html of an output again, and print its summary
+[group('look')]
+report OUT: build
+    @{{ briquette }} report "{{ OUT }}"
+
+# Re-read an output and compare every hash
+[group('look')]
+verify OUT *FLAGS: build
+    @shift; {{ briquette }} verify "{{ OUT }}" "$@"
+
+# Get all-MiniLM-L6-v2 (90.9 MB) into models/minilm
+[group('look')]
+fetch-minilm:
+    @python3 scripts/fetch_minilm.py models/minilm
+
+# All tests; those of MiniLM run where models/minilm is
+[group('develop')]
+test *FLAGS:
+    cargo test --workspace "$@"
+
+# What must be clean before a change lands: format, lints, docs, sizes
+[group('develop')]
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+    python3 scripts/size.py
+    just deny
+
+# Licences, sources and doubled versions of dependencies; advisories too where their database can be reached
+[group('develop')]
+deny:
+    @command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
+    @cargo deny --log-level error --offline check bans licenses sources
+    @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
+      else echo "advisories: not checked, their database is out of reach"; fi
+
+# Files and functions that have grown too long
+[group('develop')]
+size:
+    @python3 scripts/size.py
+
+# The environment that peers run in: torch, transformers, compressed-tensors (several GB)
+[group('measure')]
+peers:
+    @[ -x {{ venv }}/bin/python ] || python3 -m venv {{ venv }}
+    @{{ venv }}/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
+
+# Time and memory against cp, torch and numpy, with ratios; FLAGS of bench/bench.py
+[group('measure')]
+bench *FLAGS: build peers
+    @for name in minilm bertbase llama1b; do \
+      [ -d {{ ckpts }}/$name ] || {{ venv }}/bin/python bench/peers/make_ckpt.py $name {{ ckpts }}/$name; done
+    @{{ venv }}/bin/python bench/bench.py {{ briquette }} {{ ckpts }} --python {{ venv }}/bin/python "$@"
+
+# Peers read what we write: transformers, torch, safetensors, compressed-tensors
+[group('measure')]
+interop *FLAGS: build peers fetch-minilm
+    @mkdir -p bench-out
+    @{{ venv }}/bin/python bench/interop.py {{ briquette }} models/minilm bench-out "$@"
+
+# The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
+[group('measure')]
+torture: build
+    BRIQUETTE_TORTURE=1 cargo test --release -p briquette --test e2e
+    python3 scripts/huge.py {{ briquette }}

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""List Rust files and functions that have grown too long.
+
+usage: size.py [ROOT]
+
+A file aims at 150 lines and stops near 350 with its tests; a function aims at 10, rarely passes 40, never 80.
+Prints every file above 350 lines and every function above 40. Exit code 1 where a function passes 80 or a file 400.
+"""
+
+import pathlib
+import re
+import sys
+
+FUNCTION = re.compile(r"^\s*(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |async |extern \"C\" )*fn (\w+)")
+
+
+def functions(lines):
+    """(name, first line, length) of each function: rustfmt puts its closing brace at the indent of its `fn`."""
+    for number, line in enumerate(lines):
+        found = FUNCTION.match(line)
+        if not found:
+            continue
+        indent = len(line) - len(line.lstrip())
+        closing = " " * indent + "}"
+        for end in range(number, len(lines)):
+            if lines[end].rstrip() == closing:
+                yield found[1], number + 1, end - number + 1
+                break
+            if end == number and line.rstrip().endswith(("}", ";")):
+                break
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    files = sorted(path for folder in ("crates", "tests") for path in (root / folder).rglob("*.rs"))
+    is_too_long, lengths = False, []
+    for path in files:
+        lines = path.read_text().splitlines()
+        if len(lines) > 350:
+            print(f"{path}: {len(lines)} lines")
+            is_too_long |= len(lines) > 400
+        for name, line, length in functions(lines):
+            lengths.append(length)
+            if length > 40:
+                print(f"{path}:{line}: {name} has {length} lines")
+                is_too_long |= length > 80
+    lengths.sort()
+    n = len(lengths)
+    print(f"{len(files)} files, {n} functions; median {lengths[n // 2]} lines, 90th percentile {lengths[n * 9 // 10]}")
+    sys.exit(is_too_long)
+
+
+if __name__ == "__main__":
+    main()
