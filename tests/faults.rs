@@ -3,11 +3,12 @@
 use crate::sandbox::{Outcome, Sandbox, copy, repository};
 use crate::weights::{safetensors_of, tiny};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
+const ENOLCK: i32 = 37;
 /// More calls than a run makes.
 const MAX_CALLS: usize = 2000;
 
@@ -36,6 +37,16 @@ fn line(force: bool) -> String {
     )
 }
 
+/// Which call fails, how, and whether all after it do.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fault {
+    at: usize,
+    errno: i32,
+    sticky: bool,
+    /// Count calls of this name only.
+    only: &'static str,
+}
+
 /// What failed by the shim's account: names of calls and paths.
 type Faults = Vec<(String, String)>;
 
@@ -57,35 +68,28 @@ fn shim(sandbox: &Sandbox) -> Option<PathBuf> {
     }
 }
 
-fn run_with_fault(
-    sandbox: &Sandbox,
-    shim: &PathBuf,
-    force: bool,
-    at: usize,
-    errno: i32,
-    sticky: bool,
-) -> (Outcome, Faults) {
+fn run_with_fault(sandbox: &Sandbox, shim: &Path, force: bool, fault: Fault) -> (Outcome, Faults) {
     let log = sandbox.path("faults.log");
     let _ = std::fs::remove_file(&log);
     let mut command = sandbox.command(&line(force));
     command.env("LD_PRELOAD", shim).env("FAULT_PREFIX", sandbox.path("side")).env("FAULT_LOG", &log);
-    command.env("FAULT_AT", at.to_string()).env("FAULT_ERRNO", errno.to_string());
-    command.env("FAULT_STICKY", if sticky { "1" } else { "0" });
-    let outcome = Outcome::of(&format!("call {at} fails with {errno}, force {force}, sticky {sticky}"), &mut command);
+    command.env("FAULT_AT", fault.at.to_string()).env("FAULT_ERRNO", fault.errno.to_string());
+    command.env("FAULT_STICKY", if fault.sticky { "1" } else { "0" }).env("FAULT_ONLY", fault.only);
+    let outcome = Outcome::of(&format!("force {force}, {fault:?}"), &mut command);
     let log = std::fs::read_to_string(log).unwrap_or_default();
     let faults = log.lines().filter_map(|line| line.split_once(' '));
     (outcome, faults.map(|(call, path)| (call.to_string(), path.to_string())).collect())
 }
 
 /// Fails the first call, the second, and so on until a run has none left to fail. Returns which calls did.
-fn sweep(force: bool, errno: i32, sticky: bool) -> Vec<String> {
+fn sweep(force: bool, fault: Fault) -> Vec<String> {
     let sandbox = with_old();
     let Some(shim) = shim(&sandbox) else { return Vec::new() };
     let old = if force { sandbox.files("old") } else { BTreeMap::new() };
     let mut calls = Vec::new();
     for at in 1..MAX_CALLS {
         reset(&sandbox, force);
-        let (outcome, faults) = run_with_fault(&sandbox, &shim, force, at, errno, sticky);
+        let (outcome, faults) = run_with_fault(&sandbox, &shim, force, Fault { at, ..fault });
         if faults.is_empty() {
             outcome.assert_ok();
             sandbox.ok("verify side/out");
@@ -132,7 +136,7 @@ fn check_after(sandbox: &Sandbox, outcome: &Outcome, faults: &Faults, old: &BTre
 #[test]
 fn any_call_may_fail_once() {
     for force in [false, true] {
-        let calls = sweep(force, EIO, false);
+        let calls = sweep(force, Fault { errno: EIO, ..Fault::default() });
         let expected = ["mkdir", "open", "flock", "fallocate64", "pwrite64", "pread64", "fsync", "rename"];
         for call in expected.into_iter().filter(|_| !calls.is_empty()) {
             assert!(calls.iter().any(|found| found == call), "no {call} among {calls:?}");
@@ -143,7 +147,22 @@ fn any_call_may_fail_once() {
 #[test]
 fn the_disk_may_be_full_from_any_point_on() {
     for force in [false, true] {
-        sweep(force, ENOSPC, true);
+        sweep(force, Fault { errno: ENOSPC, sticky: true, ..Fault::default() });
+    }
+}
+
+#[test]
+fn a_file_system_without_locks_will_do_and_a_broken_one_will_not() {
+    let sandbox = with_old();
+    let Some(shim) = shim(&sandbox) else { return };
+    for (errno, code) in [(ENOLCK, 0), (EIO, 5)] {
+        reset(&sandbox, false);
+        let fault = Fault { at: 1, errno, sticky: true, only: "flock" };
+        let (outcome, faults) = run_with_fault(&sandbox, &shim, false, fault);
+        assert!(!faults.is_empty());
+        assert_eq!(outcome.code, code, "{}", outcome.stderr);
+        check_after(&sandbox, &outcome, &faults, &BTreeMap::new());
+        assert_eq!(drafts_in(&sandbox), [] as [&str; 0]);
     }
 }
 

@@ -3,7 +3,8 @@
  * FAULT_PREFIX  calls are counted whose path, or whose descriptor's path, starts with this
  * FAULT_AT      N, from 1
  * FAULT_ERRNO   what errno it fails with
- * FAULT_STICKY  when 1, only calls that make or write something count, and all from the N-th on fail: a full disk
+ * FAULT_STICKY  when 1, all from the N-th on fail, and only calls that make or write something count: a full disk
+ * FAULT_ONLY    when not empty, calls of this name count and no others
  * FAULT_LOG     a file that gets a line for each failed call: its name and path
  */
 #define _GNU_SOURCE
@@ -52,10 +53,11 @@ static void note(const char *call, const char *path) {
 /* Whether this call is to fail; errno is set then. */
 static int fails(const char *call, enum kind kind, int fd, const char *name) {
     const char *prefix = getenv("FAULT_PREFIX"), *at = getenv("FAULT_AT"), *sticky = getenv("FAULT_STICKY");
-    int saved = errno, is_sticky = sticky && sticky[0] == '1';
+    const char *only = getenv("FAULT_ONLY");
+    int saved = errno, is_sticky = sticky && sticky[0] == '1', is_named = only && only[0];
     char path[PATH_MAX * 2];
     long n;
-    if (!prefix || !at || (is_sticky && kind != WRITES)) return 0;
+    if (!prefix || !at || (is_named ? strcmp(call, only) != 0 : is_sticky && kind != WRITES)) return 0;
     path_of(fd, name, path);
     errno = saved;
     if (strncmp(path, prefix, strlen(prefix)) != 0) return 0;
