@@ -7,8 +7,9 @@ use crate::sniff::Kind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{InputFile, Manifest, Profile, companions, compressed_tensors, manifest, ours, weights};
-use briquette_core::{Result, Storage};
+use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// What a model turned out to be.
@@ -206,6 +207,10 @@ impl TensorSource for Checkpoint {
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         self.as_source().read(index, start, out)
+    }
+
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        self.as_source().affines(index, rows)
     }
 
     fn reads_ranges(&self, index: usize) -> bool {

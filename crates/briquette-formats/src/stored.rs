@@ -4,9 +4,9 @@ use crate::foreign::Layout;
 use crate::profile::FilePart;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{InputFile, Manifest};
-use briquette_core::block::{RowDecoder, StoredRows};
-use briquette_core::encoded::{Part, ScaleType};
-use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
+use briquette_core::block::{self, RowDecoder, StoredRows};
+use briquette_core::encoded::Part;
+use briquette_core::{Affine, Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -201,7 +201,7 @@ impl StoredDir {
         let per_row =
             codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
         let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
-        let width = if codes.scale == ScaleType::F32 { 4 } else { 2 };
+        let width = codes.scale.n_bytes();
         self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;
         let is_sound = |bytes: &[u8]| match *bytes {
             [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
@@ -285,6 +285,15 @@ impl TensorSource for StoredDir {
         }
         out.copy_from_slice(&bytes[start - skipped..start - skipped + out.len()]);
         Ok(())
+    }
+
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        let tensor = &self.tensors[index];
+        let Some(codes) = tensor.coding.codes else { return Ok(Vec::new()) };
+        let mut scratch = Scratch::default();
+        self.read_scales(tensor, rows, &mut scratch)?;
+        let n = scratch.scale.len() / codes.scale.n_bytes();
+        Ok((0..n).map(|i| block::read_affine(codes, &scratch.scale, &scratch.zero, i)).collect())
     }
 
     fn reads_ranges(&self, index: usize) -> bool {

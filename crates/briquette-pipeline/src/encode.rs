@@ -185,6 +185,7 @@ fn encode_piece(
 ) -> Result<()> {
     let tensor = task.tensor;
     coder.begin(tensor, task.coding);
+    coder.give(std::mem::take(&mut piece.affines), piece.first_row);
     coder.fit_tensor(tensor, piece, masker, encoder, parts)?;
     let is_turned = task.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
     piece.for_each_block(|block| {
