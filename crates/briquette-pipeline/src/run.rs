@@ -189,11 +189,16 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
     let paths = verify::files_below(draft.path(), Path::new(""))?;
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.files.iter().try_for_each(DraftFile::sync));
-        let summing = scope.spawn(|| sums_of(draft.path(), &paths));
+        let sum = || sums_of(draft.path(), &paths);
+        // One thread is one thread; syncing only waits.
+        let summing = (workers.n_threads() > 1).then(|| scope.spawn(sum));
         let verified = verify::decode_all(stored, workers)
             .and_then(|found| verify::compare(&found, stored, manifest).map(|()| found));
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
-        let summed = summing.join().unwrap_or_else(|_| Err(Error::bug("summing panicked")));
+        let summed = match summing {
+            Some(summing) => summing.join().unwrap_or_else(|_| Err(Error::bug("summing panicked"))),
+            None => sum(),
+        };
         (synced.and(summed), verified)
     });
     let found = verified?;
