@@ -166,9 +166,9 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
             ),
             ("compress odd.safetensors -o out --nm 2:4", 2, &["\"fc.weight\"", "2:4", "33 columns"]),
             (
-                "compress odd.safetensors -o out --quantize int4 --format compressed-tensors",
+                "compress odd.safetensors -o out --quantize int8-asym --format compressed-tensors",
                 2,
-                &["fc.weight", "multiple of 8"],
+                &["fc.weight", "symmetric"],
             ),
             ("compress odd.safetensors -o out --quantize int5 --format compressed-tensors", 2, &["int8 and int4 only"]),
         ],

@@ -4,7 +4,11 @@
 mod bad_input;
 mod bit_flips;
 mod compress;
+mod export;
+mod faults;
+mod frozen;
 mod goldens;
 mod minilm;
 mod sandbox;
+mod signals;
 mod weights;

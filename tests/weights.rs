@@ -87,7 +87,7 @@ impl Random {
 
     /// The next number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
     /// The next number from -1 to 1.

@@ -170,7 +170,7 @@ impl RowDecoder {
             let first_group = if codes.grouping == Grouping::Tensor { 0 } else { row * per_row };
             let group_size = self.n_cols / per_row;
             for (group, values) in out.chunks_mut(group_size).enumerate() {
-                let affine = read_affine(codes, stored, first_group + group);
+                let affine = read_affine(codes, stored.scale, stored.zero, first_group + group);
                 simd::dequantize(&self.codes[group * group_size..][..group_size], affine, values);
             }
             if let (Some(keep), GridKind::Asymmetric) = (keep, codes.grid) {
@@ -200,14 +200,18 @@ impl RowDecoder {
     }
 }
 
-fn read_affine(codes: Codes, stored: &StoredRows, index: usize) -> Affine {
+/// The `index`-th scale (and zero point) of stored bytes.
+///
+/// # Panics
+/// If there are fewer.
+pub fn read_affine(codes: Codes, scale: &[u8], zero: &[u8], index: usize) -> Affine {
     let scale = match codes.scale {
         ScaleType::F32 => {
-            let bytes = &stored.scale[4 * index..4 * index + 4];
+            let bytes = &scale[4 * index..4 * index + 4];
             f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
         }
-        ScaleType::F16 => half::f16::from_le_bytes([stored.scale[2 * index], stored.scale[2 * index + 1]]).to_f32(),
+        ScaleType::F16 => half::f16::from_le_bytes([scale[2 * index], scale[2 * index + 1]]).to_f32(),
     };
-    let zero = if codes.grid == GridKind::Asymmetric { stored.zero[index] as i8 } else { 0 };
+    let zero = if codes.grid == GridKind::Asymmetric { zero[index] as i8 } else { 0 };
     Affine { scale, zero }
 }

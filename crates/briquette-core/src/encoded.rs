@@ -25,6 +25,16 @@ pub enum ScaleType {
     F16,
 }
 
+impl ScaleType {
+    /// Bytes of one scale.
+    pub fn n_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+}
+
 /// The integer codes of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,13 +1,15 @@
 //! Opening a model, whatever it is made of.
 
-use crate::index::{Index, parent_of};
+use crate::index::parent_of;
 use crate::plain::PlainFiles;
-use crate::sniff::{self, Kind};
-use crate::stored::{StoredDir, StoredTensor};
+use crate::quantization::{self, Method};
+use crate::sniff::Kind;
+use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{InputFile, Manifest, Profile, companions, manifest};
-use briquette_core::{Coding, Error, OutputAxis, Result, Storage};
+use crate::{InputFile, Manifest, Profile, companions, compressed_tensors, manifest, ours, weights};
+use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// What a model turned out to be.
@@ -60,6 +62,7 @@ pub struct Checkpoint {
     format: Format,
     source: Source,
     companions: Vec<PathBuf>,
+    quantized_by: Option<String>,
 }
 
 impl std::fmt::Debug for Checkpoint {
@@ -81,37 +84,40 @@ impl Checkpoint {
         }
         let companions = companions::companions_of(path)?;
         if path.join(manifest::FILE_NAME).exists() {
-            return Self::open_ours(path, companions);
+            let source = ours::open(path)?;
+            let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();
+            let format = Format::Briquette(profile);
+            let path = path.to_path_buf();
+            return Ok(Self { path, format, source: Source::Stored(source), companions, quantized_by: None });
         }
-        Self::open_file(&weights_in(path)?, companions).map(|found| Self { path: path.to_path_buf(), ..found })
+        let quantization = quantization::read_config(path)?;
+        let found = Self::open_file(&weights::weights_in(path)?, companions)?;
+        Self { path: path.to_path_buf(), ..found }.with_quantization(quantization)
     }
 
     fn open_file(path: &Path, companions: Vec<PathBuf>) -> Result<Self> {
-        let mut plain = PlainFiles::default();
-        let kind = if path.extension().is_some_and(|extension| extension == "json") {
-            open_shards(path, &mut plain)?
-        } else {
-            let file = InputFile::open(path)?;
-            let kind = sniff::kind_of(&file)?;
-            plain.push(file, kind)?;
-            kind
-        };
-        if plain.tensors().is_empty() {
-            return Err(Error::input("there is no tensor in it; nothing to do").at(path.display()));
-        }
+        let (plain, kind) = weights::open(path)?;
         let format = match kind {
             Kind::Safetensors => Format::Safetensors,
             Kind::PyTorch => Format::PyTorch,
             Kind::Burnpack => Format::Burnpack,
         };
-        Ok(Self { path: path.to_path_buf(), format, source: Source::Plain(plain), companions })
+        let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
+        Ok(Self { path: path.to_path_buf(), format, source: Source::Plain(plain), companions, quantized_by })
     }
 
-    fn open_ours(path: &Path, companions: Vec<PathBuf>) -> Result<Self> {
-        let manifest = Manifest::read(&InputFile::open(&path.join(manifest::FILE_NAME))?)?;
-        let format = Format::Briquette(manifest.profile);
-        let source = Source::Stored(open_stored(path, manifest)?);
-        Ok(Self { path: path.to_path_buf(), format, source, companions })
+    /// Sees the tensors as `quantization_config` says they are to be seen.
+    fn with_quantization(mut self, found: Option<Method>) -> Result<Self> {
+        match (found, self.source) {
+            (Some(Method::CompressedTensors(config)), Source::Plain(plain)) => {
+                let stored = compressed_tensors::open(plain, &config).map_err(|error| error.at(self.path.display()))?;
+                self.source = Source::Stored(stored);
+                (self.format, self.quantized_by) = (Format::CompressedTensors, None);
+            }
+            (Some(Method::Other(name)), source) => (self.source, self.quantized_by) = (source, Some(name)),
+            (_, source) => self.source = source,
+        }
+        Ok(self)
     }
 
     /// The path it was opened by.
@@ -167,6 +173,12 @@ impl Checkpoint {
         }
     }
 
+    /// The method of another program that quantized it in a way that is not decoded here, such as `gptq`: what
+    /// `config.json` says, or the names of its tensors show.
+    pub fn quantized_by(&self) -> Option<String> {
+        self.quantized_by.clone()
+    }
+
     /// Bytes of the files that hold weights.
     pub fn weight_bytes(&self) -> u64 {
         self.files().iter().map(|file| file.len()).sum()
@@ -197,6 +209,10 @@ impl TensorSource for Checkpoint {
         self.as_source().read(index, start, out)
     }
 
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        self.as_source().affines(index, rows)
+    }
+
     fn reads_ranges(&self, index: usize) -> bool {
         self.as_source().reads_ranges(index)
     }
@@ -204,108 +220,4 @@ impl TensorSource for Checkpoint {
     fn files(&self) -> Vec<&InputFile> {
         self.as_source().files()
     }
-}
-
-/// The one weight file or index of a directory.
-fn weights_in(directory: &Path) -> Result<PathBuf> {
-    for name in
-        ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"]
-    {
-        let path = directory.join(name);
-        if path.exists() {
-            return Ok(path);
-        }
-    }
-    let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let extension = |path: &PathBuf| path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
-    let is_weight = |path: &PathBuf| {
-        extension(path)
-            .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
-    };
-    let mut found: Vec<PathBuf> = paths.filter(is_weight).collect();
-    found.sort();
-    match found.as_slice() {
-        [path] => Ok(path.clone()),
-        [] => {
-            let message =
-                "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path";
-            Err(Error::input(message).at(directory.display()))
-        }
-        [first, ..] => {
-            let message =
-                format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
-            Err(Error::config(message).at(directory.display()))
-        }
-    }
-}
-
-fn open_shards(path: &Path, plain: &mut PlainFiles) -> Result<Kind> {
-    let index = Index::read(path)?;
-    let directory = parent_of(path);
-    let mut kind = Kind::Safetensors;
-    for name in index.files() {
-        let shard = directory.join(name);
-        if !shard.exists() {
-            return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
-        }
-        let file = InputFile::open(&shard)?;
-        kind = sniff::kind_of(&file)?;
-        let names = plain.push(file, kind)?;
-        index.check_file(name, &names, &shard)?;
-    }
-    plain.check_unique()?;
-    Ok(kind)
-}
-
-/// Opens the weight files that a manifest names, and finds every part it promises.
-fn open_stored(directory: &Path, manifest: Manifest) -> Result<StoredDir> {
-    let mut plain = PlainFiles::default();
-    let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
-    for name in names {
-        let path = directory.join(name);
-        if !crate::index::stays_inside(name) {
-            return Err(
-                Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
-            );
-        }
-        let file = InputFile::open(&path)?;
-        let kind = sniff::kind_of(&file)?;
-        plain.push(file, kind)?;
-    }
-    plain.check_unique()?;
-    let found = plain.by_name();
-    let mut tensors = Vec::new();
-    for (name, entry) in &manifest.tensors {
-        tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
-    }
-    let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest) })
-}
-
-fn stored_tensor(
-    name: &str,
-    entry: &manifest::Entry,
-    profile: Profile,
-    found: &BTreeMap<&str, (&TensorInfo, usize, u64)>,
-) -> Result<StoredTensor> {
-    let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;
-    let bad = |what: &str| Error::input(format!("{what}; the manifest is damaged")).at(format_args!("tensor {name:?}"));
-    let axis = if info.shape.rank() == 2 { entry.output_axis } else { OutputAxis::First };
-    let rows = briquette_core::Rows::of(&info.shape, axis);
-    if entry.coding != Coding::DENSE && !info.dtype.is_weight() {
-        return Err(bad("a tensor that is no weight cannot be coded"));
-    }
-    if let Some(codes) = entry.coding.codes {
-        codes.grid().ok_or_else(|| bad("there is no grid of that many bits"))?;
-        codes.grouping.per_row(rows.n_cols).ok_or_else(|| bad("the group size does not divide the row"))?;
-    }
-    let n_kept = entry.n_kept.unwrap_or(info.n_elements());
-    if n_kept > info.n_elements() {
-        return Err(bad("more elements are kept than there are"));
-    }
-    let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
-    let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, parts: BTreeMap::new() };
-    tensor.locate(profile.file_parts(&stored_as, axis, entry.coding, n_kept)?, found)?;
-    Ok(tensor)
 }

@@ -1,12 +1,14 @@
 //! Writing a directory that is there whole or not at all. The only module that opens files for writing.
 
+mod partial;
+
 use crate::{InputFile, manifest};
-use briquette_core::{Error, ErrorKind, Result};
-use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags};
+use briquette_core::{Error, Result};
+use partial::{Lock, lock, partial_name, remove_quietly, remove_stale};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
 #[derive(Debug)]
@@ -41,9 +43,15 @@ impl Draft {
                 Err(source) => return Err(Error::io("cannot write here", &parent, source)),
             }
             match lock(&partial) {
-                Some(lock) => return Ok(Self { target, partial, replace, is_published: false, _lock: lock }),
+                Ok(Lock::Held(lock) | Lock::Unknown(lock)) => {
+                    return Ok(Self { target, partial, replace, is_published: false, _lock: lock });
+                }
                 // Another run took the new directory for one left behind, before it was locked.
-                None => remove_quietly(&partial),
+                Ok(Lock::Taken) => remove_quietly(&partial),
+                Err(source) => {
+                    remove_quietly(&partial);
+                    return Err(Error::io("cannot lock the directory", &partial, source));
+                }
             }
         }
     }
@@ -250,44 +258,6 @@ fn existing_ancestor(path: &Path) -> PathBuf {
     path.ancestors().find_map(|ancestor| std::fs::canonicalize(ancestor).ok()).unwrap_or_default()
 }
 
-fn prefix_of(target: &Path) -> Result<String> {
-    match target.file_name() {
-        Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
-        None => Err(Error::config("is no name for an output directory").at(target.display())),
-    }
-}
-
-fn partial_name(target: &Path) -> Result<String> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ok(format!("{}{}-{n}", prefix_of(target)?, std::process::id()))
-}
-
-/// Locks a directory for as long as the handle lives; `None` where another holds it or it is gone.
-fn lock(directory: &Path) -> Option<File> {
-    let file = File::open(directory).ok()?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let is_there = std::fs::symlink_metadata(directory).map(identity).ok() == file.metadata().map(identity).ok();
-    is_there.then_some(file)
-}
-
-/// Removes drafts of the same target whose lock is free: their run is gone.
-fn remove_stale(target: &Path, parent: &Path) {
-    let (Ok(prefix), Ok(entries)) = (prefix_of(target), std::fs::read_dir(parent)) else { return };
-    for entry in entries.filter_map(std::result::Result::ok) {
-        let is_draft = entry.file_name().to_string_lossy().starts_with(&prefix);
-        if is_draft && entry.file_type().is_ok_and(|kind| kind.is_dir()) && lock(&entry.path()).is_some() {
-            remove_quietly(&entry.path());
-        }
-    }
-}
-
-fn remove_quietly(directory: &Path) {
-    // What cannot be removed now is found by the next run; there is nobody to tell.
-    let _ = std::fs::remove_dir_all(directory);
-}
-
 fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|file| file.sync_all());
     synced.map_err(|source| Error::io("cannot sync the directory", directory, source))
@@ -303,14 +273,10 @@ fn sync_tree(directory: &Path) -> Result<()> {
     sync_directory(directory)
 }
 
-/// Whether an error means that the output was left as it was: everything but a bug.
-pub fn leaves_output_alone(error: &Error) -> bool {
-    error.kind != ErrorKind::Bug
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use briquette_core::ErrorKind;
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).unwrap();

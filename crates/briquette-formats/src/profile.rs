@@ -1,7 +1,8 @@
 //! The shapes an output directory comes in, and what each calls the parts of a tensor.
 
 use crate::TensorInfo;
-use briquette_core::encoded::Part;
+use crate::foreign::Layout;
+use briquette_core::encoded::{Codes, Part};
 use briquette_core::{Coding, DType, Error, Grouping, OutputAxis, Result, Rows, Shape};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub struct FilePart {
     pub info: TensorInfo,
     /// Its bytes, where they are known without the weights.
     pub constant: Option<Vec<u8>>,
+    /// How its bytes differ from ours, where they do.
+    pub layout: Option<Layout>,
 }
 
 impl Profile {
@@ -63,7 +66,8 @@ impl Profile {
         self != Self::Burnpack
     }
 
-    /// The tensors of a file that stand for `tensor` in this coding, of which `n_kept` elements are kept.
+    /// The tensors of a file that stand for `tensor` in this coding, of which `n_kept` elements are kept; codes for a
+    /// run time that leaves activations as they are may be laid out in another way.
     ///
     /// # Errors
     /// Config where this profile cannot hold the coding.
@@ -73,23 +77,25 @@ impl Profile {
         axis: OutputAxis,
         coding: Coding,
         n_kept: usize,
+        activations: Option<&str>,
     ) -> Result<Vec<FilePart>> {
         if self == Self::CompressedTensors && coding.codes.is_some() {
-            return compressed_tensors_parts(tensor, coding);
+            return compressed_tensors_parts(tensor, coding, activations);
         }
         let rows = Rows::of(&tensor.shape, axis);
         let specs = coding.parts(tensor.dtype, rows.n_rows, rows.n_cols, n_kept);
         let part = |spec: briquette_core::encoded::PartSpec| {
             let shape = if spec.part == Part::Weight { tensor.shape.clone() } else { Shape(spec.shape) };
             let name = format!("{}{}", tensor.name, spec.part.suffix());
-            FilePart { part: Some(spec.part), info: TensorInfo { name, dtype: spec.dtype, shape }, constant: None }
+            let info = TensorInfo { name, dtype: spec.dtype, shape };
+            FilePart { part: Some(spec.part), info, constant: None, layout: None }
         };
         Ok(specs.into_iter().map(part).collect())
     }
 }
 
-/// `weight` I8 or `weight_packed` I32, `weight_scale`, and `weight_shape` beside packed ones.
-fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding) -> Result<Vec<FilePart>> {
+/// `weight` I8 where activations are int8 too, else `weight_packed` I32 and `weight_shape`; and `weight_scale`.
+fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Option<&str>) -> Result<Vec<FilePart>> {
     let unsupported = |what: &str| {
         Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
     };
@@ -101,6 +107,7 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding) -> Result<Vec<F
         part,
         info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
         constant: None,
+        layout: None,
     };
     let scale_shape = match codes.grouping {
         Grouping::Tensor => vec![1],
@@ -108,14 +115,22 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding) -> Result<Vec<F
     };
     let scale = part(Some(Part::Scale), "_scale", DType::F32, scale_shape);
     match codes.bits {
-        8 => Ok(vec![part(Some(Part::Codes), "", DType::I8, vec![n_rows, n_cols]), scale]),
-        4 if n_cols.is_multiple_of(8) => {
-            let packed = part(Some(Part::Codes), "_packed", DType::I32, vec![n_rows, n_cols / 8]);
+        8 if is_int_quantized(codes, activations) => {
+            Ok(vec![part(Some(Part::Codes), "", DType::I8, vec![n_rows, n_cols]), scale])
+        }
+        4 | 8 => {
+            let n_words = (n_cols * usize::from(codes.bits)).div_ceil(32);
+            let mut packed = part(Some(Part::Codes), "_packed", DType::I32, vec![n_rows, n_words]);
+            packed.layout = Some(Layout::words(codes.bits, n_cols));
             let mut shape = part(None, "_shape", DType::I64, vec![2]);
             shape.constant = Some([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
             Ok(vec![packed, scale, shape])
         }
-        4 => Err(unsupported("int4 rows that are no multiple of 8")),
         _ => Err(unsupported("widths other than 4 and 8 bits")),
     }
+}
+
+/// Whether codes are kept unpacked: `int-quantized` is for int8 weights that meet int8 activations.
+pub(crate) fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
+    codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

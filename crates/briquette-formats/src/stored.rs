@@ -1,11 +1,12 @@
 //! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
 
+use crate::foreign::Layout;
 use crate::profile::FilePart;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{InputFile, Manifest};
-use briquette_core::block::{RowDecoder, StoredRows};
-use briquette_core::encoded::{Part, ScaleType};
-use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
+use briquette_core::block::{self, RowDecoder, StoredRows};
+use briquette_core::encoded::Part;
+use briquette_core::{Affine, Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -19,8 +20,15 @@ pub enum PartBytes {
         /// First byte.
         offset: u64,
     },
-    /// In memory, where they had to be converted.
-    Memory(Vec<u8>),
+    /// In a file, from an offset, laid out as another program lays them out.
+    Foreign {
+        /// Index of the file.
+        file: usize,
+        /// First byte.
+        offset: u64,
+        /// How to read them.
+        layout: Layout,
+    },
 }
 
 /// A tensor kept in parts.
@@ -99,7 +107,12 @@ impl StoredTensor {
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
             if let Some(part) = promise.part {
-                self.parts.insert(part, PartBytes::File { file: *file, offset: *offset });
+                let (file, offset) = (*file, *offset);
+                let bytes = match promise.layout {
+                    Some(layout) => PartBytes::Foreign { file, offset, layout },
+                    None => PartBytes::File { file, offset },
+                };
+                self.parts.insert(part, bytes);
             }
         }
         Ok(())
@@ -119,10 +132,9 @@ impl StoredDir {
                 let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
                 file.read_at(offset + range.start as u64, out)
             }
-            Some(PartBytes::Memory(bytes)) => {
-                let bytes = bytes.get(range).ok_or_else(|| tensor.damaged("a part is too short"))?;
-                out.extend_from_slice(bytes);
-                Ok(())
+            Some(PartBytes::Foreign { file, offset, layout }) => {
+                let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
+                layout.read(file, *offset, range, out)
             }
             None => Err(tensor.damaged("a part is missing")),
         }
@@ -189,7 +201,7 @@ impl StoredDir {
         let per_row =
             codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
         let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
-        let width = if codes.scale == ScaleType::F32 { 4 } else { 2 };
+        let width = codes.scale.n_bytes();
         self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;
         let is_sound = |bytes: &[u8]| match *bytes {
             [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
@@ -273,6 +285,15 @@ impl TensorSource for StoredDir {
         }
         out.copy_from_slice(&bytes[start - skipped..start - skipped + out.len()]);
         Ok(())
+    }
+
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        let tensor = &self.tensors[index];
+        let Some(codes) = tensor.coding.codes else { return Ok(Vec::new()) };
+        let mut scratch = Scratch::default();
+        self.read_scales(tensor, rows, &mut scratch)?;
+        let n = scratch.scale.len() / codes.scale.n_bytes();
+        Ok((0..n).map(|i| block::read_affine(codes, &scratch.scale, &scratch.zero, i)).collect())
     }
 
     fn reads_ranges(&self, index: usize) -> bool {

@@ -1,7 +1,7 @@
 //! Tensors as a file declares them, and where their bytes come from.
 
 use crate::{InputFile, limits};
-use briquette_core::{DType, Error, Result, Shape};
+use briquette_core::{Affine, DType, Error, Result, Shape};
 use std::ops::Range;
 
 /// A tensor's name, type and shape; its size is known not to overflow.
@@ -59,6 +59,15 @@ pub trait TensorSource: Send + Sync {
 
     /// Whether a part of tensor `index` can be read for the cost of that part. Elsewhere the whole is read each time.
     fn reads_ranges(&self, index: usize) -> bool;
+
+    /// The scales (and zero points) that some rows of tensor `index` have already, row by row, or the only one of the
+    /// tensor; none where it is not kept as codes.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn affines(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<Affine>> {
+        Ok(Vec::new())
+    }
 
     /// The files behind it.
     fn files(&self) -> Vec<&InputFile>;

@@ -1,5 +1,7 @@
 //! PyTorch archives hold the same tensors as safetensors, and run nothing.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Format, TensorSource};
 use std::collections::BTreeMap;
@@ -102,5 +104,70 @@ fn other_things_of_pytorch_are_named() {
         std::fs::write(&path, bytes).unwrap();
         let error = Checkpoint::open(&path).unwrap_err();
         assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{error}");
+    }
+}
+
+/// A zip archive of stored entries without checksums.
+fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, bytes) in entries {
+        let (start, n_name, n_bytes) = (file.len() as u32, name.len() as u16, bytes.len() as u32);
+        let sizes = [[0; 4], n_bytes.to_le_bytes(), n_bytes.to_le_bytes()].concat();
+        file.extend([b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0", sizes.as_slice(), &n_name.to_le_bytes(), &[0; 2]].concat());
+        file.extend([name.as_bytes(), bytes].concat());
+        directory.extend([b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0", sizes.as_slice(), &n_name.to_le_bytes()].concat());
+        directory.extend([&[0; 12][..], &start.to_le_bytes(), name.as_bytes()].concat());
+    }
+    let (n, start, n_directory) = (entries.len() as u16, file.len() as u32, directory.len() as u32);
+    let counts = [n.to_le_bytes(), n.to_le_bytes()].concat();
+    file.extend(directory);
+    file.extend(
+        [b"PK\x05\x06\0\0\0\0", counts.as_slice(), &n_directory.to_le_bytes(), &start.to_le_bytes(), &[0; 2]].concat(),
+    );
+    file
+}
+
+fn open_bytes(bytes: &[u8]) -> Result<Checkpoint, briquette_core::Error> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("m.pt"), bytes).unwrap();
+    Checkpoint::open(&dir.path().join("m.pt"))
+}
+
+/// A pickle of one dictionary with these items.
+fn dict(items: &[u8]) -> Vec<u8> {
+    [b"\x80\x02}(", items, b"u."].concat()
+}
+
+/// A key and a tensor of two f32 in storage 0, from an element with a step.
+fn item(name: &str, offset: u8, step: u8) -> Vec<u8> {
+    let key = [b"X", (name.len() as u32).to_le_bytes().as_slice(), name.as_bytes()].concat();
+    let storage = b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ";
+    let view = [b'K', offset, b'K', 2, 0x85, b'K', step, 0x85, 0x89];
+    [key.as_slice(), storage, &view, b"ccollections\nOrderedDict\n)RtR"].concat()
+}
+
+#[test]
+fn archives_that_lie_are_refused() {
+    let good = dict(&item("a", 0, 1));
+    let data: (&str, &[u8]) = ("m/data/0", &[0; 8]);
+    assert_eq!(open_bytes(&zip(&[("m/data.pkl", &good), data])).unwrap().tensors().len(), 1);
+    let nested = [b"X\x01\0\0\0a}(".as_slice(), &item("b", 0, 1), b"u", &item("a.b", 0, 1)].concat();
+    let cases: [(Vec<u8>, &str); 12] = [
+        (zip(&[("m/data.pkl", &good), data, ("n/x", b"")]), "one root"),
+        (zip(&[("data.pkl", &good)]), "one root"),
+        (zip(&[("m/data.pkl", &good), data, data]), "twice"),
+        (zip(&[("m/data.pkl", &good)]), "storage \"m/data/0\" is missing"),
+        (zip(&[("m/data.pkl", &good), ("m/data/0", &[0; 7])]), "does not fit"),
+        (zip(&[("m/data.pkl", &dict(&item("a", 1, 1))), data]), "does not fit"),
+        (zip(&[("m/data.pkl", &dict(&item("a", 0, 2))), data]), "does not fit"),
+        (zip(&[("m/data.pkl", &good), data, ("m/constants.pkl", b"")]), "TorchScript"),
+        (zip(&[("m/data.pkl", &dict(&nested)), data]), "one name"),
+        (zip(&[("m/data.pkl", &dict(b"")), data]), "no tensor"),
+        (zip(&[("m/data.pkl", b"\x80\x04\x8c\x05posix\x8c\x06system\x93."), data]), "posix.system"),
+        (zip(&[("m/data.pkl", b"\x80\x02(iposix\nsystem\n."), data]), "opcode 0x69"),
+    ];
+    for (bytes, phrase) in cases {
+        let error = open_bytes(&bytes).unwrap_err();
+        assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{phrase}: {error}");
     }
 }

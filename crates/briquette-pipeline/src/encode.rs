@@ -123,21 +123,21 @@ impl Workspace {
             return Ok((found.digests, found.stats));
         };
         let mut encoder = RowEncoder::new(task.coding, task.tensor.info.dtype, first.n_kept);
-        let mut offsets = Offsets::before(task, first);
+        let mut out = Output { tensor: task.index, next: offsets_before(task, first), parts: &mut self.parts, sink };
+        out.parts.clear();
         for start in task.pieces {
-            self.parts.clear();
             let mut piece = self.reader.read(source, task.tensor, &start.rows)?;
             let n_bytes = piece.bytes.len();
             if task.tensor.is_changed() {
                 let masker = Masker::new(task, start, &mut piece, &mut self.selector)?;
-                encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut self.parts, &mut found)?;
+                encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut out, &mut found)?;
             } else {
-                copy_piece(task, &mut piece, &mut self.parts, &mut found.digests)?;
+                copy_piece(task, &mut piece, &mut out, &mut found.digests)?;
             }
             if start == last {
-                encoder.finish(&mut self.parts);
+                encoder.finish(out.parts);
             }
-            offsets.put(task.index, &self.parts, sink)?;
+            out.put(0)?;
             workers.advance(n_bytes);
             workers.check_stop()?;
         }
@@ -145,32 +145,43 @@ impl Workspace {
     }
 }
 
-/// Where the next bytes of each part go.
-struct Offsets([u64; Part::ALL.len()]);
+/// Parts on their way out of a tensor. Long ones leave while they are still in the cache.
+struct Output<'a> {
+    tensor: usize,
+    /// Where the next bytes of each part go.
+    next: [u64; Part::ALL.len()],
+    parts: &'a mut Parts,
+    sink: &'a dyn Sink,
+}
 
-impl Offsets {
-    /// Those of the rows before a piece.
-    fn before(task: &Task, start: &PieceStart) -> Self {
-        let row_view = task.tensor.rows;
-        let parts = task.coding.parts(task.tensor.value_dtype(), start.rows.start, row_view.n_cols, start.n_kept);
-        let mut offsets = [0; Part::ALL.len()];
-        for spec in parts {
-            let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
-            offsets[spec.part as usize] = if is_shared { 0 } else { spec.n_bytes() as u64 };
-        }
-        Self(offsets)
-    }
+impl Output<'_> {
+    /// What a part grows to before it is written.
+    const FULL: usize = 256 << 10;
 
-    fn put(&mut self, tensor: usize, parts: &Parts, sink: &dyn Sink) -> Result<()> {
+    /// Writes the parts that have at least `n_bytes`, and empties them.
+    fn put(&mut self, n_bytes: usize) -> Result<()> {
         for part in Part::ALL {
-            let bytes = &parts[part];
-            if !bytes.is_empty() {
-                sink.put(tensor, part, self.0[part as usize], bytes)?;
-                self.0[part as usize] += bytes.len() as u64;
+            let bytes = &mut self.parts[part];
+            if !bytes.is_empty() && bytes.len() >= n_bytes {
+                self.sink.put(self.tensor, part, self.next[part as usize], bytes)?;
+                self.next[part as usize] += bytes.len() as u64;
+                bytes.clear();
             }
         }
         Ok(())
     }
+}
+
+/// The bytes that each part has before a piece.
+fn offsets_before(task: &Task, start: &PieceStart) -> [u64; Part::ALL.len()] {
+    let row_view = task.tensor.rows;
+    let parts = task.coding.parts(task.tensor.value_dtype(), start.rows.start, row_view.n_cols, start.n_kept);
+    let mut offsets = [0; Part::ALL.len()];
+    for spec in parts {
+        let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
+        offsets[spec.part as usize] = if is_shared { 0 } else { spec.n_bytes() as u64 };
+    }
+    offsets
 }
 
 /// Masks and codes a piece, block by block.
@@ -180,32 +191,36 @@ fn encode_piece(
     mut masker: Masker,
     coder: &mut RowCoder,
     encoder: &mut RowEncoder,
-    parts: &mut Parts,
+    out: &mut Output,
     found: &mut Found,
 ) -> Result<()> {
     let tensor = task.tensor;
     coder.begin(tensor, task.coding);
-    coder.fit_tensor(tensor, piece, masker, encoder, parts)?;
+    coder.give(std::mem::take(&mut piece.affines), piece.first_row);
+    coder.fit_tensor(tensor, piece, masker, encoder, out.parts)?;
     let is_turned = task.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
     piece.for_each_block(|block| {
         check_finite(tensor, block)?;
-        let digest = coder.block(block, &mut masker, encoder, parts);
+        let digest = coder.block(block, &mut masker, encoder, out.parts);
         found.stats.push(block.values, coder.simulated());
         if !is_turned {
             found.digests.push(digest);
+            out.put(Output::FULL)?;
         }
         Ok(())
     })?;
     if is_turned {
-        turn_back(tensor, parts, &mut found.digests);
+        turn_back(tensor, out.parts, &mut found.digests);
     }
     Ok(())
 }
 
 /// A tensor that nothing is done to: its bytes, checked for NaN where it is a weight.
-fn copy_piece(task: &Task, piece: &mut Piece, parts: &mut Parts, digests: &mut Vec<Hash128>) -> Result<()> {
+fn copy_piece(task: &Task, piece: &mut Piece, out: &mut Output, digests: &mut Vec<Hash128>) -> Result<()> {
     let tensor = task.tensor;
-    parts[Part::Weight].extend_from_slice(piece.bytes);
+    let next = &mut out.next[Part::Weight as usize];
+    out.sink.put(out.tensor, Part::Weight, *next, piece.bytes)?;
+    *next += piece.bytes.len() as u64;
     if !tensor.info.dtype.is_weight() {
         digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));
         return Ok(());

@@ -3,6 +3,7 @@
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Result, Shape};
+use briquette_formats::foreign::Layout as ForeignLayout;
 use briquette_formats::profile::FilePart;
 use briquette_formats::{Profile, TensorInfo, burnpack, limits, safetensors};
 use serde::Serialize;
@@ -41,8 +42,8 @@ pub struct Placed {
     pub n_kept: usize,
     /// The index of its file.
     pub file: usize,
-    /// Where each part starts.
-    pub parts: BTreeMap<Part, u64>,
+    /// Where each part starts, and how it is laid out where not as ours.
+    pub parts: BTreeMap<Part, (u64, Option<ForeignLayout>)>,
 }
 
 struct Shard {
@@ -86,8 +87,13 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
     let mut shards = vec![Shard { parts: Vec::new(), n_bytes: 0 }];
     let mut names = BTreeSet::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
-        let parts =
-            plan.profile.file_parts(&tensor.info, tensor.axis(codings[index]), codings[index], n_kept[index])?;
+        let parts = plan.profile.file_parts(
+            &tensor.info,
+            tensor.axis(codings[index]),
+            codings[index],
+            n_kept[index],
+            tensor.activations(),
+        )?;
         for part in &parts {
             if !names.insert(part.info.name.clone()) {
                 let message = format!(
@@ -124,7 +130,7 @@ fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mu
     for ((index, part), start) in parts.iter().zip(starts) {
         placed[*index].file = number;
         if let Some(kind) = part.part {
-            placed[*index].parts.insert(kind, start);
+            placed[*index].parts.insert(kind, (start, part.layout));
         }
         if let Some(bytes) = &part.constant {
             constants.push((start, bytes.clone()));

@@ -1,7 +1,7 @@
 //! Tensors in pieces: what is in memory at once, and as what.
 
 use crate::plan::TensorPlan;
-use briquette_core::{DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
+use briquette_core::{Affine, DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
@@ -61,6 +61,8 @@ pub struct Piece<'a> {
     pub bytes: &'a [u8],
     /// Their first row.
     pub first_row: usize,
+    /// The scales they have in the model already, where those are to be kept.
+    pub affines: Vec<Affine>,
     /// Where f32 values are put that are not already there.
     values: &'a mut Vec<f32>,
     dtype: DType,
@@ -88,7 +90,9 @@ impl Reader {
             source.read(tensor.index, range.start * rows.n_cols * width, self.rows.bytes_mut(n_bytes))?;
         }
         let bytes = self.rows.bytes(n_bytes);
-        Ok(Piece { bytes, first_row: range.start, values: &mut self.values, dtype: tensor.info.dtype, rows })
+        let keeps_scales = tensor.quant.is_some_and(|quant| quant.is_stored);
+        let affines = if keeps_scales { source.affines(tensor.index, range.clone())? } else { Vec::new() };
+        Ok(Piece { bytes, first_row: range.start, affines, values: &mut self.values, dtype: tensor.info.dtype, rows })
     }
 }
 

@@ -1,11 +1,13 @@
 //! What becomes of each tensor, and what that will take: made from headers, before any weight is read.
 
 mod choose;
+mod keep;
 mod predict;
 
 use crate::recipe::{Method, Recipe, raw::RawLayout};
 use crate::role::Role;
 use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Format, Profile, TensorInfo, TensorSource};
 use briquette_quant::{Activations, QuantSpec};
 
@@ -39,6 +41,8 @@ pub struct TensorPlan {
     pub prune: Option<Prune>,
     /// The grid they are rounded to.
     pub quant: Option<Quant>,
+    /// Whether it is kept sparse in the model already.
+    pub was_sparse: bool,
     /// The tensor whose parts stand for this one.
     pub tied_to: Option<usize>,
     /// Why nothing is done, where nothing is.
@@ -77,6 +81,8 @@ pub struct Quant {
     pub spec: QuantSpec,
     /// What the run time is to do with activations.
     pub activations: Activations,
+    /// Whether the model has these codes already; their scales are taken as they are.
+    pub is_stored: bool,
 }
 
 /// Tensors that share one threshold.
@@ -107,12 +113,13 @@ impl TensorPlan {
 
     /// Whether anything is done to it.
     pub fn is_changed(&self) -> bool {
-        self.prune.is_some() || self.quant.is_some()
+        self.prune.is_some() || self.quant.is_some() || self.was_sparse
     }
 
     /// Leaves the tensor as it is.
     pub fn leave(&mut self, why: &str) {
         (self.prune, self.quant, self.skipped) = (None, None, Some(why.to_string()));
+        self.was_sparse = false;
         self.rows = self.rows_as_stored();
     }
 
@@ -121,6 +128,15 @@ impl TensorPlan {
         let quant = self.quant.filter(|_| matches!(profile, Profile::Briquette | Profile::CompressedTensors))?;
         let QuantSpec { grid, grouping, scale, .. } = quant.spec;
         Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
+    }
+
+    /// What the run time is to do with the activations it meets, as the manifest has it.
+    pub fn activations(&self) -> Option<&'static str> {
+        match self.quant?.activations {
+            Activations::Float => None,
+            Activations::DynamicSymmetric => Some(quantization_config::SYMMETRIC),
+            Activations::DynamicAsymmetric => Some(quantization_config::ASYMMETRIC),
+        }
     }
 
     /// How it is kept in this profile when `n_kept` of its elements are.
@@ -152,6 +168,12 @@ impl Plan {
                 "the model is already quantized; compress the original, or `briquette export` this to dense first";
             return Err(Error::refused(message).at(checkpoint.path().display()));
         }
+        if let Some(method) = checkpoint.quantized_by() {
+            let message = format!(
+                "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+            );
+            return Err(Error::refused(message).at(checkpoint.path().display()));
+        }
         let mut plan = Self::untouched(recipe, checkpoint);
         choose::apply_stages(&mut plan, recipe)?;
         plan.check_fit()?;
@@ -175,10 +197,17 @@ impl Plan {
             };
             let rows =
                 if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
-            TensorPlan { index, info: info.clone(), role, rows, prune: None, quant: None, tied_to: None, skipped: None }
+            let info = info.clone();
+            let (prune, quant, was_sparse, tied_to, skipped) = (None, None, false, None, None);
+            TensorPlan { index, info, role, rows, prune, quant, was_sparse, tied_to, skipped }
         };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
-        Self { tensors, pools: Vec::new(), profile: recipe.profile, allow_nonfinite: recipe.allow_nonfinite }
+        let mut plan =
+            Self { tensors, pools: Vec::new(), profile: recipe.profile, allow_nonfinite: recipe.allow_nonfinite };
+        if let Some(stored) = checkpoint.stored() {
+            keep::keep_codings(&mut plan, stored);
+        }
+        plan
     }
 
     /// Refuses groups and patterns that do not fit a tensor's rows.

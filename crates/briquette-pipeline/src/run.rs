@@ -6,14 +6,15 @@ use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
 use crate::report::{self, Report, Timing};
+use crate::role::Role;
 use crate::survey::survey;
 use crate::verify::{self, Found};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result, Storage};
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, index, manifest, sums,
+    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, index, manifest, model_config,
+    quantization_config, sums,
 };
-use briquette_quant::Activations;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -46,7 +47,7 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 
     let since = Instant::now();
     let manifest = manifest_of(recipe, &plan, &layout, &outcomes)?;
-    write_small_files(&draft, recipe, &layout, &checkpoint, &manifest)?;
+    write_small_files(&draft, &plan, &layout, &checkpoint, &manifest)?;
     let written = Checkpoint::open(draft.path())?;
     let found = sync_and_verify(&draft, &files, &written, &workers)?;
     checkpoint.check_unchanged()?;
@@ -102,19 +103,23 @@ impl<'a> Files<'a> {
 impl Sink for Files<'_> {
     fn put(&self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
         let placed = &self.layout.tensors[tensor];
-        let start = placed
-            .parts
-            .get(&part)
-            .ok_or_else(|| Error::bug(format!("part {part:?} of tensor {tensor} has no place")))?;
-        self.files[placed.file].write_at(start + offset, bytes)
+        let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
+        let (start, layout) = placed.parts.get(&part).ok_or_else(no_place)?;
+        let file = &self.files[placed.file];
+        match layout {
+            Some(layout) => {
+                let (offset, bytes) = layout.write(offset, bytes).ok_or_else(no_place)?;
+                file.write_at(start + offset, &bytes)
+            }
+            None => file.write_at(start + offset, bytes),
+        }
     }
 }
 
 fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcome]) -> Result<Manifest> {
     let mut tensors = BTreeMap::new();
     for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
-        let activations =
-            tensor.quant.filter(|_| placed.coding.codes.is_some()).and_then(|quant| activations_of(quant.activations));
+        let activations = placed.coding.codes.and_then(|_| tensor.activations());
         let entry = Entry {
             dtype: tensor.info.dtype,
             shape: tensor.info.shape.clone(),
@@ -138,27 +143,22 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
     })
 }
 
-fn activations_of(activations: Activations) -> Option<&'static str> {
-    match activations {
-        Activations::Float => None,
-        Activations::DynamicSymmetric => Some("int8-dynamic-symmetric"),
-        Activations::DynamicAsymmetric => Some("int8-dynamic-asymmetric"),
-    }
-}
-
 /// The manifest, the index of shards, and the files that come along.
 fn write_small_files(
     draft: &Draft,
-    recipe: &Recipe,
+    plan: &Plan,
     layout: &Layout,
     checkpoint: &Checkpoint,
     manifest: &Manifest,
 ) -> Result<()> {
     draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
-    for companion in checkpoint.companions() {
+    for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
         draft.copy_file(&checkpoint.directory().join(companion), companion)?;
     }
-    let needs_index = matches!(recipe.profile, Profile::Dense | Profile::CompressedTensors) && layout.files.len() > 1;
+    if let Some(config) = config_of(plan, checkpoint, manifest)? {
+        draft.write_file(Path::new(model_config::FILE_NAME), &config)?;
+    }
+    let needs_index = matches!(plan.profile, Profile::Dense | Profile::CompressedTensors) && layout.files.len() > 1;
     if needs_index {
         let entries =
             layout.files.iter().flat_map(|file| file.names.iter().map(|name| (name.clone(), file.name.clone())));
@@ -168,6 +168,20 @@ fn write_small_files(
     Ok(())
 }
 
+/// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
+fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
+    let original = model_config::read(checkpoint)?;
+    let quantization = match plan.profile {
+        Profile::CompressedTensors => {
+            let linear = plan.tensors.iter().filter(|tensor| tensor.role == Role::Linear);
+            let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
+            quantization_config::of(manifest, &linear, original.as_deref())
+        }
+        _ => None,
+    };
+    model_config::with_quantization(original, quantization.as_ref(), &checkpoint.directory())
+}
+
 /// Waits until the files are on disk and, meanwhile, reads back what was written; then writes the sums.
 fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: &Workers) -> Result<Vec<Found>> {
     let (stored, manifest) =
@@ -175,11 +189,16 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
     let paths = verify::files_below(draft.path(), Path::new(""))?;
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.files.iter().try_for_each(DraftFile::sync));
-        let summing = scope.spawn(|| sums_of(draft.path(), &paths));
+        let sum = || sums_of(draft.path(), &paths);
+        // One thread is one thread; syncing only waits.
+        let summing = (workers.n_threads() > 1).then(|| scope.spawn(sum));
         let verified = verify::decode_all(stored, workers)
             .and_then(|found| verify::compare(&found, stored, manifest).map(|()| found));
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
-        let summed = summing.join().unwrap_or_else(|_| Err(Error::bug("summing panicked")));
+        let summed = match summing {
+            Some(summing) => summing.join().unwrap_or_else(|_| Err(Error::bug("summing panicked"))),
+            None => sum(),
+        };
         (synced.and(summed), verified)
     });
     let found = verified?;

@@ -181,7 +181,7 @@ fn count_pieces(
     let mut tensors = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
         let may_be_sparse = tensor.prune.is_none() && tensor.is_changed() && plan.profile == Profile::Briquette;
-        if thresholds[index].is_some() || may_be_sparse && has_zeros(tensor, source)? {
+        if thresholds[index].is_some() || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?) {
             tensors.push(index);
         }
     }

@@ -77,7 +77,7 @@ impl Walk<'_> {
             }
             Some(Node::Tensor(view)) => {
                 if !self.names.insert(path.to_string()) {
-                    let message = "two tensors have this name once dictionaries are flattened; rename one";
+                    let message = "two tensors have this one name once dictionaries are flattened; rename one";
                     return Err(Error::input(message).at(format_args!("tensor {path:?}")));
                 }
                 self.tensors.push((path.to_string(), view.clone()));

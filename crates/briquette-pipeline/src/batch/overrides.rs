@@ -6,10 +6,11 @@ use briquette_core::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Dotted paths and values, in order: `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` are the same.
+/// Dotted paths and values, in the order of the paths: `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` are the same.
 pub(super) fn flatten(table: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     table.iter().for_each(|(key, value)| collect(key, value, &mut found));
+    found.sort_by(|one, other| one.0.cmp(&other.0));
     found
 }
 

@@ -106,9 +106,12 @@ fn parse_number(name: &str, text: &str) -> Result<usize> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str, variables: &[(&str, &str)]) -> Result<(usize, usize)> {
-        let lookup =
-            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
+    /// Variables are given as `NAME=value NAME=value`.
+    fn parse(text: &str, variables: &str) -> Result<(usize, usize)> {
+        let lookup = |name: &str| {
+            let pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
+            pairs.filter(|(known, _)| *known == name).map(|(_, value)| value.to_string()).next()
+        };
         Shard::parse(text, lookup).map(|shard| (shard.index, shard.count))
     }
 
@@ -126,28 +129,27 @@ mod tests {
 
     #[test]
     fn launchers_say_who_this_is() {
-        let slurm = [("SLURM_ARRAY_TASK_ID", "7"), ("SLURM_ARRAY_TASK_COUNT", "3"), ("SLURM_ARRAY_TASK_MIN", "5")];
-        assert_eq!(parse("auto", &slurm).unwrap(), (2, 3));
-        let step = [&slurm[..], &[("SLURM_ARRAY_TASK_STEP", "2"), ("RANK", "9")]].concat();
-        assert_eq!(parse("auto", &step).unwrap(), (1, 3));
-        assert_eq!(parse("auto", &[("RANK", "1"), ("WORLD_SIZE", "2")]).unwrap(), (1, 2));
-        assert_eq!(parse("auto/4", &[("JOB_COMPLETION_INDEX", "3")]).unwrap(), (3, 4));
-        assert_eq!(parse("0/1", &[]).unwrap(), (0, 1));
+        let slurm = "SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_MIN=5";
+        assert_eq!(parse("auto", slurm).unwrap(), (2, 3));
+        assert_eq!(parse("auto", &format!("{slurm} SLURM_ARRAY_TASK_STEP=2 RANK=9")).unwrap(), (1, 3));
+        assert_eq!(parse("auto", "RANK=1 WORLD_SIZE=2").unwrap(), (1, 2));
+        assert_eq!(parse("auto/4", "JOB_COMPLETION_INDEX=3").unwrap(), (3, 4));
+        assert_eq!(parse("0/1", "").unwrap(), (0, 1));
     }
 
     #[test]
     fn what_is_missing_or_bad_is_named() {
-        let cases: [(&str, &[(&str, &str)], &str); 10] = [
-            ("4/4", &[], "found shard 4 of 4"),
-            ("0/0", &[], "found shard 0 of 0"),
-            ("x/4", &[], "i: found \"x\""),
-            ("1", &[], "expected i/n"),
-            ("auto", &[], "neither SLURM_ARRAY_TASK_ID nor RANK"),
-            ("auto", &[("RANK", "0")], "WORLD_SIZE: is not set"),
-            ("auto", &[("WORLD_SIZE", "2"), ("RANK", "")], "RANK: is not set"),
-            ("auto", &[("SLURM_ARRAY_TASK_ID", "1")], "SLURM_ARRAY_TASK_COUNT: is not set"),
-            ("auto", &[("SLURM_ARRAY_TASK_ID", "7"), ("SLURM_ARRAY_TASK_COUNT", "3")], "without gaps"),
-            ("auto/4", &[("JOB_COMPLETION_INDEX", "-1")], "JOB_COMPLETION_INDEX: found \"-1\""),
+        let cases = [
+            ("4/4", "", "found shard 4 of 4"),
+            ("0/0", "", "found shard 0 of 0"),
+            ("x/4", "", "i: found \"x\""),
+            ("1", "", "expected i/n"),
+            ("auto", "", "neither SLURM_ARRAY_TASK_ID nor RANK"),
+            ("auto", "RANK=0", "WORLD_SIZE: is not set"),
+            ("auto", "WORLD_SIZE=2 RANK=", "RANK: is not set"),
+            ("auto", "SLURM_ARRAY_TASK_ID=1", "SLURM_ARRAY_TASK_COUNT: is not set"),
+            ("auto", "SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_COUNT=3", "without gaps"),
+            ("auto/4", "JOB_COMPLETION_INDEX=-1", "JOB_COMPLETION_INDEX: found \"-1\""),
         ];
         for (text, variables, expected) in cases {
             let error = parse(text, variables).unwrap_err().to_string();

@@ -20,6 +20,9 @@ pub(super) struct RowCoder {
     has_codes: bool,
     /// The only scale of a tensor that has just one.
     whole: Option<Affine>,
+    /// Scales that the model has already, from row `first_given` on.
+    given: Vec<Affine>,
+    first_given: usize,
     scores: Vec<f32>,
     bits: Vec<u8>,
     kept: Vec<f32>,
@@ -40,6 +43,7 @@ impl RowCoder {
         self.spec = tensor.quant.map(|quant| quant.spec);
         self.has_codes = coding.codes.is_some();
         self.whole = None;
+        self.given.clear();
         self.bits.resize(Mask::row_bytes(self.n_cols), 0);
         self.kept.resize(self.n_cols, 0.0);
         self.codes.resize(self.n_cols, 0);
@@ -48,6 +52,11 @@ impl RowCoder {
     /// What the last block stands for.
     pub(super) fn simulated(&self) -> &[f32] {
         &self.simulated
+    }
+
+    /// Takes scales that the model has already, those of the rows from `first` on.
+    pub(super) fn give(&mut self, affines: Vec<Affine>, first: usize) {
+        (self.given, self.first_given) = (affines, first);
     }
 
     /// Finds the scale of a tensor that has just one, from all of its kept weights.
@@ -60,6 +69,11 @@ impl RowCoder {
         parts: &mut Parts,
     ) -> Result<()> {
         let Some(spec) = self.spec.filter(|spec| spec.grouping == Grouping::Tensor) else { return Ok(()) };
+        if let Some(&affine) = self.given.first() {
+            self.whole = Some(affine);
+            encoder.push_scales(&[affine], parts);
+            return Ok(());
+        }
         let mut kept = Vec::new();
         piece.for_each_block(|block| {
             check_finite(tensor, block)?;
@@ -98,13 +112,35 @@ impl RowCoder {
         for (i, (values, bytes)) in rows.enumerate() {
             let has_bits = self.mask(values, block.first_row + i, masker);
             match self.spec {
-                Some(spec) => self.code_row(&spec, i, values, has_bits, encoder, parts),
-                None => self.mask_row(i, values, bytes, encoder, parts),
+                Some(spec) => {
+                    self.fit(&spec, block.first_row + i, values, has_bits);
+                    self.code_row(&spec, i, values, has_bits, encoder, parts);
+                }
+                None if has_bits => self.mask_row(i, values, bytes, encoder, parts),
+                None => self.copy_row(i, values, bytes, encoder, parts),
             }
         }
         match (self.has_codes, self.dtype) {
             (true, _) | (false, Some(DType::F32)) => Hash128::of_block(bytemuck::cast_slice(&self.simulated)),
             _ => Hash128::of_block(&self.bytes),
+        }
+    }
+
+    /// Puts the scales of a row into `affines`, and its kept weights into `kept` where some are not.
+    fn fit(&mut self, spec: &QuantSpec, row: usize, values: &[f32], has_bits: bool) {
+        if has_bits {
+            simd::copy_kept(values, &self.bits, &mut self.kept);
+        }
+        self.affines.clear();
+        if let Some(whole) = self.whole {
+            self.affines.push(whole);
+        } else if !self.given.is_empty() {
+            let per_row = spec.grouping.per_row(self.n_cols).unwrap_or(1).max(1);
+            self.affines.extend_from_slice(&self.given[(row - self.first_given) * per_row..][..per_row]);
+        } else {
+            let kept = if has_bits { self.kept.as_slice() } else { values };
+            let keep = (has_bits && self.is_pruned).then_some(self.bits.as_slice());
+            fit_row(spec, kept, keep, &mut self.group, &mut self.affines);
         }
     }
 
@@ -118,14 +154,7 @@ impl RowCoder {
         parts: &mut Parts,
     ) {
         let keep = has_bits.then_some(self.bits.as_slice());
-        let kept = match keep {
-            Some(keep) => {
-                simd::copy_kept(values, keep, &mut self.kept);
-                self.kept.as_slice()
-            }
-            None => values,
-        };
-        fit_row(spec, self.whole, kept, keep.filter(|_| self.is_pruned), &mut self.group, &mut self.affines);
+        let kept = if has_bits { self.kept.as_slice() } else { values };
         quantize_row(kept, spec.grid, &self.affines, &mut self.codes);
         let simulated = &mut self.simulated[row * self.n_cols..(row + 1) * self.n_cols];
         dequantize_row(&self.codes, &self.affines, simulated);
@@ -144,6 +173,12 @@ impl RowCoder {
         }
     }
 
+    fn copy_row(&mut self, row: usize, values: &[f32], bytes: &[u8], encoder: &mut RowEncoder, parts: &mut Parts) {
+        self.simulated[row * self.n_cols..(row + 1) * self.n_cols].copy_from_slice(values);
+        self.bytes.extend_from_slice(bytes);
+        encoder.push_floats(bytes, None, parts);
+    }
+
     fn mask_row(&mut self, row: usize, values: &[f32], bytes: &[u8], encoder: &mut RowEncoder, parts: &mut Parts) {
         let simulated = &mut self.simulated[row * self.n_cols..(row + 1) * self.n_cols];
         simd::copy_kept(values, &self.bits, simulated);
@@ -160,19 +195,7 @@ impl RowCoder {
 }
 
 /// The scales of a row. Robust ranges look at kept weights only; zeros do not move the others.
-fn fit_row(
-    spec: &QuantSpec,
-    whole: Option<Affine>,
-    kept: &[f32],
-    keep: Option<&[u8]>,
-    group: &mut Vec<f32>,
-    affines: &mut Vec<Affine>,
-) {
-    affines.clear();
-    if let Some(whole) = whole {
-        affines.push(whole);
-        return;
-    }
+fn fit_row(spec: &QuantSpec, kept: &[f32], keep: Option<&[u8]>, group: &mut Vec<f32>, affines: &mut Vec<Affine>) {
     let per_row = spec.grouping.per_row(kept.len()).unwrap_or(1).max(1);
     let size = kept.len() / per_row;
     let sees_zeros = matches!(spec.range, Range::AbsMax | Range::MinMax);

@@ -107,16 +107,20 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<
             },
             _ => scheme,
         };
-        tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations });
+        tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_stored: false });
     }
     Ok(())
 }
 
+/// Whether compressed-tensors may hold codes of a tensor: those of Linear layers, but for the head.
+pub(super) fn is_interoperable(tensor: &TensorPlan) -> bool {
+    let is_head = tensor.info.name.split('.').any(|segment| segment == "lm_head");
+    tensor.role == Role::Linear && !is_head && tensor.info.shape.rank() == 2 && tensor.info.name.ends_with(".weight")
+}
+
 /// A scheme as compressed-tensors holds it; none for a tensor that stays float there.
 fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Option<Scheme>> {
-    let is_head = tensor.info.name.split('.').any(|segment| segment == "lm_head");
-    if tensor.role != Role::Linear || is_head || tensor.info.shape.rank() != 2 || !tensor.info.name.ends_with(".weight")
-    {
+    if !is_interoperable(tensor) {
         return Ok(None);
     }
     let grid = scheme.weights.grid;
@@ -142,14 +146,11 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
         }
         let is_embedding = |&&index: &&usize| plan.tensors[index].role == Role::Embedding;
         let main = *group.iter().find(is_embedding).unwrap_or(&first);
-        let (prune, quant, skipped) = {
-            let tensor = &plan.tensors[main];
-            (tensor.prune, tensor.quant, tensor.skipped.clone())
-        };
+        let TensorPlan { prune, quant, was_sparse, rows, skipped, .. } = plan.tensors[main].clone();
         for &index in &group {
-            let rows = plan.tensors[main].rows;
             let tensor = &mut plan.tensors[index];
             (tensor.prune, tensor.quant, tensor.skipped, tensor.rows) = (prune, quant, skipped.clone(), rows);
+            tensor.was_sparse = was_sparse;
             tensor.tied_to = (index != main).then_some(main);
         }
         for pool in &mut plan.pools {

@@ -3,6 +3,7 @@
 use briquette::pipeline::diff::Diff;
 use briquette::pipeline::inspect::Inspection;
 use briquette::pipeline::plan::{Cut, Plan, TensorPlan};
+pub(crate) use briquette::pipeline::report::numbers::bytes;
 use std::fmt::Write;
 
 /// Columns of text, the first left-aligned, numbers right-aligned.
@@ -29,15 +30,6 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
         let _ = writeln!(out, "{}", line.join("  ").trim_end());
     }
     out
-}
-
-/// `90.9 MB`, in powers of 1000.
-pub(crate) fn bytes(n: u64) -> String {
-    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    match units.iter().find(|(_, size)| n as f64 >= *size) {
-        Some((unit, size)) => format!("{:.2} {unit}", n as f64 / size),
-        None => format!("{n} B"),
-    }
 }
 
 fn shape(extents: &[usize]) -> String {

@@ -19,7 +19,9 @@ pub(crate) fn has_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Columns of the terminal, or 100.
+/// Columns: as COLUMNS says, of the terminal that stdout is, or 100.
 pub(crate) fn width() -> usize {
-    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(100)
+    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let seen = || terminal_size::terminal_size_of(std::io::stdout()).map(|(columns, _)| usize::from(columns.0));
+    asked.or_else(seen).unwrap_or(100)
 }

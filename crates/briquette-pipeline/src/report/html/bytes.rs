@@ -6,17 +6,20 @@ use super::family::{Family, MAX_ROWS, families};
 use super::rows::{Row, Rows};
 use crate::report::{Report, numbers};
 
+/// Rows of less than one part in so many of the largest cannot be seen.
+const LEAST_VISIBLE: u64 = 400;
+/// Rows that are drawn even so.
+const MIN_ROWS: usize = 8;
+
 /// The figure; nothing for a model without tensors.
 pub(super) fn section(report: &Report) -> String {
     let mut families = families(&report.tensors);
     families.sort_by_key(|family| std::cmp::Reverse(family.before_bytes()));
     let Some(largest) = families.first() else { return String::new() };
-    let lead = lead_of(largest, report);
-    let rest = if families.len() > MAX_ROWS { families.split_off(MAX_ROWS - 1) } else { Vec::new() };
-    if !rest.is_empty() {
-        let members = rest.iter().flat_map(|family| family.members.iter().copied()).collect();
-        families.push(Family { label: "all smaller ones".into(), members });
-    }
+    let is_shared = families.iter().any(|family| family.members.len() > 1);
+    let lead = lead_of(largest, is_shared, report);
+    let smaller = split_smaller(&mut families);
+    families.extend(smaller);
     let extents = families.iter().map(|family| family.before_bytes().max(family.after_bytes()));
     let axis = Axis::holding(0.0, extents.max().unwrap_or(0) as f64);
     Rows {
@@ -30,11 +33,23 @@ pub(super) fn section(report: &Report) -> String {
     .to_html()
 }
 
-fn lead_of(largest: &Family, report: &Report) -> String {
+/// Takes what is too small or too much to draw, as one.
+fn split_smaller<'a>(families: &mut Vec<Family<'a>>) -> Option<Family<'a>> {
+    let largest = families.first()?.before_bytes();
+    let n_visible = families.iter().take_while(|family| family.before_bytes() >= largest / LEAST_VISIBLE).count();
+    let n_rows = n_visible.clamp(MIN_ROWS, MAX_ROWS - 1);
+    if families.len() <= n_rows + 1 {
+        return None;
+    }
+    let members: Vec<_> = families.split_off(n_rows).into_iter().flat_map(|family| family.members).collect();
+    Some(Family { label: format!("{} smaller tensors", members.len()), members })
+}
+
+fn lead_of(largest: &Family, is_shared: bool, report: &Report) -> String {
     let before = numbers::percent(numbers::share(largest.before_bytes(), report.before.tensor_bytes));
     let after = numbers::percent(numbers::share(largest.after_bytes(), report.after.tensor_bytes));
     let shared =
-        if largest.members.len() == 1 { "" } else { " Tensors that differ in layer numbers only share a row." };
+        if is_shared { " Tensors whose names differ in layer numbers only share a row, marked ×." } else { "" };
     format!(
         "<span class=\"key before\"></span> before, <span class=\"key after\"></span> after. \
          <b>{}</b> had {before} of the tensors' bytes and has {after} now.{shared}",

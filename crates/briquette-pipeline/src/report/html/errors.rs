@@ -52,7 +52,7 @@ fn lead_of(first: &Family) -> String {
     let worst = first.members.iter().find(|tensor| decibels(tensor) == Some(db)).unwrap_or(&first.members[0]);
     format!(
         "Signal to quantization noise (SQNR), one <span class=\"key dot\"></span> for each tensor: further right is closer to \
-         the original. The worst is <b>{}</b> at {} dB; its difference has {} of the norm of the original.",
+         the original. The worst is <b>{}</b> at {} dB; the difference from the original has {} of its norm.",
         name(&worst.name),
         numbers::decimal(db, 1),
         relative_text(worst.error.map_or(f64::NAN, |error| error.relative)),
@@ -61,10 +61,10 @@ fn lead_of(first: &Family) -> String {
 
 fn foot_of(n_equal: usize, n_hidden: usize) -> String {
     let mut foot = String::from(
-        "The second line of the scale is the same as the norm of the difference over the norm of the original.",
+        "The second line of the scale is the same as a relative error: the norm of the difference over the norm of the original.",
     );
     if n_equal > 0 {
-        let _ = write!(foot, " {n_equal} tensors are equal to the original, and not shown.");
+        let _ = write!(foot, " {n_equal} tensors are not shown: equal to the original, or tied to one that is shown.");
     }
     if n_hidden > 0 {
         let _ = write!(foot, " {n_hidden} rows with less error are in the table only.");

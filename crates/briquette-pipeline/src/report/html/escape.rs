@@ -18,7 +18,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// A tensor's name or a path, that may break after a dot or a slash.
+/// A tensor's name or a path, that may break after a dot, a slash or an underscore.
 pub(super) fn name(text: &str) -> String {
-    escape(text).replace('.', ".<wbr>").replace('/', "/<wbr>")
+    escape(text).replace('.', ".<wbr>").replace('/', "/<wbr>").replace('_', "_<wbr>")
 }

@@ -28,9 +28,13 @@ impl Family<'_> {
         self.members.iter().map(|tensor| tensor.after_bytes).sum()
     }
 
-    /// `12 tensors`, or nothing for one.
+    /// `×12`, or nothing where the label says it all.
     pub(super) fn note(&self) -> String {
-        if self.members.len() == 1 { String::new() } else { format!("{} tensors", self.members.len()) }
+        if self.members.len() == 1 || !self.label.contains('*') {
+            String::new()
+        } else {
+            format!("×{}", self.members.len())
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl Rows {
 
 fn row(row: &Row) -> String {
     let Row { label, note, marks, value } = row;
-    let note = if note.is_empty() { String::new() } else { format!(" <small>{note}</small>") };
+    let note = if note.is_empty() { String::new() } else { format!(" <small class=\"times\">{note}</small>") };
     format!(
         "<li class=\"row\"><span class=\"label\">{label}{note}</span>\
          <svg class=\"plot\" height=\"20\" aria-hidden=\"true\">{marks}</svg>\

@@ -4,13 +4,12 @@ use super::escape::{escape, name};
 use crate::report::{Report, TensorReport, numbers, shape_text};
 use std::fmt::Write;
 
-const HEADINGS: [(&str, bool); 12] = [
+const HEADINGS: [(&str, bool); 11] = [
     ("Tensor", false),
     ("Role", false),
     ("Type", false),
     ("Shape", true),
-    ("Kept as", false),
-    ("Why", false),
+    ("Kept as, and why", false),
     ("Bytes before", true),
     ("Bytes after", true),
     ("Bits per weight", true),
@@ -40,8 +39,7 @@ fn row(tensor: &TensorReport) -> String {
     let n_elements: f64 = tensor.shape.iter().map(|extent| *extent as f64).product();
     let numbers = [
         cell(n_elements, shape_text(&tensor.shape)),
-        text(&tensor.encoding),
-        text(&tensor.why),
+        kept_as(tensor),
         cell(tensor.before_bytes as f64, numbers::count(tensor.before_bytes)),
         cell(tensor.after_bytes as f64, numbers::count(tensor.after_bytes)),
         cell(tensor.bits_per_weight, numbers::decimal(tensor.bits_per_weight, 2)),
@@ -60,6 +58,11 @@ fn row(tensor: &TensorReport) -> String {
 
 fn text(text: &str) -> String {
     format!("<td>{}</td>", escape(text))
+}
+
+fn kept_as(tensor: &TensorReport) -> String {
+    let why = if tensor.why.is_empty() { String::new() } else { format!("<small>{}</small>", escape(&tensor.why)) };
+    format!("<td>{}{why}</td>", name(&tensor.encoding))
 }
 
 /// A number, with the value that it sorts by.

@@ -1,0 +1,240 @@
+//! Checkpoints of the compressed-tensors library, decoded: int-quantized, pack-quantized, and its former sparse-bitmask.
+
+use crate::foreign::Layout;
+use crate::plain::PlainFiles;
+use crate::quantization::{self, Scheme};
+use crate::stored::{PartBytes, StoredDir, StoredTensor};
+use crate::{InputFile, TensorInfo, TensorSource};
+use briquette_core::encoded::{Codes, Part, ScaleType};
+use briquette_core::{Coding, DType, Error, GridKind, Grouping, Mask, OutputAxis, Result, Storage};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Endings of tensors that mean nothing without codes.
+const PARTS: [&str; 8] = [
+    ".weight_packed",
+    ".weight_scale",
+    ".weight_zero_point",
+    ".weight_shape",
+    ".weight_g_idx",
+    ".weight_global_scale",
+    ".input_scale",
+    ".input_zero_point",
+];
+
+type Found<'a> = BTreeMap<&'a str, (&'a TensorInfo, usize, u64)>;
+
+/// What a checkpoint holds, while its tensors are put together.
+struct Parts<'a> {
+    found: Found<'a>,
+    files: Vec<&'a InputFile>,
+    schemes: Vec<Scheme>,
+    used: BTreeSet<String>,
+}
+
+/// Sees the parts in some files as the tensors they stand for.
+///
+/// # Errors
+/// Input for parts that are missing or contradict each other, and for schemes that are not read; Io.
+pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<StoredDir> {
+    let schemes = quantization::schemes_of(config)?;
+    let mut parts = Parts { found: plain.by_name(), files: plain.files(), schemes, used: BTreeSet::new() };
+    let mut coded = BTreeMap::new();
+    for info in plain.tensors() {
+        let tensor = parts.tensor(info).map_err(|error| error.at(format_args!("tensor {:?}", info.name)))?;
+        if let Some(tensor) = tensor {
+            coded.insert(info.name.as_str(), tensor);
+        }
+    }
+    let mut tensors = Vec::new();
+    for info in plain.tensors() {
+        match coded.remove(info.name.as_str()) {
+            Some(tensor) => tensors.push(tensor),
+            None if parts.used.contains(&info.name) => {}
+            None => tensors.push(parts.as_it_is(info)?),
+        }
+    }
+    let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    let mut names = BTreeSet::new();
+    if let Some(info) = infos.iter().find(|info| !names.insert(&info.name)) {
+        let message = "is there both as it is and as codes; the checkpoint is damaged";
+        return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+    }
+    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None })
+}
+
+impl Parts<'_> {
+    /// The tensor that `main`, its largest part, stands for; none where `main` is no such part.
+    fn tensor(&mut self, main: &TensorInfo) -> Result<Option<StoredTensor>> {
+        if let Some(module) = main.name.strip_suffix(".weight_packed") {
+            let shape = self.shape(&format!("{module}.weight_shape"))?;
+            return self.codes(main, &format!("{module}.weight"), shape).map(Some);
+        }
+        if main.dtype == DType::I8 && self.found.contains_key(format!("{}_scale", main.name).as_str()) {
+            let shape = <[usize; 2]>::try_from(main.shape.0.as_slice());
+            let shape =
+                shape.map_err(|_| Error::input("codes of anything but a matrix are not read; it is damaged"))?;
+            return self.codes(main, &main.name, shape).map(Some);
+        }
+        match main.name.strip_suffix(".compressed") {
+            Some(name) if self.found.contains_key(format!("{name}.bitmask").as_str()) => {
+                self.sparse(main, name).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A tensor in codes, by the one scheme that its parts fit.
+    fn codes(&mut self, main: &TensorInfo, name: &str, shape: [usize; 2]) -> Result<StoredTensor> {
+        let part = |suffix: &str| self.found.get(format!("{name}{suffix}").as_str()).copied();
+        let (scale, ..) = part("_scale").ok_or_else(|| Error::input("its scales are missing; it is damaged"))?;
+        let zero = part("_zero_point").map(|(info, ..)| info);
+        let is_packed = main.name != name;
+        let fits = |scheme: &&Scheme| {
+            let n_words = shape[1].checked_mul(scheme.n_bits.into()).map(|n_bits| n_bits.div_ceil(32));
+            let is_main =
+                !is_packed || n_words.is_some_and(|n| main.shape.0 == [shape[0], n] && main.dtype == DType::I32);
+            scheme.is_packed == is_packed && is_main && fits_scales(scheme.grouping, shape, &scale.shape.0)
+        };
+        let mut fitting: Vec<Scheme> = self.schemes.iter().filter(fits).cloned().collect();
+        fitting.dedup();
+        let [scheme] = fitting.as_slice() else {
+            let message = format!(
+                "{} {} with scales {} fits {} of the schemes in {}, expected one; it is damaged",
+                main.dtype,
+                main.shape,
+                scale.shape,
+                fitting.len(),
+                quantization::KEY
+            );
+            return Err(Error::input(message));
+        };
+        let grid = if zero.is_some() { GridKind::Asymmetric } else { GridKind::SymmetricFull };
+        let scale_type = if scale.dtype == DType::F16 { ScaleType::F16 } else { ScaleType::F32 };
+        let codes = Codes { bits: scheme.n_bits, grid, grouping: scheme.grouping, scale: scale_type };
+        let info = TensorInfo::checked(name.into(), scale.dtype, shape.to_vec())?;
+        let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
+        let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
+        let layout = zero.map(|zero| zero_layout(zero, scheme, shape[0], n_groups)).transpose()?.flatten();
+        self.put(&mut tensor, Part::Codes, &main.name, is_packed.then(|| Layout::words(scheme.n_bits, shape[1])))?;
+        self.put(&mut tensor, Part::Scale, &format!("{name}_scale"), scale_layout(scale)?)?;
+        if zero.is_some() {
+            self.put(&mut tensor, Part::Zero, &format!("{name}_zero_point"), layout)?;
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor of which the kept values and one bit for each element are there.
+    fn sparse(&mut self, values: &TensorInfo, name: &str) -> Result<StoredTensor> {
+        let shape = self.shape(&format!("{name}.shape"))?;
+        let info = TensorInfo::checked(name.into(), values.dtype, shape.to_vec())?;
+        let [n_kept] = values.shape.0.as_slice() else {
+            return Err(Error::input(format!("found values {}, expected one axis; it is damaged", values.shape)));
+        };
+        if !values.dtype.is_weight() || *n_kept > info.n_elements() {
+            return Err(Error::input(format!(
+                "{n_kept} values of {} are not those of {}; it is damaged",
+                values.dtype, info.shape
+            )));
+        }
+        let mut tensor = stored(info, Coding { storage: Storage::Bitmask, codes: None });
+        tensor.n_kept = *n_kept;
+        self.put(&mut tensor, Part::Values, &values.name, None)?;
+        let bitmask = (Part::Bitmask, "bitmask", DType::U8, vec![shape[0], Mask::row_bytes(shape[1])]);
+        let offsets = (Part::RowOffsets, "row_offsets", DType::I64, vec![shape[0]]);
+        for (part, suffix, dtype, expected) in [bitmask, offsets] {
+            let part_name = format!("{name}.{suffix}");
+            let found = self.found.get(part_name.as_str()).map(|(info, ..)| *info);
+            if !found.is_some_and(|info| info.dtype == dtype && info.shape.0 == expected) {
+                return Err(Error::input(format!(
+                    "its part {part_name:?} is missing or of another shape; it is damaged"
+                )));
+            }
+            self.put(&mut tensor, part, &part_name, None)?;
+        }
+        Ok(tensor)
+    }
+
+    /// The two extents that a tensor of shape `[2]` holds.
+    fn shape(&mut self, name: &str) -> Result<[usize; 2]> {
+        let bad = || Error::input(format!("its part {name:?} is missing or no shape of a matrix; it is damaged"));
+        let (info, file, offset) = self.found.get(name).ok_or_else(bad)?;
+        if info.dtype != DType::I64 || info.shape.0 != [2] {
+            return Err(bad());
+        }
+        let mut bytes = [0; 16];
+        self.files.get(*file).ok_or_else(bad)?.read_at(*offset, &mut bytes)?;
+        self.used.insert(name.to_string());
+        let extent = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).map_err(|_| bad());
+        match bytes.as_chunks::<8>().0 {
+            [rows, cols] => Ok([extent(rows)?, extent(cols)?]),
+            _ => Err(bad()),
+        }
+    }
+
+    /// Records where a part of a tensor is.
+    fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<Layout>) -> Result<()> {
+        let place = self.found.get(name).map(|(_, file, offset)| (*file, *offset));
+        let (file, offset) =
+            place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; it is damaged")))?;
+        let bytes = match layout {
+            Some(layout) => PartBytes::Foreign { file, offset, layout },
+            None => PartBytes::File { file, offset },
+        };
+        tensor.parts.insert(part, bytes);
+        self.used.insert(name.to_string());
+        Ok(())
+    }
+
+    /// A tensor that is no part of another.
+    fn as_it_is(&mut self, info: &TensorInfo) -> Result<StoredTensor> {
+        if let Some(part) = PARTS.iter().find(|part| info.name.ends_with(*part)) {
+            let message = format!(
+                "found a {} without the codes it belongs to; it is damaged or of a scheme that is not read",
+                &part[1..]
+            );
+            return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+        }
+        let mut tensor = stored(info.clone(), Coding::DENSE);
+        self.put(&mut tensor, Part::Weight, &info.name, None)?;
+        Ok(tensor)
+    }
+}
+
+fn stored(info: TensorInfo, coding: Coding) -> StoredTensor {
+    let n_kept = info.n_elements();
+    StoredTensor { info, axis: OutputAxis::First, coding, n_kept, parts: BTreeMap::new() }
+}
+
+/// Whether scales of this shape are one for each group; those of channels and tensors come with and without axes of 1.
+fn fits_scales(grouping: Grouping, [n_rows, n_cols]: [usize; 2], scales: &[usize]) -> bool {
+    match grouping {
+        Grouping::Tensor => scales.iter().all(|&extent| extent == 1),
+        Grouping::Row => scales == [n_rows, 1] || scales == [n_rows],
+        Grouping::Group(_) => grouping.per_row(n_cols).is_some_and(|n| scales == [n_rows, n]),
+    }
+}
+
+fn scale_layout(scale: &TensorInfo) -> Result<Option<Layout>> {
+    match scale.dtype {
+        DType::F32 | DType::F16 => Ok(None),
+        DType::BF16 => Ok(Some(Layout::Bf16)),
+        other => Err(Error::input(format!("found scales of {other}, expected F32, F16 or BF16; they are not read"))),
+    }
+}
+
+/// How zero points are laid out: one byte each, or packed as codes are, but along rows.
+fn zero_layout(zero: &TensorInfo, scheme: &Scheme, n_rows: usize, n_groups: usize) -> Result<Option<Layout>> {
+    let n_bits = usize::from(scheme.n_bits);
+    let n_scales = if scheme.grouping == Grouping::Tensor { 1 } else { n_rows * n_groups };
+    let n_rows = if scheme.grouping == Grouping::Tensor { 1 } else { n_rows };
+    if zero.dtype == DType::I8 && zero.n_elements() == n_scales {
+        return Ok(None);
+    }
+    if n_groups > 0 && zero.dtype == DType::I32 && zero.shape.0 == [(n_rows * n_bits).div_ceil(32), n_groups] {
+        return Ok(Some(Layout::ZeroColumns { n_groups, n_bits }));
+    }
+    Err(Error::input(format!(
+        "found zero points {} {}, expected one for each scale; it is damaged",
+        zero.dtype, zero.shape
+    )))
+}

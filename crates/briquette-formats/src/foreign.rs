@@ -1,0 +1,149 @@
+//! Parts as other programs lay them out, turned into ours as they are read.
+
+use crate::InputFile;
+use briquette_core::Result;
+use std::ops::Range;
+
+/// How another program lays out a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Rows of codes `q + 2^(b-1)`, each padded to whole 32-bit words; low bit first, as ours.
+    Words {
+        /// Bytes of a row of ours.
+        row_bytes: usize,
+        /// Bytes of a row there.
+        pitch: usize,
+        /// What turns a byte there into one of ours: `0x80` where ours are signed.
+        flip: u8,
+    },
+    /// Zero points of rows, packed into 32-bit words down each column of groups.
+    ZeroColumns {
+        /// Groups of a row.
+        n_groups: usize,
+        /// Bits of a zero point, a divisor of 32 below 32.
+        n_bits: usize,
+    },
+    /// BF16 where ours are F32.
+    Bf16,
+}
+
+impl Layout {
+    /// Rows of `n_cols` codes packed into words.
+    pub fn words(n_bits: u8, n_cols: usize) -> Self {
+        let flip = if n_bits == 8 { 0x80 } else { 0 };
+        let n_bits = n_cols * usize::from(n_bits);
+        Self::Words { row_bytes: n_bits.div_ceil(8), pitch: n_bits.div_ceil(32) * 4, flip }
+    }
+
+    /// Turns whole rows of ours that start at byte `offset` of the part into the bytes there and their offset; none
+    /// for a layout that is only read.
+    pub fn write(self, offset: u64, ours: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let Self::Words { row_bytes, pitch, flip } = self else { return None };
+        let row_bytes = row_bytes.max(1);
+        let mut out = Vec::with_capacity(ours.len() / row_bytes * pitch);
+        for row in ours.chunks_exact(row_bytes) {
+            out.extend(row.iter().map(|byte| byte ^ flip));
+            out.resize(out.len().next_multiple_of(pitch), 0);
+        }
+        Some((offset / row_bytes as u64 * pitch as u64, out))
+    }
+
+    /// Bytes `range` of the part as we lay it out, out of a file where it starts at `offset`.
+    ///
+    /// # Errors
+    /// As [`InputFile::read_at`].
+    pub(crate) fn read(self, file: &InputFile, offset: u64, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        let fetch = |range: Range<usize>| {
+            let mut bytes = vec![0; range.len()];
+            file.read_at(offset + range.start as u64, &mut bytes).map(|()| bytes)
+        };
+        match self {
+            Self::Words { row_bytes, pitch, flip } => {
+                let row_bytes = row_bytes.max(1);
+                let words = fetch(range.start / row_bytes * pitch..range.end / row_bytes * pitch)?;
+                for row in words.chunks_exact(pitch.max(1)) {
+                    out.extend(row.iter().take(row_bytes).map(|byte| byte ^ flip));
+                }
+            }
+            Self::ZeroColumns { n_groups, n_bits } => {
+                let first_word = range.start / n_groups * n_bits / 32;
+                let end_word = (range.end.div_ceil(n_groups) * n_bits).div_ceil(32);
+                let bytes = fetch(first_word * n_groups * 4..end_word * n_groups * 4)?;
+                let words: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+                out.extend(range.map(|i| {
+                    let (bit, group) = (i / n_groups * n_bits, i % n_groups);
+                    zero_of(words[(bit / 32 - first_word) * n_groups + group] >> (bit % 32), n_bits)
+                }));
+            }
+            Self::Bf16 => {
+                let halves = fetch(range.start / 2..range.end / 2)?;
+                let widen = |half: &[u8; 2]| half::bf16::from_le_bytes(*half).to_f32().to_le_bytes();
+                out.extend(halves.as_chunks::<2>().0.iter().flat_map(widen));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lowest bits of a word, less half their range, as one signed byte.
+fn zero_of(word: u32, n_bits: usize) -> u8 {
+    let unsigned = word & ((1 << n_bits) - 1);
+    unsigned.wrapping_sub(1 << (n_bits - 1)).to_le_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(layout: Layout, bytes: &[u8], range: Range<usize>) -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part");
+        std::fs::write(&path, [b"xyz", bytes].concat()).unwrap();
+        let mut out = Vec::new();
+        layout.read(&InputFile::open(&path).unwrap(), 3, range, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn the_padding_of_each_row_is_dropped() {
+        let rows = [1, 2, 3, 0, 5, 6, 7, 0];
+        assert_eq!(read(Layout::Words { row_bytes: 3, pitch: 4, flip: 0 }, &rows, 0..6), [1, 2, 3, 5, 6, 7]);
+        assert_eq!(read(Layout::Words { row_bytes: 3, pitch: 4, flip: 0x80 }, &rows, 3..6), [0x85, 0x86, 0x87]);
+    }
+
+    #[test]
+    fn rows_that_are_written_read_back() {
+        for (n_bits, n_cols) in [(8, 10), (8, 1), (8, 8), (4, 8), (4, 10), (4, 1)] {
+            let layout = Layout::words(n_bits, n_cols);
+            let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| (i * 37) as u8).collect();
+            let (offset, words) = layout.write(0, &ours).unwrap();
+            assert_eq!((offset, words.len() % 12), (0, 0));
+            assert_eq!(read(layout, &words, 0..ours.len()), ours);
+            let last = ours.len() / 3 * 2;
+            let (offset, rest) = layout.write(last as u64, &ours[last..]).unwrap();
+            assert_eq!(rest, words[offset as usize..]);
+        }
+    }
+
+    #[test]
+    fn zero_points_are_found_down_their_column() {
+        // Ten rows of two groups: row r of group g has the code (r + g) % 16, eight rows to a word.
+        let code = |row: usize, group: usize| (row + group) % 16;
+        let word = |first: usize, group: usize| {
+            (first..(first + 8).min(10)).map(|row| (code(row, group) as u32) << (4 * (row - first))).sum::<u32>()
+        };
+        let words = [word(0, 0), word(0, 1), word(8, 0), word(8, 1)];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let expected: Vec<u8> = (0..20).map(|i| (code(i / 2, i % 2) as i8 - 8) as u8).collect();
+        let layout = Layout::ZeroColumns { n_groups: 2, n_bits: 4 };
+        assert_eq!(read(layout, &bytes, 0..20), expected);
+        assert_eq!(read(layout, &bytes, 18..20), expected[18..]);
+        assert_eq!(read(layout, &bytes, 6..18), expected[6..18]);
+    }
+
+    #[test]
+    fn bf16_is_widened() {
+        let halves: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect();
+        assert_eq!(read(Layout::Bf16, &halves, 4..8), (-2.0_f32).to_le_bytes());
+    }
+}

@@ -1,0 +1,110 @@
+//! `config.json`: the model's own description, copied with what it says about quantization replaced.
+
+use crate::{Checkpoint, InputFile, json, limits, quantization};
+use briquette_core::{Error, Result};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use std::path::Path;
+
+/// The name of the file.
+pub const FILE_NAME: &str = "config.json";
+
+/// An object's keys in their order, each value as it was written.
+struct Pairs(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The file beside a model that is a directory; none where there is none.
+///
+/// # Errors
+/// Input or Io.
+pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
+    if !checkpoint.companions().iter().any(|path| path == Path::new(FILE_NAME)) {
+        return Ok(None);
+    }
+    InputFile::open(&checkpoint.directory().join(FILE_NAME))?.read_all(limits::MAX_COMPANION_BYTES).map(Some)
+}
+
+/// The file with `quantization_config` replaced, or taken away where there is none now. All other keys keep their
+/// order and their text; a file that needs no change keeps every byte. None where there is nothing to write.
+///
+/// # Errors
+/// Input where the original is no JSON object and must change.
+pub fn with_quantization(
+    original: Option<Vec<u8>>,
+    quantization: Option<&serde_json::Value>,
+    directory: &Path,
+) -> Result<Option<Vec<u8>>> {
+    let path = directory.join(FILE_NAME);
+    let pairs = match &original {
+        Some(bytes) => match json::parse::<Pairs>(bytes, "the configuration", &path) {
+            Ok(pairs) => pairs.0,
+            Err(_) if quantization.is_none() => return Ok(original),
+            Err(error) => return Err(error),
+        },
+        None => Vec::new(),
+    };
+    let is_old = |key: &str| key == quantization::KEY || key == quantization::OLD_KEY;
+    if quantization.is_none() && !pairs.iter().any(|(key, _)| is_old(key)) {
+        return Ok(original);
+    }
+    let kept = pairs.iter().filter(|(key, _)| !is_old(key)).map(|(key, value)| (key.as_str(), value.get().to_string()));
+    let mut lines: Vec<(&str, String)> = kept.collect();
+    if let Some(value) = quantization {
+        lines.push((quantization::KEY, format!("{value:#}").replace('\n', "\n  ")));
+    }
+    let line = |(key, value): &(&str, String)| Ok(format!("  {}: {value}", serde_json::to_string(key)?));
+    let lines: serde_json::Result<Vec<String>> = lines.iter().map(line).collect();
+    let lines = lines.map_err(|source| Error::bug(format!("the configuration: {source}")))?;
+    Ok(Some(format!("{{\n{}\n}}\n", lines.join(",\n")).into_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn changed(original: &str, quantization: Option<serde_json::Value>) -> String {
+        let found = with_quantization(Some(original.into()), quantization.as_ref(), Path::new("d")).unwrap();
+        String::from_utf8(found.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn other_keys_keep_their_order_and_their_text() {
+        let original = "{\n  \"z\": 1e-12,\n  \"a\": [\n    1.0\n  ]\n}\n";
+        let expected =
+            "{\n  \"z\": 1e-12,\n  \"a\": [\n    1.0\n  ],\n  \"quantization_config\": {\n    \"k\": 1\n  }\n}\n";
+        assert_eq!(changed(original, Some(json!({ "k": 1 }))), expected);
+        assert_eq!(changed(expected, None), original);
+        assert_eq!(changed(expected, Some(json!({ "k": 1 }))), expected);
+    }
+
+    #[test]
+    fn a_file_that_need_not_change_keeps_every_byte() {
+        for text in ["{ \"a\" :1}", "no json"] {
+            assert_eq!(changed(text, None), text);
+        }
+        assert_eq!(with_quantization(None, None, Path::new("d")).unwrap(), None);
+        assert!(with_quantization(Some("no json".into()), Some(&json!({})), Path::new("d")).is_err());
+    }
+}

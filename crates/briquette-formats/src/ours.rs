@@ -1,0 +1,65 @@
+//! Directories that Briquette wrote.
+
+use crate::plain::PlainFiles;
+use crate::stored::{StoredDir, StoredTensor};
+use crate::{InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
+use briquette_core::{Coding, Error, OutputAxis, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
+///
+/// # Errors
+/// Input where the manifest is damaged or a part is missing, Io where they cannot be read.
+pub(crate) fn open(directory: &Path) -> Result<StoredDir> {
+    let manifest = Manifest::read(&InputFile::open(&directory.join(manifest::FILE_NAME))?)?;
+    let mut plain = PlainFiles::default();
+    let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
+    for name in names {
+        let path = directory.join(name);
+        if !crate::index::stays_inside(name) {
+            return Err(
+                Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
+            );
+        }
+        let file = InputFile::open(&path)?;
+        let kind = sniff::kind_of(&file)?;
+        plain.push(file, kind)?;
+    }
+    plain.check_unique()?;
+    let found = plain.by_name();
+    let mut tensors = Vec::new();
+    for (name, entry) in &manifest.tensors {
+        tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
+    }
+    let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest) })
+}
+
+fn stored_tensor(
+    name: &str,
+    entry: &manifest::Entry,
+    profile: Profile,
+    found: &BTreeMap<&str, (&TensorInfo, usize, u64)>,
+) -> Result<StoredTensor> {
+    let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;
+    let bad = |what: &str| Error::input(format!("{what}; the manifest is damaged")).at(format_args!("tensor {name:?}"));
+    let axis = if info.shape.rank() == 2 { entry.output_axis } else { OutputAxis::First };
+    let rows = briquette_core::Rows::of(&info.shape, axis);
+    if entry.coding != Coding::DENSE && !info.dtype.is_weight() {
+        return Err(bad("a tensor that is no weight cannot be coded"));
+    }
+    if let Some(codes) = entry.coding.codes {
+        codes.grid().ok_or_else(|| bad("there is no grid of that many bits"))?;
+        codes.grouping.per_row(rows.n_cols).ok_or_else(|| bad("the group size does not divide the row"))?;
+    }
+    let n_kept = entry.n_kept.unwrap_or(info.n_elements());
+    if n_kept > info.n_elements() {
+        return Err(bad("more elements are kept than there are"));
+    }
+    let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
+    let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, parts: BTreeMap::new() };
+    let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
+    tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;
+    Ok(tensor)
+}

@@ -1,0 +1,159 @@
+//! What `config.json` says about quantization by another program.
+
+use crate::{InputFile, TensorInfo, json, limits};
+use briquette_core::{Error, Grouping, Result};
+use serde_json::Value;
+use std::path::Path;
+
+/// The key in `config.json`.
+pub const KEY: &str = "quantization_config";
+/// What the key was called once.
+pub(crate) const OLD_KEY: &str = "compression_config";
+/// Endings of names that only a quantized checkpoint has, and whose they are.
+const SIGNS: [(&str, &str); 9] = [
+    (".qweight", "GPTQ or AWQ"),
+    (".qzeros", "GPTQ or AWQ"),
+    (".SCB", "bitsandbytes"),
+    (".weight.absmax", "bitsandbytes"),
+    (".weight.quant_map", "bitsandbytes"),
+    (".weight_scale_inv", "fp8"),
+    (".weight_scale", "compressed-tensors"),
+    (".weight_packed", "compressed-tensors"),
+    (".weight._data", "quanto"),
+];
+
+/// How another program quantized a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Method {
+    /// In the way of the compressed-tensors library, with its configuration.
+    CompressedTensors(Value),
+    /// In another way.
+    Other(String),
+}
+
+/// How the weights of some modules are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scheme {
+    /// Whether codes are packed into 32-bit words.
+    pub(crate) is_packed: bool,
+    /// Width of a code: 4 or 8.
+    pub(crate) n_bits: u8,
+    /// Which weights share a scale.
+    pub(crate) grouping: Grouping,
+}
+
+/// Reads what the `config.json` of a directory says; none where there is no such file, or it says nothing.
+///
+/// # Errors
+/// Input where it is not valid, Io where it cannot be read.
+pub(crate) fn read_config(directory: &Path) -> Result<Option<Method>> {
+    let path = directory.join("config.json");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
+    let config: Value = json::parse(&bytes, "the configuration", &path)?;
+    let places = [config.get(KEY), config.get(OLD_KEY), config.pointer("/text_config/quantization_config")];
+    Ok(places.into_iter().flatten().find(|found| found.is_object()).map(method_of))
+}
+
+fn method_of(config: &Value) -> Method {
+    let has = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
+    match config.get("quant_method").and_then(Value::as_str) {
+        Some("compressed-tensors") => Method::CompressedTensors(config.clone()),
+        Some(name) => Method::Other(name.to_string()),
+        None if has("config_groups") || has("sparsity_config") => Method::CompressedTensors(config.clone()),
+        None if has("load_in_8bit") || has("load_in_4bit") => Method::Other("bitsandbytes".into()),
+        None => Method::Other("a method that its config.json does not name".into()),
+    }
+}
+
+/// The method that the names of tensors show.
+pub(crate) fn shown_by(tensors: &[TensorInfo]) -> Option<&'static str> {
+    let sign = |name: &str| SIGNS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, method)| *method);
+    tensors.iter().find_map(|info| sign(&info.name))
+}
+
+/// The schemes of a compressed-tensors configuration.
+///
+/// # Errors
+/// Input for what is not read, naming it.
+pub(crate) fn schemes_of(config: &Value) -> Result<Vec<Scheme>> {
+    refuse_unread(config)?;
+    let groups = config.get("config_groups").and_then(Value::as_object);
+    let format = config.get("format").and_then(Value::as_str).unwrap_or("dense");
+    groups
+        .into_iter()
+        .flatten()
+        .map(|(name, group)| {
+            scheme_of(group, format).map_err(|error| error.at(format_args!("{KEY}.config_groups.{name}")))
+        })
+        .collect()
+}
+
+fn unread(what: &str) -> Error {
+    Error::input(format!(
+        "{what} is not read, only int-quantized and pack-quantized weights are; start from the model before quantization"
+    ))
+}
+
+/// Refuses what would change the meaning of the weights, or leave parts of them behind.
+fn refuse_unread(config: &Value) -> Result<()> {
+    let text = |key: &str| config.get(key).and_then(Value::as_str);
+    if let Some(status) = text("quantization_status").filter(|status| *status != "compressed") {
+        return Err(unread(&format!("the quantization status {status:?}")));
+    }
+    let is_set = |key: &&str| {
+        let value = config.get(*key);
+        value.is_some_and(|value| !value.is_null() && value.as_object().is_none_or(|object| !object.is_empty()))
+    };
+    if let Some(key) = ["kv_cache_scheme", "transform_config"].iter().find(|key| is_set(key)) {
+        return Err(unread(key));
+    }
+    let sparse = config.pointer("/sparsity_config/format").and_then(Value::as_str);
+    match sparse.filter(|format| !["dense", "sparse-bitmask"].contains(format)) {
+        Some(format) => Err(unread(&format!("the sparse format {format:?}"))),
+        None => Ok(()),
+    }
+}
+
+fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
+    let format = group.get("format").and_then(Value::as_str).unwrap_or(format);
+    let is_packed = match format {
+        "int-quantized" => false,
+        "pack-quantized" => true,
+        other => return Err(unread(&format!("the format {other:?}"))),
+    };
+    if group
+        .get("input_activations")
+        .is_some_and(|input| !input.is_null() && input.get("dynamic") == Some(&false.into()))
+    {
+        return Err(unread("a static scale of activations"));
+    }
+    let weights = group.get("weights").filter(|weights| weights.is_object());
+    let weights =
+        weights.ok_or_else(|| Error::input("found no weights in it, expected their scheme; it is damaged"))?;
+    let text = |key: &str| weights.get(key).and_then(Value::as_str);
+    if text("type").is_some_and(|kind| kind != "int") {
+        return Err(unread("a grid that is not of integers"));
+    }
+    if let Some(order) = text("actorder").filter(|order| !["static", "weight"].contains(order)) {
+        return Err(unread(&format!("the activation order {order:?}")));
+    }
+    let n_bits = match weights.get("num_bits").and_then(Value::as_u64) {
+        Some(8) => 8,
+        Some(4) if is_packed => 4,
+        other => return Err(unread(&format!("{format} of {} bits", other.unwrap_or(0)))),
+    };
+    Ok(Scheme { is_packed, n_bits, grouping: grouping_of(weights)? })
+}
+
+fn grouping_of(weights: &Value) -> Result<Grouping> {
+    let group_size = weights.get("group_size").and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
+    match (weights.get("strategy").and_then(Value::as_str), group_size) {
+        (Some("tensor"), _) | (None, None) => Ok(Grouping::Tensor),
+        (Some("channel"), _) => Ok(Grouping::Row),
+        (Some("group") | None, Some(size)) if size > 0 => Ok(Grouping::Group(size)),
+        (strategy, _) => Err(unread(&format!("the strategy {:?}", strategy.unwrap_or("")))),
+    }
+}

@@ -1,0 +1,83 @@
+//! Finding and opening the weight files of a model.
+
+use crate::index::{Index, parent_of};
+use crate::plain::PlainFiles;
+use crate::sniff::{self, Kind};
+use crate::{InputFile, TensorSource};
+use briquette_core::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Opens a weight file, or every shard that an index names.
+///
+/// # Errors
+/// Input where there is no model or it is damaged, Io where it cannot be read.
+pub(crate) fn open(path: &Path) -> Result<(PlainFiles, Kind)> {
+    let mut plain = PlainFiles::default();
+    let kind = if path.extension().is_some_and(|extension| extension == "json") {
+        open_shards(path, &mut plain)?
+    } else {
+        let file = InputFile::open(path)?;
+        let kind = sniff::kind_of(&file)?;
+        plain.push(file, kind)?;
+        kind
+    };
+    if plain.tensors().is_empty() {
+        return Err(Error::input("there is no tensor in it; nothing to do").at(path.display()));
+    }
+    Ok((plain, kind))
+}
+
+/// The one weight file or index of a directory.
+///
+/// # Errors
+/// Input where there is none, Config where there are several, Io where it cannot be listed.
+pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
+    for name in
+        ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"]
+    {
+        let path = directory.join(name);
+        if path.exists() {
+            return Ok(path);
+        }
+    }
+    let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let extension = |path: &PathBuf| path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
+    let is_weight = |path: &PathBuf| {
+        extension(path)
+            .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
+    };
+    let mut found: Vec<PathBuf> = paths.filter(is_weight).collect();
+    found.sort();
+    match found.as_slice() {
+        [path] => Ok(path.clone()),
+        [] => {
+            let message =
+                "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path";
+            Err(Error::input(message).at(directory.display()))
+        }
+        [first, ..] => {
+            let message =
+                format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
+            Err(Error::config(message).at(directory.display()))
+        }
+    }
+}
+
+fn open_shards(path: &Path, plain: &mut PlainFiles) -> Result<Kind> {
+    let index = Index::read(path)?;
+    let directory = parent_of(path);
+    let mut kind = Kind::Safetensors;
+    for name in index.files() {
+        let shard = directory.join(name);
+        if !shard.exists() {
+            return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
+        }
+        let file = InputFile::open(&shard)?;
+        kind = sniff::kind_of(&file)?;
+        let names = plain.push(file, kind)?;
+        index.check_file(name, &names, &shard)?;
+    }
+    plain.check_unique()?;
+    Ok(kind)
+}

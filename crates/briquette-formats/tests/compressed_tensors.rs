@@ -1,0 +1,108 @@
+//! What the compressed-tensors library wrote decodes to what it decodes to itself, bit for bit.
+
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::ErrorKind;
+use briquette_formats::{Checkpoint, Compressed, Format, TensorSource};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(name)
+}
+
+fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut found = BTreeMap::new();
+    for (index, info) in checkpoint.tensors().iter().enumerate() {
+        let mut bytes = vec![0; info.n_bytes()];
+        checkpoint.read(index, 0, &mut bytes).unwrap();
+        found.insert(info.name.clone(), (format!("{} {}", info.dtype, info.shape), bytes));
+    }
+    found
+}
+
+/// A copy of a golden directory with its configuration changed.
+fn changed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let config = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
+    assert!(config.contains(from), "{from}");
+    std::fs::write(dir.path().join("config.json"), config.replacen(from, to, 1)).unwrap();
+    std::fs::copy(fixture(name).join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    dir
+}
+
+#[test]
+fn each_golden_directory_decodes_bit_for_bit() {
+    for name in ["ct-int8", "ct-int8-tensor", "ct-int8-packed", "ct-int4-g32", "ct-int4-g32-asym"] {
+        let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
+        assert_eq!((checkpoint.format(), checkpoint.compressed()), (Format::CompressedTensors, Compressed::Quantized));
+        assert_eq!(checkpoint.quantized_by(), None);
+        let expected = tensors(&fixture(&format!("{name}.expected.safetensors")));
+        let found = tensors(&fixture(name));
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{name}");
+        for (tensor, expected) in &expected {
+            assert_eq!(found.get(tensor), Some(expected), "{name}: {tensor}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_read_is_refused_by_its_name() {
+    let cases = [
+        ("ct-int8", "\"format\": \"int-quantized\"", "\"format\": \"float-quantized\"", "float-quantized"),
+        ("ct-int4-g32", "\"num_bits\": 4", "\"num_bits\": 3", "3 bits"),
+        ("ct-int4-g32", "\"dynamic\": false", "\"dynamic\": false, \"actorder\": \"group\"", "activation order"),
+        ("ct-int4-g32", "\"sparsity_config\": {}", "\"sparsity_config\": {\"format\": \"marlin-24\"}", "marlin-24"),
+        ("ct-int4-g32", "\"strategy\": \"group\"", "\"strategy\": \"block\"", "block"),
+        ("ct-int4-g32", "\"group_size\": 32", "\"group_size\": 16", "fits 0 of the schemes"),
+        ("ct-int4-g32", "\"kv_cache_scheme\": null", "\"kv_cache_scheme\": {\"num_bits\": 8}", "kv_cache_scheme"),
+        ("ct-int8", "\"dynamic\": true", "\"dynamic\": false", "static"),
+        ("ct-int8", "\"quantization_status\": \"compressed\"", "\"quantization_status\": \"frozen\"", "frozen"),
+        ("ct-int8", "\"architectures\"", "architectures", "not valid"),
+    ];
+    for (name, from, to, phrase) in cases {
+        let error = Checkpoint::open(changed(name, from, to).path()).unwrap_err();
+        assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{phrase}: {error}");
+    }
+}
+
+#[test]
+fn other_methods_are_named_and_not_decoded() {
+    let gptq = changed("ct-int8", "\"compressed-tensors\"", "\"gptq\"");
+    assert_eq!(Checkpoint::open(gptq.path()).unwrap().quantized_by().as_deref(), Some("gptq"));
+    let file = fixture("ct-int8").join("model.safetensors");
+    assert_eq!(Checkpoint::open(&file).unwrap().quantized_by().as_deref(), Some("compressed-tensors"));
+    assert_eq!(Checkpoint::open(&fixture("../digits")).unwrap().quantized_by(), None);
+}
+
+/// A safetensors file of these tensors: name, type, shape, bytes.
+fn safetensors(tensors: &[(&str, &str, &str, Vec<u8>)]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let (start, end) = (data.len(), data.len() + bytes.len());
+        entries.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#));
+        data.extend_from_slice(bytes);
+    }
+    let header = format!("{{{}}}", entries.join(","));
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
+}
+
+#[test]
+fn the_former_sparse_bitmask_is_read() {
+    let longs = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let dir = tempfile::tempdir().unwrap();
+    let sparsity = r#"{"quantization_config":{"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-bitmask"}}}"#;
+    std::fs::write(dir.path().join("config.json"), sparsity).unwrap();
+    let file = safetensors(&[
+        ("a.weight.shape", "I64", "[2]", longs(&[2, 3])),
+        ("a.weight.row_offsets", "I64", "[2]", longs(&[0, 2])),
+        ("a.weight.compressed", "F32", "[3]", floats(&[1.0, 2.0, 3.0])),
+        ("a.weight.bitmask", "U8", "[2,1]", vec![0b101, 0b010]),
+    ]);
+    std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+    let found = tensors(dir.path());
+    assert_eq!(found["a.weight"], ("F32 [2, 3]".to_string(), floats(&[1.0, 0.0, 2.0, 0.0, 3.0, 0.0])));
+    assert_eq!((found.len(), Checkpoint::open(dir.path()).unwrap().compressed()), (1, Compressed::Pruned));
+}

@@ -1,0 +1,54 @@
+//! What a compressed model keeps of its codes and its sparsity when nothing else is done to it.
+
+use super::{Plan, Quant, TensorPlan};
+use briquette_core::encoded::{Codes, ScaleType};
+use briquette_core::{GridKind, OutputAxis, Storage};
+use briquette_formats::{Profile, StoredDir, StoredTensor, quantization_config};
+use briquette_quant::{Activations, QuantSpec, Range};
+
+/// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
+pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir) {
+    for tensor in &mut plan.tensors {
+        let source = &stored.tensors[tensor.index];
+        tensor.was_sparse = plan.profile == Profile::Briquette && source.coding.storage == Storage::Bitmask;
+        let Some(codes) = source.coding.codes else { continue };
+        match holds(plan.profile, tensor, source, codes) {
+            Ok(()) => {
+                tensor.rows = source.rows();
+                tensor.quant = quant_of(stored, source, codes, plan.profile);
+            }
+            Err(why) => tensor.skipped = Some(format!("decoded: {why}")),
+        }
+    }
+}
+
+/// Whether a format can hold these codes, or why not.
+fn holds(profile: Profile, tensor: &TensorPlan, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
+    match profile {
+        Profile::Briquette => Ok(()),
+        Profile::Dense | Profile::Burnpack => Err("the format holds floats only"),
+        Profile::CompressedTensors if !super::choose::is_interoperable(tensor) => {
+            Err("compressed-tensors codes Linear layers only")
+        }
+        Profile::CompressedTensors if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) => {
+            Err("compressed-tensors holds symmetric int8 and int4 only")
+        }
+        Profile::CompressedTensors if source.axis == OutputAxis::Last => {
+            Err("compressed-tensors wants weights [out, in]")
+        }
+        Profile::CompressedTensors => Ok(()),
+    }
+}
+
+fn quant_of(stored: &StoredDir, source: &StoredTensor, codes: Codes, profile: Profile) -> Option<Quant> {
+    let scale = if profile == Profile::CompressedTensors { ScaleType::F32 } else { codes.scale };
+    // The range is never asked: the scales are there.
+    let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
+    let entry = stored.manifest.as_ref().and_then(|manifest| manifest.tensors.get(&source.info.name));
+    let activations = match entry.and_then(|entry| entry.activations.as_deref()) {
+        Some(quantization_config::SYMMETRIC) => Activations::DynamicSymmetric,
+        Some(quantization_config::ASYMMETRIC) => Activations::DynamicAsymmetric,
+        _ => Activations::Float,
+    };
+    Some(Quant { spec, activations, is_stored: true })
+}

@@ -1,0 +1,99 @@
+//! What is written for transformers and vLLM reads back without our manifest, with the same values.
+
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::ErrorKind;
+use briquette_formats::{Checkpoint, Format, Profile, TensorSource};
+use briquette_pipeline::{Recipe, RunOptions, Silent, Stop, run, verify};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
+fn options() -> RunOptions {
+    RunOptions { threads: 1, force: false, progress: Arc::new(Silent), stop: Stop::default() }
+}
+
+/// Compresses a model as `stages` say into `directory/out`.
+fn compress(model: &Path, stages: &str, format: &str, directory: &Path) -> Result<PathBuf, briquette_core::Error> {
+    let recipe = directory.join("recipe.toml");
+    let text = format!("[model]\npath = {model:?}\n[output]\npath = \"out\"\nformat = {format:?}\n{stages}");
+    std::fs::write(&recipe, text).unwrap();
+    run(&Recipe::from_file(&recipe)?, &options())?;
+    Ok(directory.join("out"))
+}
+
+fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut found = BTreeMap::new();
+    for (index, info) in checkpoint.tensors().iter().enumerate() {
+        let mut bytes = vec![0; info.n_bytes()];
+        checkpoint.read(index, 0, &mut bytes).unwrap();
+        found.insert(info.name.clone(), (format!("{} {}", info.dtype, info.shape), bytes));
+    }
+    found
+}
+
+fn quantization(out: &Path) -> Value {
+    let config: Value = serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
+    config["quantization_config"].clone()
+}
+
+#[test]
+fn each_scheme_reads_back_without_our_manifest() {
+    let cases = [
+        ("scheme = \"int8-dynamic\"", "int-quantized", json!(false)),
+        ("scheme = \"int8-dynamic-sym\"", "int-quantized", json!(true)),
+        ("scheme = \"int8\"", "pack-quantized", Value::Null),
+        ("scheme = \"int4-g16\"", "pack-quantized", Value::Null),
+    ];
+    for (scheme, format, symmetric) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let stages = format!("[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\n{scheme}\n");
+        let out = compress(&fixture("digits"), &stages, "compressed-tensors", dir.path()).unwrap();
+        verify::verify(&out, Some(&fixture("digits")), &options()).unwrap();
+        assert_eq!(Checkpoint::open(&out).unwrap().format(), Format::Briquette(Profile::CompressedTensors));
+        let config = quantization(&out);
+        assert_eq!((&config["format"], &config["ignore"]), (&json!(format), &json!([])), "{scheme}");
+        let group = &config["config_groups"]["group_0"];
+        assert_eq!((&group["targets"], &group["input_activations"]["symmetric"]), (&json!(["Linear"]), &symmetric));
+        let ours = tensors(&out);
+        std::fs::remove_file(out.join("briquette.json")).unwrap();
+        assert_eq!(Checkpoint::open(&out).unwrap().format(), Format::CompressedTensors, "{scheme}");
+        assert_eq!(tensors(&out), ours, "{scheme}");
+    }
+}
+
+#[test]
+fn layers_left_alone_are_named_and_an_export_to_dense_forgets_the_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let stages =
+        "[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\nscheme = \"int8\"\nexclude = [\"fc2.weight\"]\n";
+    let out = compress(&fixture("digits"), stages, "compressed-tensors", dir.path()).unwrap();
+    assert_eq!(quantization(&out)["ignore"], json!(["fc2"]));
+    let again = tempfile::tempdir().unwrap();
+    let dense = compress(&out, "", "dense", again.path()).unwrap();
+    let config = |directory: &Path| -> Value {
+        serde_json::from_slice(&std::fs::read(directory.join("config.json")).unwrap()).unwrap()
+    };
+    assert_eq!(config(&dense), config(&fixture("digits")));
+    assert_eq!(tensors(&dense), tensors(&out));
+}
+
+#[test]
+fn a_model_that_is_quantized_already_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("gptq");
+    std::fs::create_dir(&model).unwrap();
+    std::fs::copy(fixture("digits/model.safetensors"), model.join("model.safetensors")).unwrap();
+    std::fs::write(model.join("config.json"), r#"{"quantization_config":{"quant_method":"gptq"}}"#).unwrap();
+    let stages = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
+    for model in [model, fixture("golden/ct-int8")] {
+        let error = compress(&model, stages, "briquette", dir.path()).unwrap_err();
+        assert!(error.kind == ErrorKind::Refused && error.to_string().contains("already quantized"), "{error}");
+    }
+}

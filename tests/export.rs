@@ -1,0 +1,82 @@
+//! Converting what is compressed already: codes and scales are kept, not made again.
+
+use crate::sandbox::Sandbox;
+use crate::weights::tensors_of;
+
+const SCHEMES: [&str; 6] = [
+    "--quantize int8",
+    "--prune 0.6 --quantize int8-dynamic",
+    "--quantize int4-g16 --exclude conv1.weight",
+    "--quantize int5-asym --range mse",
+    "--prune 0.8 --quantize int3",
+    "--prune 0.7",
+];
+
+/// The hashes of an output's values.
+fn hashes(sandbox: &Sandbox, output: &str) -> Vec<String> {
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path(output).join("briquette.json")).unwrap()).unwrap();
+    manifest["tensors"].as_object().unwrap().values().map(|tensor| tensor["hash"].to_string()).collect()
+}
+
+fn weight_bytes(sandbox: &Sandbox, output: &str) -> usize {
+    let files = sandbox.files(output).into_iter();
+    files.filter(|(name, _)| name.ends_with(".safetensors")).map(|(_, bytes)| bytes.len()).sum()
+}
+
+#[test]
+fn codes_come_through_as_they_are() {
+    let sandbox = Sandbox::with("digits");
+    for (i, scheme) in SCHEMES.iter().enumerate() {
+        let (first, second) = (format!("a{i}"), format!("b{i}"));
+        sandbox.ok(&format!("compress digits -o {first} {scheme}"));
+        sandbox.ok(&format!("export {first} --to briquette -o {second}"));
+        assert_eq!(hashes(&sandbox, &first), hashes(&sandbox, &second), "{scheme}");
+        let (before, after) = (weight_bytes(&sandbox, &first), weight_bytes(&sandbox, &second));
+        // A kept weight that was rounded to zero is a zero like any other now.
+        assert!(after <= before, "{scheme}: {before} became {after}");
+        sandbox.ok(&format!("verify {second} --against {first}"));
+    }
+}
+
+#[test]
+fn linear_codes_come_through_to_compressed_tensors() {
+    let sandbox = Sandbox::with("digits");
+    for (i, scheme) in SCHEMES[..3].iter().enumerate() {
+        let (first, second) = (format!("a{i}"), format!("b{i}"));
+        sandbox.ok(&format!("compress digits -o {first} {scheme}"));
+        let report = sandbox.json(&format!("export {first} --to compressed-tensors -o {second}"));
+        assert_eq!(tensors_of(&sandbox.path(&first)), tensors_of(&sandbox.path(&second)), "{scheme}");
+        let of = |name: &str| {
+            let tensors = report["tensors"].as_array().unwrap();
+            tensors.iter().find(|tensor| tensor["name"] == name).unwrap().clone()
+        };
+        assert!(of("fc1.weight")["encoding"].as_str().unwrap().starts_with("int"), "{scheme}");
+        assert!(of("conv2.weight")["why"].as_str().unwrap().starts_with("decoded"), "{scheme}");
+        sandbox.ok(&format!("verify {second} --against {first}"));
+    }
+}
+
+#[test]
+fn a_compressed_tensors_model_keeps_its_codes() {
+    for golden in ["ct-int8", "ct-int8-tensor", "ct-int4-g32", "ct-int4-g32-asym"] {
+        let sandbox = Sandbox::with(&format!("golden/{golden}"));
+        let report = sandbox.json(&format!("export {golden} --to briquette -o out"));
+        assert_eq!(tensors_of(&sandbox.path(golden)), tensors_of(&sandbox.path("out")), "{golden}");
+        let tensors = report["tensors"].as_array().unwrap();
+        let n_coded = tensors.iter().filter(|tensor| tensor["encoding"].as_str().unwrap().starts_with("int"));
+        assert!(n_coded.count() >= 2, "{golden}");
+        sandbox.ok(&format!("verify out --against {golden}"));
+    }
+}
+
+#[test]
+fn a_sparse_tensor_that_no_stage_chooses_stays_sparse() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.ok("compress digits -o pruned --prune 0.7");
+    let report = sandbox.json("compress pruned -o both --quantize int8 --include fc2.weight");
+    let tensors = report["tensors"].as_array().unwrap();
+    let fc1 = tensors.iter().find(|tensor| tensor["name"] == "fc1.weight").unwrap();
+    assert_eq!(fc1["encoding"], "f32, bitmask");
+    sandbox.ok("verify both --against pruned");
+}

@@ -1,0 +1,74 @@
+//! Outputs of earlier versions: they verify, and decode to what they did when they were written.
+
+use crate::sandbox::{Sandbox, repository};
+use crate::weights::{safetensors_of, tensors_of, tiny};
+use briquette::formats::sums::sha256_of_bytes;
+use std::path::Path;
+
+/// Directory in `fixtures/frozen`, the options that made it, and SHA-256 over the names and bytes of its tensors.
+const OUTPUTS: [(&str, &str, &str); 4] = [
+    (
+        "v0_1_0_pruned-int8",
+        "--prune 0.7 --quantize int8",
+        "4047e0457ad2b4204153c056d0aca4a665ed66bc8a7111716605d5f27551a05d",
+    ),
+    (
+        "v0_1_0_int4-g32",
+        "--quantize int4-g32-asym --range mse",
+        "258494f4f45b1dcf60b8ebdf7971ef686f32f03d5e29eb5fad64da820d6b07de",
+    ),
+    (
+        "v0_1_0_burnpack",
+        "--prune 0.5 --quantize int8 --format burnpack",
+        "f3c96d26364f24c16d6c28d2e2b6bf4d50ac61853c0145a47acfa4cd08d57d27",
+    ),
+    (
+        "v0_1_0_compressed-tensors",
+        "--quantize int4-g32 --format compressed-tensors",
+        "d9d49177d04cc81ae4527d7b3bd0e3ab9eba64b9f82f9a439ebf4a176b5ca61b",
+    ),
+];
+
+fn decoded_hash(directory: &Path) -> String {
+    let mut bytes = Vec::new();
+    for (name, tensor) in tensors_of(directory) {
+        bytes.extend(format!("{name} {} {:?}\n", tensor.dtype, tensor.shape).into_bytes());
+        bytes.extend(tensor.bytes);
+    }
+    sha256_of_bytes(&bytes)
+}
+
+#[test]
+fn frozen_outputs_verify_and_decode_as_ever() {
+    let sandbox = Sandbox::new();
+    sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
+    for (name, _, hash) in OUTPUTS {
+        let path = repository().join("fixtures/frozen").join(name);
+        assert_eq!(decoded_hash(&path), hash, "{name}");
+        sandbox.ok(&format!("verify {}", path.display()));
+        sandbox.ok(&format!("verify {} --against tiny.safetensors", path.display()));
+        sandbox.ok(&format!("export {} --to dense -o {name}", path.display()));
+        assert_eq!(decoded_hash(&sandbox.path(name)), hash, "{name} as dense");
+    }
+}
+
+/// Writes the frozen outputs of a new version: run it once, by hand, after adding entries of that version.
+///
+/// Those of an earlier version are never written again.
+#[test]
+#[ignore = "writes fixtures/frozen"]
+fn freeze() {
+    let sandbox = Sandbox::new();
+    sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
+    for (name, options, _) in OUTPUTS {
+        let path = repository().join("fixtures/frozen").join(name);
+        if path.exists() {
+            continue;
+        }
+        sandbox.ok(&format!("compress tiny.safetensors -o {} {options}", path.display()));
+        for uncovered in ["report.json", "report.html"] {
+            std::fs::remove_file(path.join(uncovered)).unwrap();
+        }
+        println!("{name} {}", decoded_hash(&path));
+    }
+}

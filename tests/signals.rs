@@ -1,0 +1,150 @@
+//! Stopped at any time, by a signal it hears or one it does not: old or new, never between.
+
+use crate::sandbox::{Outcome, Sandbox};
+use crate::weights::{Random, Tensor, safetensors_of};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+const MODEL: &str = "model.safetensors";
+
+/// A directory with a model of `n_tensors` times 4 MiB.
+fn with_model(n_tensors: u64) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let mut tensors: Vec<Tensor> = Vec::new();
+    for seed in 0..n_tensors {
+        tensors.push(Tensor::random(&format!("layers.{seed}.weight"), &[1024, 1024], seed + 1));
+    }
+    sandbox.write(MODEL, safetensors_of(&tensors));
+    sandbox
+}
+
+fn is_torture() -> bool {
+    std::env::var_os("BRIQUETTE_TORTURE").is_some_and(|value| value == "1")
+}
+
+/// Starts a run, sends it a signal after a while, and waits for its end. Also how long it took to end.
+fn run_and_signal(sandbox: &Sandbox, line: &str, after: Duration, signal: Signal) -> (Outcome, Option<i32>, Duration) {
+    let child = sandbox.command(line).spawn().unwrap();
+    std::thread::sleep(after);
+    // A child that was not waited for keeps its number, even when it has ended.
+    kill_process(pid_of(&child), signal).unwrap();
+    let since = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let killed_by = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    let code = output.status.code().unwrap_or(-1);
+    (Outcome { line: line.into(), code, stdout, stderr }, killed_by, since.elapsed())
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().unwrap()).unwrap()
+}
+
+/// How long an undisturbed run takes.
+fn time_of(sandbox: &Sandbox, line: &str) -> Duration {
+    let since = Instant::now();
+    sandbox.ok(line);
+    since.elapsed()
+}
+
+/// A time from 0 to a little beyond `whole`.
+fn some_time(random: &mut Random, whole: Duration) -> Duration {
+    whole.mul_f64(random.below(1100) as f64 / 1000.0)
+}
+
+#[test]
+fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
+    let sandbox = with_model(16);
+    let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
+    let whole = time_of(&sandbox, &line.replace("out", "first"));
+    let (mut random, mut n_stopped) = (Random(7), 0);
+    for i in 0..if is_torture() { 100 } else { 12 } {
+        let (signal, code) = if i % 2 == 0 { (Signal::INT, 130) } else { (Signal::TERM, 143) };
+        let after = some_time(&mut random, whole);
+        let (outcome, killed_by, took) = run_and_signal(&sandbox, line, after, signal);
+        assert!(took < Duration::from_secs(2), "left after {took:?}");
+        if outcome.code == 0 {
+            sandbox.ok("verify out");
+            std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+        } else if killed_by.is_none() {
+            // Else it came before anybody listened, so before anything was begun.
+            outcome.assert_fails(code, &["stopped by signal", "nothing was written"]);
+            n_stopped += 1;
+        }
+        assert_eq!(sandbox.names(), ["first", MODEL], "after {after:?}");
+    }
+    assert!(n_stopped > 0, "no run was ever stopped");
+}
+
+#[test]
+fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
+    let sandbox = with_model(6);
+    let line = "compress model.safetensors -o out --quiet --quantize int8";
+    let whole = time_of(&sandbox, &line.replace("out", "first"));
+    let (mut random, mut n_partials) = (Random(8), 0);
+    for _ in 0..if is_torture() { 200 } else { 30 } {
+        let (_, _, _) = run_and_signal(&sandbox, line, some_time(&mut random, whole), Signal::KILL);
+        n_partials += sandbox.partials().len();
+        if sandbox.path("out").exists() {
+            sandbox.ok("verify out");
+            std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+        }
+        sandbox.ok(line);
+        assert_eq!(sandbox.names(), ["first", MODEL, "out"]);
+        std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    }
+    assert!(n_partials > 0, "no kill ever came in the middle");
+}
+
+#[test]
+fn killed_while_replacing_it_leaves_the_old_or_the_new() {
+    let sandbox = with_model(2);
+    sandbox.ok("compress model.safetensors -o out --quiet --quantize int8");
+    let lines = ["int4-g32", "int8"]
+        .map(|scheme| format!("compress model.safetensors -o out --quiet --force --quantize {scheme}"));
+    let whole = time_of(&sandbox, &lines[1]);
+    let mut random = Random(9);
+    for i in 0..if is_torture() { 200 } else { 30 } {
+        run_and_signal(&sandbox, &lines[i % 2], some_time(&mut random, whole), Signal::KILL);
+        sandbox.ok("verify out");
+        let sums = std::fs::read(sandbox.path("out/SHA256SUMS")).unwrap();
+        sandbox.ok(&lines[1]);
+        assert_eq!(sandbox.names(), [MODEL, "out"]);
+        assert!(!sums.is_empty());
+    }
+}
+
+#[test]
+fn of_two_runs_on_one_output_one_wins_and_the_other_says_so() {
+    let sandbox = with_model(4);
+    let line = "compress model.safetensors -o out --quiet --quantize int8";
+    for force in ["", " --force"] {
+        for pause in [0, 5, 40] {
+            let line = format!("{line}{force}");
+            let first = sandbox.command(&line).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(pause));
+            let second = sandbox.run(&line);
+            let first = first.wait_with_output().unwrap();
+            let first_code = first.status.code().unwrap();
+            let first_stderr = String::from_utf8(first.stderr).unwrap();
+            let mut codes = [first_code, second.code];
+            codes.sort_unstable();
+            assert!(
+                codes == [0, 6] || !force.is_empty() && codes == [0, 0],
+                "{codes:?} {first_stderr} {}",
+                second.stderr
+            );
+            for (code, stderr) in [(first_code, &first_stderr), (second.code, &second.stderr)] {
+                assert_eq!(stderr.lines().count(), usize::from(code != 0), "{stderr}");
+                assert!(code == 0 || stderr.contains("exists"), "{stderr}");
+            }
+            sandbox.ok("verify out");
+            assert_eq!(sandbox.names(), [MODEL, "out"]);
+            if force.is_empty() || pause == 0 {
+                std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+            }
+        }
+    }
+}
