@@ -1,1 +1,24 @@
 //! The architectures Briquette can run, with their data and metrics.
+
+pub mod arch;
+mod attention;
+pub mod bert;
+mod config;
+pub mod data;
+pub mod digits_cnn;
+pub mod layers;
+pub mod llama;
+pub mod llama_config;
+pub mod loaded;
+pub mod resnet;
+mod rope;
+pub mod text;
+pub mod weights;
+
+pub use arch::{Arch, Family};
+pub use bert::{Bert, BertConfig};
+pub use digits_cnn::{DigitsCnn, DigitsCnnConfig};
+pub use llama::Llama;
+pub use llama_config::LlamaConfig;
+pub use loaded::{Input, LoadedModel, Network};
+pub use resnet::{ResNet, ResNetConfig};

@@ -1,0 +1,5 @@
+//! Reading what models are evaluated on.
+
+mod images;
+
+pub use images::ImageInput;
