@@ -245,11 +245,3 @@ impl Bert {
         states
     }
 }
-
-/// Heads of other tasks, and buffers that hold no weights.
-pub(crate) fn may_be_extra(name: &str) -> bool {
-    let name = name.strip_prefix("bert.").unwrap_or(name);
-    name.ends_with("position_ids")
-        || name.ends_with("token_type_ids")
-        || ["pooler.", "cls.", "classifier.", "qa_outputs.", "dropout."].iter().any(|head| name.starts_with(head))
-}

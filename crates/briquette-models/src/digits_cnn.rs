@@ -117,8 +117,3 @@ impl DigitsCnn {
         self.fc2.forward(relu(self.fc1.forward(x.flatten(1, 3))))
     }
 }
-
-/// Batch norms count the batches they saw in training.
-pub(crate) fn may_be_extra(name: &str) -> bool {
-    name.ends_with(".num_batches_tracked")
-}

@@ -10,10 +10,10 @@ pub mod layers;
 pub mod llama;
 pub mod llama_config;
 pub mod loaded;
+pub mod naming;
 pub mod resnet;
 mod rope;
 pub mod text;
-pub mod weights;
 
 pub use arch::{Arch, Family};
 pub use bert::{Bert, BertConfig};
@@ -21,4 +21,5 @@ pub use digits_cnn::{DigitsCnn, DigitsCnnConfig};
 pub use llama::Llama;
 pub use llama_config::LlamaConfig;
 pub use loaded::{Input, LoadedModel, Network};
+pub use naming::names_of;
 pub use resnet::{ResNet, ResNetConfig};

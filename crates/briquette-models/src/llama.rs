@@ -144,8 +144,3 @@ impl Llama {
         states
     }
 }
-
-/// Buffers that older files keep, and the head of a tied model, which is the embedding once more.
-pub(crate) fn may_be_extra(name: &str) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight"
-}

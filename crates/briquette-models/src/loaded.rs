@@ -1,17 +1,17 @@
 //! A model that can be run: its network, and what it needs to read its inputs.
 
+use crate::Arch;
 use crate::bert::{Bert, BertConfig};
 use crate::config::Folder;
 use crate::data::ImageInput;
 use crate::digits_cnn::{DigitsCnn, DigitsCnnConfig};
 use crate::llama::Llama;
 use crate::llama_config::LlamaConfig;
+use crate::naming::{self, names_of};
 use crate::resnet::{ResNet, ResNetConfig};
 use crate::text::{self, Pooling, TextTokenizer};
-use crate::weights::{Naming, load_into};
-use crate::{Arch, bert, digits_cnn, llama};
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, TensorSource};
+use briquette_formats::Checkpoint;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use std::path::Path;
@@ -108,27 +108,27 @@ impl LoadedModel {
     /// As [`LoadedModel::open`].
     pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
-        let naming = naming(checkpoint, arch);
         let folder = Folder::of(checkpoint);
         let (network, input) = match arch {
             Arch::DigitsCnn => {
                 let config = DigitsCnnConfig::read(&folder)?;
-                let network = load_into(config.init(device), checkpoint, &naming)?;
+                let network = fill(config.init(device), arch, checkpoint)?;
                 (Network::DigitsCnn(network), Input::Images(ImageInput::of_digits(&config)))
             }
             Arch::Bert => {
                 let config = BertConfig::read(&folder)?;
-                let network = load_into(config.init(device), checkpoint, &naming)?;
+                let network = fill(config.init(device), arch, checkpoint)?;
                 (Network::Bert(network), text_input(&folder, config.vocab_size, config.max_position_embeddings)?)
             }
             Arch::Llama => {
                 let config = LlamaConfig::read(&folder, checkpoint)?;
-                let network = load_into(config.init(device), checkpoint, &naming)?;
+                let names = names_of(arch, checkpoint, config.tie_word_embeddings)?;
+                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
                 (Network::Llama(network), text_input(&folder, config.vocab_size, config.max_position_embeddings)?)
             }
             _ => {
                 let config = ResNetConfig::read(checkpoint, arch)?;
-                let network = load_into(config.init(device), checkpoint, &naming)?;
+                let network = fill(config.init(device), arch, checkpoint)?;
                 (Network::ResNet(network), Input::Images(ImageInput::of_imagenet(config.in_channels)))
             }
         };
@@ -164,15 +164,8 @@ impl LoadedModel {
     }
 }
 
-/// How tensors are named for `arch` in this checkpoint.
-pub fn naming(checkpoint: &Checkpoint, arch: Arch) -> Naming {
-    let in_task = || checkpoint.tensors().iter().any(|info| info.name.starts_with("bert.encoder."));
-    let (prefix, may_be_extra): (_, fn(&str) -> bool) = match arch {
-        Arch::Bert => (if in_task() { "bert." } else { "" }, bert::may_be_extra),
-        Arch::Llama => ("", llama::may_be_extra),
-        _ => ("", digits_cnn::may_be_extra),
-    };
-    Naming { arch, prefix, may_be_extra }
+fn fill<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint) -> Result<M> {
+    naming::load(module, arch, checkpoint, &names_of(arch, checkpoint, false)?)
 }
 
 fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize) -> Result<Input> {
