@@ -88,7 +88,7 @@ pub fn pearson(a: &[f64], b: &[f64]) -> Option<f64> {
         aa += x * x;
         bb += y * y;
     }
-    (aa > 0.0 && bb > 0.0).then(|| ab / (aa.sqrt() * bb.sqrt()))
+    (aa > 0.0 && bb > 0.0).then(|| ab / (aa * bb).sqrt())
 }
 
 fn ranks(values: &[f64]) -> Vec<f64> {

