@@ -1,8 +1,12 @@
 //! Runs a model once, for comparison with other implementations: `forward MODEL [INPUT OUT]`.
 //!
 //! INPUT is a text file (sentences for an encoder) or a safetensors file with `images`, or `ids` (and `mask`, 1 where
-//! there is a token). OUT gets the outputs as little-endian f32. Without them the model is only loaded.
+//! there is a token). OUT gets the outputs as little-endian f32. Without them the model is
+//! only loaded, and the most resident memory so far is printed, in bytes.
 
+#![allow(clippy::print_stdout)]
+
+use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::Sentences;
@@ -15,7 +19,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let model = args.first().ok_or("usage: forward MODEL [INPUT OUT]")?;
     let model = LoadedModel::open(Path::new(model), None, &Device::default())?;
-    let [_, input, out] = args.as_slice() else { return Ok(()) };
+    let [_, input, out] = args.as_slice() else {
+        println!("{}", ResidentSet.peak_bytes().unwrap_or(0));
+        return Ok(());
+    };
     let values = outputs_of(&model, Path::new(input))?;
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     std::fs::write(out, bytes)?;

@@ -82,12 +82,17 @@ impl Arch {
 
     /// The architecture of a checkpoint: by `model_type` of its config.json, else by the names of its tensors.
     ///
+    /// A `model_type` that is not known is not overruled by names: RoBERTa's are BERT's, and its positions are not.
+    ///
     /// # Errors
     /// Config where neither tells; the message lists the names to choose from.
     pub fn detect(checkpoint: &Checkpoint) -> Result<Self> {
         let folder = Folder::of(checkpoint);
         let model_type = folder.model_type()?;
-        let found = model_type.as_deref().and_then(of_model_type).or_else(|| Self::by_names(checkpoint));
+        let found = match &model_type {
+            Some(name) => of_model_type(name),
+            None => Self::by_names(checkpoint),
+        };
         found.ok_or_else(|| {
             let what = match model_type {
                 Some(name) => format!("config.json says model_type {name:?}, which cannot be run"),
@@ -123,7 +128,7 @@ pub(crate) fn names() -> String {
 }
 
 /// Mistral and Qwen2 are Llama's network with other sizes, windows and biases.
-fn of_model_type(name: &str) -> Option<Arch> {
+pub(crate) fn of_model_type(name: &str) -> Option<Arch> {
     match name {
         "mistral" | "qwen2" => Some(Arch::Llama),
         _ => name.parse().ok(),

@@ -1,5 +1,6 @@
 //! BERT's encoder, with the parameter names of Hugging Face's `BertModel`.
 
+use crate::Arch;
 use crate::attention::{Heads, attend};
 use crate::config::Folder;
 use crate::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -76,6 +77,7 @@ fn tiny() -> f64 {
 
 impl BertConfig {
     pub(crate) fn read(folder: &Folder) -> Result<Self> {
+        folder.check_model_type(Arch::Bert)?;
         let config: Self = folder.config()?;
         config.validate().map_err(|message| folder.config_error(message))?;
         Ok(config)

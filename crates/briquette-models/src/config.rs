@@ -1,5 +1,7 @@
 //! The JSON files beside a model.
 
+use crate::Arch;
+use crate::arch::of_model_type;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
 use serde::Deserialize;
@@ -44,6 +46,17 @@ impl Folder {
 
     pub(crate) fn model_type(&self) -> Result<Option<String>> {
         Ok(self.read::<ModelType>("config.json")?.and_then(|config| config.model_type))
+    }
+
+    /// Refuses a config.json of another architecture, whose network may differ where names and shapes do not.
+    pub(crate) fn check_model_type(&self, arch: Arch) -> Result<()> {
+        match self.model_type()? {
+            Some(name) if of_model_type(&name) != Some(arch) => {
+                Err(self
+                    .config_error(format!("model_type is {name:?}, which is not run as {arch}; choose another arch")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An error about config.json.

@@ -5,6 +5,7 @@ use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
 use crate::outputs::{self, Likelihood, Outputs, Progress};
 use crate::{Arch, Input, LoadedModel, metrics};
 use briquette_core::{Error, Result};
+use briquette_formats::Checkpoint;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ pub struct Request {
     pub model: PathBuf,
     /// The model it came from.
     pub reference: Option<PathBuf>,
-    /// The architecture of both, where files do not tell.
+    /// The model's architecture, where files do not tell; the reference's too, where its files do not.
     pub arch: Option<Arch>,
     /// What to run them on.
     pub data: DataSpec,
@@ -80,20 +81,24 @@ impl Latency {
 /// Config where the request cannot be; Input where data or models are damaged, empty or do not fit; Refused where
 /// outputs are not finite; Io.
 pub fn evaluate(request: &Request, progress: Progress) -> Result<Evaluation> {
-    let open = |path: &PathBuf| LoadedModel::open(path, request.arch, &request.device);
-    // Data that cannot be read should not cost a run of the reference: the model comes first where it alone decides.
-    let model_arch = match request.arch {
-        Some(arch) => arch,
-        None => Arch::detect(&briquette_formats::Checkpoint::open(&request.model)?)?,
+    let checkpoint = Checkpoint::open(&request.model)?;
+    let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
+    // Data that cannot be read should not cost a run of the reference.
+    let data = request.data.open(arch.family())?;
+    let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
+        let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
+        run(&model, &data, &request.data, request.batching, progress)
     };
-    let data = request.data.open(model_arch.family())?;
     let reference = match &request.reference {
-        Some(path) => Some(run(&open(path)?, &data, request, progress)?),
+        Some(path) => {
+            let checkpoint = Checkpoint::open(path)?;
+            let arch = Arch::detect(&checkpoint).or_else(|error| request.arch.ok_or(error))?;
+            Some(run(&checkpoint, arch, progress)?)
+        }
         None => None,
     };
-    let model = open(&request.model)?;
-    let found = run(&model, &data, request, progress)?;
-    compare(model.arch, &data, request.batching, &found, reference.as_ref())
+    let found = run(&checkpoint, arch, progress)?;
+    compare(arch, &data, request.batching, &found, reference.as_ref())
 }
 
 /// What a run leaves behind.
@@ -105,20 +110,16 @@ pub enum Run {
     Likelihood(Likelihood),
 }
 
-/// Runs a loaded model over data.
+/// Runs a loaded model over data; of a model in training, what it is when it is run.
 ///
 /// # Errors
 /// As [`evaluate`].
-pub fn run(model: &LoadedModel, data: &Data, request: &Request, progress: Progress) -> Result<Run> {
-    let (spec, how) = (&request.data, request.batching);
-    let cut;
-    let model = match spec.max_length {
-        Some(max_length) if model.tokenizer().is_ok() => {
-            cut = with_max_length(model, max_length)?;
-            &cut
-        }
-        _ => model,
-    };
+pub fn run(model: &LoadedModel, data: &Data, spec: &DataSpec, batching: Batching, progress: Progress) -> Result<Run> {
+    let mut model = model.for_running();
+    if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
+        model.set_max_length(max_length)?;
+    }
+    let (model, how) = (&model, batching);
     match (data, &model.input) {
         (Data::Sentences(sentences), Input::Text { .. }) if model.arch == Arch::Bert => {
             outputs::embed(model, sentences, how, progress).map(Run::Rows)
@@ -132,12 +133,6 @@ pub fn run(model: &LoadedModel, data: &Data, request: &Request, progress: Progre
         }
         _ => Err(Error::config(format!("{} cannot be evaluated on this kind of data", model.arch))),
     }
-}
-
-fn with_max_length(model: &LoadedModel, max_length: usize) -> Result<LoadedModel> {
-    let mut model = model.clone();
-    model.set_max_length(max_length)?;
-    Ok(model)
 }
 
 /// What two runs over the same data say.

@@ -121,15 +121,32 @@ impl Llama {
     /// # Panics
     /// If a token is beyond the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let mut states = self.hidden_states(tokens);
-        let last = self.model.norm.forward(states.remove(states.len() - 1));
+        self.scores(self.last_state(tokens))
+    }
+
+    /// Tokens `[batch, length]` to what the head takes, `[batch, length, width]`.
+    pub fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, length] = tokens.dims();
+        let rotation = Rotation::new(&self.inverse_frequencies, length, &tokens.device());
+        let embedded = self.model.embed_tokens.forward(tokens);
+        let last = self.model.layers.iter().fold(embedded, |x, layer| layer.forward(x, &rotation));
+        self.model.norm.forward(last)
+    }
+
+    /// The head: `[batch, length, width]` to `[batch, length, vocabulary]`.
+    pub fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
-            Some(head) => head.forward(last),
+            Some(head) => head.forward(last_state),
             None => {
                 let table: Tensor<2> = self.model.embed_tokens.weight.val();
-                last.matmul(table.transpose().unsqueeze())
+                last_state.matmul(table.transpose().unsqueeze())
             }
         }
+    }
+
+    /// Entries of the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.model.embed_tokens.weight.shape()[0]
     }
 
     /// Every hidden state before the last norm: of the embeddings, then of each layer.

@@ -1,5 +1,6 @@
 //! The sizes of a Llama, as Hugging Face's config.json gives them.
 
+use crate::Arch;
 use crate::config::Folder;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
@@ -44,7 +45,7 @@ pub struct LlamaConfig {
     /// The function of the gate; only `silu` is known.
     #[serde(default)]
     pub hidden_act: Option<String>,
-    /// Tokens that attention reaches back to; must not be below the longest input.
+    /// Tokens that attention reaches back to: the longest input that is run.
     #[serde(default)]
     pub sliding_window: Option<usize>,
     /// Whether the sliding window is used; Qwen2 says so.
@@ -90,6 +91,7 @@ fn small() -> f64 {
 
 impl LlamaConfig {
     pub(crate) fn read(folder: &Folder, checkpoint: &Checkpoint) -> Result<Self> {
+        folder.check_model_type(Arch::Llama)?;
         let mut config: Self = folder.config()?;
         let has =
             |name: &str| checkpoint.tensors().iter().any(|info| info.name == format!("model.layers.0.{name}.bias"));
@@ -110,16 +112,17 @@ impl LlamaConfig {
         if head == 0 || !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
             return Err(format!("{heads} heads of width {head} over {kv_heads} of keys cannot be; correct it"));
         }
-        if self.use_sliding_window != Some(false)
-            && self.sliding_window.is_some_and(|window| window < self.max_position_embeddings)
-        {
-            return Err("it has a sliding window, which cannot be run".into());
-        }
         match (self.hidden_act.as_deref(), self.rope_type()) {
             (None | Some("silu" | "swish"), "default" | "linear" | "llama3") => Ok(()),
             (None | Some("silu" | "swish"), other) => Err(format!("rope_type is {other:?}, which cannot be run")),
             (Some(other), _) => Err(format!("hidden_act is {other:?}, only \"silu\" can be run")),
         }
+    }
+
+    /// The longest input that is run: beyond a sliding window, attention would have to forget.
+    pub(crate) fn max_positions(&self) -> usize {
+        let window = self.sliding_window.filter(|_| self.use_sliding_window != Some(false));
+        window.map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
     }
 
     pub(crate) fn n_kv_heads(&self) -> usize {

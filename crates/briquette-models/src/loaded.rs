@@ -16,6 +16,9 @@ use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use std::path::Path;
 
+/// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
+const WINDOW: usize = 1024;
+
 /// A network of any architecture. In paths of its parameters the variant's name comes first.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)]
@@ -59,8 +62,16 @@ impl Network {
     /// # Panics
     /// If it is no decoder.
     pub fn decode(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.as_decoder().forward(tokens)
+    }
+
+    /// The decoder it is.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn as_decoder(&self) -> &Llama {
         match self {
-            Self::Llama(network) => network.forward(tokens),
+            Self::Llama(network) => network,
             _ => panic!("not a decoder"),
         }
     }
@@ -94,6 +105,12 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
+    /// The same model as it is run, not trained: off the autodiff device, with all that only trains switched off.
+    #[must_use]
+    pub fn for_running(&self) -> Self {
+        Self { network: self.network.valid(), ..self.clone() }
+    }
+
     /// Opens a file, an index or a directory and loads it on `device`. Compressed weights are decoded.
     ///
     /// # Errors
@@ -118,13 +135,14 @@ impl LoadedModel {
             Arch::Bert => {
                 let config = BertConfig::read(&folder)?;
                 let network = fill(config.init(device), arch, checkpoint)?;
-                (Network::Bert(network), text_input(&folder, config.vocab_size, config.max_position_embeddings)?)
+                let positions = config.max_position_embeddings;
+                (Network::Bert(network), text_input(&folder, config.vocab_size, positions, positions)?)
             }
             Arch::Llama => {
                 let config = LlamaConfig::read(&folder, checkpoint)?;
                 let names = names_of(arch, checkpoint, config.tie_word_embeddings)?;
                 let network = naming::load(config.init(device), arch, checkpoint, &names)?;
-                (Network::Llama(network), text_input(&folder, config.vocab_size, config.max_position_embeddings)?)
+                (Network::Llama(network), text_input(&folder, config.vocab_size, config.max_positions(), WINDOW)?)
             }
             _ => {
                 let config = ResNetConfig::read(checkpoint, arch)?;
@@ -168,8 +186,8 @@ fn fill<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint) -> Result<M> 
     naming::load(module, arch, checkpoint, &names_of(arch, checkpoint, false)?)
 }
 
-fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize) -> Result<Input> {
-    let max_length = text::max_seq_length(folder)?.unwrap_or(max_positions).min(max_positions);
+fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Input> {
+    let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
     let tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
     Ok(Input::Text { tokenizer, pooling: Pooling::read(folder)?, max_positions })
 }

@@ -9,6 +9,9 @@ use burn::tensor::{Device, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Scores of tokens in memory at once: a vocabulary is large, and a window of its scores would outweigh the model.
+const MAX_SCORES: usize = 1 << 24;
+
 /// Told after every batch: items done, and in all.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 
@@ -143,12 +146,20 @@ pub fn likelihood(model: &LoadedModel, text: &str, how: Batching, progress: Prog
 /// The sum of negative log likelihoods of equally long windows.
 fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -> Result<f64> {
     let (batch, length) = (windows.len(), windows[0].len());
+    let network = model.network.as_decoder();
     let ids: Vec<i32> = windows.iter().flat_map(|window| window.iter().map(|&id| id as i32)).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [batch, length]), device);
-    let scores = model.network.decode(ids.clone()).narrow(1, 0, length - 1);
-    let next = ids.narrow(1, 1, length - 1).unsqueeze_dim::<3>(2);
-    let each: Tensor<3> = log_softmax(scores, 2).gather(2, next);
-    Ok(-to_host(each.reshape([batch, length - 1]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>())
+    let states = network.last_state(ids.clone()).narrow(1, 0, length - 1);
+    let next = ids.narrow(1, 1, length - 1);
+    let step = (MAX_SCORES / (batch * network.vocab_size()).max(1)).max(1);
+    let mut nll = 0.0;
+    for start in (0..length - 1).step_by(step) {
+        let n = step.min(length - 1 - start);
+        let scores = log_softmax(network.scores(states.clone().narrow(1, start, n)), 2);
+        let each = scores.gather(2, next.clone().narrow(1, start, n).unsqueeze_dim::<3>(2));
+        nll -= to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>();
+    }
+    Ok(nll)
 }
 
 struct HostRows {

@@ -5,7 +5,8 @@ use briquette_core::{Error, Result};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tokenizers::{Encoding, TruncationParams};
+use std::sync::Arc;
+use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 /// The tokens of one text; never none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +16,8 @@ pub struct Tokens(pub Vec<u32>);
 #[derive(Debug, Clone)]
 pub struct TextTokenizer {
     path: PathBuf,
-    inner: tokenizers::Tokenizer,
+    /// Shared: a vocabulary is large, and every thread that prepares batches holds one.
+    inner: Arc<tokenizers::Tokenizer>,
     /// Entries of the model's table of words.
     vocab_size: usize,
     max_length: usize,
@@ -37,7 +39,7 @@ impl TextTokenizer {
         if inner.get_vocab_size(true) == 0 {
             return Err(Error::input("its vocabulary is empty; fetch it again").at(path.display()));
         }
-        Ok(Some(Self { path, inner, vocab_size, max_length }))
+        Ok(Some(Self { path, inner: Arc::new(inner), vocab_size, max_length }))
     }
 
     /// The longest text in tokens.
@@ -50,7 +52,7 @@ impl TextTokenizer {
     /// # Errors
     /// Config where that leaves no room for text.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
-        let n_special = self.inner.encode("", true).map_or(0, |encoding| encoding.len());
+        let n_special = self.n_special();
         if max_length <= n_special {
             return Err(Error::config(format!("max_length is {max_length}, expected more than {n_special}")));
         }
@@ -82,11 +84,16 @@ impl TextTokenizer {
         self.inner.encode_fast(text, true).map_err(|source| self.failed(&source))
     }
 
+    /// Cut before the special tokens go around it, as the reference does.
     fn truncated(&self, text: &str) -> Result<Encoding> {
-        let mut cutting = self.inner.clone();
-        let params = TruncationParams { max_length: self.max_length, ..TruncationParams::default() };
-        let cutting = cutting.with_truncation(Some(params)).map_err(|source| self.failed(&source))?;
-        cutting.encode_fast(text, true).map_err(|source| self.failed(&source))
+        let mut bare = self.inner.encode_fast(text, false).map_err(|source| self.failed(&source))?;
+        bare.truncate(self.max_length.saturating_sub(self.n_special()), 0, TruncationDirection::Right);
+        self.inner.post_process(bare, None, true).map_err(|source| self.failed(&source))
+    }
+
+    /// Special tokens around every text.
+    fn n_special(&self) -> usize {
+        self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false))
     }
 
     fn failed(&self, source: &tokenizers::Error) -> Error {

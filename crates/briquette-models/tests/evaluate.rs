@@ -1,5 +1,7 @@
 //! Evaluation of tiny models, against what torch found, and of data that is not what it should be.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, DataSpec, ImageFolder, ImageInput};

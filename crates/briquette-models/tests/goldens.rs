@@ -1,5 +1,7 @@
 //! Tiny models against what torch, torchvision and transformers make of them; see fixtures/make_model_goldens.py.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::text::{Tokens, padded};
 use briquette_models::{Arch, Input, LoadedModel, Network};

@@ -1,5 +1,7 @@
 //! all-MiniLM-L6-v2, where `just fetch-minilm` has put it; elsewhere these tests say so and pass.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_models::batches::Batching;
 use briquette_models::data::Sentences;
