@@ -90,10 +90,13 @@ impl Compression {
         let found = parameters(&module);
         let targets = self.targets(&found)?;
         let takes = |parameter: &&Parameter| targets.contains_key(&parameter.path) || self.casts(parameter);
-        if let Some((path, name)) =
-            found.iter().filter(takes).find_map(|parameter| Some((&parameter.path, parameter.reparameterized.as_ref()?)))
+        if let Some((path, name)) = found
+            .iter()
+            .filter(takes)
+            .find_map(|parameter| Some((&parameter.path, parameter.reparameterized.as_ref()?)))
         {
-            let message = format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
+            let message =
+                format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
             return Err(Error::refused(message).at(path));
         }
         let rows = found.iter().filter(takes).map(|parameter| (parameter.path.clone(), parameter.rows())).collect();

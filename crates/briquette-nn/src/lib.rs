@@ -6,12 +6,16 @@
 
 mod attached;
 mod compression;
+mod dtype;
+mod export;
 mod fit;
 mod form;
+mod learner;
 mod load;
 mod names;
 mod parameters;
 mod pattern;
+mod probe;
 mod refresh;
 mod rules;
 mod schedule;
@@ -21,10 +25,14 @@ mod weights;
 
 pub use attached::Attached;
 pub use compression::Compression;
+pub use dtype::{LossScaler, ToDType};
+pub use export::{Export, Exported};
+pub use learner::Compressing;
 pub use load::load_into;
 pub use names::{Layout, NameMap};
 pub use parameters::{Kind, Parameter, parameters};
 pub use pattern::Patterns;
+pub use probe::{InputStats, Probe};
 pub use rules::{Prune, Quantize, Scope, Score};
 pub use schedule::Schedule;
 pub use sparsity::{Sparsity, decisions, sparsity};

@@ -74,17 +74,17 @@ impl Schedule {
 
     /// The sparsity at a step, on the way from `from` to `to`.
     pub fn ratio(&self, step: usize, from: Ratio, to: Ratio) -> Ratio {
-        if step >= self.end || (self.course == Course::Constant && self.has_begun(step)) {
+        if !self.has_begun(step) {
+            return from;
+        }
+        if step >= self.end || self.course == Course::Constant {
             return to;
         }
-        match self.course {
-            Course::Cubic => budget::cubic(step, self.begin..self.end, from, to),
-            Course::Linear if self.has_begun(step) => {
-                let done = (step - self.begin) as f64 / (self.end - self.begin) as f64;
-                Ratio::new(from.get() + (to.get() - from.get()) * done).unwrap_or(to)
-            }
-            Course::Linear | Course::Constant => from,
+        if self.course == Course::Cubic {
+            return budget::cubic(step, self.begin..self.end, from, to);
         }
+        let done = (step - self.begin) as f64 / (self.end - self.begin) as f64;
+        Ratio::new(from.get() + (to.get() - from.get()) * done).unwrap_or(to)
     }
 }
 

@@ -23,10 +23,7 @@ impl Sparsity {
 
 impl std::iter::Sum for Sparsity {
     fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::default(), |a, b| Self {
-            n_zeros: a.n_zeros + b.n_zeros,
-            n_weights: a.n_weights + b.n_weights,
-        })
+        iter.fold(Self::default(), |a, b| Self { n_zeros: a.n_zeros + b.n_zeros, n_weights: a.n_weights + b.n_weights })
     }
 }
 

@@ -38,11 +38,34 @@ pub(crate) fn read_f32<const D: usize>(tensor: Tensor<D>, path: &str) -> Result<
 
 /// A device that does not hand out a tensor.
 pub(crate) fn unreadable(path: &str, error: &impl std::fmt::Display) -> Error {
-    Error { kind: briquette_core::ErrorKind::Io, ..Error::bug(format!("{path}: cannot be read from its device: {error}")) }
+    Error {
+        kind: briquette_core::ErrorKind::Io,
+        ..Error::bug(format!("{path}: cannot be read from its device: {error}"))
+    }
+}
+
+/// A parameter on the host.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Weight(Weight),
+    /// Integers or truth values, as bytes; a truth value is one byte.
+    Other {
+        parameter: Parameter,
+        dtype: DType,
+        bytes: Vec<u8>,
+    },
 }
 
 /// Calls `f` with every float parameter, in the order of the module. Stops at the first error.
-pub(crate) fn for_each_weight<M: Module>(module: &M, f: impl FnMut(Weight) -> Result<()>) -> Result<()> {
+pub(crate) fn for_each_weight<M: Module>(module: &M, mut f: impl FnMut(Weight) -> Result<()>) -> Result<()> {
+    for_each_item(module, |item| match item {
+        Item::Weight(weight) => f(weight),
+        Item::Other { .. } => Ok(()),
+    })
+}
+
+/// Calls `f` with every parameter, in the order of the module. Stops at the first error.
+pub(crate) fn for_each_item<M: Module>(module: &M, f: impl FnMut(Item) -> Result<()>) -> Result<()> {
     let known = parameters(module).into_iter().map(|parameter| (parameter.path.clone(), parameter)).collect();
     let mut reader = Reader { f, known, trail: Trail::default(), pending: None, result: Ok(()) };
     module.visit(&mut reader);
@@ -89,7 +112,7 @@ impl State {
     }
 }
 
-impl<F: FnMut(Weight) -> Result<()>> Reader<F> {
+impl<F: FnMut(Item) -> Result<()>> Reader<F> {
     fn read<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
         let Some(parameter) = self.known.remove(&self.trail.path()) else { return Ok(()) };
         let (rows, tensor) = (parameter.rows(), param.base());
@@ -101,13 +124,24 @@ impl<F: FnMut(Weight) -> Result<()>> Reader<F> {
             self.pending = Some(Pending { weight, state: State::default() });
             return Ok(());
         }
-        (self.f)(weight)
+        (self.f)(Item::Weight(weight))
     }
 
     /// The field of our own state where the visitor is, while a parameter waits for it.
     fn field(&self) -> Option<String> {
         let (_, name, field) = self.trail.reparameterized()?;
         (name == Attached::NAME && self.pending.is_some() && self.result.is_ok()).then_some(field)
+    }
+
+    /// Hands on a parameter that is no weight.
+    fn pass_on(&mut self, dtype: DType, data: impl FnOnce() -> Result<TensorData>) {
+        if self.result.is_err() {
+            return;
+        }
+        if let Some(parameter) = self.known.remove(&self.trail.path()) {
+            let outcome = data().map(|data| Item::Other { parameter, dtype, bytes: data.as_bytes().to_vec() });
+            self.result = outcome.and_then(&mut self.f);
+        }
     }
 
     fn keep(&mut self, outcome: Result<()>) {
@@ -128,11 +162,11 @@ impl<F: FnMut(Weight) -> Result<()>> Reader<F> {
         let Some(Pending { mut weight, state }) = self.pending.take() else { return Ok(()) };
         weight.form = state.form;
         weight.decision = state.decision(&weight.rows);
-        (self.f)(weight)
+        (self.f)(Item::Weight(weight))
     }
 }
 
-impl<F: FnMut(Weight) -> Result<()>> ModuleVisitor for Reader<F> {
+impl<F: FnMut(Item) -> Result<()>> ModuleVisitor for Reader<F> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.trail.enter(name, container_type);
     }
@@ -156,10 +190,13 @@ impl<F: FnMut(Weight) -> Result<()>> ModuleVisitor for Reader<F> {
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let path = self.trail.path();
         if self.field().is_none() {
+            self.pass_on(param.val().dtype(), || {
+                param.val().try_into_data().map_err(|error| unreadable(&path, &error))
+            });
             return;
         }
-        let path = self.trail.path();
         let data = param.val().try_into_data().map_err(|error| unreadable(&path, &error));
         let numbers = data.map(|data| data.iter::<i64>().collect::<Vec<_>>());
         match (numbers, &mut self.pending) {
@@ -170,10 +207,13 @@ impl<F: FnMut(Weight) -> Result<()>> ModuleVisitor for Reader<F> {
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let path = self.trail.path();
         if self.field().is_none() {
+            let data = || read_bools(param.val(), &path).map(|bools| TensorData::new(bools, param.val().shape()));
+            self.pass_on(param.val().dtype(), data);
             return;
         }
-        let dropped = read_bools(param.val(), &self.trail.path());
+        let dropped = read_bools(param.val(), &path);
         match (dropped, &mut self.pending) {
             (Ok(dropped), Some(pending)) => pending.state.dropped = dropped,
             (Err(error), _) => self.keep(Err(error)),
