@@ -58,7 +58,7 @@ fn compile(glob: &str) -> Result<GlobMatcher> {
 /// The candidate most like `word`, if any is like it at all.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let scored = candidates.map(|candidate| (strsim::jaro_winkler(word, candidate), candidate));
-    scored.filter(|(score, _)| *score > 0.6).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+    scored.filter(|(score, _)| *score > 0.6).min_by(|a, b| b.0.total_cmp(&a.0)).map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]
