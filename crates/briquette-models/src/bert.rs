@@ -1,0 +1,249 @@
+//! BERT's encoder, with the parameter names of Hugging Face's `BertModel`.
+
+use crate::Arch;
+use crate::attention::{Heads, attend};
+use crate::config::Folder;
+use crate::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use briquette_core::Result;
+use burn::module::Module;
+use burn::tensor::activation::{gelu, gelu_approximate, relu, silu};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// The function between the two layers of a feed-forward block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `x * Phi(x)`, exactly.
+    #[default]
+    Gelu,
+    /// GELU by tanh.
+    #[serde(alias = "gelu_pytorch_tanh", alias = "gelu_fast")]
+    GeluNew,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * sigmoid(x)`.
+    #[serde(alias = "swish")]
+    Silu,
+}
+
+impl Activation {
+    pub(crate) fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Gelu => gelu(x),
+            Self::GeluNew => gelu_approximate(x),
+            Self::Relu => relu(x),
+            Self::Silu => silu(x),
+        }
+    }
+}
+
+/// The sizes of a [`Bert`]; the keys of its config.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BertConfig {
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// Width.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Attention heads, which share the width.
+    pub num_attention_heads: usize,
+    /// Width inside a feed-forward block.
+    pub intermediate_size: usize,
+    /// Longest input.
+    pub max_position_embeddings: usize,
+    /// Kinds of segments; the first is used.
+    #[serde(default = "two")]
+    pub type_vocab_size: usize,
+    /// What keeps the norms from dividing by zero.
+    #[serde(default = "tiny")]
+    pub layer_norm_eps: f64,
+    /// The function inside a feed-forward block.
+    #[serde(default)]
+    pub hidden_act: Activation,
+    /// Only `absolute` is known.
+    #[serde(default)]
+    pub position_embedding_type: Option<String>,
+}
+
+fn two() -> usize {
+    2
+}
+
+fn tiny() -> f64 {
+    1e-12
+}
+
+impl BertConfig {
+    pub(crate) fn read(folder: &Folder) -> Result<Self> {
+        folder.check_model_type(Arch::Bert)?;
+        let config: Self = folder.config()?;
+        config.validate().map_err(|message| folder.config_error(message))?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let sizes = [self.vocab_size, self.intermediate_size, self.max_position_embeddings, self.type_vocab_size];
+        if sizes.contains(&0) || self.layer_norm_eps.is_nan() || self.layer_norm_eps <= 0.0 {
+            return Err("a size is 0, expected sizes of a network; correct it".into());
+        }
+        let (width, heads) = (self.hidden_size, self.num_attention_heads);
+        if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
+            return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
+        }
+        match self.position_embedding_type.as_deref() {
+            None | Some("absolute") => Ok(()),
+            Some(other) => Err(format!("position_embedding_type is {other:?}, only \"absolute\" can be run")),
+        }
+    }
+
+    /// A network of these sizes with random weights.
+    ///
+    /// # Panics
+    /// If a size is 0 or the heads do not divide the width.
+    pub fn init(&self, device: &Device) -> Bert {
+        let table = |n| EmbeddingConfig::new(n, self.hidden_size).init(device);
+        let embeddings = BertEmbeddings {
+            word_embeddings: table(self.vocab_size),
+            position_embeddings: table(self.max_position_embeddings),
+            token_type_embeddings: table(self.type_vocab_size),
+            layer_norm: self.norm(device),
+        };
+        let layer = (0..self.num_hidden_layers).map(|_| self.layer(device)).collect();
+        Bert { embeddings, encoder: BertEncoder { layer } }
+    }
+
+    fn norm(&self, device: &Device) -> LayerNorm {
+        LayerNormConfig::new(self.hidden_size).with_epsilon(self.layer_norm_eps).init(device)
+    }
+
+    fn output(&self, width: usize, device: &Device) -> BertOutput {
+        BertOutput { dense: LinearConfig::new(width, self.hidden_size).init(device), layer_norm: self.norm(device) }
+    }
+
+    fn layer(&self, device: &Device) -> BertLayer {
+        let square = || LinearConfig::new(self.hidden_size, self.hidden_size).init(device);
+        let n_heads = self.num_attention_heads;
+        let self_ = BertSelfAttention { query: square(), key: square(), value: square(), n_heads };
+        BertLayer {
+            attention: BertAttention { self_, output: self.output(self.hidden_size, device) },
+            intermediate: BertIntermediate {
+                dense: LinearConfig::new(self.hidden_size, self.intermediate_size).init(device),
+                activation: self.hidden_act,
+            },
+            output: self.output(self.intermediate_size, device),
+        }
+    }
+}
+
+/// The tables of words, positions and segments.
+#[derive(Module, Debug)]
+struct BertEmbeddings {
+    word_embeddings: Embedding,
+    position_embeddings: Embedding,
+    token_type_embeddings: Embedding,
+    layer_norm: LayerNorm,
+}
+
+impl BertEmbeddings {
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, length] = tokens.dims();
+        let device = tokens.device();
+        let positions = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze::<2>();
+        let segment = Tensor::<2, Int>::zeros([1, 1], &device);
+        let x = self.word_embeddings.forward(tokens) + self.position_embeddings.forward(positions);
+        self.layer_norm.forward(x + self.token_type_embeddings.forward(segment))
+    }
+}
+
+#[derive(Module, Debug)]
+struct BertSelfAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    n_heads: usize,
+}
+
+impl BertSelfAttention {
+    fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        let split = |linear: &Linear| Heads::split(linear.forward(x.clone()), self.n_heads);
+        attend(split(&self.query), split(&self.key), split(&self.value), Some(padding))
+    }
+}
+
+/// A linear layer, the shortcut around what came before, and a norm.
+#[derive(Module, Debug)]
+struct BertOutput {
+    dense: Linear,
+    layer_norm: LayerNorm,
+}
+
+impl BertOutput {
+    fn forward(&self, x: Tensor<3>, shortcut: Tensor<3>) -> Tensor<3> {
+        self.layer_norm.forward(self.dense.forward(x) + shortcut)
+    }
+}
+
+#[derive(Module, Debug)]
+struct BertAttention {
+    self_: BertSelfAttention,
+    output: BertOutput,
+}
+
+#[derive(Module, Debug)]
+struct BertIntermediate {
+    dense: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+#[derive(Module, Debug)]
+struct BertLayer {
+    attention: BertAttention,
+    intermediate: BertIntermediate,
+    output: BertOutput,
+}
+
+impl BertLayer {
+    fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        let attended = self.attention.self_.forward(x.clone(), padding);
+        let x = self.attention.output.forward(attended, x);
+        let wide = self.intermediate.activation.apply(self.intermediate.dense.forward(x.clone()));
+        self.output.forward(wide, x)
+    }
+}
+
+#[derive(Module, Debug)]
+struct BertEncoder {
+    layer: Vec<BertLayer>,
+}
+
+/// BERT without a head. There is no dropout: training with it is not what a compressed model is tuned for.
+#[derive(Module, Debug)]
+pub struct Bert {
+    embeddings: BertEmbeddings,
+    encoder: BertEncoder,
+}
+
+impl Bert {
+    /// Tokens `[batch, length]` to the last hidden state `[batch, length, width]`. `padding` is true where a token is
+    /// none; no row may be padding throughout.
+    ///
+    /// # Panics
+    /// If the length is beyond the positions the model has, or a token beyond its vocabulary.
+    pub fn forward(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        let embedded = self.embeddings.forward(tokens);
+        self.encoder.layer.iter().fold(embedded, |x, layer| layer.forward(x, padding.clone()))
+    }
+
+    /// As [`Bert::forward`], with every hidden state: of the embeddings, then of each layer.
+    pub fn hidden_states(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Vec<Tensor<3>> {
+        let mut states = vec![self.embeddings.forward(tokens)];
+        for layer in &self.encoder.layer {
+            let next = layer.forward(states[states.len() - 1].clone(), padding.clone());
+            states.push(next);
+        }
+        states
+    }
+}

@@ -1,0 +1,78 @@
+//! The JSON files beside a model.
+
+use crate::Arch;
+use crate::arch::of_model_type;
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, InputFile, json, limits};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+
+/// The directory of a model, as far as its small files go.
+#[derive(Debug, Clone)]
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+#[derive(Deserialize)]
+struct ModelType {
+    model_type: Option<String>,
+}
+
+impl Folder {
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+        Self(checkpoint.directory())
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Parses a JSON file where it exists.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.file(name);
+        if !path.exists() {
+            return Ok(None);
+        }
+        json::parse(&read_whole(&path)?, "it", &path).map(Some)
+    }
+
+    /// Parses config.json, which must exist.
+    pub(crate) fn config<T: DeserializeOwned>(&self) -> Result<T> {
+        let missing = || {
+            let message = "it is missing and says what the weights alone do not; put it beside them";
+            Error::input(message).at(self.file("config.json").display())
+        };
+        self.read("config.json")?.ok_or_else(missing)
+    }
+
+    pub(crate) fn model_type(&self) -> Result<Option<String>> {
+        Ok(self.read::<ModelType>("config.json")?.and_then(|config| config.model_type))
+    }
+
+    /// Refuses a config.json of another architecture, whose network may differ where names and shapes do not.
+    pub(crate) fn check_model_type(&self, arch: Arch) -> Result<()> {
+        match self.model_type()? {
+            Some(name) if of_model_type(&name) != Some(arch) => {
+                Err(self
+                    .config_error(format!("model_type is {name:?}, which is not run as {arch}; choose another arch")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An error about config.json.
+    pub(crate) fn config_error(&self, message: impl Into<String>) -> Error {
+        Error::input(message).at(self.file("config.json").display())
+    }
+}
+
+/// Reads a small file whole.
+pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>> {
+    let file = InputFile::open(path)?;
+    if file.len() > limits::MAX_JSON_BYTES {
+        let message = format!("{} bytes, expected at most {}", file.len(), limits::MAX_JSON_BYTES);
+        return Err(Error::input(message).at(path.display()));
+    }
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}

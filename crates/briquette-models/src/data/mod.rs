@@ -1,0 +1,42 @@
+//! Reading what models are evaluated on: text, images and arrays.
+
+pub mod arrays;
+pub mod images;
+pub mod jsonl;
+pub mod lines;
+mod npy;
+mod spec;
+
+pub use arrays::{Array, ArrayImages};
+pub use images::{ImageFolder, ImageInput};
+pub use lines::Sentences;
+pub use spec::{Data, DataSpec, Images};
+
+use briquette_core::{Error, Result};
+use std::path::Path;
+
+/// Reads a whole text file, a byte order mark aside.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let bytes = read_bytes(path)?;
+    let text = String::from_utf8(bytes).map_err(|source| {
+        let at = source.utf8_error().valid_up_to();
+        Error::input(format!("found no UTF-8 at byte {at}, expected text; convert it")).at(path.display())
+    })?;
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_string(),
+        None => text,
+    })
+}
+
+/// Reads a whole file.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let file = briquette_formats::InputFile::open(path)?;
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The error for data with nothing in it.
+pub(crate) fn empty(path: &Path, what: &str) -> Error {
+    Error::input(format!("there is no {what} in it; nothing to evaluate")).at(path.display())
+}

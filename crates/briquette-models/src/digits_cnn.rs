@@ -1,0 +1,119 @@
+//! A small convolutional network for 8x8 images of digits.
+
+use crate::config::Folder;
+use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig};
+use briquette_core::Result;
+use burn::module::Module;
+use burn::nn::PaddingConfig2d;
+use burn::tensor::activation::relu;
+use burn::tensor::module::max_pool2d;
+use burn::tensor::ops::MaxPoolOptions;
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// The sizes of a [`DigitsCnn`]; the keys of its config.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DigitsCnnConfig {
+    /// Height and width of an image.
+    pub image_size: [usize; 2],
+    /// Channels of an image.
+    pub in_channels: usize,
+    /// What pixels are divided by.
+    pub pixel_scale: f64,
+    /// Channels after each convolution.
+    pub conv_channels: [usize; 2],
+    /// Height and width of the kernels.
+    pub kernel_size: usize,
+    /// Zeros around an image.
+    pub padding: usize,
+    /// Height, width and step of the pool.
+    pub pool_size: usize,
+    /// Width of the hidden layer.
+    pub hidden_size: usize,
+    /// Classes.
+    pub num_labels: usize,
+    /// What keeps the batch norms from dividing by zero.
+    pub batch_norm_eps: f64,
+}
+
+impl Default for DigitsCnnConfig {
+    fn default() -> Self {
+        Self {
+            image_size: [8, 8],
+            in_channels: 1,
+            pixel_scale: 16.0,
+            conv_channels: [16, 32],
+            kernel_size: 3,
+            padding: 1,
+            pool_size: 2,
+            hidden_size: 80,
+            num_labels: 10,
+            batch_norm_eps: 1e-5,
+        }
+    }
+}
+
+impl DigitsCnnConfig {
+    /// Reads config.json, or takes the defaults where there is none.
+    pub(crate) fn read(folder: &Folder) -> Result<Self> {
+        let config: Self = folder.read("config.json")?.unwrap_or_default();
+        let sizes = [config.kernel_size, config.pool_size, config.hidden_size, config.num_labels, config.in_channels];
+        let sound = config.pixel_scale > 0.0 && config.batch_norm_eps > 0.0;
+        if sizes.contains(&0) || config.conv_channels.contains(&0) || !sound || config.n_features() == 0 {
+            return Err(folder.config_error("a size is 0, expected sizes of a network; correct it"));
+        }
+        Ok(config)
+    }
+
+    /// What the first linear layer takes: channels times the pooled image.
+    fn n_features(&self) -> usize {
+        let shrunk = |size: usize| {
+            let after = |size: usize| (size + 2 * self.padding + 1).saturating_sub(self.kernel_size);
+            after(after(size)) / self.pool_size.max(1)
+        };
+        self.conv_channels[1] * shrunk(self.image_size[0]) * shrunk(self.image_size[1])
+    }
+
+    /// A network of these sizes with random weights.
+    pub fn init(&self, device: &Device) -> DigitsCnn {
+        let [first, second] = self.conv_channels;
+        let conv = |channels: [usize; 2]| {
+            let padding = PaddingConfig2d::Explicit(self.padding, self.padding, self.padding, self.padding);
+            Conv2dConfig::new(channels, [self.kernel_size; 2]).with_padding(padding).init(device)
+        };
+        let norm = |channels| BatchNormConfig::new(channels).with_epsilon(self.batch_norm_eps).init(device);
+        DigitsCnn {
+            conv1: conv([self.in_channels, first]),
+            bn1: norm(first),
+            conv2: conv([first, second]),
+            bn2: norm(second),
+            fc1: LinearConfig::new(self.n_features(), self.hidden_size).init(device),
+            fc2: LinearConfig::new(self.hidden_size, self.num_labels).init(device),
+            pool_size: self.pool_size,
+        }
+    }
+}
+
+/// Two convolutions, each with batch norm and ReLU, a max pool and two linear layers.
+#[derive(Module, Debug)]
+pub struct DigitsCnn {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    conv2: Conv2d,
+    bn2: BatchNorm,
+    fc1: Linear,
+    fc2: Linear,
+    pool_size: usize,
+}
+
+impl DigitsCnn {
+    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = relu(self.bn1.forward(self.conv1.forward(images)));
+        let x = relu(self.bn2.forward(self.conv2.forward(x)));
+        let size = [self.pool_size; 2];
+        let x = max_pool2d(x, MaxPoolOptions::new(size).with_stride(size));
+        self.fc2.forward(relu(self.fc1.forward(x.flatten(1, 3))))
+    }
+}

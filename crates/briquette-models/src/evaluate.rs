@@ -1,0 +1,253 @@
+//! What a model is worth: against labels, and against the model it came from.
+
+use crate::batches::Batching;
+use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
+use crate::outputs::{self, Likelihood, Outputs, Progress};
+use crate::{Arch, Input, LoadedModel, metrics};
+use briquette_core::{Error, Result};
+use briquette_formats::Checkpoint;
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Sentences whose pairs are compared; their number grows with the square.
+const MAX_PAIRED: usize = 2000;
+
+/// What to evaluate, against what, on what.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The model: a file, an index or a directory. Compressed weights are decoded.
+    pub model: PathBuf,
+    /// The model it came from.
+    pub reference: Option<PathBuf>,
+    /// The model's architecture, where files do not tell; the reference's too, where its files do not.
+    pub arch: Option<Arch>,
+    /// What to run them on.
+    pub data: DataSpec,
+    /// How data is batched.
+    pub batching: Batching,
+    /// Where to run.
+    pub device: Device,
+}
+
+/// What was found. Metrics are by name, as gates name them; none is there that has not been measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// The architecture.
+    pub arch: Arch,
+    /// Sentences, images, or tokens predicted.
+    pub n_items: usize,
+    /// Images that did not decode.
+    pub n_skipped: usize,
+    /// Items of a batch.
+    pub batch_size: usize,
+    /// What was measured: `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`,
+    /// `kl`, `perplexity`; and `reference_` of those that the reference has of its own.
+    pub metrics: BTreeMap<String, f64>,
+    /// How long the model took.
+    pub latency: Latency,
+    /// How long the reference took.
+    pub reference_latency: Option<Latency>,
+}
+
+/// How long batches took.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// Batches.
+    pub n_batches: usize,
+    /// Median, in milliseconds a batch.
+    pub p50_ms: f64,
+    /// What nine of ten batches stay below.
+    pub p90_ms: f64,
+    /// What 99 of 100 stay below.
+    pub p99_ms: f64,
+    /// Items a second, over all batches.
+    pub items_per_s: f64,
+}
+
+impl Latency {
+    fn of(batch_ms: &[f64], n_items: usize) -> Self {
+        let total: f64 = batch_ms.iter().sum();
+        let items_per_s = if total > 0.0 { n_items as f64 / total * 1e3 } else { 0.0 };
+        let at = |q| metrics::percentile(batch_ms, q);
+        Self { n_batches: batch_ms.len(), p50_ms: at(0.5), p90_ms: at(0.9), p99_ms: at(0.99), items_per_s }
+    }
+}
+
+/// Runs the reference, then the model, over the data and compares. One model is in memory at a time.
+///
+/// # Errors
+/// Config where the request cannot be; Input where data or models are damaged, empty or do not fit; Refused where
+/// outputs are not finite; Io.
+pub fn evaluate(request: &Request, progress: Progress) -> Result<Evaluation> {
+    let checkpoint = Checkpoint::open(&request.model)?;
+    let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
+    // Data that cannot be read should not cost a run of the reference.
+    let data = request.data.open(arch.family())?;
+    let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
+        let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
+        run(&model, &data, &request.data, request.batching, progress)
+    };
+    let reference = match &request.reference {
+        Some(path) => {
+            let checkpoint = Checkpoint::open(path)?;
+            let arch = Arch::detect(&checkpoint).or_else(|error| request.arch.ok_or(error))?;
+            Some(run(&checkpoint, arch, progress)?)
+        }
+        None => None,
+    };
+    let found = run(&checkpoint, arch, progress)?;
+    compare(arch, &data, request.batching, &found, reference.as_ref())
+}
+
+/// What a run leaves behind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Run {
+    /// Of encoders and classifiers.
+    Rows(Outputs),
+    /// Of decoders.
+    Likelihood(Likelihood),
+}
+
+/// Runs a loaded model over data; of a model in training, what it is when it is run.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn run(model: &LoadedModel, data: &Data, spec: &DataSpec, batching: Batching, progress: Progress) -> Result<Run> {
+    let mut model = model.for_running();
+    if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
+        model.set_max_length(max_length)?;
+    }
+    let (model, how) = (&model, batching);
+    match (data, &model.input) {
+        (Data::Sentences(sentences), Input::Text { .. }) if model.arch == Arch::Bert => {
+            outputs::embed(model, sentences, how, progress).map(Run::Rows)
+        }
+        (Data::Document(text), Input::Text { .. }) if model.arch == Arch::Llama => {
+            outputs::likelihood(model, text, how, progress).map(Run::Likelihood)
+        }
+        (Data::Images(images), Input::Images(input)) => {
+            let input: ImageInput = spec.image_input(input)?;
+            outputs::classify(model, images, &input, spec.strict, how, progress).map(Run::Rows)
+        }
+        _ => Err(Error::config(format!("{} cannot be evaluated on this kind of data", model.arch))),
+    }
+}
+
+/// What two runs over the same data say.
+///
+/// # Errors
+/// Input where labels are out of range or the outputs of the two do not compare.
+pub fn compare(
+    arch: Arch,
+    data: &Data,
+    batching: Batching,
+    found: &Run,
+    reference: Option<&Run>,
+) -> Result<Evaluation> {
+    let mut metrics = BTreeMap::new();
+    match (data, found, reference) {
+        (Data::Document(_), Run::Likelihood(found), reference) => {
+            metrics.insert("perplexity".to_string(), metrics::perplexity(found.nll, found.n_tokens));
+            if let Some(Run::Likelihood(reference)) = reference {
+                let perplexity = metrics::perplexity(reference.nll, reference.n_tokens);
+                metrics.insert("reference_perplexity".to_string(), perplexity);
+            }
+        }
+        (Data::Sentences(sentences), Run::Rows(found), reference) => {
+            metrics.extend(of_embeddings(sentences, found, rows_of(reference, found)?));
+        }
+        (Data::Images(images), Run::Rows(found), reference) => {
+            metrics.extend(of_scores(images, found, rows_of(reference, found)?)?);
+        }
+        _ => return Err(Error::bug("a run does not belong to its data")),
+    }
+    let (n_items, n_skipped, latency) = summary(found);
+    Ok(Evaluation {
+        arch,
+        n_items,
+        n_skipped,
+        batch_size: batching.batch_size,
+        metrics,
+        latency,
+        reference_latency: reference.map(|run| summary(run).2),
+    })
+}
+
+fn summary(run: &Run) -> (usize, usize, Latency) {
+    match run {
+        Run::Rows(rows) => (rows.places.len(), rows.n_skipped, Latency::of(&rows.batch_ms, rows.places.len())),
+        Run::Likelihood(found) => (found.n_tokens, 0, Latency::of(&found.batch_ms, found.n_tokens)),
+    }
+}
+
+/// The reference's rows, which must be of the same width.
+fn rows_of<'a>(reference: Option<&'a Run>, found: &Outputs) -> Result<Option<&'a Outputs>> {
+    match reference {
+        Some(Run::Rows(reference)) if (reference.width, &reference.places) == (found.width, &found.places) => {
+            Ok(Some(reference))
+        }
+        Some(Run::Rows(reference)) => {
+            let message = format!("the reference gives {} values an item, the model {}", reference.width, found.width);
+            Err(Error::input(format!("{message}; they cannot be compared")))
+        }
+        Some(Run::Likelihood(_)) => Err(Error::bug("a run does not belong to its data")),
+        None => Ok(None),
+    }
+}
+
+type Named = Vec<(String, f64)>;
+
+fn of_embeddings(sentences: &Sentences, found: &Outputs, reference: Option<&Outputs>) -> Named {
+    let mut metrics = Named::new();
+    if let Some(reference) = reference {
+        let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
+        let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
+        metrics.push(("cosine".into(), metrics::mean(cosines.iter().copied())));
+        metrics.push(("cosine_min".into(), cosines.iter().copied().fold(1.0, f64::min)));
+        let paired = |outputs: &Outputs| {
+            let n = outputs.values.len().min(MAX_PAIRED * outputs.width);
+            metrics::pair_cosines(&outputs.values[..n], outputs.width)
+        };
+        let spearman = metrics::spearman(&paired(reference), &paired(found));
+        metrics.extend(spearman.map(|value| ("pair_spearman".into(), value)));
+        metrics.extend(of_pairs(sentences, reference).map(|value| ("reference_sts_spearman".into(), value)));
+    }
+    metrics.extend(of_pairs(sentences, found).map(|value| ("sts_spearman".into(), value)));
+    metrics
+}
+
+/// How well cosines rank the pairs that people judged.
+fn of_pairs(sentences: &Sentences, outputs: &Outputs) -> Option<f64> {
+    let row = |index: usize| &outputs.values[index * outputs.width..(index + 1) * outputs.width];
+    let cosines: Vec<f64> = sentences.pairs.iter().map(|&(a, b, _)| metrics::cosine(row(a), row(b))).collect();
+    let scores: Vec<f64> = sentences.pairs.iter().map(|&(.., score)| score).collect();
+    metrics::spearman(&cosines, &scores)
+}
+
+fn of_scores(images: &Images, found: &Outputs, reference: Option<&Outputs>) -> Result<Named> {
+    let mut metrics = Named::new();
+    let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
+    if let Some(labels) = labels {
+        if let Some(at) = labels.iter().position(|&label| label >= found.width) {
+            let (item, label) = (found.places[at], labels[at]);
+            let message =
+                format!("label {label} of image {item} is out of range, the model has {} classes", found.width);
+            return Err(Error::input(message));
+        }
+        let mut push = |prefix: &str, outputs: &Outputs| {
+            metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
+            if found.width > 5 {
+                metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, &labels, 5)));
+            }
+        };
+        push("", found);
+        reference.iter().for_each(|reference| push("reference_", reference));
+    }
+    if let Some(reference) = reference {
+        metrics.push(("agreement".into(), metrics::agreement(&reference.values, &found.values, found.width)));
+        metrics.push(("kl".into(), metrics::kl(&reference.values, &found.values, found.width)));
+    }
+    Ok(metrics)
+}

@@ -1,0 +1,163 @@
+//! Llama's decoder, with the parameter names of Hugging Face's `LlamaForCausalLM`: RMS norms, rotary positions, grouped
+//! queries, gated feed-forward blocks, and a head of its own or the embedding's.
+
+use crate::attention::{Heads, attend};
+use crate::layers::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use crate::llama_config::LlamaConfig;
+use crate::rope::Rotation;
+use burn::module::Module;
+use burn::tensor::activation::silu;
+use burn::tensor::{Device, Int, Tensor};
+
+impl LlamaConfig {
+    /// A network of these sizes with random weights.
+    ///
+    /// # Panics
+    /// If the sizes were not read by [`crate::LoadedModel::open`] and contradict each other.
+    pub fn init(&self, device: &Device) -> Llama {
+        let layers = (0..self.num_hidden_layers).map(|_| self.layer(device)).collect();
+        let embed_tokens = EmbeddingConfig::new(self.vocab_size, self.hidden_size).init(device);
+        let head = || LinearConfig::new(self.hidden_size, self.vocab_size).with_bias(false).init(device);
+        Llama {
+            model: LlamaModel { embed_tokens, layers, norm: self.norm(device) },
+            lm_head: (!self.tie_word_embeddings).then(head),
+            inverse_frequencies: self.inverse_frequencies(),
+        }
+    }
+
+    fn norm(&self, device: &Device) -> RmsNorm {
+        RmsNormConfig::new(self.hidden_size).with_epsilon(self.rms_norm_eps).init(device)
+    }
+
+    fn layer(&self, device: &Device) -> LlamaLayer {
+        let linear = |n_in, n_out, bias| LinearConfig::new(n_in, n_out).with_bias(bias).init(device);
+        let (width, head) = (self.hidden_size, self.head_width());
+        let (n_heads, n_kv_heads) = (self.num_attention_heads, self.n_kv_heads());
+        let self_attn = LlamaAttention {
+            q_proj: linear(width, n_heads * head, self.qkv_bias),
+            k_proj: linear(width, n_kv_heads * head, self.qkv_bias),
+            v_proj: linear(width, n_kv_heads * head, self.qkv_bias),
+            o_proj: linear(n_heads * head, width, self.output_bias),
+            n_heads,
+            n_kv_heads,
+        };
+        let mlp = LlamaMlp {
+            gate_proj: linear(width, self.intermediate_size, self.mlp_bias),
+            up_proj: linear(width, self.intermediate_size, self.mlp_bias),
+            down_proj: linear(self.intermediate_size, width, self.mlp_bias),
+        };
+        LlamaLayer { self_attn, mlp, input_layernorm: self.norm(device), post_attention_layernorm: self.norm(device) }
+    }
+}
+
+#[derive(Module, Debug)]
+struct LlamaAttention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    n_heads: usize,
+    n_kv_heads: usize,
+}
+
+impl LlamaAttention {
+    fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
+        let q = rotation.apply(Heads::split(self.q_proj.forward(x.clone()), self.n_heads));
+        let k = rotation.apply(Heads::split(self.k_proj.forward(x.clone()), self.n_kv_heads));
+        let v = Heads::split(self.v_proj.forward(x), self.n_kv_heads);
+        let times = self.n_heads / self.n_kv_heads;
+        self.o_proj.forward(attend(q, Heads::repeat(k, times), Heads::repeat(v, times), None))
+    }
+}
+
+#[derive(Module, Debug)]
+struct LlamaMlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl LlamaMlp {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.down_proj.forward(silu(self.gate_proj.forward(x.clone())) * self.up_proj.forward(x))
+    }
+}
+
+#[derive(Module, Debug)]
+struct LlamaLayer {
+    self_attn: LlamaAttention,
+    mlp: LlamaMlp,
+    input_layernorm: RmsNorm,
+    post_attention_layernorm: RmsNorm,
+}
+
+impl LlamaLayer {
+    fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
+        let x = x.clone() + self.self_attn.forward(self.input_layernorm.forward(x), rotation);
+        x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+    }
+}
+
+#[derive(Module, Debug)]
+struct LlamaModel {
+    embed_tokens: Embedding,
+    layers: Vec<LlamaLayer>,
+    norm: RmsNorm,
+}
+
+/// Llama with its head.
+#[derive(Module, Debug)]
+pub struct Llama {
+    model: LlamaModel,
+    lm_head: Option<Linear>,
+    #[module(skip)]
+    inverse_frequencies: Vec<f32>,
+}
+
+impl Llama {
+    /// Tokens `[batch, length]` to scores of each next token `[batch, length, vocabulary]`. Padding on the right needs
+    /// no mask: no token sees what comes after it.
+    ///
+    /// # Panics
+    /// If a token is beyond the vocabulary.
+    pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.scores(self.last_state(tokens))
+    }
+
+    /// Tokens `[batch, length]` to what the head takes, `[batch, length, width]`.
+    pub fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, length] = tokens.dims();
+        let rotation = Rotation::new(&self.inverse_frequencies, length, &tokens.device());
+        let embedded = self.model.embed_tokens.forward(tokens);
+        let last = self.model.layers.iter().fold(embedded, |x, layer| layer.forward(x, &rotation));
+        self.model.norm.forward(last)
+    }
+
+    /// The head: `[batch, length, width]` to `[batch, length, vocabulary]`.
+    pub fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
+        match &self.lm_head {
+            Some(head) => head.forward(last_state),
+            None => {
+                let table: Tensor<2> = self.model.embed_tokens.weight.val();
+                last_state.matmul(table.transpose().unsqueeze())
+            }
+        }
+    }
+
+    /// Entries of the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.model.embed_tokens.weight.shape()[0]
+    }
+
+    /// Every hidden state before the last norm: of the embeddings, then of each layer.
+    pub fn hidden_states(&self, tokens: Tensor<2, Int>) -> Vec<Tensor<3>> {
+        let [_, length] = tokens.dims();
+        let rotation = Rotation::new(&self.inverse_frequencies, length, &tokens.device());
+        let mut states = vec![self.model.embed_tokens.forward(tokens)];
+        for layer in &self.model.layers {
+            let next = layer.forward(states[states.len() - 1].clone(), &rotation);
+            states.push(next);
+        }
+        states
+    }
+}

@@ -1,0 +1,174 @@
+//! The sizes of a Llama, as Hugging Face's config.json gives them.
+
+use crate::Arch;
+use crate::config::Folder;
+use briquette_core::Result;
+use briquette_formats::{Checkpoint, TensorSource};
+use serde::{Deserialize, Serialize};
+
+/// The sizes of a [`crate::Llama`]; the keys of its config.json, but for the biases, which the weights tell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LlamaConfig {
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// Width.
+    pub hidden_size: usize,
+    /// Width inside a feed-forward block.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Heads of queries.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values; as many as of queries where it is absent.
+    #[serde(default)]
+    pub num_key_value_heads: Option<usize>,
+    /// Width of a head; their share of the width where it is absent.
+    #[serde(default)]
+    pub head_dim: Option<usize>,
+    /// Longest input.
+    pub max_position_embeddings: usize,
+    /// What keeps the norms from dividing by zero.
+    #[serde(default = "small")]
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    #[serde(default)]
+    pub rope_theta: Option<f64>,
+    /// How rotary frequencies are stretched, in older files.
+    #[serde(default)]
+    pub rope_scaling: Option<RopeParameters>,
+    /// The same and the base, in newer files.
+    #[serde(default)]
+    pub rope_parameters: Option<RopeParameters>,
+    /// Whether the head is the embedding.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    /// The function of the gate; only `silu` is known.
+    #[serde(default)]
+    pub hidden_act: Option<String>,
+    /// Tokens that attention reaches back to: the longest input that is run.
+    #[serde(default)]
+    pub sliding_window: Option<usize>,
+    /// Whether the sliding window is used; Qwen2 says so.
+    #[serde(default)]
+    pub use_sliding_window: Option<bool>,
+    /// Whether queries, keys and values have biases.
+    #[serde(skip)]
+    pub qkv_bias: bool,
+    /// Whether the output of attention has one.
+    #[serde(skip)]
+    pub output_bias: bool,
+    /// Whether feed-forward blocks have them.
+    #[serde(skip)]
+    pub mlp_bias: bool,
+}
+
+/// How rotary frequencies are stretched.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RopeParameters {
+    /// `default`, `linear` or `llama3`.
+    #[serde(default, alias = "type")]
+    pub rope_type: Option<String>,
+    /// Base of the frequencies.
+    #[serde(default)]
+    pub rope_theta: Option<f64>,
+    /// How many times longer inputs get.
+    #[serde(default)]
+    pub factor: Option<f64>,
+    /// Llama 3: where stretching sets in.
+    #[serde(default)]
+    pub low_freq_factor: Option<f64>,
+    /// Llama 3: where it ends.
+    #[serde(default)]
+    pub high_freq_factor: Option<f64>,
+    /// Llama 3: the length the model first was trained for.
+    #[serde(default)]
+    pub original_max_position_embeddings: Option<f64>,
+}
+
+fn small() -> f64 {
+    1e-6
+}
+
+impl LlamaConfig {
+    pub(crate) fn read(folder: &Folder, checkpoint: &Checkpoint) -> Result<Self> {
+        folder.check_model_type(Arch::Llama)?;
+        let mut config: Self = folder.config()?;
+        let has =
+            |name: &str| checkpoint.tensors().iter().any(|info| info.name == format!("model.layers.0.{name}.bias"));
+        config.qkv_bias = has("self_attn.q_proj");
+        config.output_bias = has("self_attn.o_proj");
+        config.mlp_bias = has("mlp.gate_proj");
+        config.validate().map_err(|message| folder.config_error(message))?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let sizes = [self.vocab_size, self.hidden_size, self.intermediate_size, self.max_position_embeddings];
+        let (heads, kv_heads) = (self.num_attention_heads, self.n_kv_heads());
+        if sizes.contains(&0) || heads == 0 || kv_heads == 0 || self.rms_norm_eps.is_nan() || self.rms_norm_eps <= 0.0 {
+            return Err("a size is 0, expected sizes of a network; correct it".into());
+        }
+        let head = self.head_width();
+        if head == 0 || !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
+            return Err(format!("{heads} heads of width {head} over {kv_heads} of keys cannot be; correct it"));
+        }
+        match (self.hidden_act.as_deref(), self.rope_type()) {
+            (None | Some("silu" | "swish"), "default" | "linear" | "llama3") => Ok(()),
+            (None | Some("silu" | "swish"), other) => Err(format!("rope_type is {other:?}, which cannot be run")),
+            (Some(other), _) => Err(format!("hidden_act is {other:?}, only \"silu\" can be run")),
+        }
+    }
+
+    /// The longest input that is run: beyond a sliding window, attention would have to forget.
+    pub(crate) fn max_positions(&self) -> usize {
+        let window = self.sliding_window.filter(|_| self.use_sliding_window != Some(false));
+        window.map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
+    }
+
+    pub(crate) fn n_kv_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    pub(crate) fn head_width(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+    }
+
+    fn rope(&self) -> RopeParameters {
+        self.rope_parameters.clone().or_else(|| self.rope_scaling.clone()).unwrap_or_default()
+    }
+
+    fn rope_type(&self) -> &str {
+        let rope = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
+        rope.and_then(|rope| rope.rope_type.as_deref()).unwrap_or("default")
+    }
+
+    /// `1 / theta^(2 i / width)`, stretched as `rope_type` says.
+    pub(crate) fn inverse_frequencies(&self) -> Vec<f32> {
+        let rope = self.rope();
+        let theta = rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0) as f32;
+        let width = self.head_width();
+        let plain = (0..width / 2).map(|pair| 1.0 / theta.powf(2.0 * pair as f32 / width as f32));
+        let factor = rope.factor.unwrap_or(1.0) as f32;
+        match self.rope_type() {
+            "linear" => plain.map(|frequency| frequency / factor).collect(),
+            "llama3" => plain.map(|frequency| llama3(frequency, factor, &rope)).collect(),
+            _ => plain.collect(),
+        }
+    }
+}
+
+/// Llama 3.1: long waves are stretched by `factor`, short ones left, and those between blended.
+fn llama3(frequency: f32, factor: f32, rope: &RopeParameters) -> f32 {
+    let low = rope.low_freq_factor.unwrap_or(1.0) as f32;
+    let high = rope.high_freq_factor.unwrap_or(4.0) as f32;
+    let trained = rope.original_max_position_embeddings.unwrap_or(8192.0) as f32;
+    let wavelength = 2.0 * std::f32::consts::PI / frequency;
+    if wavelength > trained / low {
+        frequency / factor
+    } else if wavelength < trained / high {
+        frequency
+    } else {
+        let blend = (trained / wavelength - low) / (high - low);
+        (1.0 - blend) * frequency / factor + blend * frequency
+    }
+}

@@ -1,0 +1,193 @@
+//! A model that can be run: its network, and what it needs to read its inputs.
+
+use crate::Arch;
+use crate::bert::{Bert, BertConfig};
+use crate::config::Folder;
+use crate::data::ImageInput;
+use crate::digits_cnn::{DigitsCnn, DigitsCnnConfig};
+use crate::llama::Llama;
+use crate::llama_config::LlamaConfig;
+use crate::naming::{self, names_of};
+use crate::resnet::{ResNet, ResNetConfig};
+use crate::text::{self, Pooling, TextTokenizer};
+use briquette_core::{Error, Result};
+use briquette_formats::Checkpoint;
+use burn::module::Module;
+use burn::tensor::{Bool, Device, Int, Tensor};
+use std::path::Path;
+
+/// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
+const WINDOW: usize = 1024;
+
+/// A network of any architecture. In paths of its parameters the variant's name comes first.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)]
+pub enum Network {
+    /// The digits network.
+    DigitsCnn(DigitsCnn),
+    /// A residual network.
+    ResNet(ResNet),
+    /// A BERT encoder.
+    Bert(Bert),
+    /// A Llama decoder.
+    Llama(Llama),
+}
+
+impl Network {
+    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    ///
+    /// # Panics
+    /// If it is no classifier.
+    pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
+        match self {
+            Self::DigitsCnn(network) => network.forward(images),
+            Self::ResNet(network) => network.forward(images),
+            Self::Bert(_) | Self::Llama(_) => panic!("not a classifier"),
+        }
+    }
+
+    /// Tokens and their padding, `[batch, length]`, to hidden states `[batch, length, width]`.
+    ///
+    /// # Panics
+    /// If it is no encoder.
+    pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        match self {
+            Self::Bert(network) => network.forward(tokens, padding),
+            _ => panic!("not an encoder"),
+        }
+    }
+
+    /// Tokens `[batch, length]` to scores of the next `[batch, length, vocabulary]`.
+    ///
+    /// # Panics
+    /// If it is no decoder.
+    pub fn decode(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.as_decoder().forward(tokens)
+    }
+
+    /// The decoder it is.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn as_decoder(&self) -> &Llama {
+        match self {
+            Self::Llama(network) => network,
+            _ => panic!("not a decoder"),
+        }
+    }
+}
+
+/// What a model takes in.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// Images, prepared like this.
+    Images(ImageInput),
+    /// Text.
+    Text {
+        /// The tokenizer, where the model's directory has one.
+        tokenizer: Option<TextTokenizer>,
+        /// How an encoder's hidden states become an embedding; unused by decoders.
+        pooling: Pooling,
+        /// Positions the model has.
+        max_positions: usize,
+    },
+}
+
+/// A model with its weights.
+#[derive(Debug, Clone)]
+pub struct LoadedModel {
+    /// Its architecture.
+    pub arch: Arch,
+    /// Its network, in the state it was loaded; `valid()` where it is on an autodiff device and only run.
+    pub network: Network,
+    /// What it takes in.
+    pub input: Input,
+}
+
+impl LoadedModel {
+    /// The same model as it is run, not trained: off the autodiff device, with all that only trains switched off.
+    #[must_use]
+    pub fn for_running(&self) -> Self {
+        Self { network: self.network.valid(), ..self.clone() }
+    }
+
+    /// Opens a file, an index or a directory and loads it on `device`. Compressed weights are decoded.
+    ///
+    /// # Errors
+    /// Config where the architecture cannot be told; Input where files are damaged or do not fit it; Io.
+    pub fn open(path: &Path, arch: Option<Arch>, device: &Device) -> Result<Self> {
+        Self::load(&Checkpoint::open(path)?, arch, device)
+    }
+
+    /// As [`LoadedModel::open`], of an open checkpoint.
+    ///
+    /// # Errors
+    /// As [`LoadedModel::open`].
+    pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
+        let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
+        let folder = Folder::of(checkpoint);
+        let (network, input) = match arch {
+            Arch::DigitsCnn => {
+                let config = DigitsCnnConfig::read(&folder)?;
+                let network = fill(config.init(device), arch, checkpoint)?;
+                (Network::DigitsCnn(network), Input::Images(ImageInput::of_digits(&config)))
+            }
+            Arch::Bert => {
+                let config = BertConfig::read(&folder)?;
+                let network = fill(config.init(device), arch, checkpoint)?;
+                let positions = config.max_position_embeddings;
+                (Network::Bert(network), text_input(&folder, config.vocab_size, positions, positions)?)
+            }
+            Arch::Llama => {
+                let config = LlamaConfig::read(&folder, checkpoint)?;
+                let names = names_of(arch, checkpoint, config.tie_word_embeddings)?;
+                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
+                (Network::Llama(network), text_input(&folder, config.vocab_size, config.max_positions(), WINDOW)?)
+            }
+            _ => {
+                let config = ResNetConfig::read(checkpoint, arch)?;
+                let network = fill(config.init(device), arch, checkpoint)?;
+                (Network::ResNet(network), Input::Images(ImageInput::of_imagenet(config.in_channels)))
+            }
+        };
+        Ok(Self { arch, network, input })
+    }
+
+    /// The tokenizer of a model that takes text.
+    ///
+    /// # Errors
+    /// Input where its directory has none; Config where it takes images.
+    pub fn tokenizer(&self) -> Result<&TextTokenizer> {
+        match &self.input {
+            Input::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
+            Input::Text { .. } => Err(Error::input("tokenizer.json is missing; put it beside the model's weights")),
+            Input::Images(_) => Err(Error::config(format!("{} takes images, found text", self.arch))),
+        }
+    }
+
+    /// Cuts texts at `max_length` tokens from now on.
+    ///
+    /// # Errors
+    /// Config where the model has fewer positions or that leaves no room; as [`LoadedModel::tokenizer`] elsewhere.
+    pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
+        self.tokenizer()?;
+        if let Input::Text { tokenizer: Some(tokenizer), max_positions, .. } = &mut self.input {
+            if max_length > *max_positions {
+                let message = format!("max_length is {max_length}, and the model has {max_positions} positions");
+                return Err(Error::config(message));
+            }
+            tokenizer.set_max_length(max_length)?;
+        }
+        Ok(())
+    }
+}
+
+fn fill<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint) -> Result<M> {
+    naming::load(module, arch, checkpoint, &names_of(arch, checkpoint, false)?)
+}
+
+fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Input> {
+    let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
+    let tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
+    Ok(Input::Text { tokenizer, pooling: Pooling::read(folder)?, max_positions })
+}

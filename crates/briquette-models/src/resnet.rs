@@ -1,0 +1,209 @@
+//! torchvision's residual networks, with its parameter names. Widths, groups and classes are read off the weights, so
+//! that wide and narrow variants and other heads run too.
+
+use crate::Arch;
+use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig};
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, TensorSource};
+use burn::module::Module;
+use burn::nn::PaddingConfig2d;
+use burn::tensor::activation::relu;
+use burn::tensor::module::{adaptive_avg_pool2d, max_pool2d};
+use burn::tensor::ops::MaxPoolOptions;
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// The sizes of one of the four stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Blocks.
+    pub n_blocks: usize,
+    /// Channels of the 3x3 convolutions.
+    pub width: usize,
+    /// Channels that leave a block.
+    pub n_out: usize,
+    /// Groups of the 3x3 convolutions.
+    pub groups: usize,
+}
+
+/// The sizes of a [`ResNet`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResNetConfig {
+    /// Channels of an image.
+    pub in_channels: usize,
+    /// Channels after the first convolution.
+    pub stem: usize,
+    /// Whether blocks are bottlenecks (1x1, 3x3, 1x1) and not two 3x3.
+    pub bottleneck: bool,
+    /// The stages, in order.
+    pub stages: [Stage; 4],
+    /// Classes.
+    pub num_classes: usize,
+}
+
+/// Blocks of each stage, and whether they are bottlenecks.
+fn plan(arch: Arch) -> Option<([usize; 4], bool)> {
+    match arch {
+        Arch::ResNet18 => Some(([2, 2, 2, 2], false)),
+        Arch::ResNet34 => Some(([3, 4, 6, 3], false)),
+        Arch::ResNet50 => Some(([3, 4, 6, 3], true)),
+        Arch::ResNet101 => Some(([3, 4, 23, 3], true)),
+        Arch::ResNet152 => Some(([3, 8, 36, 3], true)),
+        Arch::DigitsCnn | Arch::Bert | Arch::Llama => None,
+    }
+}
+
+/// The depth whose last block of each stage is there and whose next is not.
+pub(crate) fn depth_by_names(has: &dyn Fn(&str) -> bool) -> Option<Arch> {
+    let bottleneck = has("layer1.0.conv3.weight");
+    let n_blocks = |stage| (0..64).take_while(|block| has(&format!("layer{stage}.{block}.conv1.weight"))).count();
+    let found = [n_blocks(1), n_blocks(2), n_blocks(3), n_blocks(4)];
+    Arch::ALL.into_iter().find(|&arch| plan(arch) == Some((found, bottleneck)))
+}
+
+impl ResNetConfig {
+    /// torchvision's sizes for `arch`.
+    ///
+    /// # Panics
+    /// If `arch` is no ResNet.
+    pub fn of(arch: Arch, num_classes: usize) -> Self {
+        let (n_blocks, bottleneck) = plan(arch).expect("a ResNet");
+        let stage = |index: usize| {
+            let width = 64 << index;
+            Stage { n_blocks: n_blocks[index], width, n_out: if bottleneck { 4 * width } else { width }, groups: 1 }
+        };
+        Self { in_channels: 3, stem: 64, bottleneck, stages: [0, 1, 2, 3].map(stage), num_classes }
+    }
+
+    /// Reads the widths off the weights; where one is missing, torchvision's stands in, and loading reports it.
+    pub(crate) fn read(checkpoint: &Checkpoint, arch: Arch) -> Result<Self> {
+        let shape = |name: &str, rank: usize| {
+            let found = checkpoint.tensors().iter().find(|info| info.name == name);
+            found.map(|info| info.shape.0.clone()).filter(|shape| shape.len() == rank && !shape.contains(&0))
+        };
+        let mut config = Self::of(arch, shape("fc.weight", 2).map_or(1000, |shape| shape[0]));
+        if let Some(conv) = shape("conv1.weight", 4) {
+            (config.stem, config.in_channels) = (conv[0], conv[1]);
+        }
+        for (index, stage) in config.stages.iter_mut().enumerate() {
+            let conv = |number| shape(&format!("layer{}.0.conv{number}.weight", index + 1), 4);
+            let (three, last) = if config.bottleneck { (conv(2), conv(3)) } else { (conv(1), conv(2)) };
+            let (Some(three), Some(last)) = (three, last) else { continue };
+            (stage.width, stage.n_out) = (three[0], last[0]);
+            if config.bottleneck {
+                stage.groups = three[0] / three[1];
+            }
+            if !stage.width.is_multiple_of(stage.groups.max(1)) || stage.groups == 0 {
+                let message = format!("layer{}.0.conv2.weight is {three:?}: its groups do not divide it", index + 1);
+                return Err(Error::input(message).at(checkpoint.path().display()));
+            }
+        }
+        Ok(config)
+    }
+
+    /// A network of these sizes with random weights.
+    pub fn init(&self, device: &Device) -> ResNet {
+        let [s1, s2, s3, s4] = self.stages;
+        let stage = |n_in, stage, stride| self.stage(n_in, stage, stride, device);
+        ResNet {
+            conv1: conv(self.in_channels, self.stem, 7, 2, 1, device),
+            bn1: norm(self.stem, device),
+            layer1: stage(self.stem, s1, 1),
+            layer2: stage(s1.n_out, s2, 2),
+            layer3: stage(s2.n_out, s3, 2),
+            layer4: stage(s3.n_out, s4, 2),
+            fc: LinearConfig::new(s4.n_out, self.num_classes).init(device),
+        }
+    }
+
+    fn stage(&self, n_in: usize, stage: Stage, stride: usize, device: &Device) -> Vec<Block> {
+        let block = |index: usize| {
+            let (n_in, stride) = if index == 0 { (n_in, stride) } else { (stage.n_out, 1) };
+            self.block(n_in, stage, stride, device)
+        };
+        (0..stage.n_blocks).map(block).collect()
+    }
+
+    fn block(&self, n_in: usize, Stage { width, n_out, groups, .. }: Stage, stride: usize, device: &Device) -> Block {
+        let (first, second) = if self.bottleneck {
+            (conv(n_in, width, 1, 1, 1, device), conv(width, width, 3, stride, groups, device))
+        } else {
+            (conv(n_in, width, 3, stride, 1, device), conv(width, n_out, 3, 1, 1, device))
+        };
+        let shortcut = || (conv(n_in, n_out, 1, stride, 1, device), norm(n_out, device));
+        Block {
+            conv1: first,
+            bn1: norm(width, device),
+            conv2: second,
+            bn2: norm(if self.bottleneck { width } else { n_out }, device),
+            conv3: self.bottleneck.then(|| conv(width, n_out, 1, 1, 1, device)),
+            bn3: self.bottleneck.then(|| norm(n_out, device)),
+            downsample: (stride != 1 || n_in != n_out).then(shortcut),
+        }
+    }
+}
+
+/// A convolution without bias that keeps the size but for its stride.
+fn conv(n_in: usize, n_out: usize, kernel: usize, stride: usize, groups: usize, device: &Device) -> Conv2d {
+    let pad = kernel / 2;
+    Conv2dConfig::new([n_in, n_out], [kernel; 2])
+        .with_stride([stride; 2])
+        .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
+        .with_groups(groups)
+        .with_bias(false)
+        .init(device)
+}
+
+fn norm(channels: usize, device: &Device) -> BatchNorm {
+    BatchNormConfig::new(channels).init(device)
+}
+
+/// Two 3x3 convolutions, or a bottleneck of three, around a shortcut.
+#[derive(Module, Debug)]
+struct Block {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    conv2: Conv2d,
+    bn2: BatchNorm,
+    conv3: Option<Conv2d>,
+    bn3: Option<BatchNorm>,
+    downsample: Option<(Conv2d, BatchNorm)>,
+}
+
+impl Block {
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let inner = relu(self.bn1.forward(self.conv1.forward(x.clone())));
+        let mut inner = self.bn2.forward(self.conv2.forward(inner));
+        if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
+            inner = bn3.forward(conv3.forward(relu(inner)));
+        }
+        let shortcut = match &self.downsample {
+            Some((conv, norm)) => norm.forward(conv.forward(x)),
+            None => x,
+        };
+        relu(inner + shortcut)
+    }
+}
+
+/// A residual network.
+#[derive(Module, Debug)]
+pub struct ResNet {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    layer1: Vec<Block>,
+    layer2: Vec<Block>,
+    layer3: Vec<Block>,
+    layer4: Vec<Block>,
+    fc: Linear,
+}
+
+impl ResNet {
+    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = relu(self.bn1.forward(self.conv1.forward(images)));
+        let pool = MaxPoolOptions { stride: [2, 2], padding: [(1, 1); 2], ..MaxPoolOptions::new([3, 3]) };
+        let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];
+        let x = stages.into_iter().flatten().fold(max_pool2d(x, pool), |x, block| block.forward(x));
+        self.fc.forward(adaptive_avg_pool2d(x, [1, 1]).flatten(1, 3))
+    }
+}

@@ -1,0 +1,226 @@
+//! From text to tokens, and from hidden states to one embedding per sentence.
+
+use crate::config::{Folder, read_whole};
+use briquette_core::{Error, Result};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokenizers::{Encoding, PostProcessor, TruncationDirection};
+
+/// The tokens of one text; never none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokens(pub Vec<u32>);
+
+/// A tokenizer that has been held against the model it feeds.
+#[derive(Debug, Clone)]
+pub struct TextTokenizer {
+    path: PathBuf,
+    /// Shared: a vocabulary is large, and every thread that prepares batches holds one.
+    inner: Arc<tokenizers::Tokenizer>,
+    /// Entries of the model's table of words.
+    vocab_size: usize,
+    max_length: usize,
+}
+
+impl TextTokenizer {
+    /// Reads `tokenizer.json`; `None` where there is none. Texts are cut at `max_length` tokens.
+    pub(crate) fn read(folder: &Folder, vocab_size: usize, max_length: usize) -> Result<Option<Self>> {
+        let path = folder.file("tokenizer.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let damaged = |source: tokenizers::Error| {
+            Error::input(format!("it is not a tokenizer: {source}; fetch it again")).at(path.display())
+        };
+        let mut inner = tokenizers::Tokenizer::from_bytes(read_whole(&path)?).map_err(damaged)?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(damaged)?;
+        if inner.get_vocab_size(true) == 0 {
+            return Err(Error::input("its vocabulary is empty; fetch it again").at(path.display()));
+        }
+        Ok(Some(Self { path, inner: Arc::new(inner), vocab_size, max_length }))
+    }
+
+    /// The longest text in tokens.
+    pub fn max_length(&self) -> usize {
+        self.max_length
+    }
+
+    /// Cuts texts at `max_length` tokens from now on.
+    ///
+    /// # Errors
+    /// Config where that leaves no room for text.
+    pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
+        let n_special = self.n_special();
+        if max_length <= n_special {
+            return Err(Error::config(format!("max_length is {max_length}, expected more than {n_special}")));
+        }
+        self.max_length = max_length;
+        Ok(())
+    }
+
+    /// The tokens of one text with the model's special tokens around them, at most `max_length` of them.
+    ///
+    /// # Errors
+    /// Input where the vocabulary lacks an entry, or the model's table does.
+    pub fn encode(&self, text: &str) -> Result<Tokens> {
+        let mut encoding = self.encode_whole(text)?;
+        if encoding.len() > self.max_length {
+            encoding = self.truncated(text)?;
+        }
+        self.checked(&encoding)
+    }
+
+    /// The tokens of a whole text, however long.
+    ///
+    /// # Errors
+    /// Input where the vocabulary lacks an entry, or the model's table does.
+    pub fn encode_all(&self, text: &str) -> Result<Tokens> {
+        self.checked(&self.encode_whole(text)?)
+    }
+
+    fn encode_whole(&self, text: &str) -> Result<Encoding> {
+        self.inner.encode_fast(text, true).map_err(|source| self.failed(&source))
+    }
+
+    /// Cut before the special tokens go around it, as the reference does.
+    fn truncated(&self, text: &str) -> Result<Encoding> {
+        let mut bare = self.inner.encode_fast(text, false).map_err(|source| self.failed(&source))?;
+        bare.truncate(self.max_length.saturating_sub(self.n_special()), 0, TruncationDirection::Right);
+        self.inner.post_process(bare, None, true).map_err(|source| self.failed(&source))
+    }
+
+    /// Special tokens around every text.
+    fn n_special(&self) -> usize {
+        self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false))
+    }
+
+    fn failed(&self, source: &tokenizers::Error) -> Error {
+        Error::input(format!("cannot tokenize: {source}; it does not belong to this text")).at(self.path.display())
+    }
+
+    fn checked(&self, encoding: &Encoding) -> Result<Tokens> {
+        let ids = encoding.get_ids();
+        if let Some(&id) = ids.iter().find(|&&id| id as usize >= self.vocab_size) {
+            let token = self.inner.id_to_token(id).unwrap_or_default();
+            let message = format!(
+                "token {token:?} has number {id}, and the model has {} entries; it belongs to another model",
+                self.vocab_size
+            );
+            return Err(Error::input(message).at(self.path.display()));
+        }
+        // A text that comes to nothing still gets an embedding; one token keeps attention defined.
+        Ok(Tokens(if ids.is_empty() { vec![0] } else { ids.to_vec() }))
+    }
+}
+
+/// Tokens of several texts, padded to the longest on the right, with `true` where there is none.
+pub fn padded(texts: &[Tokens], device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+    let longest = texts.iter().map(|tokens| tokens.0.len()).max().unwrap_or(0);
+    let mut ids = vec![0_i32; texts.len() * longest];
+    let mut padding = vec![true; ids.len()];
+    for (row, tokens) in texts.iter().enumerate() {
+        for (column, &id) in tokens.0.iter().enumerate() {
+            ids[row * longest + column] = id as i32;
+            padding[row * longest + column] = false;
+        }
+    }
+    let shape = [texts.len(), longest];
+    let ids = Tensor::from_data(TensorData::new(ids, shape), device);
+    (ids, Tensor::from_data(TensorData::new(padding, shape), device))
+}
+
+/// How the hidden states of a sentence become one embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolBy {
+    /// Their mean over the tokens that are there.
+    #[default]
+    Mean,
+    /// The first token's.
+    Cls,
+}
+
+/// The end of a sentence encoder, as sentence-transformers describes it in `modules.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pooling {
+    /// How tokens become one embedding.
+    pub by: PoolBy,
+    /// Whether embeddings are scaled to length 1.
+    pub normalize: bool,
+}
+
+#[derive(Deserialize)]
+struct StModule {
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct StSettings {
+    max_seq_length: Option<usize>,
+}
+
+impl Pooling {
+    /// Reads `modules.json`; without it, mean pooling and no scaling, which is what sentence-transformers takes too.
+    pub(crate) fn read(folder: &Folder) -> Result<Self> {
+        let Some(modules) = folder.read::<Vec<StModule>>("modules.json")? else {
+            return Ok(Self { by: PoolBy::Mean, normalize: false });
+        };
+        let ends = |module: &StModule, kind: &str| module.kind.ends_with(kind);
+        let normalize = modules.iter().any(|module| ends(module, ".Normalize"));
+        let pooling = modules.iter().find(|module| ends(module, ".Pooling"));
+        let known = [".Normalize", ".Pooling", ".Transformer"];
+        if let Some(other) = modules.iter().find(|module| !known.iter().any(|kind| ends(module, kind))) {
+            let message = format!("it has a module {}, which cannot be run", other.kind);
+            return Err(Error::input(message).at(folder.file("modules.json").display()));
+        }
+        let by = pooling.map_or(Ok(PoolBy::Mean), |module| pool_by(folder, &module.path))?;
+        Ok(Self { by, normalize })
+    }
+
+    /// Hidden states `[batch, length, width]` to embeddings `[batch, width]`.
+    pub fn apply(self, states: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
+        let pooled = match self.by {
+            PoolBy::Cls => states.narrow(1, 0, 1).squeeze_dim(1),
+            PoolBy::Mean => {
+                let there = padding.bool_not().float().unsqueeze_dim::<3>(2);
+                let sum: Tensor<2> = (states * there.clone()).sum_dim(1).squeeze_dim(1);
+                let n_tokens: Tensor<2> = there.sum_dim(1).squeeze_dim(1);
+                sum / n_tokens.clamp_min(1e-9)
+            }
+        };
+        if !self.normalize {
+            return pooled;
+        }
+        let length = pooled.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
+        pooled / length
+    }
+}
+
+fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
+    let file = format!("{path}/config.json");
+    if !path.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-') {
+        let message = format!("it names {path:?}, expected a directory beside it");
+        return Err(Error::input(message).at(folder.file("modules.json").display()));
+    }
+    let flags: serde_json::Map<String, serde_json::Value> = folder.read(&file)?.unwrap_or_default();
+    let is_mode = |key: &str| key.starts_with("pooling_mode_");
+    let on: Vec<&str> =
+        flags.iter().filter(|(key, on)| is_mode(key) && **on == true).map(|(key, _)| key.as_str()).collect();
+    match on.as_slice() {
+        [] | ["pooling_mode_mean_tokens"] => Ok(PoolBy::Mean),
+        ["pooling_mode_cls_token"] => Ok(PoolBy::Cls),
+        modes => {
+            let message = format!("it sets {}; only mean and cls pooling can be run", modes.join(" and "));
+            Err(Error::input(message).at(folder.file(&file).display()))
+        }
+    }
+}
+
+/// The length sentence-transformers cuts at, where it says so.
+pub(crate) fn max_seq_length(folder: &Folder) -> Result<Option<usize>> {
+    Ok(folder.read::<StSettings>("sentence_bert_config.json")?.and_then(|settings| settings.max_seq_length))
+}

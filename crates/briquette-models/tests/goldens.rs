@@ -1,0 +1,145 @@
+//! Tiny models against what torch, torchvision and transformers make of them; see fixtures/make_model_goldens.py.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::text::{Tokens, padded};
+use briquette_models::{Arch, Input, LoadedModel, Network};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::path::PathBuf;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
+fn load(name: &str, arch: Option<Arch>) -> LoadedModel {
+    LoadedModel::open(&fixture(name), arch, &Device::default()).unwrap()
+}
+
+/// A tensor of a safetensors file: its shape and its values as f32.
+fn expected(file: &str, name: &str) -> (Vec<usize>, Vec<f32>) {
+    let checkpoint = Checkpoint::open(&fixture(&format!("models/{file}.expected.safetensors"))).unwrap();
+    let index = checkpoint.tensors().iter().position(|info| info.name == name).unwrap();
+    let info = &checkpoint.tensors()[index];
+    let mut bytes = vec![0; info.n_bytes()];
+    checkpoint.read(index, 0, &mut bytes).unwrap();
+    let values = match info.dtype.name() {
+        "F32" => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        "I32" => bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes) as f32).collect(),
+        "U8" => bytes.iter().map(|&byte| f32::from(byte)).collect(),
+        other => panic!("{other}"),
+    };
+    (info.shape.0.clone(), values)
+}
+
+fn tensor<const D: usize>((shape, values): (Vec<usize>, Vec<f32>)) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), &Device::default())
+}
+
+fn ids((shape, values): (Vec<usize>, Vec<f32>)) -> Tensor<2, Int> {
+    let values: Vec<i32> = values.into_iter().map(|value| value as i32).collect();
+    Tensor::from_data(TensorData::new(values, shape), &Device::default())
+}
+
+/// The largest difference is at most 1e-4 of the largest output.
+fn assert_agrees<const D: usize>(found: Tensor<D>, expected: &[f32]) {
+    let found: Vec<f32> = found.into_data().try_into_vec_as().unwrap();
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let apart = found.iter().zip(expected).fold(0.0_f32, |apart, (a, b)| apart.max((a - b).abs()));
+    println!("apart {apart:e} of {largest}: {:e}", apart / largest);
+    assert!(apart <= 1e-4 * largest, "{apart} apart, the largest output is {largest}");
+}
+
+fn check_classifier(model: &str, arch: Arch) {
+    let stem = model.split('.').next().unwrap();
+    let loaded = load(&format!("models/{model}"), None);
+    assert_eq!(loaded.arch, arch);
+    let logits = loaded.network.classify(tensor(expected(stem, "images")));
+    assert_agrees(logits, &expected(stem, "logits").1);
+}
+
+#[test]
+fn resnet_18_agrees_with_torchvision() {
+    check_classifier("resnet18-tiny.pth", Arch::ResNet18);
+}
+
+#[test]
+fn resnet_50_agrees_with_torchvision_on_half_precision_weights() {
+    check_classifier("resnet50-tiny.safetensors", Arch::ResNet50);
+}
+
+#[test]
+fn the_digits_network_agrees_with_torch_in_every_container() {
+    for path in ["digits", "digits-sharded", "digits.pt"] {
+        let loaded = load(path, None);
+        assert_eq!(loaded.arch, Arch::DigitsCnn);
+        let data = Checkpoint::open(&fixture("digits-data.safetensors")).unwrap();
+        let index = data.tensors().iter().position(|info| info.name == "test_x").unwrap();
+        let mut pixels = vec![0_u8; 16 * 64];
+        data.read(index, 0, &mut pixels).unwrap();
+        let images = pixels.iter().map(|&pixel| f32::from(pixel) / 16.0).collect();
+        let logits = loaded.network.classify(tensor((vec![16, 1, 8, 8], images)));
+        assert_agrees(logits, &expected("digits", "logits").1);
+    }
+}
+
+#[test]
+fn bert_agrees_with_transformers_through_its_tokenizer_and_pooling() {
+    let loaded = load("models/bert-tiny", None);
+    let (shape, mask) = expected("bert-tiny", "mask");
+    let sentences = [
+        "the cat sat on the mat",
+        "A dog ran.",
+        "the dogs and the cats sat, and sat, and ran on and on and on",
+        "zebra",
+        "",
+    ];
+    let tokens: Vec<Tokens> = sentences.iter().map(|text| loaded.tokenizer().unwrap().encode(text).unwrap()).collect();
+    let (found, padding) = padded(&tokens, &Device::default());
+    assert_eq!(found.clone().into_data(), ids(expected("bert-tiny", "ids")).into_data());
+    let states = loaded.network.encode(found, padding.clone());
+    let there: Tensor<2> = tensor((shape, mask));
+    assert_agrees(states.clone() * there.unsqueeze_dim::<3>(2), &expected("bert-tiny", "states").1);
+    let Input::Text { pooling, .. } = loaded.input else { panic!() };
+    assert_agrees(pooling.apply(states, padding), &expected("bert-tiny", "embeddings").1);
+}
+
+fn check_llama(name: &str) {
+    let loaded = load(&format!("models/{name}"), None);
+    assert_eq!(loaded.arch, Arch::Llama);
+    let logits = loaded.network.decode(ids(expected(name, "ids")));
+    assert_agrees(logits, &expected(name, "logits").1);
+}
+
+#[test]
+fn a_tied_llama_with_stretched_positions_agrees_with_transformers() {
+    check_llama("llama-tied");
+}
+
+#[test]
+fn a_llama_with_a_head_of_its_own_agrees_with_transformers() {
+    check_llama("llama-untied");
+}
+
+#[test]
+fn qwen_with_its_biases_agrees_with_transformers() {
+    check_llama("llama-qwen");
+}
+
+#[test]
+fn hidden_states_end_in_what_forward_returns() {
+    let Network::Bert(bert) = load("models/bert-tiny", None).network else { panic!() };
+    let tokens = ids(expected("bert-tiny", "ids"));
+    let padding = tokens.clone().equal_elem(0);
+    let states = bert.hidden_states(tokens.clone(), padding.clone());
+    assert_eq!(states.len(), 3);
+    assert_eq!(states[2].clone().into_data(), bert.forward(tokens, padding).into_data());
+}
+
+#[test]
+fn a_wrong_arch_lists_what_does_not_fit_and_names_the_right_one() {
+    let error = LoadedModel::open(&fixture("models/llama-tied"), Some(Arch::ResNet18), &Device::default()).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.message.contains("conv1.weight") && error.message.contains("set arch = \"llama\""), "{error}");
+}

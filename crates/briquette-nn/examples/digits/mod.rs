@@ -1,0 +1,158 @@
+//! The digits data of the fixtures, a small CNN, and a plain training loop: what the examples share.
+#![allow(dead_code, unreachable_pub)]
+
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, TensorSource};
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::path::Path;
+
+pub const BATCH: usize = 64;
+/// Channels, channels, hidden: about a million weights.
+pub const TEACHER: [usize; 3] = [64, 128, 1536];
+/// About fifty thousand.
+pub const STUDENT: [usize; 3] = [16, 32, 256];
+
+#[derive(Module, Debug)]
+pub struct Net {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    conv3: Conv2d,
+    pool: MaxPool2d,
+    fc1: Linear,
+    fc2: Linear,
+}
+
+impl Net {
+    pub fn new([c1, c2, hidden]: [usize; 3], device: &Device) -> Self {
+        let conv = |from, to| Conv2dConfig::new([from, to], [3, 3]).with_padding(PaddingConfig2d::Same).init(device);
+        Self {
+            conv1: conv(1, c1),
+            conv2: conv(c1, c2),
+            conv3: conv(c2, c2),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            fc1: LinearConfig::new(c2 * 4, hidden).init(device),
+            fc2: LinearConfig::new(hidden, 10).init(device),
+        }
+    }
+
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
+        let x = self.pool.forward(relu(self.conv2.forward(relu(self.conv1.forward(x)))));
+        let x = self.pool.forward(relu(self.conv3.forward(x)));
+        self.fc2.forward(relu(self.fc1.forward(x.flatten(1, 3))))
+    }
+}
+
+/// Images and labels on the host.
+pub struct Data {
+    pixels: Vec<f32>,
+    labels: Vec<i64>,
+}
+
+impl Data {
+    pub fn open(split: &str) -> Result<Self> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/digits-data.safetensors");
+        let file = Checkpoint::open(&path)?;
+        let bytes = |name: String| -> Result<Vec<u8>> {
+            let index = file.tensors().iter().position(|tensor| tensor.name == name);
+            let index = index.ok_or_else(|| Error::input("is missing").at(&name))?;
+            let mut bytes = vec![0; file.tensors()[index].n_bytes()];
+            file.read(index, 0, &mut bytes)?;
+            Ok(bytes)
+        };
+        let pixels = bytes(format!("{split}_x"))?.into_iter().map(|pixel| f32::from(pixel) / 16.0).collect();
+        Ok(Self { pixels, labels: bytes(format!("{split}_y"))?.into_iter().map(i64::from).collect() })
+    }
+
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    pub fn batch(&self, rows: &[usize], device: &Device) -> (Tensor<4>, Tensor<1, Int>) {
+        let pixels: Vec<f32> = rows.iter().flat_map(|&row| &self.pixels[64 * row..64 * (row + 1)]).copied().collect();
+        let labels: Vec<i64> = rows.iter().map(|&row| self.labels[row]).collect();
+        let images = Tensor::from_data(TensorData::new(pixels, [rows.len(), 1, 8, 8]), device);
+        (images, Tensor::from_data(TensorData::new(labels, [rows.len()]), device))
+    }
+}
+
+/// Percent right.
+pub fn accuracy(model: &Net, data: &Data) -> f64 {
+    let model = model.valid();
+    let device = model.devices().remove(0).without_autodiff();
+    let (images, labels) = data.batch(&(0..data.len()).collect::<Vec<_>>(), &device);
+    let right = model.forward(images).argmax(1).squeeze_dim::<1>(1).equal(labels).int().sum();
+    100.0 * right.into_scalar::<i64>() as f64 / data.len() as f64
+}
+
+/// A permutation of `0..n` from a seed: Fisher and Yates over splitmix64.
+pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+    let mut state = seed;
+    let mut rows: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        rows.swap(i, ((z ^ (z >> 31)) % (i as u64 + 1)) as usize);
+    }
+    rows
+}
+
+pub fn adam() -> ModuleOptimizer {
+    AdamConfig::new().with_epsilon(1e-8).init()
+}
+
+/// One step of training: forward, backward, optimizer.
+pub fn step(model: Net, optimizer: &mut ModuleOptimizer, data: &Data, rows: &[usize], device: &Device) -> Net {
+    let (images, labels) = data.batch(rows, device);
+    let loss = CrossEntropyLossConfig::new().init(device).forward(model.forward(images), labels);
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    optimizer.step(1e-3, model, grads)
+}
+
+/// Trains for some epochs; `after` sees the model and the number of the step after each.
+pub fn train(
+    mut model: Net,
+    data: &Data,
+    epochs: usize,
+    seed: u64,
+    device: &Device,
+    mut after: impl FnMut(Net, usize) -> Result<Net>,
+) -> Result<Net> {
+    let (mut optimizer, mut t) = (adam(), 0);
+    for epoch in 0..epochs {
+        for rows in shuffled(data.len(), seed * 1000 + epoch as u64).chunks(BATCH) {
+            model = step(model, &mut optimizer, data, rows, device);
+            t += 1;
+            model = after(model, t)?;
+        }
+    }
+    Ok(model)
+}
+
+/// As [`train`], with nothing done after steps.
+pub fn train_plain(model: Net, data: &Data, epochs: usize, seed: u64, device: &Device) -> Result<Net> {
+    train(model, data, epochs, seed, device, |model, _| Ok(model))
+}
+
+/// The first argument as a number of seeds, 1 without one.
+pub fn n_seeds() -> u64 {
+    std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
+/// The device for a seed.
+pub fn device(seed: u64) -> Device {
+    let device = Device::default().autodiff();
+    device.seed(seed);
+    device
+}
+
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}

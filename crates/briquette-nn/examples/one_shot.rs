@@ -1,0 +1,61 @@
+//! Trains a digits teacher, prunes it at once, and fine-tunes it for three epochs with the mask held.
+//!
+//!     cargo run --release -p briquette-nn --example one_shot [SEEDS]
+#![allow(clippy::print_stdout)]
+
+mod digits;
+
+use briquette_core::Result;
+use briquette_nn::{Compression, Prune};
+use digits::{BATCH, Data, Net, TEACHER, accuracy, mean};
+use std::time::Instant;
+
+fn main() -> Result<()> {
+    let (data, test) = (Data::open("train")?, Data::open("test")?);
+    let (mut plain, mut pruned) = (Vec::new(), [0.8, 0.9].map(|sparsity| (sparsity, Vec::new(), Vec::new())));
+    for seed in 0..digits::n_seeds() {
+        let device = digits::device(seed);
+        let teacher = digits::train_plain(Net::new(TEACHER, &device), &data, 12, seed, &device)?;
+        plain.push(accuracy(&teacher, &test));
+        for (sparsity, at_once, tuned) in &mut pruned {
+            let rules = Compression::new().prune(Prune::new("*.weight", *sparsity)?.globally());
+            let model = rules.attach(teacher.clone())?;
+            at_once.push(accuracy(&model, &test));
+            tuned.push(accuracy(&digits::train_plain(model, &data, 3, seed + 100, &device)?, &test));
+        }
+        println!("seed {seed}: {plain:.1?} {pruned:.1?}");
+        if seed == 0 {
+            time_steps(&teacher, &data)?;
+        }
+    }
+    println!("teacher: {:.2} % right", mean(&plain));
+    for (sparsity, at_once, tuned) in &pruned {
+        let (at_once, tuned) = (mean(at_once), mean(tuned));
+        println!(
+            "{:.0} % pruned globally: {at_once:.2} % right at once, {tuned:.2} % after 3 epochs",
+            100.0 * sparsity
+        );
+    }
+    Ok(())
+}
+
+/// Median times of a training step without and with masks, taken in turn.
+fn time_steps(teacher: &Net, data: &Data) -> Result<()> {
+    let device = digits::device(0);
+    let rules = Compression::new().prune(Prune::new("*.weight", 0.9)?.globally());
+    let mut sides = [teacher.clone(), rules.attach(teacher.clone())?].map(|model| (model, digits::adam(), Vec::new()));
+    let rows: Vec<usize> = (0..BATCH).collect();
+    for _ in 0..60 {
+        for (model, optimizer, times) in &mut sides {
+            let start = Instant::now();
+            *model = digits::step(model.clone(), optimizer, data, &rows, &device);
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    let [plain, masked] = sides.map(|(_, _, mut times)| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    });
+    println!("a training step: {plain:.1} ms without masks, {masked:.1} ms with ({:.2}x)", masked / plain);
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! A decision as part of a module: the one reparameterization.
+
+use crate::form::Form;
+use crate::view::group_dims;
+use briquette_core::Rows;
+use burn::module::{Module, Param, ParamId, Reparameterization};
+use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
+
+/// A mask, a grid, or both, attached to a parameter: what the module computes with is
+/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit what [`briquette_core::simulate`] says.
+///
+/// The gradient of `v` reaches the kept weights as if nothing were rounded: `v = q.detach() + (w·m - (w·m).detach())`
+/// (the straight-through estimator; Bengio et al., 2013). Dropped weights get none, and are exactly 0 whatever momentum
+/// or weight decay do to what lies beneath.
+///
+/// Its state is part of the module's record: `form` says which grid (Int), `dropped` which weights are out (Bool, in the
+/// parameter's own order), `scale` and `zero` hold the grid. Each is empty where it does not apply.
+#[derive(Module, Debug)]
+pub struct Attached {
+    form: Param<Tensor<1, Int>>,
+    dropped: Param<Tensor<1, Bool>>,
+    scale: Param<Tensor<1>>,
+    zero: Param<Tensor<1>>,
+    #[module(skip)]
+    rows: Rows,
+    #[module(skip)]
+    known_form: Option<Form>,
+    #[module(skip)]
+    compute: Option<FloatDType>,
+}
+
+/// The names of the state, in the order in which visitors meet it.
+pub(crate) const FIELDS: [&str; 4] = ["form", "dropped", "scale", "zero"];
+
+impl Attached {
+    /// Attached, but changing nothing yet.
+    pub(crate) fn blank(rows: Rows, form: Option<Form>, compute: Option<FloatDType>, device: &Device) -> Self {
+        let numbers = TensorData::from(Form::to_numbers(form.as_ref()));
+        Self {
+            form: Param::initialized(ParamId::new(), Tensor::from_data(numbers, (device, DType::I64))),
+            dropped: Param::initialized(ParamId::new(), bools(Vec::new(), device)),
+            scale: Param::initialized(ParamId::new(), floats(Vec::new(), device)),
+            zero: Param::initialized(ParamId::new(), floats(Vec::new(), device)),
+            rows,
+            known_form: form,
+            compute,
+        }
+    }
+
+    fn mask<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        if self.dropped.lazy_shape().num_elements() == 0 {
+            return base;
+        }
+        let shape = base.shape();
+        base.mask_fill(self.dropped.val().reshape(shape), 0.0)
+    }
+
+    /// The nearest points of the grid, in f32. The zero point only moves the bounds: `clamp(round(w / s) + z) - z` is
+    /// `clamp(round(w / s), min - z, max - z)`.
+    fn round<const D: usize>(&self, values: Tensor<D>, form: &Form) -> Tensor<D> {
+        let (shape, dtype) = (values.shape(), values.dtype());
+        let (dims, scale_dims) = group_dims(&self.rows, form.grouping);
+        let scale = self.scale.val().without_autodiff().reshape(scale_dims);
+        let steps = cast_to(values, DType::F32).reshape(dims).div(scale.clone());
+        let (low, high) = (f32::from(form.grid.min_code()), f32::from(form.grid.max_code()));
+        let steps = if form.grid.is_asymmetric() {
+            let zero = self.zero.val().without_autodiff().reshape(scale_dims);
+            let (low, high) = (zero.clone().neg().add_scalar(low), zero.neg().add_scalar(high));
+            steps.max_pair(low.expand(dims)).min_pair(high.expand(dims))
+        } else {
+            steps.clamp(low, high)
+        };
+        // Adding 0 makes a zero of either sign the zero that a code stands for.
+        cast_to(steps.round().mul(scale).add_scalar(0.0).reshape(shape), dtype)
+    }
+}
+
+impl Reparameterization for Attached {
+    const NAME: &'static str = "briquette";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        let masked = self.mask(base);
+        let value = match &self.known_form {
+            Some(form) if self.scale.lazy_shape().num_elements() > 0 => {
+                let plain = masked.clone().without_autodiff();
+                let rounded = self.round(plain.clone(), form);
+                if masked.is_autodiff() { (masked - plain) + rounded } else { rounded }
+            }
+            _ => masked,
+        };
+        match self.compute {
+            Some(dtype) => value.cast(dtype),
+            None => value,
+        }
+    }
+}
+
+/// Truth values on a device.
+pub(crate) fn bools(values: Vec<bool>, device: &Device) -> Tensor<1, Bool> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), device)
+}
+
+/// f32 on a device, whatever its default.
+pub(crate) fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), (device, DType::F32))
+}
+
+fn cast_to<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
+    if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
+}

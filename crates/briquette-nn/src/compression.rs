@@ -1,0 +1,207 @@
+//! What is asked of a module, and attaching it.
+
+use crate::form::Form;
+use crate::refresh::refresh;
+use crate::rules::Amount;
+use crate::{Attached, Kind, Parameter, Prune, Quantize, parameters};
+use briquette_core::{Error, Result, Rows};
+use burn::module::{Module, Param, Reparameterization, Reparameterizer};
+use burn::tensor::{FloatDType, Tensor};
+use std::collections::BTreeMap;
+
+/// What is asked of a module: rules for pruning and rounding by glob over parameter paths. Of several rules of one sort
+/// that match a parameter, the last counts. Vectors (biases, normalisations) are never matched.
+///
+/// Three lines change in a training loop: one makes the rules and attaches them, one follows each step of the optimizer,
+/// one ends it.
+///
+/// ```no_run
+/// use briquette_nn::{Compression, Prune, Schedule};
+/// # fn train<M: burn::module::Module>(mut model: M, step: impl Fn(M) -> M) -> briquette_core::Result<M> {
+/// let rules = Compression::new().prune(Prune::new("**.weight", 0.9)?.globally().on(Schedule::cubic(0..300).every(10)));
+/// model = rules.attach(model)?;
+/// for t in 1..=400 {
+///     model = step(model); // forward, backward, optimizer: as before
+///     model = rules.refresh(model, t)?;
+/// }
+/// Ok(model.materialize())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Compression {
+    pub(crate) prune: Vec<Prune>,
+    pub(crate) quantize: Vec<Quantize>,
+    compute: Option<FloatDType>,
+}
+
+/// What the rules say of one parameter, by their indices.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) rows: Rows,
+    pub(crate) prune: Option<usize>,
+    pub(crate) quantize: Option<usize>,
+    /// Which parameter of its module it is: random scores differ between them.
+    pub(crate) index: usize,
+}
+
+impl Compression {
+    /// No rules.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a rule for pruning.
+    #[must_use]
+    pub fn prune(mut self, rule: Prune) -> Self {
+        self.prune.push(rule);
+        self
+    }
+
+    /// Adds a rule for rounding.
+    #[must_use]
+    pub fn quantize(mut self, rule: Quantize) -> Self {
+        self.quantize.push(rule);
+        self
+    }
+
+    /// Hands out every float parameter in this type, while what is trained stays in its own: bf16 or f16 compute over
+    /// f32 weights. Give the module inputs of the same type. Running statistics are not parameters and stay as they are.
+    #[must_use]
+    pub fn compute_in(mut self, dtype: FloatDType) -> Self {
+        self.compute = Some(dtype);
+        self
+    }
+
+    /// Attaches masks and grids to the parameters that the rules match, as of step 0.
+    ///
+    /// # Errors
+    /// Config where a pattern matches nothing or a group does not divide a row, Refused where a parameter is
+    /// reparameterized already or has weights that are not finite, Io where a device fails.
+    pub fn attach<M: Module>(&self, module: M) -> Result<M> {
+        self.attach_at(module, 0)
+    }
+
+    /// As [`attach`](Self::attach), with every rule that has begun by this step applied as it stands there: what a
+    /// record saved then is loaded into.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_at<M: Module>(&self, module: M, step: usize) -> Result<M> {
+        let found = parameters(&module);
+        let targets = self.targets(&found)?;
+        let takes = |parameter: &&Parameter| targets.contains_key(&parameter.path) || self.casts(parameter);
+        if let Some((path, name)) = found
+            .iter()
+            .filter(takes)
+            .find_map(|parameter| Some((&parameter.path, parameter.reparameterized.as_ref()?)))
+        {
+            let message =
+                format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
+            return Err(Error::refused(message).at(path));
+        }
+        let rows = found.iter().filter(takes).map(|parameter| (parameter.path.clone(), parameter.rows())).collect();
+        let module = module.apply_reparameterization(Attach { rules: self, targets: &targets, rows });
+        refresh(self, &targets, module, step, true)
+    }
+
+    /// Decides anew what is due at this step: call it after the optimizer's step. Where nothing is due, nothing happens.
+    ///
+    /// Scores see effective weights: what was dropped stays dropped.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn refresh<M: Module>(&self, module: M, step: usize) -> Result<M> {
+        let is_due = self.prune.iter().any(|rule| rule.schedule.is_due(step))
+            || self.quantize.iter().any(|rule| rule.schedule.is_due(step));
+        if !is_due {
+            return Ok(module);
+        }
+        let targets = self.targets(&parameters(&module))?;
+        if let Some(path) = self.not_attached(&targets, &module) {
+            return Err(Error::config("nothing is attached to it; call attach() before training").at(path));
+        }
+        refresh(self, &targets, module, step, false)
+    }
+
+    fn not_attached<M: Module>(&self, targets: &BTreeMap<String, Target>, module: &M) -> Option<String> {
+        let is_bare = |parameter: &Parameter| {
+            targets.contains_key(&parameter.path) && parameter.reparameterized.as_deref() != Some(Attached::NAME)
+        };
+        parameters(module).into_iter().find(is_bare).map(|parameter| parameter.path)
+    }
+
+    /// Whether the parameter is only cast.
+    fn casts(&self, parameter: &Parameter) -> bool {
+        self.compute.is_some() && parameter.kind == Kind::Float && !is_running(parameter)
+    }
+
+    /// What the rules say of each parameter they match.
+    fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, Target>> {
+        let eligible = |parameter: &&Parameter| parameter.kind == Kind::Float && parameter.shape.rank() >= 2;
+        let paths = found.iter().filter(eligible).map(|parameter| parameter.path.as_str());
+        for rule in &self.prune {
+            rule.schedule.check()?;
+            rule.patterns.check_used(paths.clone())?;
+        }
+        for rule in &self.quantize {
+            rule.schedule.check()?;
+            rule.patterns.check_used(paths.clone())?;
+        }
+        let mut targets = BTreeMap::new();
+        for (index, parameter) in found.iter().filter(eligible).enumerate() {
+            let prune = self.prune.iter().rposition(|rule| rule.patterns.matches(&parameter.path));
+            let quantize = self.quantize.iter().rposition(|rule| rule.patterns.matches(&parameter.path));
+            if prune.is_some() || quantize.is_some() {
+                let target = Target { rows: parameter.rows(), prune, quantize, index };
+                self.check(&target).map_err(|error| error.at(&parameter.path))?;
+                targets.insert(parameter.path.clone(), target);
+            }
+        }
+        Ok(targets)
+    }
+
+    /// Refuses groups that do not fit the rows.
+    fn check(&self, target: &Target) -> Result<()> {
+        let n_cols = target.rows.n_cols;
+        if let Some(Amount::NOfM { n, m }) = target.prune.map(|rule| self.prune[rule].amount)
+            && !n_cols.is_multiple_of(m)
+        {
+            return Err(Error::config(format!("{n}:{m} does not divide {n_cols} columns; choose another pattern")));
+        }
+        let grouping = target.quantize.map(|rule| self.quantize[rule].scheme.weights.grouping);
+        match grouping {
+            Some(grouping) if grouping.per_row(n_cols).is_none() => {
+                Err(Error::config(format!("{grouping} does not divide {n_cols} columns; choose another group size")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Running statistics: no parameters, though burn shows them as such.
+fn is_running(parameter: &Parameter) -> bool {
+    parameter.is_norm() && ["running_mean", "running_var"].iter().any(|name| parameter.path.ends_with(name))
+}
+
+/// Attaches blank state; the first refresh fills it.
+struct Attach<'a> {
+    rules: &'a Compression,
+    targets: &'a BTreeMap<String, Target>,
+    rows: BTreeMap<String, Rows>,
+}
+
+impl Reparameterizer for Attach<'_> {
+    type Reparam = Attached;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Attached>) {
+        let Some(rows) = self.rows.get(path) else { return (param, None) };
+        let rule = self.targets.get(path).and_then(|target| target.quantize);
+        let form = rule.map(|rule| Form::of(&self.rules.quantize[rule].scheme));
+        let attached = Attached::blank(*rows, form, self.rules.compute, &param.lazy_device());
+        (param, Some(attached))
+    }
+}

@@ -1,0 +1,78 @@
+//! Compression under burn's `Learner`.
+
+use crate::Compression;
+use briquette_core::Result;
+use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::{GradientsParams, ModuleOptimizer, MultiGradientsParams};
+use burn::train::{InferenceStep, TrainOutput, TrainStep};
+
+/// A model that a `Learner` trains while rules compress it: `Learner::new(Compressing::new(model, rules)?, ..)` is all
+/// that changes, and `result.model.model.materialize()` is what comes out.
+#[derive(Module, Debug)]
+pub struct Compressing<M: Module> {
+    /// The model itself.
+    pub model: M,
+    #[module(skip)]
+    rules: Compression,
+    step: usize,
+}
+
+impl<M: Module> Compressing<M> {
+    /// Attaches the rules to a model.
+    ///
+    /// # Errors
+    /// As [`Compression::attach`].
+    pub fn new(model: M, rules: Compression) -> Result<Self> {
+        Self::resumed(model, rules, 0)
+    }
+
+    /// As [`new`](Self::new), as of a step that training had reached: for loading a checkpoint saved there.
+    ///
+    /// # Errors
+    /// As [`Compression::attach`].
+    pub fn resumed(model: M, rules: Compression, step: usize) -> Result<Self> {
+        Ok(Self { model: rules.attach_at(model, step)?, rules, step })
+    }
+
+    /// Steps of the optimizer so far.
+    pub fn step_count(&self) -> usize {
+        self.step
+    }
+
+    /// # Panics
+    /// If a weight is not finite or the device fails: `Learner` has no way to hand an error on.
+    fn refreshed(self, model: M) -> Self {
+        let step = self.step + 1;
+        let model = self.rules.refresh(model, step).unwrap_or_else(|error| panic!("{error}"));
+        Self { model, step, rules: self.rules }
+    }
+}
+
+impl<M: Module + TrainStep> TrainStep for Compressing<M> {
+    type Input = M::Input;
+    type Output = M::Output;
+
+    fn step(&self, item: Self::Input) -> TrainOutput<Self::Output> {
+        TrainStep::step(&self.model, item)
+    }
+
+    fn optimize(self, optim: &mut ModuleOptimizer, lr: ModuleLearningRate, grads: GradientsParams) -> Self {
+        let model = self.model.clone().optimize(optim, lr, grads);
+        self.refreshed(model)
+    }
+
+    fn optimize_multi(self, optim: &mut ModuleOptimizer, lr: ModuleLearningRate, grads: MultiGradientsParams) -> Self {
+        let model = self.model.clone().optimize_multi(optim, lr, grads);
+        self.refreshed(model)
+    }
+}
+
+impl<M: Module + InferenceStep> InferenceStep for Compressing<M> {
+    type Input = M::Input;
+    type Output = M::Output;
+
+    fn step(&self, item: Self::Input) -> Self::Output {
+        InferenceStep::step(&self.model, item)
+    }
+}

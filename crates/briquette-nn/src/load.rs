@@ -1,0 +1,208 @@
+//! Filling a module from a checkpoint, one tensor at a time.
+
+use crate::parameters::Trail;
+use crate::{Kind, Layout, NameMap, Parameter, parameters};
+use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
+use briquette_formats::{Checkpoint, Format, Profile, TensorInfo, TensorSource};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tensors of each sort that an error lists.
+const N_LISTED: usize = 10;
+
+/// Fills the parameters of a module from a checkpoint: safetensors, PyTorch, burnpack, or a compressed directory, whose
+/// tensors are decoded to floats.
+///
+/// Weights take the type of the parameter, or the device's default where it is not initialised yet; parameters that are
+/// not initialised never are. Memory is that of the module and one tensor. Reparameterizations stay attached and keep
+/// their state.
+///
+/// # Errors
+/// Input where tensors are missing, left over or of another shape (the first ten of each are listed), and those of
+/// reading.
+pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
+    let places = places_of(&parameters(&module), checkpoint, names)?;
+    let mut loader = Loader { checkpoint, places, trail: Trail::default(), error: None };
+    let module = module.map(&mut loader);
+    match loader.error {
+        Some(error) => Err(error),
+        None => Ok(module),
+    }
+}
+
+/// Where a parameter's tensor is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    index: usize,
+    is_turned: bool,
+}
+
+/// Finds the tensor of every parameter, or says all that does not fit.
+fn places_of(wanted: &[Parameter], checkpoint: &Checkpoint, names: &NameMap) -> Result<BTreeMap<String, Place>> {
+    let found: BTreeMap<&str, usize> =
+        checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.as_str(), index)).collect();
+    let (mut places, mut used) = (BTreeMap::new(), BTreeSet::new());
+    let (mut missing, mut misfits) = (Vec::new(), Vec::new());
+    for parameter in wanted {
+        let name = names.file_name(parameter);
+        let Some(&index) = found.get(name.as_str()) else {
+            if !names.is_optional(&parameter.path) {
+                missing.push(name);
+            }
+            continue;
+        };
+        used.insert(index);
+        let is_turned = parameter.is_linear_weight() && is_torch(checkpoint, index, names);
+        match misfit(parameter, &checkpoint.tensors()[index], is_turned) {
+            Some(message) => misfits.push(message),
+            None => {
+                places.insert(parameter.path.clone(), Place { index, is_turned });
+            }
+        }
+    }
+    let is_extra = |index: &usize| !used.contains(index) && !names.is_ignored(&checkpoint.tensors()[*index].name);
+    let extra: Vec<String> = (0..checkpoint.tensors().len())
+        .filter(is_extra)
+        .map(|index| checkpoint.tensors()[index].name.clone())
+        .collect();
+    let complaints =
+        [list("missing in the file", &missing), list("not in the module", &extra), list("of another shape", &misfits)];
+    let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+    match complaints.is_empty() {
+        true => Ok(places),
+        false => Err(Error::input(complaints.join("; ")).at(checkpoint.path().display())),
+    }
+}
+
+/// Whether a tensor lies as PyTorch keeps it: an output directory says so itself, burnpack is burn's.
+fn is_torch(checkpoint: &Checkpoint, index: usize, names: &NameMap) -> bool {
+    let is_last = checkpoint.stored().is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
+    let is_burnpack = matches!(checkpoint.format(), Format::Burnpack | Format::Briquette(Profile::Burnpack));
+    names.layout() == Layout::Torch && !is_last && !is_burnpack
+}
+
+fn misfit(parameter: &Parameter, info: &TensorInfo, is_turned: bool) -> Option<String> {
+    let mut expected = parameter.shape.0.clone();
+    if is_turned {
+        expected.reverse();
+    }
+    let fits = match parameter.kind {
+        Kind::Float => info.dtype.is_weight(),
+        Kind::Int => matches!(info.dtype, DType::I64 | DType::I32 | DType::I16 | DType::I8 | DType::U8),
+        Kind::Bool => matches!(info.dtype, DType::Bool | DType::U8),
+    };
+    if info.shape.0 == expected && fits {
+        return None;
+    }
+    let expected = Shape(expected);
+    Some(format!("{} (found {} {}, expected {} of {:?})", info.name, info.dtype, info.shape, expected, parameter.kind))
+}
+
+fn list(what: &str, names: &[String]) -> Option<String> {
+    let listed = names.iter().take(N_LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(N_LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| format!("{} {what}: {listed}{more}", names.len()))
+}
+
+struct Loader<'a> {
+    checkpoint: &'a Checkpoint,
+    places: BTreeMap<String, Place>,
+    trail: Trail,
+    error: Option<Error>,
+}
+
+impl Loader<'_> {
+    /// The data of the parameter where the mapper is; `None` where it stays as it is.
+    fn next(&mut self) -> Option<TensorData> {
+        if self.error.is_some() || self.trail.reparameterized().is_some() {
+            return None;
+        }
+        let place = *self.places.get(&self.trail.path())?;
+        match read(self.checkpoint, place) {
+            Ok(data) => Some(data),
+            Err(error) => {
+                self.error = Some(error);
+                None
+            }
+        }
+    }
+}
+
+/// Reads a tensor whole, in its own type where burn has it.
+fn read(checkpoint: &Checkpoint, place: Place) -> Result<TensorData> {
+    let info = &checkpoint.tensors()[place.index];
+    let mut bytes = vec![0; info.n_bytes()];
+    checkpoint.read(place.index, 0, &mut bytes)?;
+    let mut shape = info.shape.0.clone();
+    if place.is_turned {
+        let mut turned = vec![0; bytes.len()];
+        rows::transpose_bytes(&bytes, &mut turned, shape[1], shape[0], info.dtype.n_bits() / 8);
+        bytes = turned;
+        shape.reverse();
+    }
+    if info.dtype == DType::Bool {
+        let bools: Vec<bool> = bytes.into_iter().map(|byte| byte != 0).collect();
+        return Ok(TensorData::new(bools, shape));
+    }
+    let dtype = burn_dtype(info.dtype)
+        .ok_or_else(|| Error::input(format!("{} cannot be loaded", info.dtype)).at(format_args!("{:?}", info.name)))?;
+    Ok(TensorData::from_bytes_vec(bytes, shape, dtype))
+}
+
+/// burn's name of an element type, where it has one.
+pub(crate) fn burn_dtype(dtype: DType) -> Option<BurnDType> {
+    Some(match dtype {
+        DType::F64 => BurnDType::F64,
+        DType::F32 => BurnDType::F32,
+        DType::F16 => BurnDType::F16,
+        DType::BF16 => BurnDType::BF16,
+        DType::I64 => BurnDType::I64,
+        DType::I32 => BurnDType::I32,
+        DType::I16 => BurnDType::I16,
+        DType::I8 => BurnDType::I8,
+        DType::U64 => BurnDType::U64,
+        DType::U32 => BurnDType::U32,
+        DType::U16 => BurnDType::U16,
+        DType::U8 => BurnDType::U8,
+        _ => return None,
+    })
+}
+
+/// A float tensor on a device, in `dtype` or the device's default.
+fn float_on<const D: usize>(data: TensorData, device: &Device, dtype: Option<BurnDType>) -> Tensor<D> {
+    match dtype {
+        Some(dtype) if dtype.is_float() => Tensor::from_data(data, (device, dtype)),
+        _ => Tensor::from_data(data, device),
+    }
+}
+
+impl ModuleMapper for Loader<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(data) = self.next() else { return param };
+        let dtype = param.is_initialized().then(|| param.base().dtype());
+        let (id, device) = (param.id, param.lazy_device());
+        param.transform_for_load(float_on(data, &device, dtype), id)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let Some(data) = self.next() else { return param };
+        let (id, device) = (param.id, param.lazy_device());
+        param.transform_for_load(Tensor::from_data(data, &device), id)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let Some(data) = self.next() else { return param };
+        let (id, device) = (param.id, param.lazy_device());
+        param.transform_for_load(Tensor::from_data(data, &device), id)
+    }
+}

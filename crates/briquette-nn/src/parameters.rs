@@ -1,0 +1,148 @@
+//! What parameters a module has: their paths, kinds and shapes, without initialising any.
+
+use briquette_core::{OutputAxis, Rows, Shape};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Bool, Int, Tensor};
+
+/// The container burn announces for the parameters of a reparameterization.
+const REPARAMETERIZATION: &str = "Reparameterization";
+/// The normalisations of burn, whose weight is called gamma and whose bias beta.
+const NORMS: [&str; 5] =
+    ["Struct:BatchNorm", "Struct:LayerNorm", "Struct:GroupNorm", "Struct:InstanceNorm", "Struct:RmsNorm"];
+
+/// What a parameter's elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Floats: weights, biases, running statistics.
+    Float,
+    /// Integers.
+    Int,
+    /// Truth values.
+    Bool,
+}
+
+/// A parameter of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its dotted path: `blocks.0.weight`.
+    pub path: String,
+    /// What its elements are.
+    pub kind: Kind,
+    /// Its extents in burn's own order.
+    pub shape: Shape,
+    /// The type it is a field of, as burn names it: `Struct:Linear`.
+    pub container: String,
+    /// The name of the reparameterization attached to it: `lora`, or ours.
+    pub reparameterized: Option<String>,
+}
+
+impl Parameter {
+    /// Whether it is the matrix of a `Linear`, which burn keeps `[in, out]`.
+    pub fn is_linear_weight(&self) -> bool {
+        self.container == "Struct:Linear" && self.shape.rank() == 2
+    }
+
+    /// Whether it belongs to a normalisation.
+    pub fn is_norm(&self) -> bool {
+        NORMS.contains(&self.container.as_str())
+    }
+
+    /// Which of its axes counts outputs.
+    pub fn output_axis(&self) -> OutputAxis {
+        if self.is_linear_weight() { OutputAxis::Last } else { OutputAxis::First }
+    }
+
+    /// Its row view: one row for each output.
+    pub fn rows(&self) -> Rows {
+        Rows::of(&self.shape, self.output_axis())
+    }
+}
+
+/// Every parameter and running statistic of a module, in its order; those of reparameterizations are left out.
+pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
+    let mut walk = Walk::default();
+    module.visit(&mut walk);
+    walk.found
+}
+
+/// The path to where a visitor or mapper is.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    names: Vec<(String, String)>,
+}
+
+impl Trail {
+    pub(crate) fn enter(&mut self, name: &str, container: &str) {
+        self.names.push((name.to_string(), container.to_string()));
+    }
+
+    pub(crate) fn exit(&mut self) {
+        self.names.pop();
+    }
+
+    /// The dotted path.
+    pub(crate) fn path(&self) -> String {
+        let names: Vec<&str> = self.names.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(".")
+    }
+
+    /// Within a reparameterization: the path of its parameter, its name, and the field within it.
+    pub(crate) fn reparameterized(&self) -> Option<(String, &str, String)> {
+        let at = self.names.iter().position(|(_, container)| container == REPARAMETERIZATION)?;
+        let join =
+            |names: &[(String, String)]| names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".");
+        Some((join(&self.names[..at]), self.names[at].0.as_str(), join(&self.names[at + 1..])))
+    }
+
+    fn container(&self) -> &str {
+        self.names.last().map_or("", |(_, container)| container)
+    }
+}
+
+#[derive(Default)]
+struct Walk {
+    trail: Trail,
+    found: Vec<Parameter>,
+}
+
+impl Walk {
+    fn push(&mut self, kind: Kind, shape: &[usize]) {
+        if self.trail.reparameterized().is_some() {
+            return;
+        }
+        self.found.push(Parameter {
+            path: self.trail.path(),
+            kind,
+            shape: Shape(shape.to_vec()),
+            container: self.trail.container().to_string(),
+            reparameterized: None,
+        });
+    }
+}
+
+impl ModuleVisitor for Walk {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+        if let (Some((path, name, _)), Some(last)) = (self.trail.reparameterized(), self.found.last_mut())
+            && last.path == path
+        {
+            last.reparameterized = Some(name.to_string());
+        }
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.push(Kind::Float, param.lazy_shape().as_slice());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.push(Kind::Int, param.lazy_shape().as_slice());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.push(Kind::Bool, param.lazy_shape().as_slice());
+    }
+}

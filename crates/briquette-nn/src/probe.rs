@@ -1,0 +1,171 @@
+//! What inputs each layer sees: gathered while a model runs, for methods that look at more than weights.
+
+use crate::weights::read_f32;
+use briquette_core::{DType, Error, Result};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, draft, safetensors};
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::Conv2d;
+use burn::tensor::module::unfold4d;
+use burn::tensor::ops::UnfoldOptions;
+use burn::tensor::{FloatDType, Tensor};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Sums over the inputs of one layer, a row of its weight being one output and a column one input.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct InputStats {
+    /// Input vectors seen: tokens, or positions of a convolution.
+    pub count: u64,
+    /// `Σ x[i]²` for each input.
+    pub sum_squares: Vec<f64>,
+    /// `Σ x[i]·x[j]`, row by row, where asked for.
+    pub gram: Option<Vec<f64>>,
+}
+
+/// Collects [`InputStats`] by layer. Clones share what they collect, so that a module can keep one in a field marked
+/// `#[module(skip)]` and show it the inputs of its layers.
+#[derive(Debug, Clone, Default)]
+pub struct Probe {
+    has_gram: bool,
+    stats: Arc<Mutex<BTreeMap<String, InputStats>>>,
+}
+
+impl Probe {
+    /// Counts and sums of squares.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gram matrices too: `n²` numbers for a layer of `n` inputs.
+    pub fn with_gram() -> Self {
+        Self { has_gram: true, ..Self::default() }
+    }
+
+    /// Adds a batch of inputs of the linear layer at `path`: the last axis counts inputs, the others samples.
+    ///
+    /// # Errors
+    /// Config where the number of inputs changed, Refused where one is not finite, Io where the device fails.
+    pub fn observe<const D: usize>(&self, path: &str, inputs: &Tensor<D>) -> Result<()> {
+        let n_inputs = inputs.dims()[D - 1];
+        self.add(path, inputs.clone().without_autodiff().reshape([-1, n_inputs as i32]))
+    }
+
+    /// Adds a batch of inputs `[n, channels, height, width]` of a convolution: each position is one vector of
+    /// `channels · kernel height · kernel width`, in the order of the filter's columns.
+    ///
+    /// # Errors
+    /// As [`observe`](Self::observe), and Config where the convolution has groups or its padding is not the same on both
+    /// sides.
+    pub fn observe_conv(&self, path: &str, inputs: &Tensor<4>, conv: &Conv2d) -> Result<()> {
+        let kernel = conv.kernel_size;
+        let padding = match conv.padding {
+            PaddingConfig2d::Valid => Some([0, 0]),
+            PaddingConfig2d::Same => {
+                let both = [0, 1].map(|axis| conv.dilation[axis] * (kernel[axis] - 1));
+                (conv.stride == [1, 1] && both.iter().all(|n| n % 2 == 0)).then(|| both.map(|n| n / 2))
+            }
+            PaddingConfig2d::Explicit(top, left, bottom, right) => {
+                (top == bottom && left == right).then_some([top, left])
+            }
+        };
+        let Some(padding) = padding.filter(|_| conv.groups == 1) else {
+            return Err(Error::config("groups and uneven padding cannot be probed").at(path));
+        };
+        let options = UnfoldOptions::new(conv.stride, padding, conv.dilation);
+        let columns: Tensor<3> = unfold4d(inputs.clone().without_autodiff(), kernel, options);
+        let n_inputs = columns.dims()[1];
+        self.add(path, columns.swap_dims(1, 2).reshape([-1, n_inputs as i32]))
+    }
+
+    fn add(&self, path: &str, samples: Tensor<2>) -> Result<()> {
+        let samples = samples.cast(FloatDType::F32);
+        let [count, n_inputs] = samples.dims();
+        let squares = read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?;
+        if squares.iter().any(|square| !square.is_finite()) {
+            return Err(Error::refused("an input is not finite; look at what comes before").at(path));
+        }
+        let gram = self.has_gram.then(|| read_f32(samples.clone().transpose().matmul(samples), path)).transpose()?;
+        let mut all = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let stats = all.entry(path.to_string()).or_insert_with(|| InputStats {
+            count: 0,
+            sum_squares: vec![0.0; n_inputs],
+            gram: gram.as_ref().map(|gram| vec![0.0; gram.len()]),
+        });
+        if stats.sum_squares.len() != n_inputs {
+            let message = format!("found {n_inputs} inputs, expected {} as before", stats.sum_squares.len());
+            return Err(Error::config(message).at(path));
+        }
+        stats.count += count as u64;
+        add_to(&mut stats.sum_squares, &squares);
+        if let (Some(sum), Some(gram)) = (&mut stats.gram, &gram) {
+            add_to(sum, gram);
+        }
+        Ok(())
+    }
+
+    /// What was collected so far, by path.
+    pub fn stats(&self) -> BTreeMap<String, InputStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes what was collected as safetensors: `P.count` I64 `[1]`, `P.sum_squares` F64 `[inputs]` and `P.gram` F64
+    /// `[inputs, inputs]` for each path `P`. An older file is replaced in one step.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut tensors = BTreeMap::new();
+        for (name, stats) in self.stats() {
+            let n = stats.sum_squares.len();
+            tensors.insert(format!("{name}.count"), (DType::I64, vec![1], stats.count.to_le_bytes().to_vec()));
+            tensors.insert(format!("{name}.sum_squares"), (DType::F64, vec![n], to_bytes(&stats.sum_squares)));
+            if let Some(gram) = &stats.gram {
+                tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
+            }
+        }
+        let infos =
+            tensors.iter().map(|(name, (dtype, shape, _))| TensorInfo::checked(name.clone(), *dtype, shape.clone()));
+        let infos = infos.collect::<Result<Vec<_>>>()?;
+        let (mut bytes, starts) = safetensors::write_header(&infos, &BTreeMap::new());
+        for ((_, _, data), start) in tensors.values().zip(starts) {
+            bytes.resize((start as usize).max(bytes.len()), 0);
+            bytes.extend_from_slice(data);
+        }
+        draft::replace_file(path, &bytes)
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// Input where the file is not one of these, Io where it cannot be read.
+    pub fn read(path: &Path) -> Result<BTreeMap<String, InputStats>> {
+        let file = Checkpoint::open(path)?;
+        let mut all: BTreeMap<String, InputStats> = BTreeMap::new();
+        for (index, info) in file.tensors().iter().enumerate() {
+            let unknown = || Error::input(format!("{:?} is no statistic of inputs", info.name)).at(path.display());
+            let (name, field) = info.name.rsplit_once('.').ok_or_else(unknown)?;
+            let mut bytes = vec![0; info.n_bytes()];
+            file.read(index, 0, &mut bytes)?;
+            let words = bytes.as_chunks::<8>().0.iter();
+            let stats = all.entry(name.to_string()).or_default();
+            match (field, info.dtype) {
+                ("count", DType::I64) => stats.count = words.map(|word| u64::from_le_bytes(*word)).sum(),
+                ("sum_squares", DType::F64) => {
+                    stats.sum_squares = words.map(|word| f64::from_le_bytes(*word)).collect()
+                }
+                ("gram", DType::F64) => stats.gram = Some(words.map(|word| f64::from_le_bytes(*word)).collect()),
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn add_to(sum: &mut [f64], values: &[f32]) {
+    sum.iter_mut().zip(values).for_each(|(sum, &value)| *sum += f64::from(value));
+}
+
+fn to_bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}

@@ -1,0 +1,252 @@
+//! Deciding anew: thresholds over all that share one, then each parameter in turn.
+
+use crate::attached::{bools, floats};
+use crate::compression::Target;
+use crate::fit::fit;
+use crate::parameters::Trail;
+use crate::rules::{Amount, Score};
+use crate::view;
+use crate::weights::{Weight, for_each_weight, read_bools, read_f32};
+use crate::{Attached, Compression, Prune, Scope};
+use briquette_core::{Error, Mask, Result, Rows, bits, simd};
+use briquette_prune::{Histogram, Threshold, score, select};
+use burn::module::{Module, ModuleMapper, Param, Reparameterization};
+use burn::tensor::{Bool, Device, Tensor};
+use std::collections::BTreeMap;
+
+/// Which rules decide at this step, and by what threshold where several parameters share one.
+struct Due<'a> {
+    rules: &'a Compression,
+    targets: &'a BTreeMap<String, Target>,
+    step: usize,
+    prune: Vec<bool>,
+    quantize: Vec<bool>,
+    thresholds: Vec<Option<Threshold>>,
+}
+
+/// Decides anew what is due at `step`, or, where `is_start`, all that has begun by then.
+pub(crate) fn refresh<M: Module>(
+    rules: &Compression,
+    targets: &BTreeMap<String, Target>,
+    module: M,
+    step: usize,
+    is_start: bool,
+) -> Result<M> {
+    let is_due = |schedule: &crate::Schedule| if is_start { schedule.has_begun(step) } else { schedule.is_due(step) };
+    let mut due = Due {
+        rules,
+        targets,
+        step,
+        prune: rules.prune.iter().map(|rule| is_due(&rule.schedule)).collect(),
+        quantize: rules.quantize.iter().map(|rule| is_due(&rule.schedule)).collect(),
+        thresholds: vec![None; rules.prune.len()],
+    };
+    for index in 0..rules.prune.len() {
+        if due.prune[index] && rules.prune[index].scope == Scope::Global {
+            due.thresholds[index] = due.threshold(index, &module)?;
+        }
+    }
+    let mut refresher = Refresher { due, trail: Trail::default(), held: None, error: None };
+    let module = module.map(&mut refresher);
+    match refresher.error {
+        Some(error) => Err(error),
+        None => Ok(module),
+    }
+}
+
+impl Due<'_> {
+    /// The threshold over all parameters of a rule, in two counted passes over them.
+    fn threshold<M: Module>(&self, rule: usize, module: &M) -> Result<Option<Threshold>> {
+        let prune = &self.rules.prune[rule];
+        let Amount::Ratio(to) = prune.amount else { return Ok(None) };
+        let members = || self.targets.values().filter(|target| target.prune == Some(rule));
+        let n: usize = members().map(|target| target.rows.n_elements()).sum();
+        let n_drop = prune.schedule.ratio(self.step, prune.from, to).of(n);
+        let mut histogram = Histogram::coarse();
+        self.count(rule, module, &mut histogram)?;
+        let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Some(Threshold::default())) };
+        self.count(rule, module, &mut histogram)?;
+        Ok(Some(histogram.threshold(n_in_bucket)))
+    }
+
+    fn count<M: Module>(&self, rule: usize, module: &M, histogram: &mut Histogram) -> Result<()> {
+        for_each_weight(module, |weight| {
+            if let Some(target) = self.targets.get(&weight.parameter.path).filter(|target| target.prune == Some(rule)) {
+                check_finite(&weight.values, &weight.parameter.path)?;
+                histogram.count(&scores_of(&self.rules.prune[rule], target.index, &weight));
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether anything is decided for a parameter now.
+    fn touches(&self, target: &Target) -> bool {
+        target.prune.is_some_and(|rule| self.prune[rule]) || target.quantize.is_some_and(|rule| self.quantize[rule])
+    }
+
+    /// The mask after this step.
+    fn mask(&mut self, target: &Target, held: &Held) -> Option<Mask> {
+        let old = held.mask.clone();
+        let Some(index) = target.prune.filter(|&rule| self.prune[rule]) else { return old };
+        let rule = &self.rules.prune[index];
+        let scores = scores(rule, target.index, &held.values, old.as_ref(), &held.rows);
+        let Rows { n_rows, n_cols, .. } = held.rows;
+        let new = match (rule.amount, &mut self.thresholds[index]) {
+            (Amount::NOfM { n, m }, _) => select::n_of_m(&scores, n_rows, n_cols, n, m),
+            (Amount::Ratio(_), Some(threshold)) => above(&scores, n_rows, n_cols, threshold),
+            (Amount::Ratio(to), None) => {
+                let n_drop = rule.schedule.ratio(self.step, rule.from, to).of(scores.len());
+                select::smallest(&scores, n_rows, n_cols, n_drop)
+            }
+        };
+        // A schedule that falls revives nothing.
+        Some(match old {
+            Some(old) => {
+                let both = new.as_bits().iter().zip(old.as_bits()).map(|(new, old)| new & old).collect();
+                Mask::from_bits(n_rows, n_cols, both)
+            }
+            None => new,
+        })
+    }
+}
+
+/// Keeps scores above a threshold; ties are dropped in order, from one parameter to the next.
+fn above(scores: &[f32], n_rows: usize, n_cols: usize, threshold: &mut Threshold) -> Mask {
+    let mut bits = vec![0; n_rows * Mask::row_bytes(n_cols)];
+    if n_cols > 0 {
+        for (scores, bits) in scores.chunks(n_cols).zip(bits.chunks_mut(Mask::row_bytes(n_cols))) {
+            simd::keep_above(scores, threshold.key, &mut threshold.n_ties, bits);
+        }
+    }
+    Mask::from_bits(n_rows, n_cols, bits)
+}
+
+fn scores_of(rule: &Prune, index: usize, weight: &Weight) -> Vec<f32> {
+    scores(rule, index, &weight.values, weight.decision.mask.as_ref(), &weight.rows)
+}
+
+/// Scores of effective weights: a dropped one scores 0, and a kept one more than that even where it is 0 itself.
+fn scores(rule: &Prune, index: usize, values: &[f32], mask: Option<&Mask>, rows: &Rows) -> Vec<f32> {
+    let mut scores = vec![0.0; values.len()];
+    match rule.score {
+        Score::Magnitude => scores.copy_from_slice(score::magnitude(values)),
+        Score::Random(seed) => score::random(seed.wrapping_add((index as u64) << 40), 0, &mut scores),
+    }
+    let least = f32::from_bits(1);
+    scores.iter_mut().for_each(|score| *score = score.abs().max(least));
+    if let Some(mask) = mask.filter(|_| rows.n_cols > 0) {
+        for (row, scores) in scores.chunks_mut(rows.n_cols).enumerate() {
+            let keep = mask.row(row);
+            scores.iter_mut().enumerate().filter(|(col, _)| !bits::get(keep, *col)).for_each(|(_, score)| *score = 0.0);
+        }
+    }
+    scores
+}
+
+fn check_finite(values: &[f32], path: &str) -> Result<()> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(at) => Err(Error::refused(format!("weight {at} is {}; lower the learning rate", values[at])).at(path)),
+        None => Ok(()),
+    }
+}
+
+/// A parameter between its base and its state.
+struct Held {
+    path: String,
+    rows: Rows,
+    values: Vec<f32>,
+    mask: Option<Mask>,
+    affines: Option<(Vec<f32>, Vec<f32>)>,
+}
+
+struct Refresher<'a> {
+    due: Due<'a>,
+    trail: Trail,
+    held: Option<Held>,
+    error: Option<Error>,
+}
+
+impl Refresher<'_> {
+    fn hold<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
+        let path = self.trail.path();
+        let Some(target) = self.due.targets.get(&path).filter(|target| self.due.touches(target)) else { return Ok(()) };
+        let values = view::to_rows(read_f32(param.base(), &path)?, &target.rows);
+        check_finite(&values, &path)?;
+        self.held = Some(Held { path, rows: target.rows, values, mask: None, affines: None });
+        Ok(())
+    }
+
+    /// Decides for the held parameter, given what was dropped so far. Returns what is dropped now.
+    fn decide<const D: usize>(&mut self, dropped: Tensor<D, Bool>) -> Result<Option<Vec<bool>>> {
+        let Some(mut held) = self.held.take() else { return Ok(None) };
+        let target = self.due.targets[&held.path].clone();
+        let state = crate::weights::State { dropped: read_bools(dropped, &held.path)?, ..Default::default() };
+        held.mask = state.decision(&held.rows).mask;
+        held.mask = self.due.mask(&target, &held);
+        if let Some(rule) = target.quantize.map(|rule| &self.due.rules.quantize[rule])
+            && rule.schedule.has_begun(self.due.step)
+        {
+            let params = fit(&held.values, held.rows.n_cols, held.mask.as_ref(), &rule.scheme.weights);
+            held.affines = Some(view::affines_to_own(&params.affines, &held.rows));
+        }
+        let dropped = held.mask.as_ref().map(|mask| dropped_of(mask, &held.rows));
+        self.held = Some(held);
+        Ok(dropped)
+    }
+
+    fn field(&self) -> Option<String> {
+        let (path, name, field) = self.trail.reparameterized()?;
+        let is_held = self.held.as_ref().is_some_and(|held| held.path == path);
+        (name == Attached::NAME && is_held && self.error.is_none()).then_some(field)
+    }
+}
+
+/// What a mask drops, in the parameter's own order.
+fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
+    let dropped = (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| u8::from(!mask.keeps(row, col))));
+    view::to_own(dropped.collect(), rows).into_iter().map(|dropped| dropped != 0).collect()
+}
+
+impl ModuleMapper for Refresher<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.error.is_some() {
+            return param;
+        }
+        if self.trail.reparameterized().is_none() {
+            if let Err(error) = self.hold(&param) {
+                self.error = Some(error);
+            }
+            return param;
+        }
+        let (Some(field), Some(held)) = (self.field(), &mut self.held) else { return param };
+        let Some((scale, zero)) = &mut held.affines else { return param };
+        let values = std::mem::take(if field == "scale" { scale } else { zero });
+        let (id, device): (_, Device) = (param.id, param.lazy_device());
+        Param::initialized(id, floats(values, &device).reshape([-1; D]))
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        if self.field().is_none() {
+            return param;
+        }
+        match self.decide(param.val()) {
+            Ok(Some(dropped)) => {
+                let (id, device) = (param.id, param.lazy_device());
+                Param::initialized(id, bools(dropped, &device).reshape([-1; D]))
+            }
+            Ok(None) => param,
+            Err(error) => {
+                self.error = Some(error);
+                param
+            }
+        }
+    }
+}

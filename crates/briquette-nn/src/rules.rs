@@ -1,0 +1,140 @@
+//! What is asked for which parameters: pruning and quantization by glob.
+
+use crate::{Patterns, Schedule};
+use briquette_core::{Error, Result};
+use briquette_prune::Ratio;
+use briquette_quant::Scheme;
+
+/// What a sparsity is measured over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// Each parameter on its own.
+    #[default]
+    Layer,
+    /// All parameters of the rule together: one threshold.
+    Global,
+}
+
+/// How much each weight matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Score {
+    /// `|w|`.
+    #[default]
+    Magnitude,
+    /// At random from a seed: the baseline.
+    Random(u64),
+}
+
+/// How many weights go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Amount {
+    Ratio(Ratio),
+    NOfM { n: usize, m: usize },
+}
+
+/// Prune these parameters so far, on this schedule.
+#[derive(Debug, Clone)]
+pub struct Prune {
+    pub(crate) patterns: Patterns,
+    pub(crate) amount: Amount,
+    pub(crate) from: Ratio,
+    pub(crate) scope: Scope,
+    pub(crate) score: Score,
+    pub(crate) schedule: Schedule,
+}
+
+impl Prune {
+    /// Drops this share of the weights of the parameters that `glob` matches, all at once.
+    ///
+    /// # Errors
+    /// Config, where the share is not from 0 to 1 or the glob is none.
+    pub fn new(glob: &str, sparsity: f64) -> Result<Self> {
+        let ratio = ratio_of(sparsity)?;
+        Self::with_amount(glob, Amount::Ratio(ratio))
+    }
+
+    /// Keeps `n` of every `m` neighbouring inputs.
+    ///
+    /// # Errors
+    /// Config, where `n` is more than `m` or the glob is none.
+    pub fn n_of_m(glob: &str, n: usize, m: usize) -> Result<Self> {
+        if m == 0 || n > m {
+            return Err(Error::config(format!("{n} of {m} cannot be kept; expected n up to m, such as 2 of 4")));
+        }
+        Self::with_amount(glob, Amount::NOfM { n, m })
+    }
+
+    fn with_amount(glob: &str, amount: Amount) -> Result<Self> {
+        let patterns = Patterns::new([glob])?;
+        let (scope, score, schedule) = (Scope::Layer, Score::Magnitude, Schedule::once());
+        Ok(Self { patterns, amount, from: ratio_of(0.0)?, scope, score, schedule })
+    }
+
+    /// One threshold over all parameters of this rule.
+    #[must_use]
+    pub fn globally(mut self) -> Self {
+        self.scope = Scope::Global;
+        self
+    }
+
+    /// Scores weights in another way than by magnitude.
+    #[must_use]
+    pub fn score(mut self, score: Score) -> Self {
+        self.score = score;
+        self
+    }
+
+    /// Reaches the sparsity step by step.
+    #[must_use]
+    pub fn on(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// Begins the schedule at this sparsity instead of 0.
+    ///
+    /// # Errors
+    /// Config, where it is not from 0 to 1.
+    pub fn starting_at(mut self, sparsity: f64) -> Result<Self> {
+        self.from = ratio_of(sparsity)?;
+        Ok(self)
+    }
+}
+
+fn ratio_of(sparsity: f64) -> Result<Ratio> {
+    Ratio::new(sparsity).ok_or_else(|| Error::config(format!("sparsity {sparsity} is not a share from 0 to 1")))
+}
+
+/// Round these parameters to a grid while training.
+#[derive(Debug, Clone)]
+pub struct Quantize {
+    pub(crate) patterns: Patterns,
+    pub(crate) scheme: Scheme,
+    pub(crate) schedule: Schedule,
+}
+
+impl Quantize {
+    /// Rounds the parameters that `glob` matches by a named scheme (`int8`, `int4-g128-asym`), with scales found once.
+    ///
+    /// # Errors
+    /// Config, where there is no such scheme or the glob is none.
+    pub fn new(glob: &str, scheme: &str) -> Result<Self> {
+        let scheme = scheme.parse::<Scheme>().map_err(|error| Error::config(error.to_string()))?;
+        Self::with_scheme(glob, scheme)
+    }
+
+    /// As [`new`](Self::new), with a scheme spelled out.
+    ///
+    /// # Errors
+    /// Config, where the glob is none.
+    pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
+        Ok(Self { patterns: Patterns::new([glob])?, scheme, schedule: Schedule::once() })
+    }
+
+    /// Finds scales anew as the weights move. Before the schedule begins, nothing is rounded.
+    #[must_use]
+    pub fn on(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+}

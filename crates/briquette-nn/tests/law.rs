@@ -1,0 +1,90 @@
+//! The law across flows: `decode(encode(w)) == simulate(w) == attached.val()`, bit for bit on the CPU.
+#![cfg(feature = "flex")]
+
+mod fixture;
+
+use briquette_core::{Decision, OutputAxis, Rows, Shape, decode, encode, simulate};
+use briquette_nn::{Compression, Prune, Quantize, decisions};
+use briquette_quant::{Range, Scheme};
+use burn::module::{Module, Param};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor, TensorData};
+use fixture::values;
+use proptest::prelude::*;
+
+#[derive(Module, Debug)]
+struct Net {
+    conv: Conv2d,
+    linear: Linear,
+}
+
+/// A weight as rows of outputs.
+fn to_rows(own: &[f32], rows: &Rows) -> Vec<f32> {
+    let at = |row: usize, col: usize| match rows.axis {
+        OutputAxis::First => own[row * rows.n_cols + col],
+        OutputAxis::Last => own[col * rows.n_rows + row],
+    };
+    (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| at(row, col))).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn check(base: &[f32], attached: &[f32], rows: &Rows, decision: &Decision) -> Result<(), TestCaseError> {
+    let (base, attached) = (to_rows(base, rows), to_rows(attached, rows));
+    let simulated = simulate(&base, rows.n_rows, rows.n_cols, decision);
+    prop_assert_eq!(bits(&simulated), bits(&attached));
+    prop_assert_eq!(bits(&decode(&encode(&base, rows.n_rows, rows.n_cols, decision))), bits(&attached));
+    let again = simulate(&simulated, rows.n_rows, rows.n_cols, decision);
+    prop_assert_eq!(bits(&again), bits(&simulated));
+    Ok(())
+}
+
+fn any_weight() -> impl Strategy<Value = f32> {
+    prop_oneof![-1.0_f32..1.0, Just(0.0), Just(-0.0), Just(0.25), -1e-3_f32..1e-3, -50.0_f32..50.0]
+}
+
+const RANGES: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn both_flows_agree_for_every_scheme(
+        conv in prop::collection::vec(any_weight(), 6 * 4 * 3 * 3),
+        linear in prop::collection::vec(any_weight(), 36 * 7),
+        n_bits in 2_u8..=8,
+        suffix in prop::sample::select(vec!["", "-asym", "-g4", "-g12-asym"]),
+        range in prop::sample::select(RANGES.to_vec()),
+        per_tensor: bool,
+        sparsity in prop::option::of(0.0_f64..=1.0),
+        autodiff: bool,
+    ) {
+        let device = if autodiff { Device::flex().autodiff() } else { Device::flex() };
+        let mut scheme: Scheme = format!("int{n_bits}{suffix}").parse().unwrap();
+        scheme.weights.range = range;
+        if per_tensor {
+            scheme.weights.grouping = briquette_core::Grouping::Tensor;
+        }
+        let mut net = Net {
+            conv: Conv2dConfig::new([4, 6], [3, 3]).init(&device),
+            linear: LinearConfig::new(36, 7).init(&device),
+        };
+        net.conv.weight = Param::from_tensor(Tensor::from_data(TensorData::new(conv.clone(), [6, 4, 3, 3]), &device));
+        net.linear.weight = Param::from_tensor(Tensor::from_data(TensorData::new(linear.clone(), [36, 7]), &device));
+        let mut rules = Compression::new().quantize(Quantize::with_scheme("*.weight", scheme).unwrap());
+        if let Some(sparsity) = sparsity {
+            rules = rules.prune(Prune::new("*.weight", sparsity).unwrap());
+        }
+        let net = rules.attach(net).unwrap();
+        let decisions = decisions(&net).unwrap();
+        let conv_rows = Rows::of(&Shape(vec![6, 4, 3, 3]), OutputAxis::First);
+        check(&conv, &values(net.conv.weight.val()), &conv_rows, &decisions["conv.weight"])?;
+        let linear_rows = Rows::of(&Shape(vec![36, 7]), OutputAxis::Last);
+        check(&linear, &values(net.linear.weight.val()), &linear_rows, &decisions["linear.weight"])?;
+        let plain = net.clone().materialize();
+        prop_assert_eq!(bits(&values(plain.linear.weight.val())), bits(&values(net.linear.weight.val())));
+    }
+}

@@ -1,0 +1,109 @@
+//! Loading and exporting whole modules.
+#![cfg(feature = "flex")]
+
+mod fixture;
+
+use briquette_core::{Coding, ErrorKind, Storage};
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, load_into, parameters, sparsity};
+use burn::module::Module;
+use burn::tensor::Device;
+use fixture::{Digits, accuracy, fixture, values};
+
+fn digits() -> Digits {
+    let device = Device::flex();
+    let checkpoint = Checkpoint::open(&fixture("digits")).unwrap();
+    load_into(Digits::new(&device), &checkpoint, &NameMap::torch()).unwrap().valid()
+}
+
+#[test]
+fn safetensors_shards_and_pytorch_give_the_same_module() {
+    let model = digits();
+    assert!(accuracy(&model, &Device::flex()) > 0.98);
+    for name in ["digits-sharded", "digits.pt"] {
+        let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
+        let other = load_into(Digits::new(&Device::flex()), &checkpoint, &NameMap::torch()).unwrap();
+        assert_eq!(values(other.fc1.weight.val()), values(model.fc1.weight.val()), "{name}");
+        assert_eq!(values(other.bn2.running_var.value()), values(model.bn2.running_var.value()), "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_listed_in_one_line() {
+    let checkpoint = Checkpoint::open(&fixture("digits")).unwrap();
+    let names = NameMap::torch().rename("^fc1", "dense").rename("^conv1.bias", "conv2.bias");
+    let error = load_into(Digits::new(&Device::flex()), &checkpoint, &names).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Input);
+    let line = error.to_string();
+    for part in [
+        "2 missing in the file: dense.weight, dense.bias",
+        "not in the module: conv1.bias",
+        "of another shape: conv2.bias",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    let lenient = names.optional("fc1.*").unwrap().ignore("**").unwrap();
+    assert!(
+        load_into(Digits::new(&Device::flex()), &checkpoint, &lenient).is_err(),
+        "a shape is no matter of leniency"
+    );
+}
+
+#[test]
+fn a_plain_module_survives_export_in_either_layout() {
+    let (model, dir) = (digits(), tempfile::tempdir().unwrap());
+    for (name, names) in [("torch", NameMap::torch()), ("burn", NameMap::burn())] {
+        let out = dir.path().join(name);
+        let exported = Export::to(&out).names(names.clone()).write(&model).unwrap();
+        assert_eq!(exported.n_tensors, parameters(&model).len());
+        let back = load_into(Digits::new(&Device::flex()), &Checkpoint::open(&out).unwrap(), &names).unwrap();
+        assert_eq!(values(back.fc1.weight.val()), values(model.fc1.weight.val()), "{name}");
+        assert_eq!(values(back.bn1.gamma.val()), values(model.bn1.gamma.val()), "{name}");
+        assert_eq!(Export::to(&out).write(&model).unwrap_err().kind, ErrorKind::Refused);
+        Export::to(&out).replace().write(&model).unwrap();
+    }
+}
+
+#[test]
+fn what_a_compressed_module_computes_is_what_its_export_decodes_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let schemes = ["int8", "int4", "int4-g8-asym", "int3"];
+    for (scheme, sparse) in schemes.into_iter().flat_map(|scheme| [(scheme, 0.0), (scheme, 0.3), (scheme, 0.95)]) {
+        let mut rules = Compression::new().quantize(Quantize::new("fc?.weight", scheme).unwrap());
+        rules = rules.quantize(Quantize::new("conv2.weight", "int8").unwrap());
+        if sparse > 0.0 {
+            rules = rules.prune(Prune::new("*.weight", sparse).unwrap().globally());
+        }
+        let model = rules.attach(digits()).unwrap();
+        for (layout, names) in [("torch", NameMap::torch()), ("burn", NameMap::burn())] {
+            let out = dir.path().join(format!("{scheme}-{sparse}-{layout}"));
+            Export::to(&out).names(names.clone()).write(&model).unwrap();
+            let checkpoint = Checkpoint::open(&out).unwrap();
+            let back = load_into(Digits::new(&Device::flex()), &checkpoint, &names).unwrap();
+            let bits = |model: &Digits| {
+                let all =
+                    [values(model.fc1.weight.val()), values(model.fc2.weight.val()), values(model.conv2.weight.val())];
+                all.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            assert_eq!(bits(&back), bits(&model), "{scheme} {sparse} {layout}");
+            let index = checkpoint.tensors().iter().position(|tensor| tensor.name == "fc1.weight").unwrap();
+            let coding: Coding = checkpoint.stored().unwrap().tensors[index].coding;
+            if sparse == 0.0 || sparse > 0.9 {
+                assert_eq!(coding.storage == Storage::Bitmask, sparse > 0.9, "{scheme} {sparse}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sparsity_is_counted_on_what_the_module_computes_with() {
+    let rules = Compression::new().prune(Prune::new("*.weight", 0.5).unwrap());
+    let model = rules.attach(digits()).unwrap();
+    let found = sparsity(&model).unwrap();
+    assert_eq!((found["fc1.weight"].n_zeros, found["fc1.weight"].n_weights), (20_480, 40_960));
+    assert_eq!(found["fc1.bias"].n_zeros, 0);
+    let plain = sparsity(&model.clone().materialize()).unwrap();
+    assert_eq!(plain, found);
+    let all: briquette_nn::Sparsity = found.into_values().sum();
+    assert!(all.ratio() > 0.49);
+}
