@@ -10,6 +10,9 @@ pub trait MemoryMeter: Send + Sync {
 
     /// The most bytes in use so far, where the platform tells.
     fn peak_bytes(&self) -> Option<u64>;
+
+    /// Lets the peak start anew from what is in use now. Meters that cannot keep counting.
+    fn reset_peak(&self) {}
 }
 
 /// The resident set of this process, from `/proc/self/status`; nothing elsewhere than on Linux.

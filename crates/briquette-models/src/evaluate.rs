@@ -2,8 +2,10 @@
 
 use crate::batches::Batching;
 use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
+use crate::memory::{Memory, Watch};
 use crate::outputs::{self, Likelihood, Outputs, Progress};
 use crate::{Arch, Input, LoadedModel, metrics};
+use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use burn::tensor::Device;
@@ -49,6 +51,10 @@ pub struct Evaluation {
     pub latency: Latency,
     /// How long the reference took.
     pub reference_latency: Option<Latency>,
+    /// What the model took, a meter each.
+    pub memory: Vec<Memory>,
+    /// What the reference took.
+    pub reference_memory: Vec<Memory>,
 }
 
 /// How long batches took.
@@ -80,14 +86,20 @@ impl Latency {
 /// # Errors
 /// Config where the request cannot be; Input where data or models are damaged, empty or do not fit; Refused where
 /// outputs are not finite; Io.
-pub fn evaluate(request: &Request, progress: Progress) -> Result<Evaluation> {
+pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progress) -> Result<Evaluation> {
     let checkpoint = Checkpoint::open(&request.model)?;
     let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
+        let mut watch = Watch::start(meters, checkpoint);
         let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
-        run(&model, &data, &request.data, request.batching, progress)
+        watch.loaded();
+        let found = run(&model, &data, &request.data, request.batching, progress)?;
+        watch.ran();
+        drop(model);
+        request.device.memory_cleanup();
+        Ok((found, watch.dropped()))
     };
     let reference = match &request.reference {
         Some(path) => {
@@ -97,8 +109,10 @@ pub fn evaluate(request: &Request, progress: Progress) -> Result<Evaluation> {
         }
         None => None,
     };
-    let found = run(&checkpoint, arch, progress)?;
-    compare(arch, &data, request.batching, &found, reference.as_ref())
+    let (found, memory) = run(&checkpoint, arch, progress)?;
+    let (reference, reference_memory) = reference.unzip();
+    let evaluation = compare(arch, &data, request.batching, &found, reference.as_ref())?;
+    Ok(Evaluation { memory, reference_memory: reference_memory.unwrap_or_default(), ..evaluation })
 }
 
 /// What a run leaves behind.
@@ -172,6 +186,8 @@ pub fn compare(
         metrics,
         latency,
         reference_latency: reference.map(|run| summary(run).2),
+        memory: Vec::new(),
+        reference_memory: Vec::new(),
     })
 }
 

@@ -38,11 +38,11 @@ fn request(model: &Path, data: &Path) -> Request {
 }
 
 fn run(request: &Request) -> Evaluation {
-    evaluate(request, &mut |_, _| {}).unwrap()
+    evaluate(request, &[], &mut |_, _| {}).unwrap()
 }
 
 fn message(request: &Request) -> String {
-    let error = evaluate(request, &mut |_, _| {}).unwrap_err();
+    let error = evaluate(request, &[], &mut |_, _| {}).unwrap_err();
     assert!([2, 4].contains(&error.exit_code()), "{error}");
     error.message
 }
@@ -52,7 +52,7 @@ fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
     let mut request = request(&fixture("digits"), &fixture("digits-data.safetensors"));
     request.reference = Some(fixture("digits.pt"));
     let (mut last, mut total) = (0, 0);
-    let found = evaluate(&request, &mut |done, all| (last, total) = (done, all)).unwrap();
+    let found = evaluate(&request, &[], &mut |done, all| (last, total) = (done, all)).unwrap();
     assert_eq!((last, total, found.n_items, found.n_skipped), (360, 360, 360, 0));
     assert!((found.metrics["accuracy"] - f64s("digits", "accuracy")[0]).abs() < 1e-6);
     assert_eq!((found.metrics["agreement"], found.metrics["kl"]), (1.0, 0.0));

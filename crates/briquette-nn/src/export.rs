@@ -169,7 +169,7 @@ fn create(draft: &Draft, name: &str, planned: &mut BTreeMap<String, Planned>) ->
     let mut parts = Vec::new();
     let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
     for (name, plan) in planned.iter() {
-        for part in Profile::Briquette.file_parts(&plan.info, plan.axis, plan.coding, plan.n_kept)? {
+        for part in Profile::Briquette.file_parts(&plan.info, plan.axis, plan.coding, plan.n_kept, None)? {
             parts.push((name.clone(), part));
         }
         if plan.coding != Coding::DENSE {

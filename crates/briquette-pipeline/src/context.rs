@@ -1,5 +1,6 @@
 //! What surrounds a run: threads, progress, and the wish to stop.
 
+use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -57,11 +58,22 @@ pub struct RunOptions {
     pub progress: Arc<dyn Progress>,
     /// Stops it.
     pub stop: Stop,
+    /// Where models run: `auto`, `cpu`, `cuda`, `cuda:1`.
+    pub device: String,
+    /// Measures the host's memory.
+    pub meter: Arc<dyn MemoryMeter>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { threads: 0, force: false, progress: Arc::new(Silent), stop: Stop::default() }
+        Self {
+            threads: 0,
+            force: false,
+            progress: Arc::new(Silent),
+            stop: Stop::default(),
+            device: "auto".into(),
+            meter: Arc::new(ResidentSet),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod batch;
 pub mod context;
 pub mod diff;
 pub mod encode;
+pub mod evaluate;
 pub mod inspect;
 pub mod layout;
 pub mod pattern;

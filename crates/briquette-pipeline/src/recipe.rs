@@ -1,16 +1,19 @@
 //! Recipes: what to do, parsed and sound. A value that cannot be never gets past here.
 
+mod evaluate;
+mod prune;
+mod quantize;
 pub mod raw;
 pub(crate) mod text;
 
 use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};
-use briquette_core::encoded::ScaleType;
-use briquette_core::{Error, Grid, GridKind, Grouping, Result};
+use briquette_core::{Error, Result};
 use briquette_formats::Profile;
-use briquette_prune::Ratio;
-use briquette_quant::{Activations, QuantSpec, Range, Scheme};
-use raw::{RawGroup, RawLayout, RawOverride, RawRecipe, RawStage};
+pub use evaluate::{Bounds, Evaluate};
+pub use prune::{Method, PruneStage, Target};
+pub use quantize::QuantizeStage;
+use raw::{RawLayout, RawOverride, RawRecipe, RawStage};
 use std::path::{Path, PathBuf};
 
 /// A sound recipe.
@@ -28,8 +31,10 @@ pub struct Recipe {
     pub allow_nonfinite: bool,
     /// The format of the directory.
     pub profile: Profile,
-    /// What to do.
+    /// What to do to the weights.
     pub stages: Vec<Stage>,
+    /// How to find out what the output is worth, where that is asked.
+    pub evaluate: Option<Evaluate>,
     /// What was asked for, word for word.
     pub asked: RawRecipe,
 }
@@ -54,55 +59,6 @@ pub enum Stage {
     Quantize(QuantizeStage),
 }
 
-/// Drop weights.
-#[derive(Debug, Clone)]
-pub struct PruneStage {
-    /// Which tensors.
-    pub selection: Selection,
-    /// How weights are scored.
-    pub method: Method,
-    /// How many go.
-    pub target: Target,
-    /// Other ratios for some tensors.
-    pub overrides: Vec<(Patterns, Ratio)>,
-}
-
-/// How weights are scored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// By their magnitude.
-    Magnitude,
-    /// At random, by seed.
-    Random(u64),
-}
-
-/// How many weights go, and from where.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Target {
-    /// The same share of each tensor.
-    Layer(Ratio),
-    /// A share of all chosen tensors together.
-    Global(Ratio),
-    /// All but n of every m inputs.
-    NOfM {
-        /// Kept.
-        n: usize,
-        /// Of these.
-        m: usize,
-    },
-}
-
-/// Round weights to a grid.
-#[derive(Debug, Clone)]
-pub struct QuantizeStage {
-    /// Which tensors.
-    pub selection: Selection,
-    /// The grid and what comes with it.
-    pub scheme: Scheme,
-    /// Other schemes for some tensors.
-    pub overrides: Vec<(Patterns, Scheme)>,
-}
-
 impl Recipe {
     /// Reads a recipe; its paths are relative to its file.
     ///
@@ -123,7 +79,7 @@ impl Recipe {
         let stages = raw.stage.iter().enumerate().map(|(i, stage)| {
             Stage::from_raw(stage).map_err(|error| error.at(format_args!("stage {} ({})", i + 1, stage.kind)))
         });
-        let stages = stages.collect::<Result<Vec<_>>>()?;
+        let stages: Vec<Stage> = stages.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
         let out_of_order = stages.windows(2).any(|pair| matches!(pair, [Stage::Quantize(_), Stage::Prune(_)]));
         if out_of_order {
             return Err(Error::config("a prune stage comes after a quantize stage; prune first"));
@@ -141,6 +97,7 @@ impl Recipe {
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
             stages,
+            evaluate: Evaluate::from_raw(&raw, directory)?,
             asked: raw,
         })
     }
@@ -155,7 +112,8 @@ impl Recipe {
         let raw = RawRecipe {
             model: raw::RawModel { path: None, ..self.asked.model.clone() },
             output: raw::RawOutput { path: None, ..self.asked.output.clone() },
-            stage: self.asked.stage.clone(),
+            stage: self.asked.stage.iter().filter(|stage| stage.kind != "evaluate").cloned().collect(),
+            ..RawRecipe::default()
         };
         serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
     }
@@ -205,11 +163,15 @@ fn refuse<T>(key: &str, value: &Option<T>, kind: &str) -> Result<()> {
 }
 
 impl Stage {
-    fn from_raw(raw: &RawStage) -> Result<Self> {
-        match one_of("kind", &raw.kind, &[("prune", true), ("quantize", false)])? {
-            true => Ok(Self::Prune(PruneStage::from_raw(raw)?)),
-            false => Ok(Self::Quantize(QuantizeStage::from_raw(raw)?)),
-        }
+    /// None for the stage that changes nothing: evaluate.
+    fn from_raw(raw: &RawStage) -> Result<Option<Self>> {
+        type Parse = fn(&RawStage) -> Result<Option<Stage>>;
+        let kinds: [(&str, Parse); 3] = [
+            ("prune", |raw| Ok(Some(Self::Prune(PruneStage::from_raw(raw)?)))),
+            ("quantize", |raw| Ok(Some(Self::Quantize(QuantizeStage::from_raw(raw)?)))),
+            ("evaluate", |raw| evaluate::check_stage(raw).map(|()| None)),
+        ];
+        one_of("kind", &raw.kind, &kinds)?(raw)
     }
 
     /// Which tensors it is about.
@@ -241,137 +203,6 @@ impl Selection {
     }
 }
 
-impl PruneStage {
-    fn from_raw(raw: &RawStage) -> Result<Self> {
-        let kind = "prune";
-        refuse("scheme", &raw.scheme, kind)?;
-        refuse("bits", &raw.bits, kind)?;
-        refuse("group", &raw.group, kind)?;
-        refuse("symmetric", &raw.symmetric, kind)?;
-        refuse("range", &raw.range, kind)?;
-        refuse("percentile", &raw.percentile, kind)?;
-        refuse("scale", &raw.scale, kind)?;
-        let method = match raw.method.as_deref() {
-            None => Method::Magnitude,
-            Some(name) => one_of(
-                "method",
-                name,
-                &[("magnitude", Method::Magnitude), ("random", Method::Random(raw.seed.unwrap_or(0)))],
-            )?,
-        };
-        if method == Method::Magnitude {
-            refuse("seed", &raw.seed, "magnitude prune")?;
-        }
-        Ok(Self {
-            selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv])?,
-            method,
-            target: target_of(raw)?,
-            overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.scheme", &rule.scheme, kind)?;
-                ratio_of("overrides.sparsity", rule.sparsity)
-            })?,
-        })
-    }
-}
-
-fn target_of(raw: &RawStage) -> Result<Target> {
-    if let Some(pattern) = &raw.pattern {
-        refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
-        refuse("scope", &raw.scope, "prune (with a pattern)")?;
-        let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
-        return match parts {
-            Some((n, m)) if n > 0 && n < m && m <= 256 => Ok(Target::NOfM { n, m }),
-            _ => Err(Error::config(format!(
-                "pattern: found {pattern:?}, expected N:M with 0 < N < M <= 256, such as 2:4"
-            ))),
-        };
-    }
-    let ratio = ratio_of("sparsity", raw.sparsity)?;
-    let scope = raw.scope.as_deref().unwrap_or("layer");
-    one_of("scope", scope, &[("layer", Target::Layer(ratio)), ("global", Target::Global(ratio))])
-}
-
-fn ratio_of(key: &str, value: Option<f64>) -> Result<Ratio> {
-    let value = value.ok_or_else(|| Error::config(format!("{key}: missing; a share of weights to drop, 0 to 1")))?;
-    Ratio::new(value)
-        .ok_or_else(|| Error::config(format!("{key}: found {value}, expected a share from 0 to 1, such as 0.4")))
-}
-
 fn overrides_of<T>(raw: &[RawOverride], value: impl Fn(&RawOverride) -> Result<T>) -> Result<Vec<(Patterns, T)>> {
     raw.iter().map(|rule| Ok((Patterns::new(&rule.include)?, value(rule)?))).collect()
-}
-
-impl QuantizeStage {
-    fn from_raw(raw: &RawStage) -> Result<Self> {
-        let kind = "quantize";
-        refuse("method", &raw.method, kind)?;
-        refuse("scope", &raw.scope, kind)?;
-        refuse("sparsity", &raw.sparsity, kind)?;
-        refuse("pattern", &raw.pattern, kind)?;
-        refuse("seed", &raw.seed, kind)?;
-        Ok(Self {
-            selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv, Role::Embedding])?,
-            scheme: scheme_of(raw)?,
-            overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.sparsity", &rule.sparsity, kind)?;
-                let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
-                parse_scheme("overrides.scheme", name)
-            })?,
-        })
-    }
-}
-
-fn parse_scheme(key: &str, name: &str) -> Result<Scheme> {
-    name.parse().map_err(|error: briquette_quant::UnknownScheme| Error::config(format!("{key}: {error}")))
-}
-
-/// A named scheme, or one spelled out; a range and a scale type may be added to either.
-fn scheme_of(raw: &RawStage) -> Result<Scheme> {
-    let mut scheme = match (&raw.scheme, raw.bits) {
-        (Some(name), None) => {
-            refuse("group", &raw.group, "quantize (with a scheme)")?;
-            refuse("symmetric", &raw.symmetric, "quantize (with a scheme)")?;
-            parse_scheme("scheme", name)?
-        }
-        (None, Some(bits)) => spelled_out(raw, bits)?,
-        (Some(_), Some(_)) => return Err(Error::config("bits: a scheme says the bits already; remove one")),
-        (None, None) => return Err(Error::config("scheme: missing; name one, such as \"int8\", or give bits")),
-    };
-    let share = raw.percentile.unwrap_or(0.999);
-    if !(0.5..=1.0).contains(&share) {
-        return Err(Error::config(format!("percentile: found {share}, expected a share from 0.5 to 1")));
-    }
-    if let Some(range) = &raw.range {
-        let known = [
-            ("absmax", Range::AbsMax),
-            ("minmax", Range::MinMax),
-            ("percentile", Range::Percentile(share)),
-            ("mse", Range::Mse),
-            ("hqq", Range::Hqq),
-        ];
-        scheme.weights.range = one_of("range", range, &known)?;
-    }
-    if !matches!(scheme.weights.range, Range::Percentile(_)) {
-        refuse("percentile", &raw.percentile, "quantize (with another range)")?;
-    }
-    if let Some(scale) = &raw.scale {
-        scheme.weights.scale = one_of("scale", scale, &[("f32", ScaleType::F32), ("f16", ScaleType::F16)])?;
-    }
-    Ok(scheme)
-}
-
-fn spelled_out(raw: &RawStage, bits: u8) -> Result<Scheme> {
-    let kind = if raw.symmetric.unwrap_or(true) { GridKind::Symmetric } else { GridKind::Asymmetric };
-    let grid = Grid::new(bits, kind).ok_or_else(|| Error::config(format!("bits: found {bits}, expected 2 to 8")))?;
-    let grouping = match &raw.group {
-        None => Grouping::Row,
-        Some(RawGroup::Size(0)) => return Err(Error::config("group: found 0, expected at least 1")),
-        Some(RawGroup::Size(size)) => Grouping::Group(*size),
-        Some(RawGroup::Name(name)) => {
-            one_of("group", name, &[("tensor", Grouping::Tensor), ("channel", Grouping::Row)])?
-        }
-    };
-    let range = if grid.is_asymmetric() { Range::MinMax } else { Range::AbsMax };
-    let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
-    Ok(Scheme { weights, activations: Activations::Float })
 }

@@ -4,6 +4,7 @@ pub mod html;
 pub mod terminal;
 
 use crate::encode::Outcome;
+use crate::evaluate::EvaluationReport;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::{Recipe, raw::RawStage};
@@ -55,6 +56,9 @@ pub struct Report {
     pub tensors: Vec<TensorReport>,
     /// Weights of the tensors with the largest error, before and after.
     pub histograms: Vec<WeightHistogram>,
+    /// What running it showed, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationReport>,
     /// What a reader should know.
     pub remarks: Vec<String>,
     /// Seconds of each phase.
@@ -158,6 +162,8 @@ pub struct Made<'a> {
     pub prediction: Prediction,
     /// Threads that worked.
     pub threads: usize,
+    /// What running it showed.
+    pub evaluation: Option<EvaluationReport>,
 }
 
 /// Puts a report together.
@@ -191,6 +197,7 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
         prediction_is_exact: made.prediction.is_exact,
         histograms: histogram::of_worst(made, &tensors)?,
         tensors,
+        evaluation: made.evaluation.clone(),
         remarks: Vec::new(),
         seconds: timing.0,
         total_seconds: started.elapsed().as_secs_f64(),

@@ -2,6 +2,7 @@
 
 use crate::context::{RunOptions, Workers};
 use crate::encode::{Outcome, Sink, encode};
+use crate::evaluate::evaluate;
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
@@ -53,6 +54,16 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     checkpoint.check_unchanged()?;
     timing.mark("verify", since);
 
+    let since = Instant::now();
+    let evaluation = recipe
+        .evaluate
+        .as_ref()
+        .map(|asked| evaluate(asked, draft.path(), Some(&recipe.model), options))
+        .transpose()?;
+    if let Some((asked, found)) = recipe.evaluate.as_ref().zip(evaluation.as_ref()) {
+        asked.bounds.check(&found.metrics)?;
+        timing.mark("evaluate", since);
+    }
     let made = report::Made {
         recipe,
         checkpoint: &checkpoint,
@@ -63,6 +74,7 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
         written: &written,
         prediction,
         threads: workers.n_threads(),
+        evaluation,
     };
     let report = report::make(&made, timing, started)?;
     draft.write_file(Path::new("report.json"), &report::to_json(&report)?)?;

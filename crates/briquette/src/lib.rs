@@ -28,6 +28,10 @@
 
 pub use briquette_core as core;
 pub use briquette_formats as formats;
+#[cfg(feature = "model")]
+pub use briquette_models as models;
+#[cfg(feature = "model")]
+pub use briquette_nn as nn;
 pub use briquette_pipeline as pipeline;
 pub use briquette_prune as prune;
 pub use briquette_quant as quant;

@@ -10,7 +10,7 @@ mod spec;
 pub use arrays::{Array, ArrayImages};
 pub use images::{ImageFolder, ImageInput};
 pub use lines::Sentences;
-pub use spec::{Data, DataSpec, Images};
+pub use spec::{Data, DataSpec, Images, Normalize};
 
 use briquette_core::{Error, Result};
 use std::path::Path;

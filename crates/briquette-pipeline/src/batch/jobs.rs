@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Keys that only a jobs file has.
 const JOBS_KEYS: [&str; 3] = ["job", "base", "matrix"];
 /// Keys that only a recipe has.
-const RECIPE_KEYS: [&str; 3] = ["model", "output", "stage"];
+const RECIPE_KEYS: [&str; 6] = ["model", "output", "stage", "data", "memory", "gate"];
 
 /// One thing to do, sound and with nothing left to fill in.
 #[derive(Debug, Clone)]
@@ -192,7 +192,7 @@ impl JobsFile<'_> {
     /// Paths that this file sets are relative to it.
     fn rebase(&self, path: &str, value: &Value) -> Value {
         match value {
-            Value::String(text) if ["model.path", "output.path"].contains(&path) => {
+            Value::String(text) if ["model.path", "output.path", "data.eval", "data.labels"].contains(&path) => {
                 self.directory.join(text).to_string_lossy().into_owned().into()
             }
             other => other.clone(),
@@ -205,6 +205,9 @@ fn inline(raw: &RawJob) -> RawRecipe {
         model: raw.model.clone().unwrap_or_default(),
         output: raw.output.clone().unwrap_or_default(),
         stage: raw.stage.clone().unwrap_or_default(),
+        data: raw.data.clone(),
+        memory: raw.memory.clone(),
+        gate: raw.gate.clone(),
     }
 }
 

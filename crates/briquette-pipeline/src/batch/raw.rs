@@ -1,6 +1,6 @@
 //! The jobs file as TOML has it: no behaviour, every key spelled out.
 
-use crate::recipe::raw::{RawModel, RawOutput, RawStage};
+use crate::recipe::raw::{RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -38,4 +38,10 @@ pub struct RawJob {
     pub output: Option<RawOutput>,
     /// What to do, in order: prune before quantize.
     pub stage: Option<Vec<RawStage>>,
+    /// What an evaluate stage runs the model on.
+    pub data: Option<RawData>,
+    /// What running the model may use.
+    pub memory: Option<RawMemory>,
+    /// What the metrics of an evaluate stage must reach.
+    pub gate: Option<RawGate>,
 }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// A recipe: one model in, one directory out, stages in between. Paths are relative to the recipe's file.
@@ -14,9 +15,82 @@ pub struct RawRecipe {
     /// The directory to write.
     #[serde(default)]
     pub output: RawOutput,
-    /// What to do, in order: prune before quantize.
+    /// What to do, in order: prune before quantize, evaluate last.
     #[serde(default)]
     pub stage: Vec<RawStage>,
+    /// What an evaluate stage runs the model on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<RawData>,
+    /// What running the model may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<RawMemory>,
+    /// What the metrics of an evaluate stage must reach, or nothing is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<RawGate>,
+}
+
+/// What to run the model on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawData {
+    /// Text lines or .jsonl for encoders; a text file for decoders; a folder of classes or an array for classifiers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval: Option<PathBuf>,
+    /// Labels in a file of their own, where `eval` is an array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PathBuf>,
+    /// Tokens that texts are cut at; the model's own limit when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<usize>,
+    /// What the shorter side of an image is scaled to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<usize>,
+    /// Height and width cut from the middle of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crop: Option<[usize; 2]>,
+    /// What each channel of an image is shifted and divided by, after bytes were scaled to 0..1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<RawNormalize>,
+    /// Stop at an image that does not decode, instead of skipping and counting it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
+    /// Threads that prepare batches (2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+}
+
+/// The statistics of an image's channels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawNormalize {
+    /// Subtracted.
+    pub mean: Vec<f32>,
+    /// Divided by.
+    pub std: Vec<f32>,
+}
+
+/// What running a model may use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawMemory {
+    /// The most memory that running may take, such as "4GiB" or "800MB": checked before anything is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// Items of a batch (32).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<usize>,
+}
+
+/// What metrics must reach.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawGate {
+    /// Lowest values, by the name of the metric: `min = { cosine = 0.965 }`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub min: BTreeMap<String, f64>,
+    /// Highest values: `max = { perplexity = 12 }`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub max: BTreeMap<String, f64>,
 }
 
 /// The model to compress.
@@ -26,6 +100,9 @@ pub struct RawModel {
     /// A file, an index of shards, or a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
+    /// The architecture, where files do not tell: "bert", "llama", "resnet50", "digits-cnn", ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arch: Option<String>,
     /// Which way Linear weights lie: "torch" is [out, in], "burn" is [in, out]. Burnpack files are "burn" unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layout: Option<RawLayout>,
@@ -73,7 +150,7 @@ pub struct RawOutput {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawStage {
-    /// "prune" or "quantize".
+    /// "prune", "quantize" or "evaluate".
     pub kind: String,
     /// prune: "magnitude" (the default) or "random".
     #[serde(skip_serializing_if = "Option::is_none")]

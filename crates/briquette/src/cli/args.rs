@@ -36,6 +36,9 @@ pub(crate) struct Common {
     /// Print nothing but errors
     #[arg(long, short, global = true, help_heading = "Common")]
     pub(crate) quiet: bool,
+    /// Where models run: auto, cpu, cuda or cuda:N
+    #[arg(long, global = true, default_value = "auto", value_name = "DEVICE", help_heading = "Common")]
+    pub(crate) device: String,
 }
 
 /// What to do.
@@ -121,6 +124,21 @@ pub(crate) enum Command {
         /// The other
         second: PathBuf,
     },
+    /// Run a model, and the one it came from, over data: quality, latency and memory, before and after
+    #[command(after_help = "Examples:\n  \
+        briquette eval out/small --data sentences.txt --against models/minilm\n  \
+        briquette eval out/digits --data fixtures/digits-data.safetensors --against fixtures/digits\n  \
+        briquette eval out/small --recipe configs/minilm-eval.toml")]
+    Eval {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// What to run it on
+        #[command(flatten)]
+        what: EvalArgs,
+    },
+    /// List what models can run on here: instruction sets and CUDA devices
+    #[command(after_help = "Example: briquette devices")]
+    Devices,
     /// Convert a model to another format; of a plain checkpoint, dense is a bit-exact conversion
     #[command(
         after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk"
@@ -232,6 +250,41 @@ pub(crate) struct What {
     /// Accept NaN and infinity: tensors that have any are left as they are
     #[arg(long)]
     pub(crate) allow_nonfinite: bool,
+}
+
+/// What to run a model on.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct EvalArgs {
+    /// Take data, memory and gate from a recipe; its model is what to compare with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "against"])]
+    pub(crate) recipe: Option<PathBuf>,
+    /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) data: Option<PathBuf>,
+    /// Labels in a file of their own, where --data is an array
+    #[arg(long, value_name = "FILE", requires = "data")]
+    pub(crate) labels: Option<PathBuf>,
+    /// The model it came from, to compare with
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) against: Option<PathBuf>,
+    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
+    #[arg(long, value_name = "ARCH")]
+    pub(crate) arch: Option<String>,
+    /// Items of a batch
+    #[arg(long, value_name = "N")]
+    pub(crate) batch_size: Option<usize>,
+    /// Tokens that texts are cut at
+    #[arg(long, value_name = "N")]
+    pub(crate) max_length: Option<usize>,
+    /// What the shorter side of an image is scaled to
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) size: Option<usize>,
+    /// Stop at an image that does not decode, instead of counting it
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Refuse, before anything is loaded, what takes more than this to run: 4GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory_limit: Option<String>,
 }
 
 /// Which way Linear weights lie.

@@ -1,7 +1,7 @@
 //! One function for each command: options to library call to text.
 
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
-use super::{batch, progress, signals, tables, text};
+use super::{allocator, batch, evaluate, progress, signals, tables, text};
 use briquette::formats::{Checkpoint, InputFile, draft, limits};
 use briquette::pipeline::batch::{Document, schema as jobs_schema};
 use briquette::pipeline::recipe::{self, raw};
@@ -10,6 +10,7 @@ use briquette::{Error, Plan, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Runs a command. Returns the exit code of a run that did what it was asked.
 pub(crate) fn run(args: &Args) -> Result<u8> {
@@ -33,11 +34,13 @@ pub(crate) fn run(args: &Args) -> Result<u8> {
             let found = diff::diff(first, second, &options(common, false)?)?;
             show(common, &found, || Ok(tables::diff(&found)))
         }
+        Command::Eval { model, what } => evaluate::eval(common, model, what),
+        Command::Devices => evaluate::devices(common),
         Command::Export { model, to, output, force } => {
             let raw = raw::RawRecipe {
                 model: raw::RawModel { path: Some(model.clone()), allow_nonfinite: true, ..Default::default() },
                 output: raw::RawOutput { path: Some(output.clone()), format: Some(to.clone()) },
-                stage: Vec::new(),
+                ..Default::default()
             };
             compress(common, &Recipe::from_raw(raw, Path::new(""))?, *force)
         }
@@ -63,11 +66,12 @@ pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     let stop = Stop::default();
     signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
     let is_quiet = common.quiet || common.json;
-    Ok(RunOptions { threads: common.threads, force, progress: progress::of(is_quiet), stop })
+    let (device, meter) = (common.device.clone(), Arc::new(allocator::Allocated));
+    Ok(RunOptions { threads: common.threads, force, progress: progress::of(is_quiet), stop, device, meter })
 }
 
 /// Prints JSON or text, or nothing.
-pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
+pub(super) pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
         let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
         text::print(&format!("{json}\n"));
@@ -191,11 +195,8 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
         Layout::Torch => raw::RawLayout::Torch,
         Layout::Burn => raw::RawLayout::Burn,
     });
-    Ok(raw::RawRecipe {
-        model: raw::RawModel { layout, ..Default::default() },
-        output: Default::default(),
-        stage: stages,
-    })
+    let model = raw::RawModel { layout, ..Default::default() };
+    Ok(raw::RawRecipe { model, stage: stages, ..Default::default() })
 }
 
 fn redraw(common: &Common, output: &Path) -> Result<u8> {

@@ -1,8 +1,10 @@
 //! The command line.
 
+mod allocator;
 mod args;
 mod batch;
 mod commands;
+mod evaluate;
 mod progress;
 mod signals;
 mod tables;

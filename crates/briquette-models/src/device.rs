@@ -1,0 +1,77 @@
+//! Devices by name.
+
+use briquette_core::{Error, Result};
+use burn::tensor::Device;
+#[cfg(feature = "cuda")]
+use burn::tensor::DeviceType;
+
+/// The device with this name: `cpu`, `cuda`, `cuda:1`, or `auto` for the first GPU and else the CPU.
+///
+/// # Errors
+/// Config where there is no such device here, or no such name.
+pub fn device(name: &str) -> Result<Device> {
+    match name {
+        "cpu" => cpu(),
+        "auto" => first_cuda().map_or_else(cpu, Ok),
+        _ => match name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(rest)) {
+            Some("") => cuda(0),
+            Some(index) if index.parse::<usize>().is_ok() => cuda(index.parse().unwrap_or(0)),
+            _ => Err(Error::config(format!("device: found {name:?}, expected auto, cpu, cuda or cuda:N"))),
+        },
+    }
+}
+
+/// The CUDA devices of this machine, by name; empty without a driver or in a build without CUDA.
+pub fn cuda_devices() -> Vec<String> {
+    #[cfg(feature = "cuda")]
+    return Device::enumerate(DeviceType::Cuda).iter().enumerate().map(|(i, _)| format!("cuda:{i}")).collect();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+fn cpu() -> Result<Device> {
+    #[cfg(feature = "flex")]
+    return Ok(Device::flex());
+    #[cfg(not(feature = "flex"))]
+    Err(Error::config("device: this build has no CPU backend; build it with the feature flex"))
+}
+
+fn first_cuda() -> Option<Device> {
+    if cuda_devices().is_empty() { None } else { cuda(0).ok() }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(index: usize) -> Result<Device> {
+    // Asking first: touching a device that is not there panics.
+    let n = cuda_devices().len();
+    if index < n {
+        return Ok(Device::cuda(index));
+    }
+    let found = if n == 0 {
+        "found no CUDA device (is libcuda, the driver, installed?)".into()
+    } else {
+        format!("found {n} CUDA devices")
+    };
+    Err(Error::config(format!("device: {found}, expected cuda:{index}; see `briquette devices`")))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(index: usize) -> Result<Device> {
+    let message = format!("device: found cuda:{index}, and this build has no CUDA; build it with the feature cuda");
+    Err(Error::config(message))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_here_is_one_line() {
+        assert!(device("cpu").is_ok() && device("auto").is_ok());
+        for name in ["cuda:99", "gpu", "cuda:x", ""] {
+            let error = device(name).unwrap_err().to_string();
+            assert!(error.starts_with("device: found") && error.lines().count() == 1, "{error}");
+        }
+    }
+}

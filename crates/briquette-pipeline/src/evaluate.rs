@@ -1,0 +1,193 @@
+//! Running a model and the one it came from: quality, latency and memory, before and after.
+
+use crate::context::RunOptions;
+use crate::recipe::Evaluate;
+use briquette_core::Result;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What running a model showed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EvaluationReport {
+    /// The architecture.
+    pub arch: String,
+    /// Where it ran.
+    pub device: String,
+    /// The data.
+    pub data: String,
+    /// Sentences, images, or tokens predicted.
+    pub n_items: usize,
+    /// Images that did not decode.
+    pub n_skipped: usize,
+    /// Items of a batch.
+    pub batch_size: usize,
+    /// What was measured, by name; `reference_` of what the original has of its own.
+    pub metrics: BTreeMap<String, f64>,
+    /// The original.
+    pub before: Option<RunFigures>,
+    /// The model.
+    pub after: RunFigures,
+}
+
+/// What one model took to run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunFigures {
+    /// Milliseconds of a batch: the median, and what nine of ten and 99 of 100 stay below.
+    pub p50_ms: f64,
+    /// See `p50_ms`.
+    pub p90_ms: f64,
+    /// See `p50_ms`.
+    pub p99_ms: f64,
+    /// Items a second.
+    pub items_per_s: f64,
+    /// What each meter saw.
+    pub memory: Vec<MemoryFigures>,
+}
+
+/// What one meter saw, above what was there before the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryFigures {
+    /// What was measured, in words.
+    pub meter: String,
+    /// Bytes of the weights, as the headers foretold them.
+    pub predicted_bytes: u64,
+    /// Bytes once the model was loaded.
+    pub weights_bytes: Option<u64>,
+    /// The most while it ran.
+    pub peak_bytes: Option<u64>,
+    /// What was left when it was dropped.
+    pub after_bytes: Option<u64>,
+}
+
+/// Runs `model`, and `reference` where there is one, as asked.
+///
+/// # Errors
+/// Config where there is no such device or data of that kind; Input where data or models are damaged; Refused over the
+/// memory limit or for outputs that are not finite; Io.
+#[cfg(feature = "model")]
+pub fn evaluate(
+    asked: &Evaluate,
+    model: &Path,
+    reference: Option<&Path>,
+    options: &RunOptions,
+) -> Result<EvaluationReport> {
+    run::evaluate(asked, model, reference, options)
+}
+
+/// This build cannot run models.
+///
+/// # Errors
+/// Config, always.
+#[cfg(not(feature = "model"))]
+pub fn evaluate(
+    _asked: &Evaluate,
+    _model: &Path,
+    _reference: Option<&Path>,
+    _options: &RunOptions,
+) -> Result<EvaluationReport> {
+    Err(briquette_core::Error::config("this build cannot run models; build it with the feature model"))
+}
+
+#[cfg(feature = "model")]
+mod run {
+    use super::*;
+    use briquette_core::Error;
+    use briquette_core::memory::MemoryMeter;
+    use briquette_formats::Checkpoint;
+    use briquette_models::batches::Batching;
+    use briquette_models::data::{DataSpec, Normalize};
+    use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
+    use briquette_models::{Arch, Latency, Request};
+
+    pub(super) fn evaluate(
+        asked: &Evaluate,
+        model: &Path,
+        reference: Option<&Path>,
+        options: &RunOptions,
+    ) -> Result<EvaluationReport> {
+        for path in reference.into_iter().chain([model]) {
+            check_limit(asked, path)?;
+        }
+        let device = briquette_models::device(&options.device)?;
+        let request = Request {
+            model: model.to_path_buf(),
+            reference: reference.map(Path::to_path_buf),
+            arch: asked.arch.as_deref().map(arch_of).transpose()?,
+            data: data_of(asked),
+            batching: Batching { batch_size: asked.batch_size, workers: asked.data.workers.unwrap_or(2) },
+            device: device.clone(),
+        };
+        let pool = DevicePool(device.clone());
+        let mut meters: Vec<&dyn MemoryMeter> = vec![options.meter.as_ref()];
+        if pool.live_bytes().is_some() {
+            meters.push(&pool);
+        }
+        options.progress.begin("evaluate", 0);
+        let mut stopped = Ok(());
+        let found = briquette_models::evaluate(&request, &meters, &mut |_, _| {
+            if stopped.is_ok() {
+                stopped = options.stop.check();
+            }
+        })?;
+        stopped?;
+        let before = found.reference_latency.map(|latency| figures(&latency, found.reference_memory));
+        Ok(EvaluationReport {
+            arch: found.arch.to_string(),
+            device: format!("{device:?}"),
+            data: request.data.path.display().to_string(),
+            n_items: found.n_items,
+            n_skipped: found.n_skipped,
+            batch_size: found.batch_size,
+            metrics: found.metrics,
+            before,
+            after: figures(&found.latency, found.memory),
+        })
+    }
+
+    fn check_limit(asked: &Evaluate, path: &Path) -> Result<()> {
+        let Some(limit) = asked.limit else { return Ok(()) };
+        let predicted = predicted_bytes(&Checkpoint::open(path)?);
+        if predicted <= limit {
+            return Ok(());
+        }
+        let message =
+            format!("its weights take {predicted} bytes to run, expected at most {limit}; raise memory.limit");
+        Err(Error::refused(message).at(path.display()))
+    }
+
+    fn arch_of(name: &str) -> Result<Arch> {
+        name.parse().map_err(|error: Error| error.at("model.arch"))
+    }
+
+    fn data_of(asked: &Evaluate) -> DataSpec {
+        let data = asked.data.clone();
+        DataSpec {
+            path: data.eval.unwrap_or_default(),
+            labels: data.labels,
+            max_length: data.max_length,
+            size: data.size,
+            crop: data.crop,
+            normalize: data.normalize.map(|of| Normalize { mean: of.mean, std: of.std }),
+            strict: data.strict,
+        }
+    }
+
+    fn figures(latency: &Latency, memory: Vec<Memory>) -> RunFigures {
+        let one = |memory: Memory| MemoryFigures {
+            meter: memory.meter,
+            predicted_bytes: memory.predicted_bytes,
+            weights_bytes: memory.weights_bytes,
+            peak_bytes: memory.peak_bytes,
+            after_bytes: memory.after_bytes,
+        };
+        RunFigures {
+            p50_ms: latency.p50_ms,
+            p90_ms: latency.p90_ms,
+            p99_ms: latency.p99_ms,
+            items_per_s: latency.items_per_s,
+            memory: memory.into_iter().map(one).collect(),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The stage that runs the model: on what, within what, and what it must reach.
+
+use super::raw::{RawData, RawRecipe, RawStage};
+use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What to run a model on, and what its metrics must reach.
+#[derive(Debug, Clone, Default)]
+pub struct Evaluate {
+    /// The architecture, where files do not tell.
+    pub arch: Option<String>,
+    /// The data; its paths are resolved.
+    pub data: RawData,
+    /// Items of a batch.
+    pub batch_size: usize,
+    /// The most bytes that running may take.
+    pub limit: Option<u64>,
+    /// The least and the most of metrics, by name.
+    pub bounds: Bounds,
+}
+
+/// The least and the most that metrics may be.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bounds {
+    /// The least.
+    pub min: BTreeMap<String, f64>,
+    /// The most.
+    pub max: BTreeMap<String, f64>,
+}
+
+impl Bounds {
+    /// Refuses metrics that are out of bounds.
+    ///
+    /// # Errors
+    /// Refused, with the metric and both values; Config where a metric is not measured.
+    pub fn check(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
+        for (name, bound, is_min) in
+            self.min.iter().map(|(name, bound)| (name, bound, true)).chain(self.max.iter().map(|(n, b)| (n, b, false)))
+        {
+            let Some(&found) = metrics.get(name) else {
+                let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
+                let message = format!("the metric {name:?} is not measured here, only {}", known.join(", "));
+                return Err(Error::config(message).at("gate"));
+            };
+            // A metric that is no number is never within bounds.
+            let is_met = if is_min { found >= *bound } else { found <= *bound };
+            if !is_met {
+                let word = if is_min { "at least" } else { "at most" };
+                let message = format!("{name} is {found:.6}, expected {word} {bound}");
+                return Err(Error::refused(message).at("gate"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Evaluate {
+    /// What a recipe says about it; none where it has no evaluate stage.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
+        let n_stages = raw.stage.iter().filter(|stage| stage.kind == "evaluate").count();
+        let is_last = raw.stage.last().is_some_and(|stage| stage.kind == "evaluate");
+        match (n_stages, is_last) {
+            (0, _) if raw.gate.is_some() => {
+                return Err(Error::config("gate: there is no evaluate stage to measure anything; add one"));
+            }
+            (0, _) => return Ok(None),
+            (1, true) => {}
+            _ => return Err(Error::config("evaluate: expected one such stage, the last")),
+        }
+        let mut data = raw.data.clone().unwrap_or_default();
+        let Some(path) = &data.eval else {
+            return Err(Error::config("data.eval: missing; name the data to evaluate on"));
+        };
+        data.eval = Some(directory.join(path));
+        data.labels = data.labels.map(|labels: PathBuf| directory.join(labels));
+        let memory = raw.memory.clone().unwrap_or_default();
+        let gate = raw.gate.clone().unwrap_or_default();
+        Ok(Some(Self {
+            arch: raw.model.arch.clone(),
+            data,
+            batch_size: batch_size_of(memory.batch_size)?,
+            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
+            bounds: Bounds { min: gate.min, max: gate.max },
+        }))
+    }
+}
+
+/// Items of a batch, 32 where nothing is said.
+///
+/// # Errors
+/// Config for 0.
+fn batch_size_of(asked: Option<usize>) -> Result<usize> {
+    match asked {
+        Some(0) => Err(Error::config("memory.batch_size: found 0, expected at least 1")),
+        asked => Ok(asked.unwrap_or(32)),
+    }
+}
+
+/// Bytes from "4GiB", "800MB" or a plain number.
+///
+/// # Errors
+/// Config, naming the key.
+fn bytes_of(key: &str, text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let units = [
+        ("", 1.0),
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("KiB", 1024.0),
+        ("MiB", 1024.0 * 1024.0),
+        ("GiB", 1024.0 * 1024.0 * 1024.0),
+    ];
+    let unit = text[digits.len()..].trim();
+    let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
+    match (digits.trim().parse::<f64>(), factor) {
+        (Ok(n), Some(factor)) if n > 0.0 && n * factor < 1e18 => Ok((n * factor) as u64),
+        _ => Err(Error::config(format!("{key}: found {text:?}, expected a size such as \"4GiB\" or \"800MB\""))),
+    }
+}
+
+/// An evaluate stage has no keys of its own.
+pub(super) fn check_stage(raw: &RawStage) -> Result<()> {
+    if *raw == (RawStage { kind: raw.kind.clone(), ..RawStage::default() }) {
+        return Ok(());
+    }
+    Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_both_kinds_of_unit() {
+        assert_eq!(bytes_of("k", "4GiB").unwrap(), 4 << 30);
+        assert_eq!(bytes_of("k", "1.5 MB").unwrap(), 1_500_000);
+        assert_eq!(bytes_of("k", "512").unwrap(), 512);
+        for text in ["", "GiB", "-1MB", "0", "4 parsecs", "1e99GB"] {
+            assert!(bytes_of("k", text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_gate_names_the_metric_and_both_values() {
+        let metrics = BTreeMap::from([("cosine".to_string(), 0.9), ("kl".to_string(), f64::NAN)]);
+        let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
+            let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+            Bounds { min: of(min), max: of(max) }
+        };
+        assert!(bounds(&[("cosine", 0.9)], &[]).check(&metrics).is_ok());
+        let error = bounds(&[("cosine", 0.95)], &[]).check(&metrics).unwrap_err().to_string();
+        assert!(error.contains("cosine is 0.900000, expected at least 0.95"), "{error}");
+        assert!(bounds(&[], &[("kl", 1.0)]).check(&metrics).is_err(), "NaN is not within bounds");
+        assert!(bounds(&[("accuracy", 0.5)], &[]).check(&metrics).unwrap_err().to_string().contains("not measured"));
+    }
+}

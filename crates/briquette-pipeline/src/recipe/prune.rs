@@ -1,0 +1,102 @@
+//! The stage that drops weights.
+
+use super::raw::RawStage;
+use super::{Selection, one_of, overrides_of, refuse};
+use crate::pattern::Patterns;
+use crate::role::Role;
+use briquette_core::{Error, Result};
+use briquette_prune::Ratio;
+
+/// Drop weights.
+#[derive(Debug, Clone)]
+pub struct PruneStage {
+    /// Which tensors.
+    pub selection: Selection,
+    /// How weights are scored.
+    pub method: Method,
+    /// How many go.
+    pub target: Target,
+    /// Other ratios for some tensors.
+    pub overrides: Vec<(Patterns, Ratio)>,
+}
+
+/// How weights are scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// By their magnitude.
+    Magnitude,
+    /// At random, by seed.
+    Random(u64),
+}
+
+/// How many weights go, and from where.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Target {
+    /// The same share of each tensor.
+    Layer(Ratio),
+    /// A share of all chosen tensors together.
+    Global(Ratio),
+    /// All but n of every m inputs.
+    NOfM {
+        /// Kept.
+        n: usize,
+        /// Of these.
+        m: usize,
+    },
+}
+
+impl PruneStage {
+    pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
+        let kind = "prune";
+        refuse("scheme", &raw.scheme, kind)?;
+        refuse("bits", &raw.bits, kind)?;
+        refuse("group", &raw.group, kind)?;
+        refuse("symmetric", &raw.symmetric, kind)?;
+        refuse("range", &raw.range, kind)?;
+        refuse("percentile", &raw.percentile, kind)?;
+        refuse("scale", &raw.scale, kind)?;
+        let method = match raw.method.as_deref() {
+            None => Method::Magnitude,
+            Some(name) => one_of(
+                "method",
+                name,
+                &[("magnitude", Method::Magnitude), ("random", Method::Random(raw.seed.unwrap_or(0)))],
+            )?,
+        };
+        if method == Method::Magnitude {
+            refuse("seed", &raw.seed, "magnitude prune")?;
+        }
+        Ok(Self {
+            selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv])?,
+            method,
+            target: target_of(raw)?,
+            overrides: overrides_of(&raw.overrides, |rule| {
+                refuse("overrides.scheme", &rule.scheme, kind)?;
+                ratio_of("overrides.sparsity", rule.sparsity)
+            })?,
+        })
+    }
+}
+
+fn target_of(raw: &RawStage) -> Result<Target> {
+    if let Some(pattern) = &raw.pattern {
+        refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
+        refuse("scope", &raw.scope, "prune (with a pattern)")?;
+        let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
+        return match parts {
+            Some((n, m)) if n > 0 && n < m && m <= 256 => Ok(Target::NOfM { n, m }),
+            _ => Err(Error::config(format!(
+                "pattern: found {pattern:?}, expected N:M with 0 < N < M <= 256, such as 2:4"
+            ))),
+        };
+    }
+    let ratio = ratio_of("sparsity", raw.sparsity)?;
+    let scope = raw.scope.as_deref().unwrap_or("layer");
+    one_of("scope", scope, &[("layer", Target::Layer(ratio)), ("global", Target::Global(ratio))])
+}
+
+fn ratio_of(key: &str, value: Option<f64>) -> Result<Ratio> {
+    let value = value.ok_or_else(|| Error::config(format!("{key}: missing; a share of weights to drop, 0 to 1")))?;
+    Ratio::new(value)
+        .ok_or_else(|| Error::config(format!("{key}: found {value}, expected a share from 0 to 1, such as 0.4")))
+}

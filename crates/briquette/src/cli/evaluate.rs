@@ -1,0 +1,155 @@
+//! `eval` and `devices`: running models, and what they run on.
+
+use super::args::{Common, EvalArgs};
+use super::commands::{options, show};
+use super::tables::{bytes, table};
+use briquette::pipeline::evaluate::{EvaluationReport, MemoryFigures, RunFigures, evaluate};
+use briquette::pipeline::recipe::{Evaluate, directory_of, raw, read_raw};
+use briquette::{Error, Result};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Runs a model, and the one it came from.
+pub(super) fn eval(common: &Common, model: &Path, what: &EvalArgs) -> Result<u8> {
+    let (asked, reference) = asked(what)?;
+    let found = evaluate(&asked, model, reference.as_deref(), &options(common, false)?)?;
+    show(common, &found, || Ok(text_of(&found)))?;
+    asked.bounds.check(&found.metrics)?;
+    Ok(0)
+}
+
+/// What to run on, and the model to compare with.
+fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
+    let (mut raw, directory) = match &what.recipe {
+        Some(path) => (read_raw(path)?, directory_of(path)),
+        None => (raw::RawRecipe::default(), PathBuf::new()),
+    };
+    let reference = what.against.clone().or(raw.model.path.as_ref().map(|path| directory.join(path)));
+    raw.stage = vec![raw::RawStage { kind: "evaluate".into(), ..Default::default() }];
+    raw.model.arch = what.arch.clone().or(raw.model.arch);
+    let data = raw.data.get_or_insert_default();
+    data.eval = what.data.clone().or(data.eval.take());
+    data.labels = what.labels.clone().or(data.labels.take());
+    data.max_length = what.max_length.or(data.max_length);
+    data.size = what.size.or(data.size);
+    data.strict |= what.strict;
+    if data.eval.is_none() {
+        return Err(Error::config("no data to run the model on: give --data, or --recipe with [data] eval"));
+    }
+    let memory = raw.memory.get_or_insert_default();
+    memory.batch_size = what.batch_size.or(memory.batch_size);
+    memory.limit = what.memory_limit.clone().or(memory.limit.take());
+    let asked = Evaluate::from_raw(&raw, &directory)?;
+    Ok((asked.ok_or_else(|| Error::bug("an evaluate stage was given"))?, reference))
+}
+
+/// Quality, latency and memory as tables.
+pub(super) fn text_of(found: &EvaluationReport) -> String {
+    let mut out = quality(found);
+    let runs: Vec<(&str, &RunFigures)> =
+        found.before.iter().map(|run| ("before", run)).chain([("after", &found.after)]).collect();
+    let rows: Vec<Vec<String>> = runs
+        .iter()
+        .map(|(name, run)| {
+            let ms = |value: f64| format!("{value:.2}");
+            let rate = format!("{:.1}", run.items_per_s);
+            vec![name.to_string(), ms(run.p50_ms), ms(run.p90_ms), ms(run.p99_ms), rate]
+        })
+        .collect();
+    out += "\n";
+    out += &table(&["latency", "p50 ms", "p90 ms", "p99 ms", "items/s"], &rows);
+    let memory = runs.iter().flat_map(|(name, run)| run.memory.iter().map(move |memory| memory_row(name, memory)));
+    let rows: Vec<Vec<String>> = memory.collect();
+    if !rows.is_empty() {
+        out += "\n";
+        out += &table(&["memory", "weights", "predicted", "peak", "left", "measured by"], &rows);
+    }
+    let skipped = if found.n_skipped > 0 { format!(", {} did not decode", found.n_skipped) } else { String::new() };
+    out += &format!(
+        "\n{} on {}: {} items of {} in batches of {}{skipped}\n",
+        found.arch, found.device, found.n_items, found.data, found.batch_size
+    );
+    out
+}
+
+fn quality(found: &EvaluationReport) -> String {
+    let number = |value: Option<&f64>| value.map_or("-".to_string(), |value| format!("{value:.6}"));
+    let own = found.metrics.iter().filter(|(name, _)| !name.starts_with("reference_"));
+    let rows: Vec<Vec<String>> = own
+        .map(|(name, value)| {
+            let before = found.metrics.get(&format!("reference_{name}"));
+            vec![name.clone(), number(before), number(Some(value))]
+        })
+        .collect();
+    if rows.is_empty() {
+        return "no quality without --against or labels\n".into();
+    }
+    table(&["quality", "before", "after"], &rows)
+}
+
+fn memory_row(name: &str, memory: &MemoryFigures) -> Vec<String> {
+    let figure = |value: Option<u64>| value.map_or("-".to_string(), bytes);
+    vec![
+        name.to_string(),
+        figure(memory.weights_bytes),
+        bytes(memory.predicted_bytes),
+        figure(memory.peak_bytes),
+        figure(memory.after_bytes),
+        memory.meter.clone(),
+    ]
+}
+
+/// What models can run on here.
+#[derive(Debug, Serialize)]
+struct Found {
+    cpus: usize,
+    instruction_sets: Vec<&'static str>,
+    cuda: Vec<String>,
+    runs_models: bool,
+}
+
+/// Lists instruction sets and CUDA devices.
+pub(super) fn devices(common: &Common) -> Result<u8> {
+    let found = Found {
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        instruction_sets: instruction_sets(),
+        cuda: cuda_devices(),
+        runs_models: cfg!(feature = "model"),
+    };
+    show(common, &found, || {
+        let cuda = match (cfg!(feature = "cuda"), found.cuda.as_slice()) {
+            (false, _) => "not in this build; build it with the feature cuda".to_string(),
+            (true, []) => "none found; is the driver (libcuda) installed?".to_string(),
+            (true, devices) => devices.join(", "),
+        };
+        Ok(format!("cpu   {} CPUs, {}\ncuda  {cuda}\n", found.cpus, found.instruction_sets.join(" ")))
+    })
+}
+
+#[cfg(feature = "model")]
+fn cuda_devices() -> Vec<String> {
+    briquette::models::cuda_devices()
+}
+
+#[cfg(not(feature = "model"))]
+fn cuda_devices() -> Vec<String> {
+    Vec::new()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instruction_sets() -> Vec<&'static str> {
+    let known = [
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("avx-vnni", is_x86_feature_detected!("avxvnni")),
+        ("avx512", is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")),
+        ("avx512-vnni", is_x86_feature_detected!("avx512vnni")),
+        ("avx512-vbmi2", is_x86_feature_detected!("avx512vbmi2")),
+    ];
+    known.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn instruction_sets() -> Vec<&'static str> {
+    Vec::new()
+}
