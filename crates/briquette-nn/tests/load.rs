@@ -1,5 +1,6 @@
 //! Loading and exporting whole modules.
 #![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

@@ -1,5 +1,6 @@
 //! Attached decisions through training: optimizers, schedules, records.
 #![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 
