@@ -1,6 +1,6 @@
 //! Trains a digits teacher, prunes it at once, and fine-tunes it for three epochs with the mask held.
 //!
-//!     cargo run --release -p briquette-nn --example one_shot [SEEDS]
+//!     cargo run --release -p briquette-nn --example one_shot [SEEDS [FIRST]]
 #![allow(clippy::print_stdout)]
 
 mod digits;
@@ -13,7 +13,7 @@ use std::time::Instant;
 fn main() -> Result<()> {
     let (data, test) = (Data::open("train")?, Data::open("test")?);
     let (mut plain, mut pruned) = (Vec::new(), [0.8, 0.9].map(|sparsity| (sparsity, Vec::new(), Vec::new())));
-    for seed in 0..digits::n_seeds() {
+    for seed in digits::seeds() {
         let device = digits::device(seed);
         let teacher = digits::train_plain(Net::new(TEACHER, &device), &data, 12, seed, &device)?;
         plain.push(accuracy(&teacher, &test));
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
             tuned.push(accuracy(&digits::train_plain(model, &data, 3, seed + 100, &device)?, &test));
         }
         println!("seed {seed}: {plain:.1?} {pruned:.1?}");
-        if seed == 0 {
+        if seed == digits::seeds().start {
             time_steps(&teacher, &data)?;
         }
     }

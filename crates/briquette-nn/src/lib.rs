@@ -2,7 +2,24 @@
 //!
 //! [`Compression`] attaches masks and grids to any `#[derive(Module)]` by glob over parameter paths, and decides them
 //! anew on a schedule. [`load_into`] fills a module from a checkpoint that [`briquette_formats::Checkpoint`] can open,
-//! plain or compressed. Non-goals: the choosing itself (`briquette-prune`, `briquette-quant`) and file formats.
+//! plain or compressed; [`Export`] writes one back. Non-goals: the choosing itself (`briquette-prune`,
+//! `briquette-quant`) and file formats.
+//!
+//! ```
+//! # #[cfg(feature = "flex")] {
+//! use briquette_nn::{Compression, Prune, Quantize, sparsity};
+//! use burn::module::Module;
+//! use burn::nn::LinearConfig;
+//! use burn::tensor::Device;
+//!
+//! let layer = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
+//! let rules = Compression::new().prune(Prune::new("weight", 0.75)?).quantize(Quantize::new("weight", "int8")?);
+//! let layer = rules.attach(layer)?; // trains as before, pruned and rounded
+//! assert_eq!(sparsity(&layer)?["weight"].n_zeros, 1536);
+//! let plain = layer.materialize(); // an ordinary layer again
+//! # }
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
 
 mod attached;
 mod compression;

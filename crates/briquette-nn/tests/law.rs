@@ -1,5 +1,6 @@
 //! The law across flows: `decode(encode(w)) == simulate(w) == attached.val()`, bit for bit on the CPU.
 #![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

@@ -1,5 +1,6 @@
 //! Statistics of inputs.
 #![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

@@ -1,5 +1,5 @@
 //! The digits data of the fixtures, a small CNN, and a plain training loop: what the examples share.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -141,9 +141,11 @@ pub fn train_plain(model: Net, data: &Data, epochs: usize, seed: u64, device: &D
     train(model, data, epochs, seed, device, |model, _| Ok(model))
 }
 
-/// The first argument as a number of seeds, 1 without one.
-pub fn n_seeds() -> u64 {
-    std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1)
+/// The seeds to run: as many as the first argument says (1 without one), from the second on (0 without one).
+pub fn seeds() -> std::ops::Range<u64> {
+    let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
+    let first = argument(2).unwrap_or(0);
+    first..first + argument(1).unwrap_or(1)
 }
 
 /// The device for a seed.
