@@ -133,7 +133,7 @@ impl LoadedModel {
                 (Network::DigitsCnn(network), Input::Images(ImageInput::of_digits(&config)))
             }
             Arch::Bert => {
-                let config = BertConfig::read(&folder)?;
+                let config = BertConfig::read(&folder, checkpoint)?;
                 let network = fill(config.init(device), arch, checkpoint)?;
                 let positions = config.max_position_embeddings;
                 (Network::Bert(network), text_input(&folder, config.vocab_size, positions, positions)?)
@@ -188,6 +188,9 @@ fn fill<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint) -> Result<M> 
 
 fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Input> {
     let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
-    let tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
+    let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
+    if let Some(tokenizer) = &mut tokenizer {
+        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.display()))?;
+    }
     Ok(Input::Text { tokenizer, pooling: Pooling::read(folder)?, max_positions })
 }
