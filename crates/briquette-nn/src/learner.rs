@@ -40,12 +40,14 @@ impl<M: Module> Compressing<M> {
         self.step
     }
 
+    /// Applies a step of the optimizer, then the rules.
+    ///
     /// # Panics
     /// If a weight is not finite or the device fails: `Learner` has no way to hand an error on.
-    fn refreshed(self, model: M) -> Self {
-        let step = self.step + 1;
-        let model = self.rules.refresh(model, step).unwrap_or_else(|error| panic!("{error}"));
-        Self { model, step, rules: self.rules }
+    fn after(self, optimize: impl FnOnce(M) -> M) -> Self {
+        let Self { model, rules, step } = self;
+        let model = rules.refresh(optimize(model), step + 1).unwrap_or_else(|error| panic!("{error}"));
+        Self { model, rules, step: step + 1 }
     }
 }
 
@@ -58,13 +60,11 @@ impl<M: Module + TrainStep> TrainStep for Compressing<M> {
     }
 
     fn optimize(self, optim: &mut ModuleOptimizer, lr: ModuleLearningRate, grads: GradientsParams) -> Self {
-        let model = self.model.clone().optimize(optim, lr, grads);
-        self.refreshed(model)
+        self.after(|model| model.optimize(optim, lr, grads))
     }
 
     fn optimize_multi(self, optim: &mut ModuleOptimizer, lr: ModuleLearningRate, grads: MultiGradientsParams) -> Self {
-        let model = self.model.clone().optimize_multi(optim, lr, grads);
-        self.refreshed(model)
+        self.after(|model| model.optimize_multi(optim, lr, grads))
     }
 }
 

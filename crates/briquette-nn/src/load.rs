@@ -15,8 +15,8 @@ const N_LISTED: usize = 10;
 /// tensors are decoded to floats.
 ///
 /// Weights take the type of the parameter, or the device's default where it is not initialised yet; parameters that are
-/// not initialised never are. Memory is that of the module and one tensor. Reparameterizations stay attached and keep
-/// their state.
+/// not initialised never are. Memory is that of the module and one tensor, twice where it is transposed.
+/// Reparameterizations stay attached and keep their state.
 ///
 /// # Errors
 /// Input where tensors are missing, left over or of another shape (the first ten of each are listed), and those of

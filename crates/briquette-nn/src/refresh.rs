@@ -6,7 +6,7 @@ use crate::fit::fit;
 use crate::parameters::Trail;
 use crate::rules::{Amount, Score};
 use crate::view;
-use crate::weights::{Weight, for_each_weight, read_bools, read_f32};
+use crate::weights::{Weight, for_each_weight_in, read_bools, read_f32};
 use crate::{Attached, Compression, Prune, Scope};
 use briquette_core::{Error, Mask, Result, Rows, bits, simd};
 use briquette_prune::{Histogram, Threshold, score, select};
@@ -70,13 +70,18 @@ impl Due<'_> {
     }
 
     fn count<M: Module>(&self, rule: usize, module: &M, histogram: &mut Histogram) -> Result<()> {
-        for_each_weight(module, |weight| {
-            if let Some(target) = self.targets.get(&weight.parameter.path).filter(|target| target.prune == Some(rule)) {
+        let index_of =
+            |path: &str| self.targets.get(path).filter(|target| target.prune == Some(rule)).map(|target| target.index);
+        for_each_weight_in(
+            module,
+            |path| index_of(path).is_some(),
+            |weight| {
                 check_finite(&weight.values, &weight.parameter.path)?;
-                histogram.count(&scores_of(&self.rules.prune[rule], target.index, &weight));
-            }
-            Ok(())
-        })
+                let index = index_of(&weight.parameter.path).unwrap_or_default();
+                histogram.count(&scores_of(&self.rules.prune[rule], index, &weight));
+                Ok(())
+            },
+        )
     }
 
     /// Whether anything is decided for a parameter now.

@@ -57,8 +57,17 @@ pub(crate) enum Item {
 }
 
 /// Calls `f` with every float parameter, in the order of the module. Stops at the first error.
-pub(crate) fn for_each_weight<M: Module>(module: &M, mut f: impl FnMut(Weight) -> Result<()>) -> Result<()> {
-    for_each_item(module, |item| match item {
+pub(crate) fn for_each_weight<M: Module>(module: &M, f: impl FnMut(Weight) -> Result<()>) -> Result<()> {
+    for_each_weight_in(module, |_| true, f)
+}
+
+/// As [`for_each_weight`], reading only the paths that are wanted.
+pub(crate) fn for_each_weight_in<M: Module>(
+    module: &M,
+    wants: impl Fn(&str) -> bool,
+    mut f: impl FnMut(Weight) -> Result<()>,
+) -> Result<()> {
+    visit_items(module, wants, |item| match item {
         Item::Weight(weight) => f(weight),
         Item::Other { .. } => Ok(()),
     })
@@ -66,7 +75,12 @@ pub(crate) fn for_each_weight<M: Module>(module: &M, mut f: impl FnMut(Weight) -
 
 /// Calls `f` with every parameter, in the order of the module. Stops at the first error.
 pub(crate) fn for_each_item<M: Module>(module: &M, f: impl FnMut(Item) -> Result<()>) -> Result<()> {
-    let known = parameters(module).into_iter().map(|parameter| (parameter.path.clone(), parameter)).collect();
+    visit_items(module, |_| true, f)
+}
+
+fn visit_items<M: Module>(module: &M, wants: impl Fn(&str) -> bool, f: impl FnMut(Item) -> Result<()>) -> Result<()> {
+    let wanted = parameters(module).into_iter().filter(|parameter| wants(&parameter.path));
+    let known = wanted.map(|parameter| (parameter.path.clone(), parameter)).collect();
     let mut reader = Reader { f, known, trail: Trail::default(), pending: None, result: Ok(()) };
     module.visit(&mut reader);
     reader.result

@@ -107,3 +107,14 @@ fn sparsity_is_counted_on_what_the_module_computes_with() {
     let all: briquette_nn::Sparsity = found.into_values().sum();
     assert!(all.ratio() > 0.49);
 }
+
+#[test]
+fn a_record_of_burn_loads_as_it_is() {
+    let (model, dir) = (digits(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("model.bpk");
+    model.clone().into_record().save(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let back = load_into(Digits::new(&Device::flex()), &checkpoint, &NameMap::burn()).unwrap();
+    assert_eq!(values(back.fc1.weight.val()), values(model.fc1.weight.val()));
+    assert_eq!(values(back.bn2.gamma.val()), values(model.bn2.gamma.val()));
+}

@@ -245,3 +245,27 @@ fn loss_scaling_skips_what_overflows_and_keeps_small_gradients() {
     assert!(scaler.unscale(grads(&model, &scaler, 1e3), &model).unwrap().is_none());
     assert_eq!(scaler.factor(), 65_536.0);
 }
+
+#[test]
+fn two_of_four_inputs_stay_in_every_group() {
+    let rules = Compression::new().prune(Prune::n_of_m("**.weight", 2, 4).unwrap());
+    let model = rules.attach(Net::new(&Device::flex())).unwrap();
+    // burn keeps `[in, out]`: neighbouring inputs of one output are a row apart.
+    let weight = values(model.head.weight.val());
+    for (out, group) in (0..5).flat_map(|out| (0..6).map(move |group| (out, group))) {
+        let kept = (0..4).filter(|i| weight[(4 * group + i) * 5 + out] != 0.0).count();
+        assert_eq!(kept, 2, "output {out}, inputs from {}", 4 * group);
+    }
+    let error = Compression::new().prune(Prune::n_of_m("head.weight", 2, 5).unwrap()).attach(Net::new(&Device::flex()));
+    assert_eq!(error.unwrap_err().to_string(), "head.weight: 2:5 does not divide 24 columns; choose another pattern");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused() {
+    let device = Device::flex();
+    let mut model = Net::new(&device);
+    model.head.weight = burn::module::Param::from_tensor(Tensor::full([24, 5], f32::NAN, &device));
+    let error = Compression::new().prune(Prune::new("**.weight", 0.5).unwrap()).attach(model).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Refused);
+    assert!(error.to_string().starts_with("head.weight: weight 0 is NaN"), "{error}");
+}

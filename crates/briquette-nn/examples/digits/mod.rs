@@ -1,5 +1,5 @@
 //! The digits data of the fixtures, a small CNN, and a plain training loop: what the examples share.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
