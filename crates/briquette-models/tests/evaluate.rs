@@ -39,11 +39,11 @@ fn request(model: &Path, data: &Path) -> Request {
 }
 
 fn run(request: &Request) -> Evaluation {
-    evaluate(request, &mut |_, _| {}).unwrap()
+    evaluate(request, &mut |_, _| Ok(())).unwrap()
 }
 
 fn message(request: &Request) -> String {
-    let error = evaluate(request, &mut |_, _| {}).unwrap_err();
+    let error = evaluate(request, &mut |_, _| Ok(())).unwrap_err();
     assert!([2, 4].contains(&error.exit_code()), "{error}");
     error.message
 }
@@ -53,7 +53,11 @@ fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
     let mut request = request(&fixture("digits"), &fixture("digits-data.safetensors"));
     request.reference = Some(fixture("digits.pt"));
     let (mut last, mut total) = (0, 0);
-    let found = evaluate(&request, &mut |done, all| (last, total) = (done, all)).unwrap();
+    let found = evaluate(&request, &mut |done, all| {
+        (last, total) = (done, all);
+        Ok(())
+    })
+    .unwrap();
     assert_eq!((last, total, found.n_items, found.n_skipped), (360, 360, 360, 0));
     assert!((found.metrics["accuracy"] - f64s("digits", "accuracy")[0]).abs() < 1e-6);
     assert_eq!((found.metrics["agreement"], found.metrics["kl"]), (1.0, 0.0));
@@ -69,12 +73,23 @@ fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
 }
 
 #[test]
+fn progress_can_stop_a_run() {
+    let request = request(&fixture("digits"), &fixture("digits-data.safetensors"));
+    let mut n_told = 0;
+    let error = evaluate(&request, &mut |_, _| {
+        n_told += 1;
+        if n_told < 3 { Ok(()) } else { Err(briquette_core::Error::interrupted(15)) }
+    });
+    assert_eq!((error.unwrap_err().exit_code(), n_told), (143, 3));
+}
+
+#[test]
 fn a_model_in_training_evaluates_as_it_will_run() {
     let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
     let data = spec.open(briquette_models::Family::Classifier).unwrap();
     let run = |device: Device| {
         let model = LoadedModel::open(&fixture("digits"), None, &device).unwrap();
-        let found = evaluate::run(&model, &data, &spec, Batching::default(), &mut |_, _| {}).unwrap();
+        let found = evaluate::run(&model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap();
         evaluate::compare(model.arch, &data, Batching::default(), &found, None).unwrap().metrics
     };
     assert_eq!(run(Device::default().autodiff()), run(Device::default()));

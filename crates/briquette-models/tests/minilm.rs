@@ -77,7 +77,7 @@ fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
 
     let sentences = Sentences::read_lines(&root().join("bench/peers/sentences.txt")).unwrap();
     let how = Batching { batch_size: 8, workers: 0 };
-    let plain = outputs::embed(&model, &sentences, how, &mut |_, _| {}).unwrap();
+    let plain = outputs::embed(&model, &sentences, how, &mut |_, _| Ok(())).unwrap();
     assert_eq!((plain.places.len(), plain.width), (40, 384));
     let cosines_to_reference = cosines(&plain, &reference());
     let worst = cosines_to_reference.iter().copied().fold(1.0, f64::min);
@@ -85,7 +85,7 @@ fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
     assert!(cosines_to_reference.len() == 40 && worst >= 0.99999, "{worst}");
     let Network::Bert(bert) = model.network else { panic!("not a BERT") };
     model.network = Network::Bert(bert.map(&mut Int8::default()));
-    let coarse = outputs::embed(&model, &sentences, how, &mut |_, _| {}).unwrap();
+    let coarse = outputs::embed(&model, &sentences, how, &mut |_, _| Ok(())).unwrap();
     let cosines = cosines(&plain, &coarse);
     let mean = metrics::mean(cosines.iter().copied());
     println!("int8: cosine {mean}, at least {:?}", cosines.iter().copied().fold(1.0, f64::min));
