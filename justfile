@@ -111,6 +111,8 @@ bench *FLAGS: build peers
 interop *FLAGS: build peers fetch-minilm
     @mkdir -p bench-out
     @{{ venv }}/bin/python bench/interop.py {{ briquette }} models/minilm bench-out "$@"
+    @cargo build --release --quiet -p briquette-models --example forward
+    @{{ venv }}/bin/python bench/interop_models.py {{ target }}/release/examples/forward models/minilm --briquette {{ briquette }}
 
 # The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
 [group('measure')]

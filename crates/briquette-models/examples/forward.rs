@@ -34,7 +34,7 @@ fn outputs_of(model: &LoadedModel, input: &Path) -> Result<Vec<f32>, Box<dyn Err
     if input.extension().is_some_and(|extension| extension == "txt") {
         let sentences = Sentences::read_lines(input)?;
         let how = Batching { batch_size: 8, workers: 0 };
-        return Ok(outputs::embed(model, &sentences, how, &mut |_, _| {})?.values);
+        return Ok(outputs::embed(model, &sentences, how, &mut |_, _| Ok(()))?.values);
     }
     let data = match model.arch.family() {
         Family::Classifier => {

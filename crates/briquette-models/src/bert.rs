@@ -2,9 +2,10 @@
 
 use crate::Arch;
 use crate::attention::{Heads, attend};
-use crate::config::Folder;
+use crate::config::{Folder, check_layers, check_sizes};
 use crate::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use briquette_core::Result;
+use briquette_formats::Checkpoint;
 use burn::module::Module;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu};
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -76,20 +77,22 @@ fn tiny() -> f64 {
 }
 
 impl BertConfig {
-    pub(crate) fn read(folder: &Folder) -> Result<Self> {
+    pub(crate) fn read(folder: &Folder, checkpoint: &Checkpoint) -> Result<Self> {
         folder.check_model_type(Arch::Bert)?;
         let config: Self = folder.config()?;
-        config.validate().map_err(|message| folder.config_error(message))?;
+        let sound = config.validate().and_then(|()| check_layers(config.num_hidden_layers, checkpoint));
+        sound.map_err(|message| folder.config_error(message))?;
         Ok(config)
     }
 
     fn validate(&self) -> Result<(), String> {
-        let sizes = [self.vocab_size, self.intermediate_size, self.max_position_embeddings, self.type_vocab_size];
-        if sizes.contains(&0) || self.layer_norm_eps.is_nan() || self.layer_norm_eps <= 0.0 {
-            return Err("a size is 0, expected sizes of a network; correct it".into());
-        }
         let (width, heads) = (self.hidden_size, self.num_attention_heads);
-        if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
+        check_sizes(&[self.vocab_size, self.intermediate_size, self.max_position_embeddings])?;
+        check_sizes(&[self.type_vocab_size, width, heads])?;
+        if self.layer_norm_eps.is_nan() || self.layer_norm_eps <= 0.0 {
+            return Err("layer_norm_eps is not above 0; correct it".into());
+        }
+        if !width.is_multiple_of(heads) {
             return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
         }
         match self.position_embedding_type.as_deref() {

@@ -3,7 +3,7 @@
 use crate::Arch;
 use crate::arch::of_model_type;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, InputFile, json, limits};
+use briquette_formats::{Checkpoint, InputFile, TensorSource, json, limits};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,26 @@ impl Folder {
     pub(crate) fn config_error(&self, message: impl Into<String>) -> Error {
         Error::input(message).at(self.file("config.json").display())
     }
+}
+
+/// The largest size that is believed: nothing is allocated or multiplied before it has been held against this.
+const MAX_SIZE: usize = 1 << 24;
+
+/// Whether every size is one of a network.
+pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), String> {
+    match sizes.iter().find(|&&size| size == 0 || size > MAX_SIZE) {
+        Some(size) => Err(format!("a size is {size}, expected 1 to {MAX_SIZE}; correct it")),
+        None => Ok(()),
+    }
+}
+
+/// Whether there can be this many layers: each has tensors of its own.
+pub(crate) fn check_layers(n_layers: usize, checkpoint: &Checkpoint) -> Result<(), String> {
+    let n_tensors = checkpoint.tensors().len();
+    if n_layers > n_tensors {
+        return Err(format!("it says {n_layers} layers, and there are {n_tensors} tensors; correct it"));
+    }
+    Ok(())
 }
 
 /// Reads a small file whole.

@@ -1,6 +1,6 @@
 //! A small convolutional network for 8x8 images of digits.
 
-use crate::config::Folder;
+use crate::config::{Folder, check_sizes};
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig};
 use briquette_core::Result;
 use burn::module::Module;
@@ -58,12 +58,19 @@ impl DigitsCnnConfig {
     /// Reads config.json, or takes the defaults where there is none.
     pub(crate) fn read(folder: &Folder) -> Result<Self> {
         let config: Self = folder.read("config.json")?.unwrap_or_default();
-        let sizes = [config.kernel_size, config.pool_size, config.hidden_size, config.num_labels, config.in_channels];
-        let sound = config.pixel_scale > 0.0 && config.batch_norm_eps > 0.0;
-        if sizes.contains(&0) || config.conv_channels.contains(&0) || !sound || config.n_features() == 0 {
-            return Err(folder.config_error("a size is 0, expected sizes of a network; correct it"));
-        }
+        config.validate().map_err(|message| folder.config_error(message))?;
         Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        check_sizes(&[self.kernel_size, self.pool_size, self.hidden_size, self.num_labels, self.in_channels])?;
+        check_sizes(&self.conv_channels)?;
+        check_sizes(&self.image_size)?;
+        let scales = [self.pixel_scale, self.batch_norm_eps];
+        if self.padding > self.kernel_size || scales.iter().any(|scale| scale.is_nan() || *scale <= 0.0) {
+            return Err("padding, pixel_scale or batch_norm_eps is out of range; correct it".into());
+        }
+        check_sizes(&[self.n_features()]).map_err(|_| "the image does not fit its convolutions; correct it".into())
     }
 
     /// What the first linear layer takes: channels times the pooled image.
@@ -72,7 +79,7 @@ impl DigitsCnnConfig {
             let after = |size: usize| (size + 2 * self.padding + 1).saturating_sub(self.kernel_size);
             after(after(size)) / self.pool_size.max(1)
         };
-        self.conv_channels[1] * shrunk(self.image_size[0]) * shrunk(self.image_size[1])
+        self.conv_channels[1].saturating_mul(shrunk(self.image_size[0]) * shrunk(self.image_size[1]))
     }
 
     /// A network of these sizes with random weights.

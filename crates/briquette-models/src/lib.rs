@@ -1,4 +1,29 @@
 //! The architectures Briquette can run, with their data and metrics.
+//!
+//! A [`LoadedModel`] is a network of one of three families (classifiers: the digits network and torchvision's ResNets;
+//! encoders: BERT; decoders: Llama) with its weights and what it needs to read its inputs. [`evaluate()`] runs one over
+//! text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure functions.
+//!
+//! Networks are `#[derive(Module)]`, so they train, prune and quantize with `briquette-nn`; [`names_of`] relates the paths
+//! of their parameters to the names of checkpoints. Non-goals: file formats, training, and printing.
+//!
+//! ```
+//! use briquette_models::{Request, batches::Batching, data::DataSpec, evaluate};
+//! use burn::tensor::Device;
+//! # let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+//!
+//! let request = Request {
+//!     model: fixtures.join("digits"),
+//!     reference: Some(fixtures.join("digits.pt")),
+//!     arch: None,
+//!     data: DataSpec { path: fixtures.join("digits-data.safetensors"), ..DataSpec::default() },
+//!     batching: Batching::default(),
+//!     device: Device::default(),
+//! };
+//! let found = evaluate(&request, &mut |_done, _total| Ok(()))?;
+//! assert!(found.metrics["accuracy"] > 0.98 && found.metrics["agreement"] == 1.0);
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
 
 pub mod arch;
 mod attention;

@@ -1,7 +1,7 @@
 //! The sizes of a Llama, as Hugging Face's config.json gives them.
 
 use crate::Arch;
-use crate::config::Folder;
+use crate::config::{Folder, check_layers, check_sizes};
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
 use serde::{Deserialize, Serialize};
@@ -98,18 +98,19 @@ impl LlamaConfig {
         config.qkv_bias = has("self_attn.q_proj");
         config.output_bias = has("self_attn.o_proj");
         config.mlp_bias = has("mlp.gate_proj");
-        config.validate().map_err(|message| folder.config_error(message))?;
+        let sound = config.validate().and_then(|()| check_layers(config.num_hidden_layers, checkpoint));
+        sound.map_err(|message| folder.config_error(message))?;
         Ok(config)
     }
 
     fn validate(&self) -> Result<(), String> {
-        let sizes = [self.vocab_size, self.hidden_size, self.intermediate_size, self.max_position_embeddings];
-        let (heads, kv_heads) = (self.num_attention_heads, self.n_kv_heads());
-        if sizes.contains(&0) || heads == 0 || kv_heads == 0 || self.rms_norm_eps.is_nan() || self.rms_norm_eps <= 0.0 {
-            return Err("a size is 0, expected sizes of a network; correct it".into());
+        let (heads, kv_heads, head) = (self.num_attention_heads, self.n_kv_heads(), self.head_width());
+        check_sizes(&[self.vocab_size, self.hidden_size, self.intermediate_size, self.max_position_embeddings])?;
+        check_sizes(&[heads, kv_heads, head, self.max_positions()])?;
+        if self.rms_norm_eps.is_nan() || self.rms_norm_eps <= 0.0 {
+            return Err("rms_norm_eps is not above 0; correct it".into());
         }
-        let head = self.head_width();
-        if head == 0 || !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
+        if !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
             return Err(format!("{heads} heads of width {head} over {kv_heads} of keys cannot be; correct it"));
         }
         match (self.hidden_act.as_deref(), self.rope_type()) {
@@ -170,5 +171,33 @@ fn llama3(frequency: f32, factor: f32, rope: &RopeParameters) -> f32 {
     } else {
         let blend = (trained / wavelength - low) / (high - low);
         (1.0 - blend) * frequency / factor + blend * frequency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(extra: &str) -> LlamaConfig {
+        let sizes = "\"vocab_size\": 9, \"hidden_size\": 16, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
+        let rest = "\"num_attention_heads\": 4, \"max_position_embeddings\": 64";
+        serde_json::from_str(&format!("{{{sizes}, {rest}{extra}}}")).unwrap()
+    }
+
+    #[test]
+    fn frequencies_fall_with_theta_and_stretch_by_the_factor() {
+        assert_eq!(config("").inverse_frequencies(), [1.0, 0.01]);
+        let stretched = config(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_theta\": 100.0");
+        assert_eq!(stretched.inverse_frequencies(), [0.5, 0.05]);
+    }
+
+    #[test]
+    fn a_sliding_window_bounds_the_input_and_sizes_must_agree() {
+        assert_eq!(config(", \"sliding_window\": 16").max_positions(), 16);
+        assert_eq!(config(", \"sliding_window\": 16, \"use_sliding_window\": false").max_positions(), 64);
+        assert!(config("").validate().is_ok());
+        for bad in ["\"num_key_value_heads\": 3", "\"head_dim\": 3", "\"rope_scaling\": {\"type\": \"yarn\"}"] {
+            assert!(config(&format!(", {bad}")).validate().is_err(), "{bad}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::resnet::{ResNet, ResNetConfig};
 use crate::text::{self, Pooling, TextTokenizer};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
+use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use std::path::Path;
@@ -102,6 +103,8 @@ pub struct LoadedModel {
     pub network: Network,
     /// What it takes in.
     pub input: Input,
+    /// How the paths of its parameters relate to the names of the checkpoint it came from, for exporting it again.
+    pub names: NameMap,
 }
 
 impl LoadedModel {
@@ -126,31 +129,32 @@ impl LoadedModel {
     pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let folder = Folder::of(checkpoint);
+        let mut names = names_of(arch, checkpoint, false)?;
         let (network, input) = match arch {
             Arch::DigitsCnn => {
                 let config = DigitsCnnConfig::read(&folder)?;
-                let network = fill(config.init(device), arch, checkpoint)?;
+                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
                 (Network::DigitsCnn(network), Input::Images(ImageInput::of_digits(&config)))
             }
             Arch::Bert => {
-                let config = BertConfig::read(&folder)?;
-                let network = fill(config.init(device), arch, checkpoint)?;
+                let config = BertConfig::read(&folder, checkpoint)?;
+                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
                 let positions = config.max_position_embeddings;
                 (Network::Bert(network), text_input(&folder, config.vocab_size, positions, positions)?)
             }
             Arch::Llama => {
                 let config = LlamaConfig::read(&folder, checkpoint)?;
-                let names = names_of(arch, checkpoint, config.tie_word_embeddings)?;
+                names = names_of(arch, checkpoint, config.tie_word_embeddings)?;
                 let network = naming::load(config.init(device), arch, checkpoint, &names)?;
                 (Network::Llama(network), text_input(&folder, config.vocab_size, config.max_positions(), WINDOW)?)
             }
             _ => {
                 let config = ResNetConfig::read(checkpoint, arch)?;
-                let network = fill(config.init(device), arch, checkpoint)?;
+                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
                 (Network::ResNet(network), Input::Images(ImageInput::of_imagenet(config.in_channels)))
             }
         };
-        Ok(Self { arch, network, input })
+        Ok(Self { arch, network, input, names })
     }
 
     /// The tokenizer of a model that takes text.
@@ -182,12 +186,11 @@ impl LoadedModel {
     }
 }
 
-fn fill<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint) -> Result<M> {
-    naming::load(module, arch, checkpoint, &names_of(arch, checkpoint, false)?)
-}
-
 fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Input> {
     let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
-    let tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
+    let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
+    if let Some(tokenizer) = &mut tokenizer {
+        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.display()))?;
+    }
     Ok(Input::Text { tokenizer, pooling: Pooling::read(folder)?, max_positions })
 }

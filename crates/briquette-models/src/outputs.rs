@@ -12,8 +12,8 @@ use std::time::Instant;
 /// Scores of tokens in memory at once: a vocabulary is large, and a window of its scores would outweigh the model.
 const MAX_SCORES: usize = 1 << 24;
 
-/// Told after every batch: items done, and in all.
-pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+/// Told after every batch: items done, and in all. An error stops the run and is what it returns.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
 
 /// One row of outputs for each item.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -74,7 +74,7 @@ pub fn embed(model: &LoadedModel, sentences: &Sentences, how: Batching, progress
         let embedded = to_host(pooling.apply(model.network.encode(ids, padding.clone()), padding))?;
         batch_ms.push(elapsed_ms(start));
         add_rows(&mut rows, &places, &embedded);
-        progress(rows.len(), sentences.texts.len());
+        progress(rows.len(), sentences.texts.len())?;
     }
     Outputs::of_rows(rows, batch_ms, 0)
 }
@@ -105,7 +105,7 @@ pub fn classify(
             batch_ms.push(elapsed_ms(start));
             add_rows(&mut rows, &places, &scores);
         }
-        progress(rows.len() + n_skipped, images.len());
+        progress(rows.len() + n_skipped, images.len())?;
     }
     if rows.is_empty() {
         return Err(Error::input("not one image decodes; nothing to evaluate"));
@@ -134,7 +134,7 @@ pub fn likelihood(model: &LoadedModel, text: &str, how: Batching, progress: Prog
         found.batch_ms.push(elapsed_ms(start));
         found.n_tokens += group.iter().map(|window| window.len() - 1).sum::<usize>();
         n_done += group.len();
-        progress(n_done, windows.len());
+        progress(n_done, windows.len())?;
     }
     if found.nll.is_finite() {
         Ok(found)

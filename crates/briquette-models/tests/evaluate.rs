@@ -5,7 +5,8 @@
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, DataSpec, ImageFolder, ImageInput};
-use briquette_models::{Arch, Evaluation, Request, evaluate};
+use briquette_models::evaluate::{self, evaluate};
+use briquette_models::{Arch, Evaluation, LoadedModel, Request};
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
@@ -38,11 +39,11 @@ fn request(model: &Path, data: &Path) -> Request {
 }
 
 fn run(request: &Request) -> Evaluation {
-    evaluate(request, &[], &mut |_, _| {}).unwrap()
+    evaluate(request, &[], &mut |_, _| Ok(())).unwrap()
 }
 
 fn message(request: &Request) -> String {
-    let error = evaluate(request, &[], &mut |_, _| {}).unwrap_err();
+    let error = evaluate(request, &[], &mut |_, _| Ok(())).unwrap_err();
     assert!([2, 4].contains(&error.exit_code()), "{error}");
     error.message
 }
@@ -52,7 +53,11 @@ fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
     let mut request = request(&fixture("digits"), &fixture("digits-data.safetensors"));
     request.reference = Some(fixture("digits.pt"));
     let (mut last, mut total) = (0, 0);
-    let found = evaluate(&request, &[], &mut |done, all| (last, total) = (done, all)).unwrap();
+    let found = evaluate(&request, &[], &mut |done, all| {
+        (last, total) = (done, all);
+        Ok(())
+    })
+    .unwrap();
     assert_eq!((last, total, found.n_items, found.n_skipped), (360, 360, 360, 0));
     assert!((found.metrics["accuracy"] - f64s("digits", "accuracy")[0]).abs() < 1e-6);
     assert_eq!((found.metrics["agreement"], found.metrics["kl"]), (1.0, 0.0));
@@ -65,6 +70,29 @@ fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
     assert_eq!(whole.metrics, found.metrics);
     let back: Evaluation = serde_json::from_str(&serde_json::to_string(&whole).unwrap()).unwrap();
     assert_eq!((back.arch, back.metrics), (whole.arch, whole.metrics));
+}
+
+#[test]
+fn progress_can_stop_a_run() {
+    let request = request(&fixture("digits"), &fixture("digits-data.safetensors"));
+    let mut n_told = 0;
+    let error = evaluate(&request, &[], &mut |_, _| {
+        n_told += 1;
+        if n_told < 3 { Ok(()) } else { Err(briquette_core::Error::interrupted(15)) }
+    });
+    assert_eq!((error.unwrap_err().exit_code(), n_told), (143, 3));
+}
+
+#[test]
+fn a_model_in_training_evaluates_as_it_will_run() {
+    let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
+    let data = spec.open(briquette_models::Family::Classifier).unwrap();
+    let run = |device: Device| {
+        let model = LoadedModel::open(&fixture("digits"), None, &device).unwrap();
+        let found = evaluate::run(&model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap();
+        evaluate::compare(model.arch, &data, Batching::default(), &found, None).unwrap().metrics
+    };
+    assert_eq!(run(Device::default().autodiff()), run(Device::default()));
 }
 
 #[test]
@@ -225,12 +253,16 @@ fn configs_that_cannot_be_run_say_why() {
         said(&good.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 5"), &request).contains("5 heads")
     );
     assert!(said(&good.replace("\"gelu\"", "\"sine\""), &request).contains("config.json"));
+    for (size, by) in
+        [("hidden_size\": 32", "hidden_size\": 99999999999"), ("hidden_layers\": 2", "hidden_layers\": 9000000")]
+    {
+        assert!(said(&good.replace(size, by), &request).contains("correct it"));
+    }
+    let of_roberta = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"roberta\"");
+    assert!(said(&of_roberta, &request).contains("model_type \"roberta\", which cannot be run; if it is one of"));
     assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
     request.arch = Some(Arch::Llama);
-    let said = message(&request);
-    assert!(said.contains("config.json") || said.contains("set arch = \"bert\""), "{said}");
-    request.arch = Some(Arch::ResNet50);
-    assert!(message(&request).contains("class") || message(&request).contains("no"), "{}", message(&request));
+    assert!(said(&good, &request).contains("model_type is \"bert\", which is not run as llama"));
     request.arch = None;
     request.data.max_length = Some(2);
     std::fs::write(&path, &good).unwrap();

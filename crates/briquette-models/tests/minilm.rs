@@ -4,7 +4,8 @@
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_models::batches::Batching;
-use briquette_models::data::Sentences;
+use briquette_models::data::arrays::Values;
+use briquette_models::data::{Array, Sentences};
 use briquette_models::{LoadedModel, Network, metrics, outputs};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
@@ -27,6 +28,14 @@ fn cosines(a: &outputs::Outputs, b: &outputs::Outputs) -> Vec<f64> {
     let rows =
         |outputs: &outputs::Outputs| outputs.values.chunks(outputs.width).map(<[f32]>::to_vec).collect::<Vec<_>>();
     rows(a).iter().zip(rows(b)).map(|(a, b)| metrics::cosine(a, &b)).collect()
+}
+
+/// What transformers makes of the sentences.
+fn reference() -> outputs::Outputs {
+    let path = root().join("fixtures/models/minilm.expected.safetensors");
+    let array = Array::read(&path, &["embeddings"]).unwrap();
+    let Values::Floats(values) = array.values else { panic!("not floats") };
+    outputs::Outputs { width: array.shape[1], values, ..outputs::Outputs::default() }
 }
 
 /// Rounds the columns of every matrix of a linear layer to 255 steps, as int8 weights are.
@@ -68,11 +77,15 @@ fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
 
     let sentences = Sentences::read_lines(&root().join("bench/peers/sentences.txt")).unwrap();
     let how = Batching { batch_size: 8, workers: 0 };
-    let plain = outputs::embed(&model, &sentences, how, &mut |_, _| {}).unwrap();
+    let plain = outputs::embed(&model, &sentences, how, &mut |_, _| Ok(())).unwrap();
     assert_eq!((plain.places.len(), plain.width), (40, 384));
+    let cosines_to_reference = cosines(&plain, &reference());
+    let worst = cosines_to_reference.iter().copied().fold(1.0, f64::min);
+    println!("f32 against transformers: cosine at least {worst}");
+    assert!(cosines_to_reference.len() == 40 && worst >= 0.99999, "{worst}");
     let Network::Bert(bert) = model.network else { panic!("not a BERT") };
     model.network = Network::Bert(bert.map(&mut Int8::default()));
-    let coarse = outputs::embed(&model, &sentences, how, &mut |_, _| {}).unwrap();
+    let coarse = outputs::embed(&model, &sentences, how, &mut |_, _| Ok(())).unwrap();
     let cosines = cosines(&plain, &coarse);
     let mean = metrics::mean(cosines.iter().copied());
     println!("int8: cosine {mean}, at least {:?}", cosines.iter().copied().fold(1.0, f64::min));

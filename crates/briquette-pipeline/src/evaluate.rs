@@ -125,13 +125,7 @@ mod run {
             meters.push(&pool);
         }
         options.progress.begin("evaluate", 0);
-        let mut stopped = Ok(());
-        let found = briquette_models::evaluate(&request, &meters, &mut |_, _| {
-            if stopped.is_ok() {
-                stopped = options.stop.check();
-            }
-        })?;
-        stopped?;
+        let found = briquette_models::evaluate(&request, &meters, &mut |_, _| options.stop.check())?;
         let before = found.reference_latency.map(|latency| figures(&latency, found.reference_memory));
         Ok(EvaluationReport {
             arch: found.arch.to_string(),

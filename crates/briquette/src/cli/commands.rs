@@ -71,7 +71,7 @@ pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
 }
 
 /// Prints JSON or text, or nothing.
-pub(super) pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
+pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
         let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
         text::print(&format!("{json}\n"));
