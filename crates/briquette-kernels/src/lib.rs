@@ -1,1 +1,29 @@
 //! int8, int4 and sparse matrix products as burn operations.
+//!
+//! Weights are quantized ahead and packed once ([`PackedInt8`], about one byte for each weight); activations are
+//! quantized by the row as they come; products accumulate in 32-bit integers, exactly, and leave as f32:
+//! `y = (xq · wqᵀ) * sx * sw + bias`. Every instruction set gives the same bits, those of the scalar reference.
+//!
+//! Non-goals: choosing scales (`briquette-quant`), files (`briquette-formats`), layers (`briquette-nn`).
+//!
+//! ```
+//! use briquette_kernels::{ActivationGrid, PackedInt8, int8_linear};
+//!
+//! let weights = PackedInt8::new(&[127, 0, 0, 127], &[1.0 / 127.0; 2], 2, 2)?; // the identity
+//! let mut y = [0.0; 2];
+//! int8_linear(&[1.0_f32, -0.5], 1, ActivationGrid::Symmetric, &weights, Some(&[10.0, 20.0]), &mut y);
+//! assert!((y[0] - 11.0).abs() < 0.01 && (y[1] - 19.5).abs() < 0.01);
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+
+mod buffer;
+mod linear;
+mod packed;
+mod path;
+mod quantize_rows;
+mod simd;
+
+pub use linear::{int8_linear, int8_linear_on, int8_linear_reference};
+pub use packed::{MAX_DEPTH, PackedInt8};
+pub use path::{Path, active_path};
+pub use quantize_rows::{Activation, ActivationGrid, QuantizedRows, quantize_rows, quantize_rows_on};

@@ -1,0 +1,108 @@
+//! The inner loops, and all of this crate's `unsafe`.
+//!
+//! Every function has one meaning, given by [`mod@scalar`]; the others are fuzzed against it and give the same bits.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod block;
+pub(crate) mod scalar;
+
+use crate::path::{Isa, Path};
+use crate::quantize_rows::ActivationGrid;
+pub(crate) use block::Block;
+
+/// Outputs in a panel of weights.
+pub(crate) const PANEL: usize = 32;
+
+/// Whether the processor and the system have what the functions for `isa` are compiled for.
+pub(crate) fn is_available(isa: Isa) -> bool {
+    match isa {
+        Isa::Scalar => true,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => avx512::is_available() && amx::is_available(),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => avx512::is_available(),
+        _ => false,
+    }
+}
+
+/// Rows of activation codes, `stride` bytes apart, in memory for a multiple of 16 rows.
+#[derive(Clone, Copy)]
+pub(crate) struct RowBlock<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) stride: usize,
+    pub(crate) scales: &'a [f32],
+    pub(crate) zeros: &'a [i32],
+}
+
+impl<'a> RowBlock<'a> {
+    pub(crate) fn n_rows(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// Rows `..at` and `at..`; `at` is a multiple of 16 or the number of rows.
+    pub(crate) fn split(self, at: usize) -> (Self, Self) {
+        let padded = at.next_multiple_of(16);
+        let (scales, zeros) = (self.scales.split_at(at), self.zeros.split_at(at));
+        let codes = self.codes.split_at((padded * self.stride).min(self.codes.len()));
+        (
+            Self { codes: codes.0, scales: scales.0, zeros: zeros.0, ..self },
+            Self { codes: codes.1, scales: scales.1, zeros: zeros.1, ..self },
+        )
+    }
+}
+
+/// What the outputs of a panel are made with besides its codes; zeros beyond the last output.
+#[repr(C, align(64))]
+pub(crate) struct Columns {
+    pub(crate) sums: [i32; PANEL],
+    pub(crate) scales: [f32; PANEL],
+    pub(crate) bias: [f32; PANEL],
+    pub(crate) n: usize,
+}
+
+impl Columns {
+    /// Those of outputs `first..first + 32`.
+    pub(crate) fn new(sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) -> Self {
+        let n = PANEL.min(sums.len() - first);
+        let mut columns = Self { sums: [0; PANEL], scales: [0.0; PANEL], bias: [0.0; PANEL], n };
+        columns.sums[..n].copy_from_slice(&sums[first..first + n]);
+        columns.scales[..n].copy_from_slice(&scales[first..first + n]);
+        if let Some(bias) = bias {
+            columns.bias[..n].copy_from_slice(&bias[first..first + n]);
+        }
+        columns
+    }
+}
+
+/// Codes, scale and zero point of one row; `codes` may be longer than `x`.
+pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
+    assert!(x.len() <= codes.len(), "{} codes for a row of {}", codes.len(), x.len());
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize_row(x, grid, codes) },
+        _ => scalar::quantize_row(x, grid, codes),
+    }
+}
+
+/// `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] + bias[n]`, the panel laid out
+/// as `[k / 4][32][4]`. `next` is what will be multiplied next, to be fetched meanwhile.
+pub(crate) fn multiply_panel(path: Path, rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, mut out: Block) {
+    assert_eq!((out.n_rows(), out.n_cols()), (rows.n_rows(), columns.n), "rows and columns of the output");
+    assert!(columns.n <= PANEL && panel.len().is_multiple_of(4 * PANEL) && rows.zeros.len() == rows.n_rows());
+    assert!(panel.len() / PANEL <= rows.stride && rows.stride.is_multiple_of(64));
+    assert!(rows.codes.len() >= rows.n_rows().next_multiple_of(16) * rows.stride, "rows in whole tiles");
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
+        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe { amx::multiply_panel(rows, panel, next, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, next, columns, &mut out) },
+        _ => scalar::multiply_panel(rows, panel, columns, &mut out),
+    }
+}
