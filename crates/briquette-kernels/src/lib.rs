@@ -17,13 +17,24 @@
 //! ```
 
 mod buffer;
+mod code_rows;
+mod conv2d;
+mod embedding;
 mod linear;
 mod packed;
 mod path;
 mod quantize_rows;
 mod simd;
+mod sparse;
+mod weights;
 
+pub use code_rows::CodeRows;
+pub use conv2d::{Conv2dShape, PackedConv2d, int8_conv2d, int8_conv2d_on};
+pub use embedding::{Int8Embedding, int8_embedding};
 pub use linear::{int8_linear, int8_linear_on, int8_linear_reference};
 pub use packed::{MAX_DEPTH, PackedInt8};
 pub use path::{Path, active_path};
 pub use quantize_rows::{Activation, ActivationGrid, QuantizedRows, quantize_rows, quantize_rows_on};
+pub use simd::register_peak;
+pub use sparse::SparseInt8;
+pub use weights::Int8Weights;

@@ -1,9 +1,9 @@
 //! `y = x · wᵀ + bias` in 8-bit codes.
 
-use crate::packed::PackedInt8;
 use crate::path::{Path, active_path};
 use crate::quantize_rows::{Activation, ActivationGrid, QuantizedRows};
-use crate::simd::{self, Block, PANEL, RowBlock};
+use crate::simd::{Block, PANEL, RowBlock};
+use crate::weights::Int8Weights;
 use std::cell::RefCell;
 
 /// Rows are quantized and multiplied in blocks whose codes stay in the second cache.
@@ -25,7 +25,7 @@ pub fn int8_linear<T: Activation>(
     x: &[T],
     n_rows: usize,
     grid: ActivationGrid,
-    weights: &PackedInt8,
+    weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     y: &mut [f32],
 ) {
@@ -41,7 +41,7 @@ pub fn int8_linear_on<T: Activation>(
     x: &[T],
     n_rows: usize,
     grid: ActivationGrid,
-    weights: &PackedInt8,
+    weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     y: &mut [f32],
 ) {
@@ -61,7 +61,7 @@ pub fn int8_linear_reference<T: Activation>(
     x: &[T],
     n_rows: usize,
     grid: ActivationGrid,
-    weights: &PackedInt8,
+    weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     y: &mut [f32],
 ) {
@@ -77,15 +77,15 @@ pub(crate) fn assert_shapes(x: usize, n_rows: usize, [n_out, n_in]: [usize; 2], 
     }
 }
 
-struct Task<'a> {
+struct Task<'a, W> {
     path: Path,
     n_in: usize,
     grid: ActivationGrid,
-    weights: &'a PackedInt8,
+    weights: &'a W,
     bias: Option<&'a [f32]>,
 }
 
-impl Task<'_> {
+impl<W: Int8Weights> Task<'_, W> {
     /// Splits rows over threads while each has a few tiles of them, else outputs.
     fn run<T: Activation>(&self, x: &[T], out: Block, n_threads: usize) {
         let half = (out.n_rows() / 2).next_multiple_of(32);
@@ -111,31 +111,43 @@ impl Task<'_> {
         ROWS.set(rows);
     }
 
-    /// Multiplies by the panels from `first` on, as many as `out` has columns for.
-    fn panels(&self, rows: RowBlock, first: usize, mut out: Block, n_threads: usize) {
-        let n_panels = out.n_cols().div_ceil(PANEL);
-        if n_threads > 1 && n_panels > 1 {
-            let half = n_panels * (n_threads / 2) / n_threads;
-            let (left, right) = out.split_cols(half * PANEL);
-            rayon::join(
-                || self.panels(rows, first, left, n_threads / 2),
-                || self.panels(rows, first + half, right, n_threads.div_ceil(2)),
-            );
-            return;
-        }
-        for panel in first..first + n_panels {
-            let columns = self.weights.columns(panel, self.bias);
-            let (now, later) = out.split_cols(columns.n);
-            let next = if panel + 1 < first + n_panels { self.weights.panel(panel + 1) } else { &[] };
-            simd::multiply_panel(self.path, rows, self.weights.panel(panel), next, &columns, now);
-            out = later;
-        }
+    fn panels(&self, rows: RowBlock, first: usize, out: Block, n_threads: usize) {
+        multiply_panels(self.path, rows, self.weights, self.bias, first, out, n_threads);
+    }
+}
+
+/// Multiplies by the panels from `first` on, as many as `out` has columns for.
+pub(crate) fn multiply_panels(
+    path: Path,
+    rows: RowBlock,
+    weights: &impl Int8Weights,
+    bias: Option<&[f32]>,
+    first: usize,
+    mut out: Block,
+    n_threads: usize,
+) {
+    let n_panels = out.n_cols().div_ceil(PANEL);
+    if n_threads > 1 && n_panels > 1 {
+        let half = n_panels * (n_threads / 2) / n_threads;
+        let (left, right) = out.split_cols(half * PANEL);
+        rayon::join(
+            || multiply_panels(path, rows, weights, bias, first, left, n_threads / 2),
+            || multiply_panels(path, rows, weights, bias, first + half, right, n_threads.div_ceil(2)),
+        );
+        return;
+    }
+    for index in first..first + n_panels {
+        let columns = weights.columns(index, bias);
+        let (now, later) = out.split_cols(columns.n);
+        weights.multiply(path, rows, index, index + 1 == first + n_panels, &columns, now);
+        out = later;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{PackedInt8, SparseInt8};
     use proptest::prelude::*;
 
     pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
@@ -152,10 +164,18 @@ mod tests {
         numbers(n, seed).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
     }
 
+    fn codes(n: usize, seed: u64) -> Vec<i8> {
+        numbers(n, seed).map(|bits| if bits & 0x300 == 0 { 0 } else { bits as i8 }).collect()
+    }
+
     fn packed(n_out: usize, n_in: usize, seed: u64) -> PackedInt8 {
-        let codes: Vec<i8> = numbers(n_out * n_in, seed).map(|bits| bits as i8).collect();
         let scales: Vec<f32> = floats(n_out, seed ^ 5).iter().map(|scale| scale + 1.5).collect();
-        PackedInt8::new(&codes, &scales, n_out, n_in).unwrap()
+        PackedInt8::new(&codes(n_out * n_in, seed), &scales, n_out, n_in).unwrap()
+    }
+
+    fn sparse(n_out: usize, n_in: usize, seed: u64) -> SparseInt8 {
+        let scales: Vec<f32> = floats(n_out, seed ^ 5).iter().map(|scale| scale + 1.5).collect();
+        SparseInt8::new(&codes(n_out * n_in, seed), &scales, n_out, n_in).unwrap()
     }
 
     fn same(path: Path, m: usize, k: usize, n: usize, seed: u64) {
@@ -166,6 +186,9 @@ mod tests {
                 int8_linear_on(path, &x, m, grid, &weights, bias, &mut fast);
                 int8_linear_reference(&x, m, grid, &weights, bias, &mut slow);
                 assert_eq!(fast, slow, "{path} {grid:?} M {m} K {k} N {n}");
+                fast.fill(f32::NAN);
+                int8_linear_on(path, &x, m, grid, &sparse(n, k, seed), bias, &mut fast);
+                assert_eq!(fast, slow, "sparse {path} {grid:?} M {m} K {k} N {n}");
             }
         }
     }

@@ -1,7 +1,9 @@
 //! int8 weights laid out for the kernels.
 
 use crate::buffer::Buffer;
-use crate::simd::{Columns, PANEL};
+use crate::path::Path;
+use crate::simd::{self, Block, Columns, PANEL, RowBlock};
+use crate::weights::{Int8Weights, sealed};
 use briquette_core::{Error, Result};
 
 /// The largest number of inputs: `2^16 * 255 * 128` is the last product sum that 32 bits hold.
@@ -23,7 +25,9 @@ pub struct PackedInt8 {
 /// Refuses what 32-bit sums cannot hold.
 pub(crate) fn check_depth(n_in: usize) -> Result<()> {
     if n_in > MAX_DEPTH {
-        return Err(Error::refused(format!("{n_in} inputs are more than int32 sums can hold; the most is {MAX_DEPTH}")));
+        return Err(Error::refused(format!(
+            "{n_in} inputs are more than int32 sums can hold; the most is {MAX_DEPTH}"
+        )));
     }
     Ok(())
 }
@@ -74,34 +78,41 @@ impl PackedInt8 {
         Ok(Self { n_out, n_in, codes: packed, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
     }
 
-    /// Outputs.
-    pub const fn n_out(&self) -> usize {
-        self.n_out
-    }
-
-    /// Inputs.
-    pub const fn n_in(&self) -> usize {
-        self.n_in
-    }
-
-    /// Bytes held.
-    pub fn n_bytes(&self) -> usize {
-        self.codes.bytes().len() + 4 * self.sums.len() + 4 * self.scales.len()
-    }
-
     /// The code of output `row` and input `col`.
     pub fn code(&self, row: usize, col: usize) -> i8 {
         let at = (col / 4 * PANEL + row % PANEL) * 4 + col % 4;
         self.panel(row / PANEL)[at]
     }
 
-    pub(crate) fn panel(&self, index: usize) -> &[i8] {
+    fn panel(&self, index: usize) -> &[i8] {
         let n_bytes = panel_bytes(self.n_in);
         &self.codes.codes()[index * n_bytes..(index + 1) * n_bytes]
     }
+}
 
-    pub(crate) fn columns(&self, panel: usize, bias: Option<&[f32]>) -> Columns {
-        Columns::new(&self.sums, &self.scales, bias, panel * PANEL)
+impl Int8Weights for PackedInt8 {
+    fn n_out(&self) -> usize {
+        self.n_out
+    }
+
+    fn n_in(&self) -> usize {
+        self.n_in
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.codes.bytes().len() + 4 * self.sums.len() + 4 * self.scales.len()
+    }
+}
+
+#[expect(private_interfaces, reason = "the trait is sealed")]
+impl sealed::Panels for PackedInt8 {
+    fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns {
+        Columns::new(&self.sums, &self.scales, bias, index * PANEL)
+    }
+
+    fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, out: Block) {
+        let next = if is_last { &[] } else { self.panel(index + 1) };
+        simd::multiply_panel(path, rows, self.panel(index), next, columns, out);
     }
 }
 

@@ -44,7 +44,7 @@ impl Activation for bf16 {
     }
 }
 
-/// Rows of codes. A row takes a multiple of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole
+/// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole
 /// tiles; the padding is arbitrary.
 #[derive(Clone, Default)]
 pub struct QuantizedRows {
@@ -80,16 +80,39 @@ impl QuantizedRows {
         &self.zeros
     }
 
+    /// An odd number of lines, so that the rows of a tile do not share the ways of one cache set.
     pub(crate) const fn stride(&self) -> usize {
-        self.n_cols.next_multiple_of(64)
+        (self.n_cols.div_ceil(64) | 1) * 64
     }
 
     pub(crate) fn block(&self) -> RowBlock<'_> {
         RowBlock { codes: self.codes.bytes(), stride: self.stride(), scales: &self.scales, zeros: &self.zeros }
     }
 
+    /// Makes room for rows that the caller fills, all of one scale and zero point.
+    pub(crate) fn reset(&mut self, n_rows: usize, n_cols: usize, scale: f32, zero: i32) {
+        self.n_cols = n_cols;
+        self.codes.resize(n_rows.next_multiple_of(16) * self.stride());
+        self.scales.clear();
+        self.scales.resize(n_rows, scale);
+        self.zeros.clear();
+        self.zeros.resize(n_rows, zero);
+    }
+
+    pub(crate) fn row_mut(&mut self, row: usize) -> &mut [u8] {
+        let (stride, n_cols) = (self.stride(), self.n_cols);
+        &mut self.codes.bytes_mut()[row * stride..][..n_cols]
+    }
+
     /// Replaces the rows by those of `x`, keeping the memory.
-    pub(crate) fn fill<T: Activation>(&mut self, path: Path, x: &[T], n_cols: usize, n_rows: usize, grid: ActivationGrid) {
+    pub(crate) fn fill<T: Activation>(
+        &mut self,
+        path: Path,
+        x: &[T],
+        n_cols: usize,
+        n_rows: usize,
+        grid: ActivationGrid,
+    ) {
         self.n_cols = n_cols;
         let stride = self.stride();
         self.codes.resize(n_rows.next_multiple_of(16) * stride);

@@ -8,11 +8,23 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod block;
+#[cfg(target_arch = "x86_64")]
+mod peak;
 pub(crate) mod scalar;
+mod sparse_panels;
 
 use crate::path::{Isa, Path};
 use crate::quantize_rows::ActivationGrid;
 pub(crate) use block::Block;
+#[cfg(target_arch = "x86_64")]
+pub use peak::register_peak;
+pub(crate) use sparse_panels::SparsePanels;
+
+/// There is no such peak to compare with.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn register_peak() -> Option<f64> {
+    None
+}
 
 /// Outputs in a panel of weights.
 pub(crate) const PANEL: usize = 32;
@@ -38,20 +50,9 @@ pub(crate) struct RowBlock<'a> {
     pub(crate) zeros: &'a [i32],
 }
 
-impl<'a> RowBlock<'a> {
+impl RowBlock<'_> {
     pub(crate) fn n_rows(&self) -> usize {
         self.scales.len()
-    }
-
-    /// Rows `..at` and `at..`; `at` is a multiple of 16 or the number of rows.
-    pub(crate) fn split(self, at: usize) -> (Self, Self) {
-        let padded = at.next_multiple_of(16);
-        let (scales, zeros) = (self.scales.split_at(at), self.zeros.split_at(at));
-        let codes = self.codes.split_at((padded * self.stride).min(self.codes.len()));
-        (
-            Self { codes: codes.0, scales: scales.0, zeros: zeros.0, ..self },
-            Self { codes: codes.1, scales: scales.1, zeros: zeros.1, ..self },
-        )
     }
 }
 
@@ -89,20 +90,74 @@ pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &
     }
 }
 
+/// Depthwise sums of one pixel; see [`scalar::depthwise`].
+pub(crate) fn depthwise<'a>(path: Path, taps: impl Iterator<Item = (&'a [u8], &'a [i8])>, zero: i32, sums: &mut [i32]) {
+    sums.fill(0);
+    for (codes, weights) in taps {
+        match path.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a path exists only where `is_available` said so.
+            Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(codes, weights, zero, sums) },
+            _ => scalar::depthwise(codes, weights, zero, sums),
+        }
+    }
+}
+
+/// `Σ (codes[i] - zero) * weights[i]`.
+pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::dot(codes, weights, zero) },
+        _ => scalar::dot(codes, weights, zero),
+    }
+}
+
 /// `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] + bias[n]`, the panel laid out
 /// as `[k / 4][32][4]`. `next` is what will be multiplied next, to be fetched meanwhile.
 pub(crate) fn multiply_panel(path: Path, rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, mut out: Block) {
-    assert_eq!((out.n_rows(), out.n_cols()), (rows.n_rows(), columns.n), "rows and columns of the output");
-    assert!(columns.n <= PANEL && panel.len().is_multiple_of(4 * PANEL) && rows.zeros.len() == rows.n_rows());
-    assert!(panel.len() / PANEL <= rows.stride && rows.stride.is_multiple_of(64));
-    assert!(rows.codes.len() >= rows.n_rows().next_multiple_of(16) * rows.stride, "rows in whole tiles");
+    assert!(panel.len().is_multiple_of(4 * PANEL));
+    check_shapes(&rows, panel.len() / PANEL, columns, &out);
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
-        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe { amx::multiply_panel(rows, panel, next, columns, &mut out) },
+        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe {
+            amx::multiply_panel(rows, panel, next, columns, &mut out)
+        },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, next, columns, &mut out) },
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, columns, &mut out) },
         _ => scalar::multiply_panel(rows, panel, columns, &mut out),
+    }
+}
+
+fn check_shapes(rows: &RowBlock, depth: usize, columns: &Columns, out: &Block) {
+    assert_eq!((out.n_rows(), out.n_cols()), (rows.n_rows(), columns.n), "rows and columns of the output");
+    assert!(columns.n <= PANEL && rows.zeros.len() == rows.n_rows());
+    assert!(depth <= rows.stride && rows.stride.is_multiple_of(64));
+    assert!(rows.codes.len() >= rows.n_rows().next_multiple_of(16) * rows.stride, "rows in whole tiles");
+}
+
+/// As [`multiply_panel`] by panel `index` of `panels`, expanded in registers. Returns false, and does nothing, where it is
+/// better to expand the panel to memory first.
+pub(crate) fn multiply_sparse_panel(
+    path: Path,
+    rows: RowBlock,
+    panels: &SparsePanels,
+    index: usize,
+    columns: &Columns,
+    out: &mut Block,
+) -> bool {
+    check_shapes(&rows, 4 * panels.n_groups(), columns, out);
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS => {
+            let (masks, values) = panels.panel(index);
+            // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
+            // one of `SparsePanels`.
+            unsafe { avx512::multiply_sparse_panel(rows, masks, values, columns, out) };
+            true
+        }
+        _ => false,
     }
 }

@@ -99,10 +99,14 @@ struct Sums([[i32; PANEL]; 32]);
 macro_rules! tall_step {
     () => {
         concat!(
-            "tileloadd tmm6, [{weights} + {line}]\n", "tileloadd tmm4, [{codes} + {stride}]\n",
-            "tdpbusd tmm0, tmm4, tmm6\n", "tileloadd tmm7, [{weights} + {line} + 64]\n",
-            "tdpbusd tmm1, tmm4, tmm7\n", "tileloadd tmm5, [{lower} + {stride}]\n",
-            "tdpbusd tmm2, tmm5, tmm6\n", "tdpbusd tmm3, tmm5, tmm7\n"
+            "tileloadd tmm6, [{weights} + {line}]\n",
+            "tileloadd tmm4, [{codes} + {stride}]\n",
+            "tdpbusd tmm0, tmm4, tmm6\n",
+            "tileloadd tmm7, [{weights} + {line} + 64]\n",
+            "tdpbusd tmm1, tmm4, tmm7\n",
+            "tileloadd tmm5, [{lower} + {stride}]\n",
+            "tdpbusd tmm2, tmm5, tmm6\n",
+            "tdpbusd tmm3, tmm5, tmm7\n"
         )
     };
 }
@@ -111,8 +115,11 @@ macro_rules! tall_step {
 macro_rules! low_step {
     () => {
         concat!(
-            "tileloadd tmm6, [{weights} + {line}]\n", "tileloadd tmm4, [{codes} + {stride}]\n",
-            "tdpbusd tmm0, tmm4, tmm6\n", "tileloadd tmm7, [{weights} + {line} + 64]\n", "tdpbusd tmm1, tmm4, tmm7\n"
+            "tileloadd tmm6, [{weights} + {line}]\n",
+            "tileloadd tmm4, [{codes} + {stride}]\n",
+            "tdpbusd tmm0, tmm4, tmm6\n",
+            "tileloadd tmm7, [{weights} + {line} + 64]\n",
+            "tdpbusd tmm1, tmm4, tmm7\n"
         )
     };
 }
@@ -121,7 +128,13 @@ macro_rules! low_step {
 ///
 /// # Safety
 /// Tiles are configured; there are 32 rows of codes (16 if not `TALL`) and 2048 bytes of weights for each step.
-unsafe fn multiply_steps<const TALL: bool>(codes: *const u8, stride: usize, weights: *const i8, n_steps: usize, next: *const i8) {
+unsafe fn multiply_steps<const TALL: bool>(
+    codes: *const u8,
+    stride: usize,
+    weights: *const i8,
+    n_steps: usize,
+    next: *const i8,
+) {
     if n_steps == 0 {
         return;
     }
@@ -140,13 +153,7 @@ unsafe fn multiply_steps<const TALL: bool>(codes: *const u8, stride: usize, weig
         };
     }
     // SAFETY: the caller vouches for the addresses that tiles are loaded from; a prefetch may be of any.
-    unsafe {
-        if TALL {
-            run!(tall_step!(), lower)
-        } else {
-            run!(low_step!())
-        }
-    }
+    unsafe { if TALL { run!(tall_step!(), lower) } else { run!(low_step!()) } }
 }
 
 /// # Safety

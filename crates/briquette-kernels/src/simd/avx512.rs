@@ -7,7 +7,7 @@ use crate::quantize_rows::ActivationGrid;
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied at once: 28 sums, 2 vectors of weights and a code in 32 registers.
-const MAX_ROWS: usize = 14;
+pub(super) const MAX_ROWS: usize = 14;
 /// How far ahead of their use weights are fetched, in bytes.
 const AHEAD: usize = 2048;
 
@@ -23,8 +23,11 @@ pub(super) fn is_available() -> bool {
 /// Loads up to 16 floats of `x` from `at` on, zeros beyond its end.
 #[target_feature(enable = "avx512f")]
 fn load_floats(x: &[f32], at: usize) -> __m512 {
-    let left = x.len().saturating_sub(at);
-    let mask = if left >= 16 { !0 } else { (1_u16 << left) - 1 };
+    if let Some(values) = x.get(at..at + 16) {
+        // SAFETY: 16 readable floats.
+        return unsafe { _mm512_loadu_ps(values.as_ptr()) };
+    }
+    let mask = (1_u16 << x.len().saturating_sub(at)) - 1;
     // SAFETY: only the lanes that lie in `x` are read.
     unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(at)) }
 }
@@ -34,7 +37,8 @@ fn magnitude(x: &[f32]) -> u32 {
     let mut largest = [_mm512_setzero_si512(); 4];
     for at in (0..x.len()).step_by(64) {
         for (i, largest) in largest.iter_mut().enumerate() {
-            let bits = _mm512_and_si512(_mm512_castps_si512(load_floats(x, at + 16 * i)), _mm512_set1_epi32(0x7fff_ffff));
+            let bits =
+                _mm512_and_si512(_mm512_castps_si512(load_floats(x, at + 16 * i)), _mm512_set1_epi32(0x7fff_ffff));
             *largest = _mm512_max_epu32(*largest, bits);
         }
     }
@@ -92,6 +96,18 @@ pub(super) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) ->
     (row.scale, row.zero)
 }
 
+/// [`scalar::depthwise`] compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]) {
+    scalar::depthwise(codes, weights, zero, sums);
+}
+
+/// [`scalar::dot`] compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    scalar::dot(codes, weights, zero)
+}
+
 /// The columns of a panel in registers.
 struct Epilogue<'a> {
     columns: &'a Columns,
@@ -138,26 +154,94 @@ pub(super) fn finish_rows(sums: &[[i32; PANEL]], first: usize, rows: RowBlock, c
     }
 }
 
+/// A panel of weights, as a tile reads it.
+#[derive(Clone, Copy)]
+enum Weights<'a> {
+    Dense(&'a [i8]),
+    Sparse(&'a [u64], &'a [i8]),
+}
+
+impl Weights<'_> {
+    const fn n_groups(self) -> usize {
+        match self {
+            Self::Dense(panel) => panel.len() / (4 * PANEL),
+            Self::Sparse(masks, _) => masks.len() / 2,
+        }
+    }
+}
+
+/// Reads a panel group by group. For `SPARSE`, `masks` is of the next group and `codes` of its first value; else `codes` is
+/// of the next group.
+struct Reader<const SPARSE: bool> {
+    codes: *const i8,
+    masks: *const u64,
+}
+
+impl<const SPARSE: bool> Reader<SPARSE> {
+    const fn new(weights: Weights) -> Self {
+        match weights {
+            Weights::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
+            Weights::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
+        }
+    }
+
+    /// The weights of the next group: 16 outputs, and 16 more.
+    ///
+    /// # Safety
+    /// There is a next group; sparse values are those of [`super::SparsePanels`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+    unsafe fn next(&mut self) -> [__m512i; 2] {
+        // SAFETY: a group has 128 bytes or 2 masks; after the last value of a sparse panel 64 bytes can be read. A
+        // prefetch may be of any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(AHEAD));
+            if SPARSE {
+                let masks = [*self.masks, *self.masks.add(1)];
+                let second = self.codes.add(masks[0].count_ones() as usize);
+                let low = _mm512_maskz_expand_epi8(masks[0], _mm512_loadu_si512(self.codes.cast()));
+                let high = _mm512_maskz_expand_epi8(masks[1], _mm512_loadu_si512(second.cast()));
+                self.codes = second.add(masks[1].count_ones() as usize);
+                self.masks = self.masks.add(2);
+                [low, high]
+            } else {
+                _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(AHEAD + 64));
+                let weights = self.codes;
+                self.codes = weights.add(4 * PANEL);
+                [_mm512_loadu_si512(weights.cast()), _mm512_loadu_si512(weights.add(64).cast())]
+            }
+        }
+    }
+}
+
 /// `M` rows times one panel, `U` groups of 4 inputs at a time.
 ///
 /// # Safety
-/// `codes` is followed by `M` rows of `stride` bytes, each at least as long as the panel is deep; rows `first..first + M`
-/// exist.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile<const M: usize, const U: usize>(rows: RowBlock, first: usize, panel: &[i8], columns: &Columns, out: &mut Block) {
-    let codes = rows.codes[first * rows.stride..].as_ptr();
+/// Rows `first..first + M` exist, each at least as long as the panel is deep; `SPARSE` says what `weights` are, and sparse
+/// ones are a panel of [`super::SparsePanels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
+    rows: RowBlock,
+    first: usize,
+    weights: Weights,
+    columns: &Columns,
+    out: &mut Block,
+) {
+    let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
-    let n_groups = panel.len() / (4 * PANEL);
-    let whole = n_groups / U * U;
-    for group in (0..whole).step_by(U) {
-        for (u, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `group + u` is below the number of groups.
-            unsafe { multiply_group::<M>(codes, rows.stride, panel, group + u, sums) };
+    let (n_groups, mut reader) = (weights.n_groups(), Reader::<SPARSE>::new(weights));
+    // SAFETY: a step for each group, which has 4 codes in each row.
+    unsafe {
+        for _ in 0..n_groups / U {
+            for sums in &mut sums {
+                multiply_group::<M>(codes, rows.stride, reader.next(), sums);
+                codes = codes.add(4);
+            }
         }
-    }
-    for group in whole..n_groups {
-        // SAFETY: as above.
-        unsafe { multiply_group::<M>(codes, rows.stride, panel, group, &mut sums[0]) };
+        for _ in 0..n_groups % U {
+            multiply_group::<M>(codes, rows.stride, reader.next(), &mut sums[0]);
+            codes = codes.add(4);
+        }
     }
     let epilogue = Epilogue::new(columns);
     for i in 0..M {
@@ -170,60 +254,73 @@ unsafe fn tile<const M: usize, const U: usize>(rows: RowBlock, first: usize, pan
 }
 
 /// # Safety
-/// As for [`tile`], and `group` is one of the panel's.
+/// At `codes`, 4 codes can be read in each of `M` rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn multiply_group<const M: usize>(
     codes: *const u8,
     stride: usize,
-    panel: &[i8],
-    group: usize,
+    weights: [__m512i; 2],
     sums: &mut [[__m512i; 2]; M],
 ) {
-    // SAFETY: the panel has 128 bytes for each group, a row of codes 4; a prefetch may be of any address.
-    unsafe {
-        let weights = panel.as_ptr().add(group * 4 * PANEL);
-        if M <= 8 {
-            _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(AHEAD));
-            _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(AHEAD + 64));
-        }
-        let (low, high) = (_mm512_loadu_si512(weights.cast()), _mm512_loadu_si512(weights.add(64).cast()));
-        for (i, sums) in sums.iter_mut().enumerate() {
-            let code = _mm512_set1_epi32(codes.add(i * stride + group * 4).cast::<i32>().read_unaligned());
-            sums[0] = _mm512_dpbusd_epi32(sums[0], code, low);
-            sums[1] = _mm512_dpbusd_epi32(sums[1], code, high);
-        }
+    for (i, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for row `i`.
+        let code = _mm512_set1_epi32(unsafe { codes.add(i * stride).cast::<i32>().read_unaligned() });
+        sums[0] = _mm512_dpbusd_epi32(sums[0], code, weights[0]);
+        sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
     }
 }
 
-/// Calls `tile` for `$m` rows.
+/// Calls `tile` for `$m` rows, unrolled so that there are enough independent sums.
 macro_rules! for_rows {
-    ($m:expr, $args:tt, $($rows:literal * $unroll:literal),*) => {
+    ($sparse:ident, $m:expr, $args:tt, $($rows:literal * $unroll:literal)*) => {
         match $m {
-            $($rows => tile::<$rows, $unroll> $args,)*
+            $($rows => tile::<$sparse, $rows, $unroll> $args,)*
             _ => unreachable!("more rows than a tile has"),
         }
     };
+}
+
+/// # Safety
+/// As for [`tile`], for all rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns: &Columns, out: &mut Block) {
+    let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
+    let mut first = 0;
+    for i in 0..n_tiles {
+        // Tiles as even as they come: 15 rows are 8 and 7, not 14 and 1.
+        let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
+        // SAFETY: rows `first..first + m` exist; the caller vouches for the rest.
+        unsafe {
+            for_rows!(SPARSE, m, (rows, first, weights, columns, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2 8 * 1
+                9 * 1 10 * 1 11 * 1 12 * 1 13 * 1 14 * 1);
+        }
+        first += m;
+    }
 }
 
 /// See [`scalar::multiply_panel`].
 ///
 /// # Safety
 /// The caller has checked the shapes: see [`super::multiply_panel`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], _next: &[i8], columns: &Columns, out: &mut Block) {
-    let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
-    let mut first = 0;
-    for i in 0..n_tiles {
-        // Tiles as even as they come: 15 rows are 8 and 7, not 14 and 1.
-        let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
-        let args = (rows, first, panel, columns, &mut *out);
-        // SAFETY: rows `first..first + m` exist, and are as deep as the panel.
-        unsafe {
-            let (rows, first, panel, columns, out) = args;
-            for_rows!(m, (rows, first, panel, columns, out), 1 * 4, 2 * 4, 3 * 2, 4 * 2, 5 * 2, 6 * 2, 7 * 2, 8 * 1, 9 * 1,
-                10 * 1, 11 * 1, 12 * 1, 13 * 1, 14 * 1);
-        }
-        first += m;
-    }
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+    // SAFETY: rows are as deep as the panel.
+    unsafe { multiply::<false>(rows, Weights::Dense(panel), columns, out) }
+}
+
+/// See [`super::multiply_sparse_panel`].
+///
+/// # Safety
+/// The caller has checked the shapes; the panel is one of [`super::SparsePanels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+pub(super) unsafe fn multiply_sparse_panel(
+    rows: RowBlock,
+    masks: &[u64],
+    values: &[i8],
+    columns: &Columns,
+    out: &mut Block,
+) {
+    // SAFETY: rows are as deep as the panel.
+    unsafe { multiply::<true>(rows, Weights::Sparse(masks, values), columns, out) }
 }

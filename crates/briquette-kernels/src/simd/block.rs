@@ -30,11 +30,6 @@ impl<'a> Block<'a> {
         self.n_cols
     }
 
-    /// Borrows the block for a shorter time.
-    pub(crate) const fn reborrow(&mut self) -> Block<'_> {
-        Block { matrix: PhantomData, ..*self }
-    }
-
     /// Rows `..at` and `at..`.
     pub(crate) fn split_rows(self, at: usize) -> (Self, Self) {
         assert!(at <= self.n_rows);

@@ -100,3 +100,17 @@ pub(crate) fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, ou
         }
     }
 }
+
+/// One tap of a depthwise convolution: `sums[c] += (codes[c] - zero) * weights[c]`.
+#[inline(always)]
+pub(crate) fn depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]) {
+    for ((sum, &code), &weight) in sums.iter_mut().zip(codes).zip(weights) {
+        *sum += (i32::from(code) - zero) * i32::from(weight);
+    }
+}
+
+/// `Σ (codes[i] - zero) * weights[i]`.
+#[inline(always)]
+pub(crate) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    codes.iter().zip(weights).map(|(&code, &weight)| (i32::from(code) - zero) * i32::from(weight)).sum()
+}
