@@ -8,11 +8,13 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod block;
+mod int4;
 #[cfg(target_arch = "x86_64")]
 mod peak;
 pub(crate) mod scalar;
 mod sparse_panels;
 
+use crate::int4::Int4Panel;
 use crate::path::{Isa, Path};
 use crate::quantize_rows::ActivationGrid;
 pub(crate) use block::Block;
@@ -159,5 +161,21 @@ pub(crate) fn multiply_sparse_panel(
             true
         }
         _ => false,
+    }
+}
+
+/// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. No bias is an empty one.
+pub(crate) fn multiply_int4_panel(path: Path, x: &[f32], panel: Int4Panel, bias: &[f32], mut out: Block) {
+    let n_in = panel.codes.len() / (PANEL / 2);
+    assert_eq!(x.len(), out.n_rows() * n_in, "rows of activations");
+    assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(x, panel, bias, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features were just detected.
+        Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe { int4::multiply_panel_fma(x, panel, bias, &mut out) },
+        _ => int4::multiply_panel(x, panel, bias, &mut out),
     }
 }

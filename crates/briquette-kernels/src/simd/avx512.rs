@@ -18,6 +18,7 @@ pub(super) fn is_available() -> bool {
         && is_x86_feature_detected!("avx512vnni")
         && is_x86_feature_detected!("avx512vbmi2")
         && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("fma")
 }
 
 /// Loads up to 16 floats of `x` from `at` on, zeros beyond its end.
