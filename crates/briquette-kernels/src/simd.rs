@@ -6,9 +6,13 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod block;
 mod int4;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod peak;
 pub(crate) mod scalar;
@@ -39,6 +43,12 @@ pub(crate) fn is_available(isa: Isa) -> bool {
         Isa::Amx => avx512::is_available() && amx::is_available(),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => avx512::is_available(),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => avx2::has_vnni(),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::is_available(),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => neon::is_available(),
         _ => false,
     }
 }
@@ -88,6 +98,9 @@ pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize_row(x, grid, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::quantize_row(x, grid, codes) },
         _ => scalar::quantize_row(x, grid, codes),
     }
 }
@@ -100,6 +113,9 @@ pub(crate) fn depthwise<'a>(path: Path, taps: impl Iterator<Item = (&'a [u8], &'
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a path exists only where `is_available` said so.
             Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(codes, weights, zero, sums) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(codes, weights, zero, sums) },
             _ => scalar::depthwise(codes, weights, zero, sums),
         }
     }
@@ -111,6 +127,9 @@ pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::dot(codes, weights, zero) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::dot(codes, weights, zero) },
         _ => scalar::dot(codes, weights, zero),
     }
 }
@@ -129,6 +148,15 @@ pub(crate) fn multiply_panel(path: Path, rows: RowBlock, panel: &[i8], next: &[i
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni => unsafe { avx2::multiply_panel_vnni(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { avx2::multiply_panel(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        Isa::NeonDot => unsafe { neon::multiply_panel(rows, panel, columns, &mut out) },
         _ => scalar::multiply_panel(rows, panel, columns, &mut out),
     }
 }

@@ -45,6 +45,7 @@ impl RowScale {
     }
 
     /// The code of a value.
+    #[inline(always)]
     pub(crate) fn code(self, value: f32) -> u8 {
         let steps = if self.inverse.is_finite() { value * self.inverse } else { value / self.scale };
         // Beyond i16 a code is at the end of its range anyway; the clamp is what packing with saturation does.
@@ -54,11 +55,13 @@ impl RowScale {
 }
 
 /// The bits of the largest magnitude.
+#[inline(always)]
 fn magnitude(x: &[f32]) -> u32 {
     x.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0)
 }
 
 /// The scale of a row.
+#[inline(always)]
 pub(crate) fn row_scale(x: &[f32], grid: ActivationGrid) -> RowScale {
     match grid {
         ActivationGrid::Symmetric => RowScale::symmetric(magnitude(x)),
@@ -70,6 +73,7 @@ pub(crate) fn row_scale(x: &[f32], grid: ActivationGrid) -> RowScale {
 }
 
 /// Codes, scale and zero point of one row.
+#[inline(always)]
 pub(crate) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
     let row = row_scale(x, grid);
     for (code, &value) in codes.iter_mut().zip(x) {
@@ -79,6 +83,7 @@ pub(crate) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) ->
 }
 
 /// `(sum - zero * column sum) * row scale * column scale + bias`.
+#[inline(always)]
 pub(crate) fn finish(sum: i32, zero: i32, row_scale: f32, columns: &Columns, n: usize) -> f32 {
     let sum = sum.wrapping_sub(zero.wrapping_mul(columns.sums[n]));
     sum as f32 * row_scale * columns.scales[n] + columns.bias[n]
