@@ -4,7 +4,9 @@
 //! threads is `RAYON_NUM_THREADS`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
-use briquette_kernels::{ActivationGrid, Int8Weights, PackedInt8, Path, active_path, int8_linear_on, register_peak};
+use briquette_kernels::{
+    ActivationGrid, Int8Weights, PackedInt8, Path, SparseInt8, active_path, int8_linear_on, register_peak,
+};
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
 use rten_tensor::prelude::*;
 use rten_tensor::{NdTensor, NdTensorView};
@@ -16,6 +18,7 @@ struct Options {
     rows: Vec<usize>,
     seconds: f64,
     rten: bool,
+    sparse: bool,
 }
 
 fn main() {
@@ -24,7 +27,7 @@ fn main() {
     let threads = rayon::current_num_threads();
     println!("{{\"what\":\"peak\",\"gops\":{peak:.1},\"threads\":{threads},\"path\":\"{}\"}}", options.path);
     for &(k, n) in &options.shapes {
-        let cell = Cell::new(k, n);
+        let cell = Cell::new(k, n, options.sparse);
         for &m in &options.rows {
             cell.time(m, &options);
         }
@@ -42,6 +45,7 @@ fn options() -> Options {
         rows: list(value("--m").unwrap_or("1,8,64,512")),
         seconds: value("--seconds").map_or(0.3, |seconds| seconds.parse().unwrap()),
         rten: args.iter().any(|arg| arg == "--rten"),
+        sparse: args.iter().any(|arg| arg == "--sparse"),
     }
 }
 
@@ -74,14 +78,23 @@ struct Cell {
     codes: Vec<i8>,
     scales: Vec<f32>,
     packed: PackedInt8,
+    /// Percent of zeros, and the weights.
+    sparse: Vec<(usize, SparseInt8)>,
 }
 
 impl Cell {
-    fn new(k: usize, n: usize) -> Self {
+    fn new(k: usize, n: usize, sparse: bool) -> Self {
         let codes: Vec<i8> = numbers(n * k, 7).map(|bits| (bits % 255) as u8 as i8).collect();
         let scales = vec![0.01; n];
         let packed = PackedInt8::new(&codes, &scales, n, k).unwrap();
-        Self { k, n, codes, scales, packed }
+        let levels: &[usize] = if sparse { &[50, 75, 90] } else { &[] };
+        let sparse = |percent: usize| {
+            let keep = numbers(n * k, 99).map(|bits| i8::from(bits as usize % 100 >= percent));
+            let kept: Vec<i8> = codes.iter().zip(keep).map(|(code, keep)| code * keep).collect();
+            (percent, SparseInt8::new(&kept, &scales, n, k).unwrap())
+        };
+        let sparse = levels.iter().map(|&percent| sparse(percent)).collect();
+        Self { k, n, codes, scales, packed, sparse }
     }
 
     fn time(&self, m: usize, options: &Options) {
@@ -92,6 +105,12 @@ impl Cell {
                 int8_linear_on(options.path, &x, m, grid, &self.packed, Some(&bias), &mut y);
             });
             self.print(name, m, seconds, self.packed.n_bytes());
+        }
+        for (percent, weights) in &self.sparse {
+            let seconds = best(options.seconds, || {
+                int8_linear_on(options.path, &x, m, ActivationGrid::Asymmetric, weights, Some(&bias), &mut y);
+            });
+            self.print(&format!("sparse{percent}"), m, seconds, weights.n_bytes());
         }
         if options.rten {
             self.print("rten", m, self.time_rten(m, &x, options), 0);

@@ -22,6 +22,8 @@ mod conv2d;
 mod embedding;
 mod int4;
 mod linear;
+#[cfg(feature = "flex")]
+pub mod ops;
 mod packed;
 mod path;
 mod quantize_rows;

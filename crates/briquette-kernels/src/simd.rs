@@ -139,6 +139,7 @@ pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
 pub(crate) fn multiply_panel(path: Path, rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, mut out: Block) {
     assert!(panel.len().is_multiple_of(4 * PANEL));
     check_shapes(&rows, panel.len() / PANEL, columns, &out);
+    let _ = next; // Only the longest kernel has time to fetch it.
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
@@ -179,10 +180,10 @@ pub(crate) fn multiply_sparse_panel(
     out: &mut Block,
 ) -> bool {
     check_shapes(&rows, 4 * panels.n_groups(), columns, out);
+    let (masks, values) = panels.panel(index);
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS => {
-            let (masks, values) = panels.panel(index);
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
             // one of `SparsePanels`.
             unsafe { avx512::multiply_sparse_panel(rows, masks, values, columns, out) };
