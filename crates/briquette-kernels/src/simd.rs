@@ -208,3 +208,13 @@ pub(crate) fn multiply_int4_panel(path: Path, x: &[f32], panel: Int4Panel, bias:
         _ => int4::multiply_panel(x, panel, bias, &mut out),
     }
 }
+
+/// Writes panel `index` of `panels` out, zeros too.
+pub(crate) fn expand_panel(path: Path, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::expand_panel(panels, index, codes) },
+        _ => panels.expand(index, codes),
+    }
+}

@@ -1,5 +1,6 @@
 //! int8 weights of which only the nonzero are kept.
 
+use crate::buffer::Buffer;
 use crate::packed::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
 use crate::simd::{self, Block, Columns, PANEL, RowBlock, SparsePanels};
@@ -8,7 +9,7 @@ use briquette_core::Result;
 use std::cell::RefCell;
 
 thread_local! {
-    static PANEL_CODES: RefCell<Vec<i8>> = const { RefCell::new(Vec::new()) };
+    static PANEL_CODES: RefCell<Buffer> = RefCell::new(Buffer::default());
 }
 
 /// Weights `[n_out, n_in]` as a bit for each and a byte for each that is not zero, in the order of
@@ -70,10 +71,10 @@ impl sealed::Panels for SparseInt8 {
         if simd::multiply_sparse_panel(path, rows, &self.panels, index, columns, &mut out) {
             return;
         }
-        let mut codes = PANEL_CODES.take();
-        codes.resize(panel_bytes(self.n_in), 0);
-        self.panels.expand(index, &mut codes);
-        simd::multiply_panel(path, rows, &codes, &[], columns, out);
+        let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
+        codes.resize(n.max(codes.bytes().len()));
+        simd::expand_panel(path, &self.panels, index, &mut codes.codes_mut()[..n]);
+        simd::multiply_panel(path, rows, &codes.codes()[..n], &[], columns, out);
         PANEL_CODES.set(codes);
     }
 }

@@ -8,6 +8,7 @@ use super::avx512::finish_rows;
 use super::{Block, Columns, PANEL, RowBlock};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
 /// Up to this many rows, AVX-512 is faster.
@@ -168,6 +169,18 @@ unsafe fn zero_sums() {
 
 /// # Safety
 /// Tiles are configured.
+unsafe fn load_sums(sums: &Sums) {
+    // SAFETY: four quarters of 16 rows, 128 bytes apart, are the whole array.
+    unsafe {
+        asm!("tileloadd tmm0, [{at} + {line}]", "tileloadd tmm1, [{at} + {line} + 64]",
+            "tileloadd tmm2, [{at} + {line} + 2048]", "tileloadd tmm3, [{at} + {line} + 2112]",
+            at = in(reg) sums.0.as_ptr(), line = in(reg) 128_usize, options(nostack, readonly),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _);
+    }
+}
+
+/// # Safety
+/// Tiles are configured.
 unsafe fn store_sums(sums: &mut Sums) {
     // SAFETY: four quarters of 16 rows, 128 bytes apart, are the whole array.
     unsafe {
@@ -177,9 +190,50 @@ unsafe fn store_sums(sums: &mut Sums) {
     }
 }
 
+/// Bytes of weights in a step: 64 inputs of 32 outputs.
+const STEP_BYTES: usize = 4 * PANEL * GROUPS;
+type Step = [i8; STEP_BYTES];
+
 /// The last inputs of a panel where they do not fill a tile, with zeros after them.
 #[repr(C, align(64))]
-struct Rest([i8; 4 * PANEL * GROUPS]);
+struct Rest(Step);
+
+/// Steps after which the next tile of rows is begun: the weights of so many stay in the first cache while rows pass by.
+/// From the second cache, which gives half a line a cycle, both would come at half the speed.
+const CHUNK: usize = 8;
+
+thread_local! {
+    static SUMS: RefCell<Vec<Sums>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Adds to the sums of tile `first..first + 32` rows: `weights` from step `at` of the rows on, and `last` if it is given.
+///
+/// # Safety
+/// Tiles are configured; rows are as deep as that.
+unsafe fn multiply_tile(
+    rows: RowBlock,
+    first: usize,
+    at: usize,
+    weights: &[Step],
+    last: Option<&Step>,
+    next: *const i8,
+) {
+    let is_tall = rows.n_rows() - first > 16;
+    let codes = rows.codes[first * rows.stride + 64 * at..].as_ptr();
+    let steps = [weights, last.map_or(&[], std::slice::from_ref)];
+    let mut codes = codes;
+    for steps in steps {
+        // SAFETY: `codes` is followed by a multiple of 16 rows, 32 where there are more than 16.
+        unsafe {
+            if is_tall {
+                multiply_steps::<true>(codes, rows.stride, steps.as_ptr().cast(), steps.len(), next);
+            } else {
+                multiply_steps::<false>(codes, rows.stride, steps.as_ptr().cast(), steps.len(), next);
+            }
+        }
+        codes = codes.wrapping_add(64 * steps.len());
+    }
+}
 
 /// See [`super::scalar::multiply_panel`].
 ///
@@ -187,31 +241,38 @@ struct Rest([i8; 4 * PANEL * GROUPS]);
 /// The processor has AMX and AVX-512, and the caller has checked the shapes: see [`super::multiply_panel`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, out: &mut Block) {
-    let (whole, rest) = panel.as_chunks::<{ 4 * PANEL * GROUPS }>();
-    let mut last = Rest([0; 4 * PANEL * GROUPS]);
+    let (whole, rest) = panel.as_chunks::<STEP_BYTES>();
+    let mut last = Rest([0; STEP_BYTES]);
     last.0[..rest.len()].copy_from_slice(rest);
-    let mut sums = Sums([[0; PANEL]; 32]);
+    let last = (!rest.is_empty()).then_some(&last.0);
+    let n_tiles = rows.n_rows().div_ceil(32);
+    let chunk = if n_tiles == 1 { whole.len().max(1) } else { CHUNK };
+    let n_chunks = whole.len().div_ceil(chunk).max(1);
+    let mut all_sums = SUMS.take();
+    all_sums.resize_with(n_tiles.max(all_sums.len()), || Sums([[0; PANEL]; 32]));
     // SAFETY: the caller vouches for AMX.
-    let _tiles = unsafe { Tiles::configure() };
-    for (i, first) in (0..rows.n_rows()).step_by(32).enumerate() {
-        let n = 32.min(rows.n_rows() - first);
-        let codes = rows.codes[first * rows.stride..].as_ptr();
-        let next = next.as_ptr().wrapping_add(i * whole.len() * 256);
-        // SAFETY: `codes` is followed by a multiple of 16 rows, 32 where `n` is above 16, each a multiple of 64 bytes and
-        // as deep as the panel; `whole` and `last` are whole steps.
-        unsafe {
-            zero_sums();
-            let (weights, more) = (whole.as_ptr().cast(), usize::from(!rest.is_empty()));
-            let end = codes.add(64 * whole.len() * usize::from(more > 0));
-            if n > 16 {
-                multiply_steps::<true>(codes, rows.stride, weights, whole.len(), next);
-                multiply_steps::<true>(end, rows.stride, last.0.as_ptr(), more, next);
-            } else {
-                multiply_steps::<false>(codes, rows.stride, weights, whole.len(), next);
-                multiply_steps::<false>(end, rows.stride, last.0.as_ptr(), more, next);
+    let tiles = unsafe { Tiles::configure() };
+    for c in 0..n_chunks {
+        let (at, is_last) = (c * chunk, c + 1 == n_chunks);
+        let weights = &whole[at..whole.len().min(at + chunk)];
+        for (i, sums) in all_sums[..n_tiles].iter_mut().enumerate() {
+            let next = next.as_ptr().wrapping_add((at * n_tiles + i * weights.len()) * 256);
+            // SAFETY: tiles are configured, the tile and its rows exist, and rows are as deep as the panel.
+            unsafe {
+                if c == 0 {
+                    zero_sums()
+                } else {
+                    load_sums(sums)
+                }
+                multiply_tile(rows, 32 * i, at, weights, last.filter(|_| is_last), next);
+                store_sums(sums);
             }
-            store_sums(&mut sums);
+            if is_last {
+                let n = 32.min(rows.n_rows() - 32 * i);
+                finish_rows(&sums.0[..n], 32 * i, rows, columns, out);
+            }
         }
-        finish_rows(&sums.0[..n], first, rows, columns, out);
     }
+    drop(tiles);
+    SUMS.set(all_sums);
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::scalar::{self, RowScale};
-use super::{Block, Columns, PANEL, RowBlock};
+use super::{Block, Columns, PANEL, RowBlock, SparsePanels};
 use crate::quantize_rows::ActivationGrid;
 use std::arch::x86_64::*;
 
@@ -324,4 +324,20 @@ pub(super) unsafe fn multiply_sparse_panel(
 ) {
     // SAFETY: rows are as deep as the panel.
     unsafe { multiply::<true>(rows, Weights::Sparse(masks, values), columns, out) }
+}
+
+/// Writes a sparse panel out, zeros too.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
+    let (masks, values) = panels.panel(index);
+    let mut next = values.as_ptr();
+    for (mask, codes) in masks.iter().zip(codes.as_chunks_mut::<64>().0) {
+        // SAFETY: after the last value of a sparse panel 64 bytes can be read; `codes` has 64.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(AHEAD));
+            let spread = _mm512_maskz_expand_epi8(*mask, _mm512_loadu_si512(next.cast()));
+            _mm512_storeu_si512(codes.as_mut_ptr().cast(), spread);
+            next = next.add(mask.count_ones() as usize);
+        }
+    }
 }
