@@ -67,14 +67,15 @@ impl sealed::Panels for SparseInt8 {
         Columns::new(&self.sums, &self.scales, bias, index * PANEL)
     }
 
-    fn multiply(&self, path: Path, rows: RowBlock, index: usize, _is_last: bool, columns: &Columns, mut out: Block) {
+    fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, mut out: Block) {
         if simd::multiply_sparse_panel(path, rows, &self.panels, index, columns, &mut out) {
             return;
         }
         let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
         codes.resize(n.max(codes.bytes().len()));
         simd::expand_panel(path, &self.panels, index, &mut codes.codes_mut()[..n]);
-        simd::multiply_panel(path, rows, &codes.codes()[..n], &[], columns, out);
+        let next = if is_last { &[] } else { self.panels.values(index + 1) };
+        simd::multiply_panel(path, rows, &codes.codes()[..n], next, columns, out);
         PANEL_CODES.set(codes);
     }
 }

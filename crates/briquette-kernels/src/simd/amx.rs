@@ -256,7 +256,9 @@ pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], next: &[i8], c
         let (at, is_last) = (c * chunk, c + 1 == n_chunks);
         let weights = &whole[at..whole.len().min(at + chunk)];
         for (i, sums) in all_sums[..n_tiles].iter_mut().enumerate() {
-            let next = next.as_ptr().wrapping_add((at * n_tiles + i * weights.len()) * 256);
+            // Fetching from where nothing is mapped is slow; what is at hand already costs little.
+            let next = next.get((at * n_tiles + i * weights.len()) * 256..).unwrap_or(&[]);
+            let next = if next.is_empty() { panel.as_ptr() } else { next.as_ptr() };
             // SAFETY: tiles are configured, the tile and its rows exist, and rows are as deep as the panel.
             unsafe {
                 if c == 0 {

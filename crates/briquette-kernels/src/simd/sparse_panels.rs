@@ -47,6 +47,12 @@ impl SparsePanels {
         (&self.masks[index * 2 * self.n_groups..][..2 * self.n_groups], &self.values[self.offsets[index]..])
     }
 
+    /// The values of a panel.
+    pub(crate) fn values(&self, index: usize) -> &[i8] {
+        let end = self.offsets.get(index + 1).copied().unwrap_or(self.values.len());
+        &self.values[self.offsets[index]..end]
+    }
+
     /// Writes a panel out, zeros too.
     pub(crate) fn expand(&self, index: usize, codes: &mut [i8]) {
         let (masks, values) = self.panel(index);
