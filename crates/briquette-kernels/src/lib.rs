@@ -1,1 +1,44 @@
 //! int8, int4 and sparse matrix products as burn operations.
+//!
+//! Weights are quantized ahead and packed once ([`PackedInt8`], about one byte for each weight); activations are
+//! quantized by the row as they come; products accumulate in 32-bit integers, exactly, and leave as f32:
+//! `y = (xq · wqᵀ) * sx * sw + bias`. Every instruction set gives the same bits, those of the scalar reference.
+//!
+//! Non-goals: choosing scales (`briquette-quant`), files (`briquette-formats`), layers (`briquette-nn`).
+//!
+//! ```
+//! use briquette_kernels::{ActivationGrid, PackedInt8, int8_linear};
+//!
+//! let weights = PackedInt8::new(&[127, 0, 0, 127], &[1.0 / 127.0; 2], 2, 2)?; // the identity
+//! let mut y = [0.0; 2];
+//! int8_linear(&[1.0_f32, -0.5], 1, ActivationGrid::Symmetric, &weights, Some(&[10.0, 20.0]), &mut y);
+//! assert!((y[0] - 11.0).abs() < 0.01 && (y[1] - 19.5).abs() < 0.01);
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+
+mod buffer;
+mod code_rows;
+mod conv2d;
+mod embedding;
+mod int4;
+mod linear;
+#[cfg(feature = "flex")]
+pub mod ops;
+mod packed;
+mod path;
+mod quantize_rows;
+mod simd;
+mod sparse;
+mod weights;
+
+pub use code_rows::CodeRows;
+pub use conv2d::{Conv2dShape, PackedConv2d, int8_conv2d, int8_conv2d_on};
+pub use embedding::{Int8Embedding, int8_embedding};
+pub use int4::{PackedInt4, int4_linear, int4_linear_on};
+pub use linear::{int8_linear, int8_linear_on, int8_linear_reference};
+pub use packed::{MAX_DEPTH, PackedInt8};
+pub use path::{Path, active_path};
+pub use quantize_rows::{Activation, ActivationGrid, QuantizedRows, quantize_rows, quantize_rows_on};
+pub use simd::register_peak;
+pub use sparse::SparseInt8;
+pub use weights::Int8Weights;

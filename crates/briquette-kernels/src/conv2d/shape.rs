@@ -1,0 +1,71 @@
+//! What a convolution is.
+
+/// A 2-D convolution, as burn and PyTorch describe it; pairs are of height and width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conv2dShape {
+    /// Input channels.
+    pub n_in: usize,
+    /// Output channels.
+    pub n_out: usize,
+    /// Groups, which divide both.
+    pub groups: usize,
+    /// Extent of the kernel.
+    pub kernel: [usize; 2],
+    /// Steps between patches.
+    pub stride: [usize; 2],
+    /// Zeros added at each side.
+    pub padding: [usize; 2],
+    /// Steps between the taps of a patch.
+    pub dilation: [usize; 2],
+}
+
+impl Conv2dShape {
+    /// A convolution with stride and dilation 1, no padding and one group.
+    pub const fn new(n_in: usize, n_out: usize, kernel: [usize; 2]) -> Self {
+        Self { n_in, n_out, groups: 1, kernel, stride: [1; 2], padding: [0; 2], dilation: [1; 2] }
+    }
+
+    /// Height and width of the output for an input of that size, 0 where the kernel does not fit.
+    pub fn out_size(&self, size: [usize; 2]) -> [usize; 2] {
+        std::array::from_fn(|i| {
+            let extent = self.dilation[i] * (self.kernel[i].max(1) - 1) + 1;
+            (size[i] + 2 * self.padding[i]).checked_sub(extent).map_or(0, |room| room / self.stride[i] + 1)
+        })
+    }
+
+    pub(crate) fn assert_valid(&self) {
+        let divides =
+            self.groups > 0 && self.n_in.is_multiple_of(self.groups) && self.n_out.is_multiple_of(self.groups);
+        assert!(divides, "{} groups of {} and {} channels", self.groups, self.n_in, self.n_out);
+        assert!(self.stride.iter().chain(&self.dilation).all(|&step| step > 0), "steps of 0 in {self:?}");
+    }
+
+    /// Inputs of a patch.
+    pub(crate) fn depth(&self) -> usize {
+        self.n_in / self.groups * self.kernel[0] * self.kernel[1]
+    }
+
+    pub(crate) fn is_depthwise(&self) -> bool {
+        self.groups == self.n_in && self.n_in == self.n_out && self.groups > 1
+    }
+
+    /// `[out, in, ky, kx]` to `[out, ky, kx, in]`: then a patch is runs of neighbouring channels.
+    pub(crate) fn channels_last(&self, codes: &[i8]) -> Vec<i8> {
+        let (n_in, n_taps) = (self.n_in / self.groups, self.kernel[0] * self.kernel[1]);
+        let at = |i: usize| (i / (n_in * n_taps) * n_in + i % n_in) * n_taps + i / n_in % n_taps;
+        (0..codes.len()).map(|i| codes[at(i)]).collect()
+    }
+
+    /// `[channel, tap]` to `[tap, channel]`.
+    pub(crate) fn transpose_taps(&self, codes: &[i8]) -> Vec<i8> {
+        let depth = self.depth();
+        (0..codes.len()).map(|i| codes[i % self.n_out * depth + i / self.n_out]).collect()
+    }
+
+    /// The input pixel under tap `(ky, kx)` of output pixel `(row, col)`, if it is not padding.
+    pub(crate) fn source(&self, [row, col]: [usize; 2], [ky, kx]: [usize; 2], size: [usize; 2]) -> Option<usize> {
+        let y = (row * self.stride[0] + ky * self.dilation[0]).checked_sub(self.padding[0]).filter(|y| *y < size[0])?;
+        let x = (col * self.stride[1] + kx * self.dilation[1]).checked_sub(self.padding[1]).filter(|x| *x < size[1])?;
+        Some(y * size[1] + x)
+    }
+}

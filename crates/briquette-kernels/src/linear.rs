@@ -1,0 +1,253 @@
+//! `y = x · wᵀ + bias` in 8-bit codes.
+
+use crate::path::{Path, active_path};
+use crate::quantize_rows::{Activation, ActivationGrid, QuantizedRows};
+use crate::simd::{Block, PANEL, RowBlock};
+use crate::weights::Int8Weights;
+use std::cell::RefCell;
+
+/// Rows are quantized and multiplied in blocks whose codes stay in the second cache.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Below this many multiplications, waking another thread costs more than it saves.
+const PAYS: usize = 1 << 22;
+
+thread_local! {
+    static ROWS: RefCell<QuantizedRows> = RefCell::new(QuantizedRows::default());
+}
+
+/// `y[m, o] = Σᵢ xq[m, i] * wq[o, i] * sx[m] * sw[o] + bias[o]`, with `x` quantized by the row.
+///
+/// A row of `x` with a NaN or an infinity gives a row of NaN. No rows, inputs or outputs are no error.
+///
+/// # Panics
+/// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
+pub fn int8_linear<T: Activation>(
+    x: &[T],
+    n_rows: usize,
+    grid: ActivationGrid,
+    weights: &impl Int8Weights,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
+    int8_linear_on(active_path(), x, n_rows, grid, weights, bias, y);
+}
+
+/// As [`int8_linear`], with the instructions of `path`.
+///
+/// # Panics
+/// As [`int8_linear`].
+pub fn int8_linear_on<T: Activation>(
+    path: Path,
+    x: &[T],
+    n_rows: usize,
+    grid: ActivationGrid,
+    weights: &impl Int8Weights,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
+    let (n_in, n_out) = (weights.n_in(), weights.n_out());
+    assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
+    let pays = n_rows * n_in * n_out >= PAYS;
+    let n_threads = if pays { rayon::current_num_threads() } else { 1 };
+    let task = Task { path, n_in, grid, weights, bias };
+    task.run(x, Block::new(y, n_rows, n_out), n_threads);
+}
+
+/// As [`int8_linear`], in plain code.
+///
+/// # Panics
+/// As [`int8_linear`].
+pub fn int8_linear_reference<T: Activation>(
+    x: &[T],
+    n_rows: usize,
+    grid: ActivationGrid,
+    weights: &impl Int8Weights,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
+    int8_linear_on(Path::SCALAR, x, n_rows, grid, weights, bias, y);
+}
+
+/// Panics with the shapes where they do not fit.
+pub(crate) fn assert_shapes(x: usize, n_rows: usize, [n_out, n_in]: [usize; 2], bias: Option<&[f32]>, y: usize) {
+    assert_eq!(x, n_rows * n_in, "{x} activations for [{n_rows}, {n_in}] and weights of [{n_out}, {n_in}]");
+    assert_eq!(y, n_rows * n_out, "{y} outputs for [{n_rows}, {n_out}]");
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), n_out, "a bias of {} for {n_out} outputs", bias.len());
+    }
+}
+
+struct Task<'a, W> {
+    path: Path,
+    n_in: usize,
+    grid: ActivationGrid,
+    weights: &'a W,
+    bias: Option<&'a [f32]>,
+}
+
+impl<W: Int8Weights> Task<'_, W> {
+    /// Splits rows over threads while each has a few tiles of them, else outputs.
+    fn run<T: Activation>(&self, x: &[T], out: Block, n_threads: usize) {
+        let half = (out.n_rows() / 2).next_multiple_of(32);
+        if n_threads > 1 && out.n_rows() >= 128 {
+            let (x, out) = (x.split_at(half * self.n_in), out.split_rows(half));
+            rayon::join(|| self.run(x.0, out.0, n_threads / 2), || self.run(x.1, out.1, n_threads.div_ceil(2)));
+        } else {
+            self.blocks(x, out, n_threads);
+        }
+    }
+
+    fn blocks<T: Activation>(&self, mut x: &[T], mut out: Block, n_threads: usize) {
+        let block_rows = (BLOCK_BYTES / self.n_in.next_multiple_of(64).max(1)).max(32) / 32 * 32;
+        let mut rows = ROWS.with(RefCell::take);
+        while out.n_rows() > 0 {
+            let n = block_rows.min(out.n_rows());
+            let (now, later) = x.split_at(n * self.n_in);
+            let (block, rest) = out.split_rows(n);
+            rows.fill(self.path, now, self.n_in, n, self.grid);
+            self.panels(rows.block(), 0, block, n_threads);
+            (x, out) = (later, rest);
+        }
+        ROWS.set(rows);
+    }
+
+    fn panels(&self, rows: RowBlock, first: usize, out: Block, n_threads: usize) {
+        multiply_panels(self.path, rows, self.weights, self.bias, first, out, n_threads);
+    }
+}
+
+/// Multiplies by the panels from `first` on, as many as `out` has columns for.
+pub(crate) fn multiply_panels(
+    path: Path,
+    rows: RowBlock,
+    weights: &impl Int8Weights,
+    bias: Option<&[f32]>,
+    first: usize,
+    mut out: Block,
+    n_threads: usize,
+) {
+    let n_panels = out.n_cols().div_ceil(PANEL);
+    if n_threads > 1 && n_panels > 1 {
+        let half = n_panels * (n_threads / 2) / n_threads;
+        let (left, right) = out.split_cols(half * PANEL);
+        rayon::join(
+            || multiply_panels(path, rows, weights, bias, first, left, n_threads / 2),
+            || multiply_panels(path, rows, weights, bias, first + half, right, n_threads.div_ceil(2)),
+        );
+        return;
+    }
+    for index in first..first + n_panels {
+        let columns = weights.columns(index, bias);
+        let (now, later) = out.split_cols(columns.n);
+        weights.multiply(path, rows, index, index + 1 == first + n_panels, &columns, now);
+        out = later;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PackedInt8, SparseInt8};
+    use proptest::prelude::*;
+
+    pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+        let mut state = seed | 1;
+        (0..n).map(move |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state >> 33
+        })
+    }
+
+    fn floats(n: usize, seed: u64) -> Vec<f32> {
+        numbers(n, seed).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
+    }
+
+    fn codes(n: usize, seed: u64) -> Vec<i8> {
+        numbers(n, seed).map(|bits| if bits & 0x300 == 0 { 0 } else { bits as i8 }).collect()
+    }
+
+    fn packed(n_out: usize, n_in: usize, seed: u64) -> PackedInt8 {
+        let scales: Vec<f32> = floats(n_out, seed ^ 5).iter().map(|scale| scale + 1.5).collect();
+        PackedInt8::new(&codes(n_out * n_in, seed), &scales, n_out, n_in).unwrap()
+    }
+
+    fn sparse(n_out: usize, n_in: usize, seed: u64) -> SparseInt8 {
+        let scales: Vec<f32> = floats(n_out, seed ^ 5).iter().map(|scale| scale + 1.5).collect();
+        SparseInt8::new(&codes(n_out * n_in, seed), &scales, n_out, n_in).unwrap()
+    }
+
+    fn same(path: Path, m: usize, k: usize, n: usize, seed: u64) {
+        let (weights, x, bias) = (packed(n, k, seed), floats(m * k, seed ^ 9), floats(n, seed ^ 3));
+        for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+            for bias in [None, Some(&bias[..])] {
+                let (mut fast, mut slow) = (vec![f32::NAN; m * n], vec![0.0; m * n]);
+                int8_linear_on(path, &x, m, grid, &weights, bias, &mut fast);
+                int8_linear_reference(&x, m, grid, &weights, bias, &mut slow);
+                assert_eq!(fast, slow, "{path} {grid:?} M {m} K {k} N {n}");
+                fast.fill(f32::NAN);
+                int8_linear_on(path, &x, m, grid, &sparse(n, k, seed), bias, &mut fast);
+                assert_eq!(fast, slow, "sparse {path} {grid:?} M {m} K {k} N {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_gives_the_bits_of_the_reference_at_awkward_shapes() {
+        for path in Path::available() {
+            for m in [0, 1, 2, 15, 16, 17, 33, 131] {
+                for k in [0, 1, 3, 4, 63, 64, 65, 130] {
+                    for n in [0, 1, 31, 32, 33, 100] {
+                        same(path, m, k, n, (m * 7 + k * 3 + n) as u64);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_deepest_sum_there_is_does_not_overflow() {
+        let (x, codes) = (vec![1.0_f32; crate::MAX_DEPTH], vec![-128; crate::MAX_DEPTH]);
+        let weights = PackedInt8::new(&codes, &[1.0], 1, crate::MAX_DEPTH).unwrap();
+        for path in Path::available() {
+            let mut y = [0.0];
+            int8_linear_on(path, &x, 1, ActivationGrid::Asymmetric, &weights, None, &mut y);
+            assert!((y[0] / -128.0 / crate::MAX_DEPTH as f32 - 1.0).abs() < 1e-5, "{path} {}", y[0]);
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_is_nan_and_its_neighbours_are_not() {
+        let weights = packed(40, 70, 1);
+        for path in Path::available() {
+            for n_rows in [3, 40] {
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut x = floats(n_rows * 70, 2);
+                    x[70 + 69] = bad;
+                    let mut y = vec![0.0; n_rows * 40];
+                    int8_linear_on(path, &x, n_rows, ActivationGrid::Asymmetric, &weights, None, &mut y);
+                    for (i, value) in y.iter().enumerate() {
+                        assert_eq!(value.is_nan(), i / 40 == 1, "{path} {i}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "5 activations for [2, 3] and weights of [4, 3]")]
+    fn shapes_that_do_not_fit_are_named() {
+        int8_linear(&[0.0_f32; 5], 2, ActivationGrid::Symmetric, &packed(4, 3, 1), None, &mut [0.0; 8]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn every_path_gives_the_bits_of_the_reference(m in 0_usize..70, k in 0_usize..300, n in 0_usize..100, seed: u64) {
+            for path in Path::available() {
+                same(path, m, k, n, seed);
+            }
+        }
+    }
+}

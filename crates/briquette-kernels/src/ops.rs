@@ -1,0 +1,57 @@
+//! The kernels as burn operations.
+//!
+//! Weights are packed on the host and passed as a shared handle, so that a backend can keep them as it likes. Only flex, on
+//! the CPU, implements [`QuantizedOps`] so far. The operations are for inference: no gradient flows through them.
+
+#[cfg(feature = "flex")]
+mod flex;
+mod weights;
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{Int, Tensor};
+use std::sync::Arc;
+pub use weights::{LinearWeights, QuantizedConv2d};
+
+use crate::embedding::Int8Embedding;
+
+/// What a backend does with quantized weights.
+#[backend_extension(Flex: cfg(feature = "flex"))]
+pub trait QuantizedOps: Backend {
+    /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
+    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights) -> FloatTensor<Self>;
+
+    /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
+    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d) -> FloatTensor<Self>;
+
+    /// Rows of a table, with one more dimension than `ids`, as f32.
+    fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self>;
+}
+
+/// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](crate::int8_linear) and
+/// [`int4_linear`](crate::int4_linear).
+///
+/// # Panics
+/// If the last dimension of `x` is not the number of inputs, or its backend has no quantized operations.
+pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x.into_dispatch(), weights.clone()))
+}
+
+/// A convolution of `x` `[n, in, height, width]`: see [`int8_conv2d`](crate::int8_conv2d).
+///
+/// # Panics
+/// If `x` does not have the channels of the weights, or its backend has no quantized operations.
+pub fn conv2d(x: Tensor<4>, weights: &QuantizedConv2d) -> Tensor<4> {
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_conv2d(x.into_dispatch(), weights.clone()))
+}
+
+/// Rows of a table for `ids` `[n, tokens]`, `[n, tokens, n_cols]`: see [`int8_embedding`](crate::int8_embedding).
+///
+/// # Panics
+/// If an id is not a row of the table, or the backend of `ids` has no quantized operations.
+pub fn embedding(ids: Tensor<2, Int>, table: &Arc<Int8Embedding>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_embedding(ids.into_dispatch(), table.clone()))
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests;

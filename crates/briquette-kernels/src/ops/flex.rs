@@ -1,0 +1,93 @@
+//! The operations on the CPU.
+
+use super::QuantizedOps;
+use super::weights::{Kind, LinearWeights, QuantizedConv2d};
+use crate::conv2d::int8_conv2d;
+use crate::embedding::{Int8Embedding, int8_embedding};
+use crate::int4::int4_linear;
+use crate::linear::int8_linear;
+use crate::quantize_rows::Activation;
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::{DType, Shape, TensorData};
+use half::{bf16, f16};
+use std::sync::Arc;
+
+/// Calls `$run` with the elements of a float tensor, and returns its f32 result in the type of the tensor.
+macro_rules! with_floats {
+    ($x:ident, |$values:ident| $run:expr, $shape:expr) => {{
+        let data = match $x.dtype() {
+            DType::F32 => {
+                let $values: &[f32] = elements(&$x);
+                TensorData::new($run, $shape)
+            }
+            DType::F16 => {
+                let $values: &[f16] = elements(&$x);
+                TensorData::new($run.into_iter().map(f16::from_f32).collect::<Vec<_>>(), $shape)
+            }
+            DType::BF16 => {
+                let $values: &[bf16] = elements(&$x);
+                TensorData::new($run.into_iter().map(bf16::from_f32).collect::<Vec<_>>(), $shape)
+            }
+            other => panic!("quantized operations take f32, f16 and bf16, not {other:?}"),
+        };
+        FlexTensor::from_data(data)
+    }};
+}
+
+/// The elements of a contiguous tensor.
+fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
+    let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
+    &tensor.storage()[first..first + n]
+}
+
+fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights) -> Vec<f32> {
+    let mut y = vec![0.0; n_rows * weights.n_out()];
+    let bias = weights.bias.as_deref();
+    match &weights.kind {
+        Kind::Int8(weights, grid) => int8_linear(x, n_rows, *grid, &**weights, bias, &mut y),
+        Kind::Sparse(weights, grid) => int8_linear(x, n_rows, *grid, &**weights, bias, &mut y),
+        Kind::Int4(weights) => int4_linear(x, n_rows, weights, bias, &mut y),
+    }
+    y
+}
+
+fn conv2d<T: Activation>(x: &[T], size: [usize; 3], n: usize, conv: &QuantizedConv2d) -> Vec<f32> {
+    let mut y = vec![0.0; n];
+    int8_conv2d(x, size, conv.grid, &conv.weights, conv.bias.as_deref(), &mut y);
+    y
+}
+
+impl QuantizedOps for Flex {
+    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights) -> FloatTensor<Self> {
+        let x = x.to_contiguous();
+        let mut shape = x.layout().shape().clone();
+        let (last, n_in) = (shape.num_dims() - 1, weights.n_in());
+        assert_eq!(shape[last], n_in, "{shape:?} times weights of [{}, {n_in}]", weights.n_out());
+        let n_rows = (0..last).map(|i| shape[i]).product();
+        shape[last] = weights.n_out();
+        with_floats!(x, |values| linear(values, n_rows, &weights), shape)
+    }
+
+    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d) -> FloatTensor<Self> {
+        let x = x.to_contiguous();
+        let shape = x.layout().shape().clone();
+        let conv = *weights.weights.shape();
+        assert!(shape.num_dims() == 4 && shape[1] == conv.n_in, "{shape:?} convolved as {conv:?}");
+        let [height, width] = conv.out_size([shape[2], shape[3]]);
+        let out = Shape::new([shape[0], conv.n_out, height, width]);
+        let size = [shape[0], shape[2], shape[3]];
+        with_floats!(x, |values| conv2d(values, size, out.num_elements(), &weights), out.clone())
+    }
+
+    fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self> {
+        let mut shape: Vec<usize> = (0..ids.layout().shape().num_dims()).map(|i| ids.layout().shape()[i]).collect();
+        shape.push(table.n_cols());
+        let ids: Vec<usize> =
+            ids.into_data().iter::<i64>().map(|id| usize::try_from(id).unwrap_or(usize::MAX)).collect();
+        let mut out = vec![0.0_f32; ids.len() * table.n_cols()];
+        int8_embedding(&ids, &table, &mut out);
+        FlexTensor::from_data(TensorData::new(out, shape))
+    }
+}

@@ -1,0 +1,53 @@
+use super::*;
+use crate::{ActivationGrid, CodeRows, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use burn::tensor::{Device, Distribution, FloatDType, TensorData};
+
+fn codes(n: usize) -> Vec<i8> {
+    (0..n).map(|i| if i % 3 == 0 { 0 } else { (i * 89 % 251) as u8 as i8 }).collect()
+}
+
+#[test]
+fn a_linear_layer_is_close_to_its_floats_in_every_form() {
+    let device = Device::flex();
+    let (n_out, n_in) = (40, 70);
+    let codes = codes(n_out * n_in);
+    let weights: Vec<f32> = codes.iter().map(|&code| f32::from(code) * 0.01).collect();
+    let weights = Tensor::<2>::from_data(TensorData::new(weights, [n_out, n_in]), &device);
+    let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 1.0), &device);
+    let expected = x.clone().matmul(weights.transpose().unsqueeze::<3>()) + 0.5;
+    let (scales, bias, grid) = ([0.01; 40], Some(vec![0.5; n_out]), ActivationGrid::Asymmetric);
+    let dense = PackedInt8::new(&codes, &scales, n_out, n_in).unwrap();
+    let sparse = SparseInt8::new(&codes, &scales, n_out, n_in).unwrap();
+    let dense = linear(x.clone(), &LinearWeights::int8(dense, grid, bias.clone()));
+    let sparse = linear(x.clone(), &LinearWeights::sparse_int8(sparse, grid, bias));
+    assert_eq!(dense.dims(), [2, 5, n_out]);
+    assert_eq!((dense.clone() - sparse).abs().max().into_scalar::<f32>(), 0.0);
+    assert!((dense - expected).abs().max().into_scalar::<f32>() < 0.2);
+}
+
+#[test]
+fn views_and_half_floats_give_what_their_elements_do() {
+    let device = Device::flex();
+    let weights = PackedInt4::new(&[1, -2, 3, 4, 5, -6], &[0.5; 2], 2, 3, 3);
+    let weights = LinearWeights::int4(weights, None);
+    let x = Tensor::<2>::from_data([[9.0, 9.0], [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &device);
+    let y = linear(x.narrow(0, 1, 3).transpose(), &weights);
+    assert_eq!(y.clone().into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5, 6.0, -4.0]);
+    let half = Tensor::<2>::from_data([[1.0, 3.0, 5.0]], &device).cast(FloatDType::F16);
+    let y = linear(half, &weights);
+    assert_eq!(y.dtype(), burn::tensor::DType::F16);
+    assert_eq!(y.cast(FloatDType::F32).into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5]);
+}
+
+#[test]
+fn a_convolution_and_an_embedding_run_on_tensors() {
+    let device = Device::flex();
+    let conv = PackedConv2d::new(&[1; 18], &[1.0], Conv2dShape::new(2, 1, [3, 3]), false).unwrap();
+    let conv = QuantizedConv2d::new(conv, ActivationGrid::Symmetric, Some(vec![1.0]));
+    let y = conv2d(Tensor::<4>::ones([2, 2, 4, 5], &device), &conv);
+    assert_eq!(y.dims(), [2, 1, 2, 3]);
+    assert!((y - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
+    let table = Arc::new(Int8Embedding::new(CodeRows::bitmask(&[1, 0, 0, 2], 2, 2), vec![1.0, 0.5]));
+    let rows = embedding(Tensor::<2, Int>::from_data([[1, 0, 1]], &device), &table);
+    assert_eq!(rows.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
+}

@@ -1,0 +1,147 @@
+//! int8 weights laid out for the kernels.
+
+use crate::buffer::Buffer;
+use crate::path::Path;
+use crate::simd::{self, Block, Columns, PANEL, RowBlock};
+use crate::weights::{Int8Weights, sealed};
+use briquette_core::{Error, Result};
+
+/// The largest number of inputs: `2^16 * 255 * 128` is the last product sum that 32 bits hold.
+pub const MAX_DEPTH: usize = 1 << 16;
+
+/// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
+///
+/// Panels of 32 outputs; in a panel, groups of 4 inputs: `[n_out / 32][n_in / 4][32][4]`, zeros where either does not
+/// divide. One byte for each weight, 8 for each output.
+#[derive(Clone)]
+pub struct PackedInt8 {
+    n_out: usize,
+    n_in: usize,
+    codes: Buffer,
+    sums: Vec<i32>,
+    scales: Vec<f32>,
+}
+
+/// Refuses what 32-bit sums cannot hold.
+pub(crate) fn check_depth(n_in: usize) -> Result<()> {
+    if n_in > MAX_DEPTH {
+        return Err(Error::refused(format!(
+            "{n_in} inputs are more than int32 sums can hold; the most is {MAX_DEPTH}"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_lengths(codes: usize, scales: usize, n_out: usize, n_in: usize) {
+    assert_eq!(codes, n_out * n_in, "{codes} codes for weights of [{n_out}, {n_in}]");
+    assert_eq!(scales, n_out, "{scales} scales for {n_out} outputs");
+}
+
+/// Sums of the codes of each output, which a zero point of the activations multiplies.
+pub(crate) fn row_sums(codes: &[i8], n_out: usize, n_in: usize) -> Vec<i32> {
+    (0..n_out).map(|row| codes[row * n_in..(row + 1) * n_in].iter().map(|&code| i32::from(code)).sum()).collect()
+}
+
+/// Lays out rows `first..first + 32` as one panel `[n_in / 4][32][4]`; `panel` is zero where it is not written.
+pub(crate) fn pack_panel(codes: &[i8], n_out: usize, n_in: usize, first: usize, panel: &mut [i8]) {
+    for row in first..n_out.min(first + PANEL) {
+        for (group, inputs) in codes[row * n_in..(row + 1) * n_in].chunks(4).enumerate() {
+            let at = (group * PANEL + row - first) * 4;
+            panel[at..at + inputs.len()].copy_from_slice(inputs);
+        }
+    }
+}
+
+/// Bytes of a panel of 32 outputs.
+pub(crate) const fn panel_bytes(n_in: usize) -> usize {
+    n_in.div_ceil(4) * 4 * PANEL
+}
+
+impl PackedInt8 {
+    /// Packs row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each.
+    ///
+    /// # Errors
+    /// Refuses more than [`MAX_DEPTH`] inputs.
+    ///
+    /// # Panics
+    /// If the lengths disagree with the shape.
+    pub fn new(codes: &[i8], scales: &[f32], n_out: usize, n_in: usize) -> Result<Self> {
+        check_lengths(codes.len(), scales.len(), n_out, n_in);
+        check_depth(n_in)?;
+        let n_bytes = panel_bytes(n_in);
+        let mut packed = Buffer::zeroed(n_out.div_ceil(PANEL) * n_bytes);
+        if n_bytes > 0 {
+            for (i, panel) in packed.codes_mut().chunks_exact_mut(n_bytes).enumerate() {
+                pack_panel(codes, n_out, n_in, i * PANEL, panel);
+            }
+        }
+        Ok(Self { n_out, n_in, codes: packed, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
+    }
+
+    /// The code of output `row` and input `col`.
+    pub fn code(&self, row: usize, col: usize) -> i8 {
+        let at = (col / 4 * PANEL + row % PANEL) * 4 + col % 4;
+        self.panel(row / PANEL)[at]
+    }
+
+    fn panel(&self, index: usize) -> &[i8] {
+        let n_bytes = panel_bytes(self.n_in);
+        &self.codes.codes()[index * n_bytes..(index + 1) * n_bytes]
+    }
+}
+
+impl Int8Weights for PackedInt8 {
+    fn n_out(&self) -> usize {
+        self.n_out
+    }
+
+    fn n_in(&self) -> usize {
+        self.n_in
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.codes.bytes().len() + 4 * self.sums.len() + 4 * self.scales.len()
+    }
+}
+
+#[expect(private_interfaces, reason = "the trait is sealed")]
+impl sealed::Panels for PackedInt8 {
+    fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns {
+        Columns::new(&self.sums, &self.scales, bias, index * PANEL)
+    }
+
+    fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, out: Block) {
+        let next = if is_last { &[] } else { self.panel(index + 1) };
+        simd::multiply_panel(path, rows, self.panel(index), next, columns, out);
+    }
+}
+
+impl std::fmt::Debug for PackedInt8 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedInt8 [{}, {}]", self.n_out, self.n_in)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_code_is_found_again_and_takes_a_byte() {
+        for (n_out, n_in) in [(1, 1), (31, 5), (32, 64), (33, 67), (70, 4)] {
+            let codes: Vec<i8> = (0..n_out * n_in).map(|i| (i * 37 % 255) as u8 as i8).collect();
+            let packed = PackedInt8::new(&codes, &vec![1.0; n_out], n_out, n_in).unwrap();
+            for (i, &code) in codes.iter().enumerate() {
+                assert_eq!(packed.code(i / n_in, i % n_in), code);
+            }
+        }
+        let packed = PackedInt8::new(&vec![1; 768 * 768], &[1.0; 768], 768, 768).unwrap();
+        assert_eq!(packed.n_bytes(), 768 * 768 + 8 * 768);
+    }
+
+    #[test]
+    fn more_inputs_than_int32_holds_are_refused_by_name() {
+        let error = PackedInt8::new(&vec![0; MAX_DEPTH + 1], &[1.0], 1, MAX_DEPTH + 1).unwrap_err();
+        assert_eq!(error.to_string(), "65537 inputs are more than int32 sums can hold; the most is 65536");
+    }
+}

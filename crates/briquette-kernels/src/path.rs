@@ -1,0 +1,77 @@
+//! Which instructions the kernels use, chosen while the program runs.
+
+use crate::simd;
+use std::fmt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isa {
+    Amx,
+    Avx512Vnni,
+    AvxVnni,
+    Avx2,
+    NeonDot,
+    Scalar,
+}
+
+/// A set of instructions that this processor has.
+///
+/// There is no way to make one for a processor that lacks them, so a path can be passed to any kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path(pub(crate) Isa);
+
+impl Path {
+    /// Plain code, everywhere; what the others are tested against.
+    pub const SCALAR: Self = Self(Isa::Scalar);
+
+    const ALL: [Isa; 6] = [Isa::Amx, Isa::Avx512Vnni, Isa::AvxVnni, Isa::Avx2, Isa::NeonDot, Isa::Scalar];
+
+    /// The paths this processor has, the fastest first; the last is always [`Path::SCALAR`].
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|isa| simd::is_available(*isa)).map(Self).collect()
+    }
+
+    /// The path called `name`, as [`Path::name`] spells it, if this processor has it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|path| path.name() == name)
+    }
+
+    /// `amx`, `avx512-vnni`, `avx-vnni`, `avx2`, `neon-dot` or `scalar`.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Isa::Amx => "amx",
+            Isa::Avx512Vnni => "avx512-vnni",
+            Isa::AvxVnni => "avx-vnni",
+            Isa::Avx2 => "avx2",
+            Isa::NeonDot => "neon-dot",
+            Isa::Scalar => "scalar",
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The path in use: the fastest this processor has.
+pub fn active_path() -> Path {
+    static ACTIVE: std::sync::OnceLock<Path> = std::sync::OnceLock::new();
+    *ACTIVE.get_or_init(|| Path::available()[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_active_path_is_the_first_available_one_and_scalar_the_last() {
+        let paths = Path::available();
+        assert_eq!(active_path(), paths[0]);
+        assert_eq!(paths.last(), Some(&Path::SCALAR));
+        for path in paths {
+            assert_eq!(Path::named(path.name()), Some(path));
+        }
+        assert_eq!(Path::named("sse"), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! Activations as 8-bit codes, a scale and a zero point for each row.
+
+use crate::buffer::Buffer;
+use crate::path::{Path, active_path};
+use crate::simd::{self, RowBlock};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// Where the codes of a row lie; `x = (code - zero) * scale`, codes 0 to 255.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ActivationGrid {
+    /// `scale = max |x| / 127`, `zero = 128`.
+    Symmetric,
+    /// `scale = (max - min) / 255` over a range widened to include 0, `zero = round(-min / scale)`.
+    #[default]
+    Asymmetric,
+}
+
+/// Floats that rows are made of: f32, f16 and bf16.
+pub trait Activation: Copy + Send + Sync {
+    /// The row as f32, in `scratch` where it is not f32 already.
+    fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32];
+}
+
+impl Activation for f32 {
+    fn widened<'a>(row: &'a [Self], _scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        row
+    }
+}
+
+impl Activation for f16 {
+    fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        scratch.resize(row.len(), 0.0);
+        row.convert_to_f32_slice(scratch);
+        scratch
+    }
+}
+
+impl Activation for bf16 {
+    fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        scratch.resize(row.len(), 0.0);
+        briquette_core::simd::widen_bf16(bytemuck::cast_slice(row), scratch);
+        scratch
+    }
+}
+
+/// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole
+/// tiles; the padding is arbitrary.
+#[derive(Clone, Default)]
+pub struct QuantizedRows {
+    n_cols: usize,
+    codes: Buffer,
+    scales: Vec<f32>,
+    zeros: Vec<i32>,
+}
+
+impl QuantizedRows {
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// Codes in a row.
+    pub const fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// The codes of a row.
+    pub fn row(&self, row: usize) -> &[u8] {
+        &self.codes.bytes()[row * self.stride()..][..self.n_cols]
+    }
+
+    /// The scale of each row; NaN where the row has a value that is not finite.
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// The code that means 0.0 in each row.
+    pub fn zeros(&self) -> &[i32] {
+        &self.zeros
+    }
+
+    /// An odd number of lines, so that the rows of a tile do not share the ways of one cache set.
+    pub(crate) const fn stride(&self) -> usize {
+        (self.n_cols.div_ceil(64) | 1) * 64
+    }
+
+    pub(crate) fn block(&self) -> RowBlock<'_> {
+        RowBlock { codes: self.codes.bytes(), stride: self.stride(), scales: &self.scales, zeros: &self.zeros }
+    }
+
+    /// Makes room for rows that the caller fills, all of one scale and zero point.
+    pub(crate) fn reset(&mut self, n_rows: usize, n_cols: usize, scale: f32, zero: i32) {
+        self.n_cols = n_cols;
+        self.codes.resize(n_rows.next_multiple_of(16) * self.stride());
+        self.scales.clear();
+        self.scales.resize(n_rows, scale);
+        self.zeros.clear();
+        self.zeros.resize(n_rows, zero);
+    }
+
+    pub(crate) fn row_mut(&mut self, row: usize) -> &mut [u8] {
+        let (stride, n_cols) = (self.stride(), self.n_cols);
+        &mut self.codes.bytes_mut()[row * stride..][..n_cols]
+    }
+
+    /// Replaces the rows by those of `x`, keeping the memory.
+    pub(crate) fn fill<T: Activation>(
+        &mut self,
+        path: Path,
+        x: &[T],
+        n_cols: usize,
+        n_rows: usize,
+        grid: ActivationGrid,
+    ) {
+        self.n_cols = n_cols;
+        let stride = self.stride();
+        self.codes.resize(n_rows.next_multiple_of(16) * stride);
+        self.scales.resize(n_rows, 1.0);
+        self.zeros.resize(n_rows, 0);
+        if n_cols == 0 {
+            self.scales.fill(1.0);
+            self.zeros.fill(0);
+            return;
+        }
+        let rows = x.chunks_exact(n_cols).zip(self.codes.bytes_mut().chunks_exact_mut(stride));
+        let mut scratch = Vec::new();
+        for ((row, codes), (scale, zero)) in rows.zip(self.scales.iter_mut().zip(&mut self.zeros)) {
+            (*scale, *zero) = simd::quantize_row(path, T::widened(row, &mut scratch), grid, codes);
+        }
+    }
+}
+
+/// Quantizes `x`, `[n_rows, n_cols]`, each row by itself, halves to even.
+///
+/// A row with a NaN or an infinity gets the scale NaN, so that whatever is computed from it is NaN. An all-zero row has
+/// scale 1 and codes equal to its zero point.
+///
+/// # Panics
+/// If `x` is not `n_rows * n_cols` long.
+pub fn quantize_rows<T: Activation>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) -> QuantizedRows {
+    quantize_rows_on(active_path(), x, n_rows, n_cols, grid)
+}
+
+/// As [`quantize_rows`], with the instructions of `path`.
+///
+/// # Panics
+/// If `x` is not `n_rows * n_cols` long.
+pub fn quantize_rows_on<T: Activation>(
+    path: Path,
+    x: &[T],
+    n_rows: usize,
+    n_cols: usize,
+    grid: ActivationGrid,
+) -> QuantizedRows {
+    assert_eq!(x.len(), n_rows * n_cols, "{} activations for a shape of [{n_rows}, {n_cols}]", x.len());
+    let mut rows = QuantizedRows::default();
+    rows.fill(path, x, n_cols, n_rows, grid);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_value() -> impl Strategy<Value = f32> {
+        prop_oneof![
+            8 => -3.0_f32..3.0, 1 => Just(0.0), 1 => Just(-0.0), 1 => Just(1e-42), 1 => Just(-1e-37), 1 => Just(3e38),
+            1 => Just(-3e38),
+        ]
+    }
+
+    fn all_paths_agree<T: Activation>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) {
+        let reference = quantize_rows_on(Path::SCALAR, x, n_rows, n_cols, grid);
+        for path in Path::available() {
+            let rows = quantize_rows_on(path, x, n_rows, n_cols, grid);
+            assert_eq!(rows.zeros(), reference.zeros(), "{path}");
+            for row in 0..n_rows {
+                assert_eq!(rows.scales()[row].to_bits(), reference.scales()[row].to_bits(), "{path}");
+                assert_eq!(rows.row(row), reference.row(row), "{path} {grid:?} {:?}", rows.scales()[row]);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_quantizes_as_the_reference_does(n_rows in 0_usize..4, n_cols in 0_usize..200, x in prop::collection::vec(any_value(), 600), tiny: bool) {
+            let factor = if tiny { 1e-37 } else { 1.0 };
+            let x: Vec<f32> = x[..n_rows * n_cols].iter().map(|value| value * factor).collect();
+            let x16: Vec<f16> = x.iter().copied().map(f16::from_f32).collect();
+            let xb: Vec<bf16> = x.iter().copied().map(bf16::from_f32).collect();
+            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+                all_paths_agree(&x, n_rows, n_cols, grid);
+                all_paths_agree(&x16, n_rows, n_cols, grid);
+                all_paths_agree(&xb, n_rows, n_cols, grid);
+            }
+        }
+
+        #[test]
+        fn the_error_is_at_most_half_a_step(x in prop::collection::vec(-1e3_f32..1e3, 1..100)) {
+            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+                let rows = quantize_rows(&x, 1, x.len(), grid);
+                for (&code, &value) in rows.row(0).iter().zip(&x) {
+                    let back = (i32::from(code) - rows.zeros()[0]) as f32 * rows.scales()[0];
+                    // A zero point is rounded too, so the ends of an asymmetric range may lie half a step outside.
+                    prop_assert!((back - value).abs() <= 1.001 * rows.scales()[0], "{} {}", back, value);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_has_no_scale_and_a_zero_row_has_scale_one() {
+        for path in Path::available() {
+            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    for at in [0, 3, 40, 66] {
+                        let mut x = vec![1.0; 2 * 67];
+                        x[at] = bad;
+                        let rows = quantize_rows_on(path, &x, 2, 67, grid);
+                        assert!(rows.scales()[0].is_nan() && rows.scales()[1].is_finite(), "{path} {bad} at {at}");
+                    }
+                }
+                let rows = quantize_rows_on(path, &[0.0_f32, -0.0, 0.0], 1, 3, grid);
+                assert_eq!((rows.scales()[0], i32::from(rows.row(0)[1])), (1.0, rows.zeros()[0]));
+            }
+        }
+    }
+}

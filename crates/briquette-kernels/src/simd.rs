@@ -1,0 +1,220 @@
+//! The inner loops, and all of this crate's `unsafe`.
+//!
+//! Every function has one meaning, given by [`mod@scalar`]; the others are fuzzed against it and give the same bits.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod block;
+mod int4;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "x86_64")]
+mod peak;
+pub(crate) mod scalar;
+mod sparse_panels;
+
+use crate::int4::Int4Panel;
+use crate::path::{Isa, Path};
+use crate::quantize_rows::ActivationGrid;
+pub(crate) use block::Block;
+#[cfg(target_arch = "x86_64")]
+pub use peak::register_peak;
+pub(crate) use sparse_panels::SparsePanels;
+
+/// There is no such peak to compare with.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn register_peak() -> Option<f64> {
+    None
+}
+
+/// Outputs in a panel of weights.
+pub(crate) const PANEL: usize = 32;
+
+/// Whether the processor and the system have what the functions for `isa` are compiled for.
+pub(crate) fn is_available(isa: Isa) -> bool {
+    match isa {
+        Isa::Scalar => true,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => avx512::is_available() && amx::is_available(),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => avx512::is_available(),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => avx2::has_vnni(),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::is_available(),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => neon::is_available(),
+        _ => false,
+    }
+}
+
+/// Rows of activation codes, `stride` bytes apart, in memory for a multiple of 16 rows.
+#[derive(Clone, Copy)]
+pub(crate) struct RowBlock<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) stride: usize,
+    pub(crate) scales: &'a [f32],
+    pub(crate) zeros: &'a [i32],
+}
+
+impl RowBlock<'_> {
+    pub(crate) fn n_rows(&self) -> usize {
+        self.scales.len()
+    }
+}
+
+/// What the outputs of a panel are made with besides its codes; zeros beyond the last output.
+#[repr(C, align(64))]
+pub(crate) struct Columns {
+    pub(crate) sums: [i32; PANEL],
+    pub(crate) scales: [f32; PANEL],
+    pub(crate) bias: [f32; PANEL],
+    pub(crate) n: usize,
+}
+
+impl Columns {
+    /// Those of outputs `first..first + 32`.
+    pub(crate) fn new(sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) -> Self {
+        let n = PANEL.min(sums.len() - first);
+        let mut columns = Self { sums: [0; PANEL], scales: [0.0; PANEL], bias: [0.0; PANEL], n };
+        columns.sums[..n].copy_from_slice(&sums[first..first + n]);
+        columns.scales[..n].copy_from_slice(&scales[first..first + n]);
+        if let Some(bias) = bias {
+            columns.bias[..n].copy_from_slice(&bias[first..first + n]);
+        }
+        columns
+    }
+}
+
+/// Codes, scale and zero point of one row; `codes` may be longer than `x`.
+pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
+    assert!(x.len() <= codes.len(), "{} codes for a row of {}", codes.len(), x.len());
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize_row(x, grid, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::quantize_row(x, grid, codes) },
+        _ => scalar::quantize_row(x, grid, codes),
+    }
+}
+
+/// Depthwise sums of one pixel; see [`scalar::depthwise`].
+pub(crate) fn depthwise<'a>(path: Path, taps: impl Iterator<Item = (&'a [u8], &'a [i8])>, zero: i32, sums: &mut [i32]) {
+    sums.fill(0);
+    for (codes, weights) in taps {
+        match path.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a path exists only where `is_available` said so.
+            Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(codes, weights, zero, sums) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(codes, weights, zero, sums) },
+            _ => scalar::depthwise(codes, weights, zero, sums),
+        }
+    }
+}
+
+/// `Σ (codes[i] - zero) * weights[i]`.
+pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::dot(codes, weights, zero) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::dot(codes, weights, zero) },
+        _ => scalar::dot(codes, weights, zero),
+    }
+}
+
+/// `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] + bias[n]`, the panel laid out
+/// as `[k / 4][32][4]`. `next` is what will be multiplied next, to be fetched meanwhile.
+pub(crate) fn multiply_panel(path: Path, rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, mut out: Block) {
+    assert!(panel.len().is_multiple_of(4 * PANEL));
+    check_shapes(&rows, panel.len() / PANEL, columns, &out);
+    let _ = next; // Only the longest kernel has time to fetch it.
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
+        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe {
+            amx::multiply_panel(rows, panel, next, columns, &mut out)
+        },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni => unsafe { avx2::multiply_panel_vnni(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { avx2::multiply_panel(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        Isa::NeonDot => unsafe { neon::multiply_panel(rows, panel, columns, &mut out) },
+        _ => scalar::multiply_panel(rows, panel, columns, &mut out),
+    }
+}
+
+fn check_shapes(rows: &RowBlock, depth: usize, columns: &Columns, out: &Block) {
+    assert_eq!((out.n_rows(), out.n_cols()), (rows.n_rows(), columns.n), "rows and columns of the output");
+    assert!(columns.n <= PANEL && rows.zeros.len() == rows.n_rows());
+    assert!(depth <= rows.stride && rows.stride.is_multiple_of(64));
+    assert!(rows.codes.len() >= rows.n_rows().next_multiple_of(16) * rows.stride, "rows in whole tiles");
+}
+
+/// As [`multiply_panel`] by panel `index` of `panels`, expanded in registers. Returns false, and does nothing, where it is
+/// better to expand the panel to memory first.
+pub(crate) fn multiply_sparse_panel(
+    path: Path,
+    rows: RowBlock,
+    panels: &SparsePanels,
+    index: usize,
+    columns: &Columns,
+    out: &mut Block,
+) -> bool {
+    check_shapes(&rows, 4 * panels.n_groups(), columns, out);
+    let (masks, values) = panels.panel(index);
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS => {
+            // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
+            // one of `SparsePanels`.
+            unsafe { avx512::multiply_sparse_panel(rows, masks, values, columns, out) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. No bias is an empty one.
+pub(crate) fn multiply_int4_panel(path: Path, x: &[f32], panel: Int4Panel, bias: &[f32], mut out: Block) {
+    let n_in = panel.codes.len() / (PANEL / 2);
+    assert_eq!(x.len(), out.n_rows() * n_in, "rows of activations");
+    assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(x, panel, bias, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features were just detected.
+        Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe { int4::multiply_panel_fma(x, panel, bias, &mut out) },
+        _ => int4::multiply_panel(x, panel, bias, &mut out),
+    }
+}
+
+/// Writes panel `index` of `panels` out, zeros too.
+pub(crate) fn expand_panel(path: Path, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::expand_panel(panels, index, codes) },
+        _ => panels.expand(index, codes),
+    }
+}

@@ -1,0 +1,343 @@
+//! AVX-512 with VNNI.
+#![allow(unsafe_code)]
+
+use super::scalar::{self, RowScale};
+use super::{Block, Columns, PANEL, RowBlock, SparsePanels};
+use crate::quantize_rows::ActivationGrid;
+use std::arch::x86_64::*;
+
+/// Rows that are multiplied at once: 28 sums, 2 vectors of weights and a code in 32 registers.
+pub(super) const MAX_ROWS: usize = 14;
+/// How far ahead of their use weights are fetched, in bytes.
+const AHEAD: usize = 2048;
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("avx512vbmi2")
+        && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("fma")
+}
+
+/// Loads up to 16 floats of `x` from `at` on, zeros beyond its end.
+#[target_feature(enable = "avx512f")]
+fn load_floats(x: &[f32], at: usize) -> __m512 {
+    if let Some(values) = x.get(at..at + 16) {
+        // SAFETY: 16 readable floats.
+        return unsafe { _mm512_loadu_ps(values.as_ptr()) };
+    }
+    let mask = (1_u16 << x.len().saturating_sub(at)) - 1;
+    // SAFETY: only the lanes that lie in `x` are read.
+    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(at)) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn magnitude(x: &[f32]) -> u32 {
+    let mut largest = [_mm512_setzero_si512(); 4];
+    for at in (0..x.len()).step_by(64) {
+        for (i, largest) in largest.iter_mut().enumerate() {
+            let bits =
+                _mm512_and_si512(_mm512_castps_si512(load_floats(x, at + 16 * i)), _mm512_set1_epi32(0x7fff_ffff));
+            *largest = _mm512_max_epu32(*largest, bits);
+        }
+    }
+    let [a, b, c, d] = largest;
+    _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_max_epu32(a, b), _mm512_max_epu32(c, d)))
+}
+
+#[target_feature(enable = "avx512f")]
+fn min_max(x: &[f32]) -> (f32, f32) {
+    let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
+    for at in (0..x.len()).step_by(32) {
+        for i in 0..2 {
+            let values = load_floats(x, at + 16 * i);
+            min[i] = _mm512_min_ps(min[i], values);
+            max[i] = _mm512_max_ps(max[i], values);
+        }
+    }
+    (_mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])), _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn row_scale(x: &[f32], grid: ActivationGrid) -> RowScale {
+    match grid {
+        ActivationGrid::Symmetric => RowScale::symmetric(magnitude(x)),
+        ActivationGrid::Asymmetric => {
+            let (min, max) = min_max(x);
+            RowScale::asymmetric(min, max, magnitude(x))
+        }
+    }
+}
+
+/// See [`scalar::quantize_row`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
+    let row = row_scale(x, grid);
+    if !row.inverse.is_finite() {
+        return scalar::quantize_row(x, grid, codes);
+    }
+    let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
+    // Packing works in lanes of 16 bytes; this puts its result in order.
+    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    for at in (0..x.len()).step_by(64) {
+        let mut steps = [_mm512_setzero_si512(); 4];
+        for (i, steps) in steps.iter_mut().enumerate() {
+            *steps = _mm512_cvtps_epi32(_mm512_mul_ps(load_floats(x, at + 16 * i), inverse));
+        }
+        let low = _mm512_adds_epi16(_mm512_packs_epi32(steps[0], steps[1]), zero);
+        let high = _mm512_adds_epi16(_mm512_packs_epi32(steps[2], steps[3]), zero);
+        let packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+        let left = codes.len() - at;
+        let mask = if left >= 64 { !0 } else { (1_u64 << left) - 1 };
+        // SAFETY: only the bytes that lie in `codes` are written, of which there are no fewer than floats.
+        unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
+    }
+    (row.scale, row.zero)
+}
+
+/// [`scalar::depthwise`] compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]) {
+    scalar::depthwise(codes, weights, zero, sums);
+}
+
+/// [`scalar::dot`] compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    scalar::dot(codes, weights, zero)
+}
+
+/// The columns of a panel in registers.
+struct Epilogue<'a> {
+    columns: &'a Columns,
+    mask: [u16; 2],
+}
+
+impl<'a> Epilogue<'a> {
+    fn new(columns: &'a Columns) -> Self {
+        let bits = ((1_u64 << columns.n) - 1) as u32;
+        Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
+    }
+
+    /// Writes half `j` of a row of outputs. See [`scalar::finish`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn store(&self, sums: __m512i, j: usize, zero: i32, scale: f32, out: &mut [f32]) {
+        let columns = self.columns;
+        debug_assert_eq!(out.len(), columns.n);
+        // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers the `n = out.len()` columns there are.
+        unsafe {
+            let column_sums = _mm512_load_si512(columns.sums.as_ptr().add(16 * j).cast());
+            let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(_mm512_set1_epi32(zero), column_sums));
+            let values = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(scale));
+            let values = _mm512_mul_ps(values, _mm512_load_ps(columns.scales.as_ptr().add(16 * j)));
+            let values = _mm512_add_ps(values, _mm512_load_ps(columns.bias.as_ptr().add(16 * j)));
+            _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * j), self.mask[j], values);
+        }
+    }
+}
+
+/// Writes rows of 32 sums, as a tile left them.
+#[target_feature(enable = "avx512f")]
+pub(super) fn finish_rows(sums: &[[i32; PANEL]], first: usize, rows: RowBlock, columns: &Columns, out: &mut Block) {
+    let epilogue = Epilogue::new(columns);
+    for (i, sums) in sums.iter().enumerate() {
+        let row = first + i;
+        let (zero, scale) = (rows.zeros[row], rows.scales[row]);
+        let out = out.row(row);
+        for j in 0..2 {
+            // SAFETY: 16 of 32 elements, from 0 or 16 on.
+            let sums = unsafe { _mm512_loadu_si512(sums.as_ptr().add(16 * j).cast()) };
+            epilogue.store(sums, j, zero, scale, out);
+        }
+    }
+}
+
+/// A panel of weights, as a tile reads it.
+#[derive(Clone, Copy)]
+enum Weights<'a> {
+    Dense(&'a [i8]),
+    Sparse(&'a [u64], &'a [i8]),
+}
+
+impl Weights<'_> {
+    const fn n_groups(self) -> usize {
+        match self {
+            Self::Dense(panel) => panel.len() / (4 * PANEL),
+            Self::Sparse(masks, _) => masks.len() / 2,
+        }
+    }
+}
+
+/// Reads a panel group by group. For `SPARSE`, `masks` is of the next group and `codes` of its first value; else `codes` is
+/// of the next group.
+struct Reader<const SPARSE: bool> {
+    codes: *const i8,
+    masks: *const u64,
+}
+
+impl<const SPARSE: bool> Reader<SPARSE> {
+    const fn new(weights: Weights) -> Self {
+        match weights {
+            Weights::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
+            Weights::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
+        }
+    }
+
+    /// The weights of the next group: 16 outputs, and 16 more.
+    ///
+    /// # Safety
+    /// There is a next group; sparse values are those of [`super::SparsePanels`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+    unsafe fn next(&mut self) -> [__m512i; 2] {
+        // SAFETY: a group has 128 bytes or 2 masks; after the last value of a sparse panel 64 bytes can be read. A
+        // prefetch may be of any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(AHEAD));
+            if SPARSE {
+                let masks = [*self.masks, *self.masks.add(1)];
+                let second = self.codes.add(masks[0].count_ones() as usize);
+                let low = _mm512_maskz_expand_epi8(masks[0], _mm512_loadu_si512(self.codes.cast()));
+                let high = _mm512_maskz_expand_epi8(masks[1], _mm512_loadu_si512(second.cast()));
+                self.codes = second.add(masks[1].count_ones() as usize);
+                self.masks = self.masks.add(2);
+                [low, high]
+            } else {
+                _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(AHEAD + 64));
+                let weights = self.codes;
+                self.codes = weights.add(4 * PANEL);
+                [_mm512_loadu_si512(weights.cast()), _mm512_loadu_si512(weights.add(64).cast())]
+            }
+        }
+    }
+}
+
+/// `M` rows times one panel, `U` groups of 4 inputs at a time.
+///
+/// # Safety
+/// Rows `first..first + M` exist, each at least as long as the panel is deep; `SPARSE` says what `weights` are, and sparse
+/// ones are a panel of [`super::SparsePanels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
+    rows: RowBlock,
+    first: usize,
+    weights: Weights,
+    columns: &Columns,
+    out: &mut Block,
+) {
+    let mut codes = rows.codes[first * rows.stride..].as_ptr();
+    let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
+    let (n_groups, mut reader) = (weights.n_groups(), Reader::<SPARSE>::new(weights));
+    // SAFETY: a step for each group, which has 4 codes in each row.
+    unsafe {
+        for _ in 0..n_groups / U {
+            for sums in &mut sums {
+                multiply_group::<M>(codes, rows.stride, reader.next(), sums);
+                codes = codes.add(4);
+            }
+        }
+        for _ in 0..n_groups % U {
+            multiply_group::<M>(codes, rows.stride, reader.next(), &mut sums[0]);
+            codes = codes.add(4);
+        }
+    }
+    let epilogue = Epilogue::new(columns);
+    for i in 0..M {
+        let out = out.row(first + i);
+        for j in 0..2 {
+            let sum = sums[1..].iter().fold(sums[0][i][j], |sum, more| _mm512_add_epi32(sum, more[i][j]));
+            epilogue.store(sum, j, rows.zeros[first + i], rows.scales[first + i], out);
+        }
+    }
+}
+
+/// # Safety
+/// At `codes`, 4 codes can be read in each of `M` rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn multiply_group<const M: usize>(
+    codes: *const u8,
+    stride: usize,
+    weights: [__m512i; 2],
+    sums: &mut [[__m512i; 2]; M],
+) {
+    for (i, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for row `i`.
+        let code = _mm512_set1_epi32(unsafe { codes.add(i * stride).cast::<i32>().read_unaligned() });
+        sums[0] = _mm512_dpbusd_epi32(sums[0], code, weights[0]);
+        sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
+    }
+}
+
+/// Calls `tile` for `$m` rows, unrolled so that there are enough independent sums.
+macro_rules! for_rows {
+    ($sparse:ident, $m:expr, $args:tt, $($rows:literal * $unroll:literal)*) => {
+        match $m {
+            $($rows => tile::<$sparse, $rows, $unroll> $args,)*
+            _ => unreachable!("more rows than a tile has"),
+        }
+    };
+}
+
+/// # Safety
+/// As for [`tile`], for all rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns: &Columns, out: &mut Block) {
+    let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
+    let mut first = 0;
+    for i in 0..n_tiles {
+        // Tiles as even as they come: 15 rows are 8 and 7, not 14 and 1.
+        let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
+        // SAFETY: rows `first..first + m` exist; the caller vouches for the rest.
+        unsafe {
+            for_rows!(SPARSE, m, (rows, first, weights, columns, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2 8 * 1
+                9 * 1 10 * 1 11 * 1 12 * 1 13 * 1 14 * 1);
+        }
+        first += m;
+    }
+}
+
+/// See [`scalar::multiply_panel`].
+///
+/// # Safety
+/// The caller has checked the shapes: see [`super::multiply_panel`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+    // SAFETY: rows are as deep as the panel.
+    unsafe { multiply::<false>(rows, Weights::Dense(panel), columns, out) }
+}
+
+/// See [`super::multiply_sparse_panel`].
+///
+/// # Safety
+/// The caller has checked the shapes; the panel is one of [`super::SparsePanels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+pub(super) unsafe fn multiply_sparse_panel(
+    rows: RowBlock,
+    masks: &[u64],
+    values: &[i8],
+    columns: &Columns,
+    out: &mut Block,
+) {
+    // SAFETY: rows are as deep as the panel.
+    unsafe { multiply::<true>(rows, Weights::Sparse(masks, values), columns, out) }
+}
+
+/// Writes a sparse panel out, zeros too.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
+    let (masks, values) = panels.panel(index);
+    let mut next = values.as_ptr();
+    for (mask, codes) in masks.iter().zip(codes.as_chunks_mut::<64>().0) {
+        // SAFETY: after the last value of a sparse panel 64 bytes can be read; `codes` has 64.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(AHEAD));
+            let spread = _mm512_maskz_expand_epi8(*mask, _mm512_loadu_si512(next.cast()));
+            _mm512_storeu_si512(codes.as_mut_ptr().cast(), spread);
+            next = next.add(mask.count_ones() as usize);
+        }
+    }
+}

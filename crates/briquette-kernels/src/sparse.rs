@@ -1,0 +1,87 @@
+//! int8 weights of which only the nonzero are kept.
+
+use crate::buffer::Buffer;
+use crate::packed::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
+use crate::path::Path;
+use crate::simd::{self, Block, Columns, PANEL, RowBlock, SparsePanels};
+use crate::weights::{Int8Weights, sealed};
+use briquette_core::Result;
+use std::cell::RefCell;
+
+thread_local! {
+    static PANEL_CODES: RefCell<Buffer> = RefCell::new(Buffer::default());
+}
+
+/// Weights `[n_out, n_in]` as a bit for each and a byte for each that is not zero, in the order of
+/// [`PackedInt8`](crate::PackedInt8): at a sparsity `s`, `1 - s + 1/8` bytes a weight.
+///
+/// They are expanded in registers for a few rows of activations, else a panel of 32 outputs at a time.
+#[derive(Clone)]
+pub struct SparseInt8 {
+    n_out: usize,
+    n_in: usize,
+    panels: SparsePanels,
+    sums: Vec<i32>,
+    scales: Vec<f32>,
+}
+
+impl SparseInt8 {
+    /// Packs row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each.
+    ///
+    /// # Errors
+    /// Refuses more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    ///
+    /// # Panics
+    /// If the lengths disagree with the shape.
+    pub fn new(codes: &[i8], scales: &[f32], n_out: usize, n_in: usize) -> Result<Self> {
+        check_lengths(codes.len(), scales.len(), n_out, n_in);
+        check_depth(n_in)?;
+        let mut panels = SparsePanels::new(n_in.div_ceil(4));
+        let mut panel = vec![0; panel_bytes(n_in)];
+        for first in (0..n_out).step_by(PANEL) {
+            panel.fill(0);
+            pack_panel(codes, n_out, n_in, first, &mut panel);
+            panels.push(&panel);
+        }
+        Ok(Self { n_out, n_in, panels, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
+    }
+}
+
+impl Int8Weights for SparseInt8 {
+    fn n_out(&self) -> usize {
+        self.n_out
+    }
+
+    fn n_in(&self) -> usize {
+        self.n_in
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.panels.n_bytes() + 4 * self.sums.len() + 4 * self.scales.len()
+    }
+}
+
+#[expect(private_interfaces, reason = "the trait is sealed")]
+impl sealed::Panels for SparseInt8 {
+    fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns {
+        Columns::new(&self.sums, &self.scales, bias, index * PANEL)
+    }
+
+    fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, mut out: Block) {
+        if simd::multiply_sparse_panel(path, rows, &self.panels, index, columns, &mut out) {
+            return;
+        }
+        let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
+        codes.resize(n.max(codes.bytes().len()));
+        simd::expand_panel(path, &self.panels, index, &mut codes.codes_mut()[..n]);
+        let next = if is_last { &[] } else { self.panels.values(index + 1) };
+        simd::multiply_panel(path, rows, &codes.codes()[..n], next, columns, out);
+        PANEL_CODES.set(codes);
+    }
+}
+
+impl std::fmt::Debug for SparseInt8 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SparseInt8 [{}, {}]", self.n_out, self.n_in)
+    }
+}
