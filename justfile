@@ -93,6 +93,24 @@ deny:
 size:
     @python3 scripts/size.py
 
+# Quality, latency and memory of MiniLM before and after int8
+[group('measure')]
+eval-minilm SCHEME="int8-dynamic" *FLAGS: build fetch-minilm
+    @shift || true
+    {{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
+    {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
+
+# The training examples: prune while training, quantization-aware training, one shot and fine-tuning, burn's Learner
+[group('measure')]
+examples:
+    cargo build --release --quiet -p briquette-nn --examples
+    for name in prune_while_training quantization_aware one_shot learner; do {{ target }}/release/examples/$name; done
+
+# Build with CUDA: no toolkit and no GPU needed
+[group('develop')]
+cuda-build:
+    CUDARC_CUDA_VERSION=13000 cargo build --release -p briquette --features cuda
+
 # The environment that peers run in: torch, transformers, compressed-tensors (several GB)
 [group('measure')]
 peers:

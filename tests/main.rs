@@ -4,6 +4,7 @@
 mod bad_input;
 mod bit_flips;
 mod compress;
+mod evaluate;
 mod export;
 mod faults;
 mod frozen;

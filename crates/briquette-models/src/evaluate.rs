@@ -97,7 +97,8 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         watch.loaded();
         let found = run(&model, &data, &request.data, request.batching, progress)?;
         watch.ran();
-        drop(model);
+        watch.drop_network(model.network);
+        drop(model.input);
         request.device.memory_cleanup();
         Ok((found, watch.dropped()))
     };

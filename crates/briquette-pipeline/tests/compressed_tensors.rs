@@ -4,18 +4,17 @@
 
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Format, Profile, TensorSource};
-use briquette_pipeline::{Recipe, RunOptions, Silent, Stop, run, verify};
+use briquette_pipeline::{Recipe, RunOptions, run, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
 fn options() -> RunOptions {
-    RunOptions { threads: 1, force: false, progress: Arc::new(Silent), stop: Stop::default() }
+    RunOptions { threads: 1, ..RunOptions::default() }
 }
 
 /// Compresses a model as `stages` say into `directory/out`.
