@@ -20,7 +20,7 @@
 //!     batching: Batching::default(),
 //!     device: Device::default(),
 //! };
-//! let found = evaluate(&request, &mut |_done, _total| Ok(()))?;
+//! let found = evaluate(&request, &[], &mut |_done, _total| Ok(()))?;
 //! assert!(found.metrics["accuracy"] > 0.98 && found.metrics["agreement"] == 1.0);
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
