@@ -7,7 +7,7 @@ use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Grid, GridKind, Grouping, Result};
-use briquette_formats::Profile;
+use briquette_formats::{Profile, limits};
 use briquette_prune::Ratio;
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 use raw::{RawGroup, RawLayout, RawOverride, RawRecipe, RawStage};
@@ -28,6 +28,8 @@ pub struct Recipe {
     pub allow_nonfinite: bool,
     /// The format of the directory.
     pub profile: Profile,
+    /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
+    pub max_shard_bytes: u64,
     /// What to do.
     pub stages: Vec<Stage>,
     /// What was asked for, word for word.
@@ -140,6 +142,7 @@ impl Recipe {
             roles: roles.collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
             stages,
             asked: raw,
         })
