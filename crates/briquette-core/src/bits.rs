@@ -12,9 +12,9 @@ pub fn count_ones(bits: &[u8]) -> usize {
     whole as usize + rest.iter().map(|byte| byte.count_ones() as usize).sum::<usize>()
 }
 
-/// Bytes that `n` codes of `n_bits` take, for any `n`: it may come from a file, and must not wrap around to a small one.
+/// Bytes that `n` codes of `n_bits` take.
 pub const fn packed_bytes(n: usize, n_bits: u8) -> usize {
-    n / 8 * n_bits as usize + (n % 8 * n_bits as usize).div_ceil(8)
+    (n * n_bits as usize).div_ceil(8)
 }
 
 /// Packs codes as `u = code + 2^(b-1)`: code `i` starts at bit `i * b` of a stream, low bit first.

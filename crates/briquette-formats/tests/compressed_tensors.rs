@@ -121,13 +121,15 @@ fn with_scales(dtype: &str, scales: Vec<u8>) -> tempfile::TempDir {
     dir
 }
 
+/// Rounds to a type of 2 bytes.
+type ToHalf = fn(f32) -> [u8; 2];
+
 #[test]
 fn half_precision_scales_decode_to_half_precision_weights() {
     // Codes times 0.5 and 0.25, all of which both types hold.
     let expected = [0.5, -0.5, 63.5, -32.0, 0.0, 0.5_f32];
-    let halves =
-        |to: fn(f32) -> [u8; 2], values: &[f32]| values.iter().flat_map(|&value| to(value)).collect::<Vec<u8>>();
-    let types: [(&str, fn(f32) -> [u8; 2]); 2] = [
+    let halves = |to: ToHalf, values: &[f32]| values.iter().flat_map(|&value| to(value)).collect::<Vec<u8>>();
+    let types: [(&str, ToHalf); 2] = [
         ("F16", |value| half::f16::from_f32(value).to_le_bytes()),
         ("BF16", |value| half::bf16::from_f32(value).to_le_bytes()),
     ];

@@ -220,11 +220,6 @@ fn coded(profile: &str, dtype: &str, shape: &str, bits: u8) -> Result<Checkpoint
 #[test]
 fn codes_of_a_shape_whose_bits_cannot_be_counted_are_refused() {
     coded("briquette", "F16", "[1]", 5).unwrap();
-    // So many codes of 5 bits take 2^64 + 4 bits.
-    assert_says(
-        coded("briquette", "F16", "[3689348814741910324]", 5),
-        "is U8 [1, 1], expected U8 [1, 23058430092136939",
-    );
     let endless = coded("compressed-tensors", "F32", "[0,4611686018427387904]", 8);
     assert_says(endless, "compressed-tensors cannot hold rows of that many columns");
 }
