@@ -110,6 +110,16 @@ examples:
 [group('develop')]
 cuda-build:
     CUDARC_CUDA_VERSION=13000 cargo build --release -p briquette --features cuda
+# Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
+[group('develop')]
+fuzz SECONDS="60" *FLAGS:
+    @command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+    @shift $(( $# < 1 ? $# : 1 )); cargo fuzz build --sanitizer none; \
+      for target in $(cargo fuzz list); do \
+        echo "== $target"; mkdir -p "fuzz/corpus/$target"; \
+        cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+          -max_total_time={{ SECONDS }} -timeout=2 -rss_limit_mb=256 -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12; \
+      done
 
 # The environment that peers run in: torch, transformers, compressed-tensors (several GB)
 [group('measure')]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod bad_input;
+mod batch;
 mod bit_flips;
 mod compress;
 mod evaluate;
