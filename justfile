@@ -110,6 +110,7 @@ examples:
 [group('develop')]
 cuda-build:
     CUDARC_CUDA_VERSION=13000 cargo build --release -p briquette --features cuda
+
 # Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
 [group('develop')]
 fuzz SECONDS="60" *FLAGS:
