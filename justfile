@@ -84,7 +84,7 @@ check:
 [group('develop')]
 deny:
     @command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
-    @cargo deny --log-level error --offline check bans licenses sources
+    @cargo fetch --quiet --locked && cargo deny --log-level error --offline check bans licenses sources
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
