@@ -1,6 +1,7 @@
 //! What a run claims and what it measured, side by side.
 
 pub mod html;
+mod running;
 pub mod terminal;
 
 use crate::encode::Outcome;

@@ -2,6 +2,7 @@
 
 use super::{ErrorReport, Footprint, Report, TensorReport, VERSION, WeightHistogram};
 use crate::Role;
+use crate::evaluate::{EvaluationReport, MemoryFigures, RunFigures};
 
 /// A report of nothing: no tensors, no bytes, no figures.
 pub(super) fn empty() -> Report {
@@ -54,7 +55,7 @@ pub(super) fn of_layers(n_layers: usize) -> Report {
             after: vec![0, 5, 110, 5, 0],
         }],
         tensors,
-        evaluation: None,
+        evaluation: Some(evaluation()),
         remarks: vec!["Pruned without retraining: accuracy usually drops well before size does. ".repeat(3)],
         seconds: vec![("plan".into(), 0.01), ("encode".into(), 2.5)],
         total_seconds: 2.6,
@@ -62,6 +63,34 @@ pub(super) fn of_layers(n_layers: usize) -> Report {
         peak_bytes: Some(123_456_789),
         peak_meter: "resident set of the process".into(),
         ..empty()
+    }
+}
+
+fn evaluation() -> EvaluationReport {
+    let memory = |weights_bytes: u64| MemoryFigures {
+        meter: "bytes allocated by this process, counted".into(),
+        predicted_bytes: 1000,
+        weights_bytes: Some(weights_bytes),
+        peak_bytes: Some(2 * weights_bytes),
+        after_bytes: None,
+    };
+    let run = |weights_bytes: u64| RunFigures {
+        p50_ms: 1.5,
+        p90_ms: 2.0,
+        p99_ms: 2.5,
+        items_per_s: 1e4,
+        memory: vec![memory(weights_bytes)],
+    };
+    EvaluationReport {
+        arch: "bert".into(),
+        device: "cpu".into(),
+        data: "sentences.txt".into(),
+        n_items: 40,
+        n_skipped: 0,
+        batch_size: 32,
+        metrics: [("cosine".to_string(), 0.9995), ("pair_spearman".to_string(), 0.999)].into(),
+        before: Some(run(4000)),
+        after: run(1000),
     }
 }
 

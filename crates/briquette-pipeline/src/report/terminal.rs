@@ -3,7 +3,7 @@
 mod columns;
 mod paint;
 
-use super::{Report, TensorReport, numbers};
+use super::{Report, TensorReport, numbers, running};
 use columns::{Align, Columns, fit, wrap};
 use paint::Paint;
 use std::fmt::Write;
@@ -21,6 +21,7 @@ pub fn to_terminal(report: &Report, width: usize, color: bool) -> String {
         headline(report, width, paint),
         sizes(report, width, paint),
         remarks(report, width, paint),
+        running(report, width, paint),
         tensors(report, width, paint),
         run(report, width, paint),
         next(report, width, paint),
@@ -80,6 +81,17 @@ fn remarks(report: &Report, width: usize, paint: Paint) -> String {
         }
     }
     out
+}
+
+/// What running it showed.
+fn running(report: &Report, width: usize, paint: Paint) -> String {
+    let Some(evaluation) = &report.evaluation else { return String::new() };
+    let aligns = [Align::Left, Align::Right, Align::Right];
+    let mut table = Columns::new(&["running it", "before", "after"], &aligns);
+    for figure in running::figures(evaluation) {
+        table.push([figure.what, figure.before, figure.after].into());
+    }
+    table.to_text(width, paint)
 }
 
 /// The worst where any has an error, otherwise the largest.
@@ -226,6 +238,6 @@ mod tests {
         let text = to_terminal(&report, 100, false);
         assert!(text.contains("… and 108 more, see report.html"), "{text}");
         assert!(text.contains("briquette verify out/small") && text.contains("predicted at most"));
-        assert!(text.lines().count() < 40);
+        assert!(text.lines().count() < 50);
     }
 }

@@ -1,7 +1,7 @@
 //! Each figure with how it was measured.
 
 use super::escape::escape;
-use crate::report::{Report, numbers};
+use crate::report::{Report, numbers, running};
 use std::fmt::Write;
 
 /// The tables of figures.
@@ -10,9 +10,10 @@ pub(super) fn section(report: &Report) -> String {
         "<section aria-labelledby=\"measured\">\n<h2 id=\"measured\">Measured</h2>\n\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"measured\">\n<table class=\"figures\">\n\
          <thead><tr><th scope=\"col\">Figure</th><th scope=\"col\">Before</th><th scope=\"col\">After</th>\
-         <th scope=\"col\">How it was measured</th></tr></thead>\n<tbody>\n{}</tbody>\n</table></div>\n\
+         <th scope=\"col\">How it was measured</th></tr></thead>\n<tbody>\n{}{}</tbody>\n</table></div>\n\
          <h3>The run</h3>\n<table class=\"run\">\n<tbody>\n{}</tbody>\n</table>\n</section>\n",
         sizes(report),
+        running(report),
         run(report),
     )
 }
@@ -58,6 +59,19 @@ fn sizes(report: &Report) -> String {
         let _ = writeln!(
             out,
             "<tr><th scope=\"row\">{figure}</th><td class=\"num\">{before}</td><td class=\"num\">{after}</td><td class=\"how\">{how}</td></tr>"
+        );
+        out
+    })
+}
+
+fn running(report: &Report) -> String {
+    let figures = report.evaluation.iter().flat_map(running::figures);
+    figures.fold(String::new(), |mut out, figure| {
+        let [what, before, after, how] =
+            [figure.what, figure.before, figure.after, figure.how].map(|text| escape(&text).to_string());
+        let _ = writeln!(
+            out,
+            "<tr><th scope=\"row\">{what}</th><td class=\"num\">{before}</td><td class=\"num\">{after}</td><td class=\"how\">{how}</td></tr>"
         );
         out
     })
