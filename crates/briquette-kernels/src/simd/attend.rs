@@ -127,7 +127,10 @@ unsafe fn multiply_avx512<const VECTORS: usize>(
         // SAFETY: row `d` of the matrix has 16 * VECTORS elements from `at` on, and every row an element `d`.
         unsafe {
             let from = matrix.as_ptr().add(d * n_cols + at);
-            let vectors: [__m512; VECTORS] = std::array::from_fn(|i| _mm512_loadu_ps(from.add(16 * i)));
+            let mut vectors = [_mm512_setzero_ps(); VECTORS];
+            for (i, vector) in vectors.iter_mut().enumerate() {
+                *vector = _mm512_loadu_ps(from.add(16 * i));
+            }
             for (row, sums) in rows.iter().zip(&mut sums) {
                 let factor = _mm512_set1_ps(*row.get_unchecked(d));
                 for (sum, vector) in sums.iter_mut().zip(vectors) {

@@ -59,7 +59,12 @@ pub(super) use on_path;
 #[inline(always)]
 fn gelu_of(x: f32) -> f32 {
     let v = (x * x).mul_add(2.0 / (EDGE * EDGE), -1.0);
-    let p = PHI.iter().rev().skip(1).fold(PHI[PHI.len() - 1], |sum, &factor| sum.mul_add(v, factor));
+    // Not an iterator: what it calls is not compiled for the features of the path.
+    let (mut p, mut at) = (PHI[PHI.len() - 1], PHI.len() - 1);
+    while at > 0 {
+        at -= 1;
+        p = p.mul_add(v, PHI[at]);
+    }
     let phi = x.mul_add(p, 0.5);
     let phi = if x > EDGE { 1.0 } else { phi };
     let phi = if x < -EDGE { 0.0 } else { phi };
