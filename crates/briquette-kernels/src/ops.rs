@@ -13,7 +13,7 @@ mod weights;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Device, Int, Tensor};
-pub use fused::{FusedOps, add_norm, attention, fuses, gelu};
+pub use fused::{FusedOps, add_norm, attention, fuses, gelu, rows_at_once};
 use std::sync::Arc;
 pub use weights::{LinearWeights, QuantizedConv2d};
 

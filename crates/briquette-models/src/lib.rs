@@ -20,7 +20,7 @@
 //!     batching: Batching::default(),
 //!     device: Device::default(),
 //! };
-//! let found = evaluate(&request, &mut |_done, _total| Ok(()))?;
+//! let found = evaluate(&request, &[], &mut |_done, _total| Ok(()))?;
 //! assert!(found.metrics["accuracy"] > 0.98 && found.metrics["agreement"] == 1.0);
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
@@ -48,6 +48,7 @@ pub mod text;
 
 pub use arch::{Arch, Family};
 pub use bert::{Bert, BertConfig};
+pub use briquette_nn::Held;
 pub use device::{cuda_devices, device};
 pub use digits_cnn::{DigitsCnn, DigitsCnnConfig};
 pub use evaluate::{Evaluation, Latency, Request, evaluate};

@@ -44,6 +44,21 @@ pub struct RunFigures {
     pub items_per_s: f64,
     /// What each meter saw.
     pub memory: Vec<MemoryFigures>,
+    /// How weights were held: `int8`, `sparse int8` and `int4` computed on codes, `int8 as floats` was decoded for each
+    /// use, tables were looked up.
+    #[serde(default)]
+    pub held: BTreeMap<String, HeldFigures>,
+}
+
+/// Parameters that are held in one way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldFigures {
+    /// Parameters.
+    pub n_tensors: usize,
+    /// Weights, zeros too.
+    pub n_weights: usize,
+    /// Bytes they take.
+    pub n_bytes: usize,
 }
 
 /// What one meter saw, above what was there before the model.
@@ -99,7 +114,7 @@ mod run {
     use briquette_models::batches::Batching;
     use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
-    use briquette_models::{Arch, Latency, Request};
+    use briquette_models::{Arch, Held, Latency, Request};
 
     pub(super) fn evaluate(
         asked: &Evaluate,
@@ -126,7 +141,8 @@ mod run {
         }
         options.progress.begin("evaluate", 0);
         let found = briquette_models::evaluate(&request, &meters, &mut |_, _| options.stop.check())?;
-        let before = found.reference_latency.map(|latency| figures(&latency, found.reference_memory));
+        let before =
+            found.reference_latency.map(|latency| figures(&latency, found.reference_memory, found.reference_held));
         Ok(EvaluationReport {
             arch: found.arch.to_string(),
             device: format!("{device:?}"),
@@ -136,7 +152,7 @@ mod run {
             batch_size: found.batch_size,
             metrics: found.metrics,
             before,
-            after: figures(&found.latency, found.memory),
+            after: figures(&found.latency, found.memory, found.held),
         })
     }
 
@@ -168,7 +184,11 @@ mod run {
         }
     }
 
-    fn figures(latency: &Latency, memory: Vec<Memory>) -> RunFigures {
+    fn held_figures(Held { n_tensors, n_weights, n_bytes }: Held) -> HeldFigures {
+        HeldFigures { n_tensors, n_weights, n_bytes }
+    }
+
+    fn figures(latency: &Latency, memory: Vec<Memory>, held: BTreeMap<String, Held>) -> RunFigures {
         let one = |memory: Memory| MemoryFigures {
             meter: memory.meter,
             predicted_bytes: memory.predicted_bytes,
@@ -182,6 +202,7 @@ mod run {
             p99_ms: latency.p99_ms,
             items_per_s: latency.items_per_s,
             memory: memory.into_iter().map(one).collect(),
+            held: held.into_iter().map(|(name, held)| (name, held_figures(held))).collect(),
         }
     }
 }

@@ -3,7 +3,10 @@
 use super::runs_on;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Bool, DType, Tensor, activation, module};
+use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
+
+/// A row of a small transformer is some kilobytes wide where it is widest.
+const ROWS_PER_THREAD: usize = 512;
 
 /// What a backend fuses.
 #[backend_extension(Flex: cfg(feature = "flex"))]
@@ -33,6 +36,12 @@ pub trait FusedOps: Backend {
 /// Whether there are fused operations for this tensor.
 pub fn fuses<const D: usize>(x: &Tensor<D>) -> bool {
     runs_on(&x.device()) && x.dtype() == DType::F32
+}
+
+/// Rows of activations that are best taken through a network at once on this device, where that is known: as many as
+/// stay in the second caches of the threads that share them.
+pub fn rows_at_once(device: &Device) -> Option<usize> {
+    runs_on(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
 }
 
 /// GELU: see [`gelu`](crate::gelu()); burn's own where nothing is fused.

@@ -115,6 +115,7 @@ fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32]) {
 /// Rows are equally long, `matrix` has as many rows of `n_cols` and `out` has [`ROWS`]; `at + 16 * VECTORS <= n_cols`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 unsafe fn multiply_avx512<const VECTORS: usize>(
     rows: [&[f32]; ROWS],
     matrix: &[f32],
@@ -128,13 +129,13 @@ unsafe fn multiply_avx512<const VECTORS: usize>(
         unsafe {
             let from = matrix.as_ptr().add(d * n_cols + at);
             let mut vectors = [_mm512_setzero_ps(); VECTORS];
-            for (i, vector) in vectors.iter_mut().enumerate() {
-                *vector = _mm512_loadu_ps(from.add(16 * i));
+            for i in 0..VECTORS {
+                vectors[i] = _mm512_loadu_ps(from.add(16 * i));
             }
-            for (row, sums) in rows.iter().zip(&mut sums) {
-                let factor = _mm512_set1_ps(*row.get_unchecked(d));
-                for (sum, vector) in sums.iter_mut().zip(vectors) {
-                    *sum = _mm512_fmadd_ps(factor, vector, *sum);
+            for row in 0..ROWS {
+                let factor = _mm512_set1_ps(*rows[row].get_unchecked(d));
+                for i in 0..VECTORS {
+                    sums[row][i] = _mm512_fmadd_ps(factor, vectors[i], sums[row][i]);
                 }
             }
         }
@@ -153,10 +154,12 @@ fn softmax(path: Path, scores: &mut [f32], mask: &[f32], scale: f32, totals: &mu
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]) {
     for (row, total) in scores.chunks_exact_mut(mask.len()).zip(totals) {
-        for (score, mask) in row.iter_mut().zip(mask) {
-            *score = score.mul_add(scale, *mask);
+        let row = &mut row[..mask.len()];
+        for i in 0..mask.len() {
+            row[i] = row[i].mul_add(scale, mask[i]);
         }
         let larger = |a: f32, b: f32| if a < b { b } else { a };
         let max = reduce(row, f32::NEG_INFINITY, larger, larger);

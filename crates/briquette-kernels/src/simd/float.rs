@@ -103,17 +103,18 @@ pub(super) fn exp(x: f32) -> f32 {
 }
 
 /// Combines a row in lanes, then the lanes in order.
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 #[inline(always)]
 pub(super) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
     let (whole, rest) = row.as_chunks::<LANES>();
     for chunk in whole {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = f(*lane, *value);
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], chunk[i]);
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane = f(*lane, *value);
+    for i in 0..rest.len() {
+        lanes[i] = f(lanes[i], rest[i]);
     }
     lanes[1..].iter().fold(lanes[0], |sum, lane| join(sum, *lane))
 }
