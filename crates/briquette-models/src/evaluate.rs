@@ -97,7 +97,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
-        let mut watch = Watch::start(meters, checkpoint);
+        let mut watch = Watch::start(meters, checkpoint, &request.device);
         let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         watch.loaded();
         let held = briquette_nn::held(&model.network);

@@ -96,7 +96,7 @@ fn a_spec_names_what_it_leaves_alone() {
     let spec = DynamicSpec::new().without_embeddings().exclude("last.*").unwrap();
     let found = held(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap());
     assert_eq!((found["int8"].n_tensors, found["f32"].n_tensors), (1, 3));
-    let error = Export::to(&std::env::temp_dir().join("briquette-layers-none"))
+    let error = Export::to(std::env::temp_dir().join("briquette-layers-none"))
         .write(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap())
         .unwrap_err();
     assert_eq!(error.kind, ErrorKind::Config);

@@ -113,6 +113,7 @@ mod run {
     use briquette_formats::Checkpoint;
     use briquette_models::batches::Batching;
     use briquette_models::data::{DataSpec, Normalize};
+    use briquette_models::memory::Device;
     use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
     use briquette_models::{Arch, Held, Latency, Request};
 
@@ -122,10 +123,10 @@ mod run {
         reference: Option<&Path>,
         options: &RunOptions,
     ) -> Result<EvaluationReport> {
-        for path in reference.into_iter().chain([model]) {
-            check_limit(asked, path)?;
-        }
         let device = briquette_models::device(&options.device)?;
+        for path in reference.into_iter().chain([model]) {
+            check_limit(asked, path, &device)?;
+        }
         let request = Request {
             model: model.to_path_buf(),
             reference: reference.map(Path::to_path_buf),
@@ -156,9 +157,9 @@ mod run {
         })
     }
 
-    fn check_limit(asked: &Evaluate, path: &Path) -> Result<()> {
+    fn check_limit(asked: &Evaluate, path: &Path, device: &Device) -> Result<()> {
         let Some(limit) = asked.limit else { return Ok(()) };
-        let predicted = predicted_bytes(&Checkpoint::open(path)?);
+        let predicted = predicted_bytes(&Checkpoint::open(path)?, device);
         if predicted <= limit {
             return Ok(());
         }

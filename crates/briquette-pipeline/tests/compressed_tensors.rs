@@ -2,28 +2,38 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::ErrorKind;
-use briquette_formats::{Checkpoint, Format, Profile, TensorSource};
-use briquette_pipeline::{Recipe, RunOptions, Silent, Stop, run, verify};
+use briquette_core::{Error, ErrorKind};
+use briquette_formats::{Checkpoint, Format, Profile, TensorSource, limits};
+use briquette_pipeline::{Recipe, RunOptions, run, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
 fn options() -> RunOptions {
-    RunOptions { threads: 1, force: false, progress: Arc::new(Silent), stop: Stop::default() }
+    RunOptions { threads: 1, ..RunOptions::default() }
 }
 
 /// Compresses a model as `stages` say into `directory/out`.
-fn compress(model: &Path, stages: &str, format: &str, directory: &Path) -> Result<PathBuf, briquette_core::Error> {
+fn compress(model: &Path, stages: &str, format: &str, directory: &Path) -> Result<PathBuf, Error> {
+    compress_sharded(model, stages, format, directory, limits::MAX_SHARD_BYTES)
+}
+
+/// The same, in shards of up to so many bytes.
+fn compress_sharded(
+    model: &Path,
+    stages: &str,
+    format: &str,
+    directory: &Path,
+    max_shard_bytes: u64,
+) -> Result<PathBuf, Error> {
     let recipe = directory.join("recipe.toml");
     let text = format!("[model]\npath = {model:?}\n[output]\npath = \"out\"\nformat = {format:?}\n{stages}");
     std::fs::write(&recipe, text).unwrap();
-    run(&Recipe::from_file(&recipe)?, &options())?;
+    run(&Recipe { max_shard_bytes, ..Recipe::from_file(&recipe)? }, &options())?;
     Ok(directory.join("out"))
 }
 
@@ -95,5 +105,26 @@ fn a_model_that_is_quantized_already_is_refused() {
     for model in [model, fixture("golden/ct-int8")] {
         let error = compress(&model, stages, "briquette", dir.path()).unwrap_err();
         assert!(error.kind == ErrorKind::Refused && error.to_string().contains("already quantized"), "{error}");
+    }
+}
+
+#[test]
+fn shards_hold_the_same_tensors_as_one_file_with_our_manifest_and_without() {
+    for (format, scheme) in
+        [("compressed-tensors", "int4-g16"), ("compressed-tensors", "int8-dynamic"), ("briquette", "int8")]
+    {
+        let (one, many) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let stages = format!("[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\nscheme = {scheme:?}\n");
+        let whole = compress(&fixture("digits"), &stages, format, one.path()).map(|out| tensors(&out)).unwrap();
+        let out = compress_sharded(&fixture("digits"), &stages, format, many.path(), 10_000).unwrap();
+        verify::verify(&out, Some(&fixture("digits")), &options()).unwrap();
+        assert_eq!(tensors(&out), whole, "{format} {scheme}");
+        assert!(Checkpoint::open(&out).unwrap().files().len() > 2, "{format} {scheme}");
+        if format == "compressed-tensors" {
+            std::fs::remove_file(out.join("briquette.json")).unwrap();
+            let found = Checkpoint::open(&out).unwrap();
+            assert_eq!((found.format(), found.files().len() > 2), (Format::CompressedTensors, true));
+            assert_eq!(tensors(&out), whole, "{scheme}");
+        }
     }
 }
