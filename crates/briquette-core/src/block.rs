@@ -155,18 +155,7 @@ impl RowDecoder {
         let per_row = codes.grouping.per_row(self.n_cols).expect("the group size divides the row");
         let mut next = stored.first;
         for (row, out) in out.chunks_mut(self.n_cols).enumerate() {
-            let keep = match self.coding.storage {
-                Storage::Dense => {
-                    self.read_dense(codes, stored.elements, row);
-                    None
-                }
-                Storage::Bitmask => {
-                    let width = Mask::row_bytes(self.n_cols);
-                    let keep = &stored.bitmask[row * width..(row + 1) * width];
-                    next += self.read_sparse(codes, stored.elements, next, keep);
-                    Some(keep)
-                }
-            };
+            let keep = self.read_row(codes, stored, row, &mut next);
             let first_group = if codes.grouping == Grouping::Tensor { 0 } else { row * per_row };
             let group_size = self.n_cols / per_row;
             for (group, values) in out.chunks_mut(group_size).enumerate() {
@@ -176,6 +165,41 @@ impl RowDecoder {
             if let (Some(keep), GridKind::Asymmetric) = (keep, codes.grid) {
                 self.values.copy_from_slice(out);
                 simd::copy_kept(&self.values, keep, out);
+            }
+        }
+    }
+
+    /// Fills `out` with the codes of rows that are kept as codes; those of dropped elements are 0.
+    ///
+    /// # Panics
+    /// As [`decode_codes`](Self::decode_codes).
+    pub fn unpack_codes(&mut self, stored: &StoredRows, out: &mut [i8]) {
+        let codes = self.coding.codes.expect("the tensor has codes");
+        let mut next = stored.first;
+        for (row, out) in out.chunks_mut(self.n_cols.max(1)).enumerate() {
+            self.read_row(codes, stored, row, &mut next);
+            out.copy_from_slice(&self.codes);
+        }
+    }
+
+    /// Reads the codes of a row, and returns its bits where storage is sparse.
+    fn read_row<'a>(
+        &mut self,
+        codes: Codes,
+        stored: &StoredRows<'a>,
+        row: usize,
+        next: &mut usize,
+    ) -> Option<&'a [u8]> {
+        match self.coding.storage {
+            Storage::Dense => {
+                self.read_dense(codes, stored.elements, row);
+                None
+            }
+            Storage::Bitmask => {
+                let width = Mask::row_bytes(self.n_cols);
+                let keep = &stored.bitmask[row * width..(row + 1) * width];
+                *next += self.read_sparse(codes, stored.elements, *next, keep);
+                Some(keep)
             }
         }
     }

@@ -163,6 +163,22 @@ impl StoredDir {
         Ok(())
     }
 
+    /// Fills `out` with the codes of some rows of tensor `index`, which is kept as codes; those of dropped weights are 0.
+    ///
+    /// # Errors
+    /// As [`decode_rows`](Self::decode_rows).
+    ///
+    /// # Panics
+    /// If the tensor has no codes or `out` does not hold those rows.
+    pub fn read_codes(&self, index: usize, range: Range<usize>, scratch: &mut Scratch, out: &mut [i8]) -> Result<()> {
+        let tensor = &self.tensors[index];
+        let first = self.read_elements(tensor, range, scratch)?;
+        let Scratch { elements, bitmask, .. } = scratch;
+        let stored = StoredRows { elements, first, bitmask, scale: &[], zero: &[] };
+        RowDecoder::new(tensor.coding, tensor.info.dtype, tensor.rows().n_cols).unpack_codes(&stored, out);
+        Ok(())
+    }
+
     /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
     /// stream come before.
     fn read_elements(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<usize> {

@@ -47,13 +47,20 @@ impl CodeRows {
             );
             compress8(bytemuck::cast_slice(row), &bits[first..], &mut values);
         }
+        bits.shrink_to_fit();
         values.shrink_to_fit();
+        offsets.shrink_to_fit();
         Self { n_cols, kept: Kept::Bitmask { bits, values, offsets } }
     }
 
     /// Columns.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
+    }
+
+    /// Whether zeros are left out.
+    pub const fn is_sparse(&self) -> bool {
+        matches!(self.kept, Kept::Bitmask { .. })
     }
 
     /// Bytes held.

@@ -25,9 +25,27 @@ impl Int8Embedding {
         self.codes.n_cols()
     }
 
+    /// Whether zeros are left out.
+    pub const fn is_sparse(&self) -> bool {
+        self.codes.is_sparse()
+    }
+
+    /// Every row, as f32.
+    pub fn to_floats(&self) -> Vec<f32> {
+        let mut floats = vec![0.0; self.n_rows() * self.n_cols()];
+        int8_embedding(&(0..self.n_rows()).collect::<Vec<_>>(), self, &mut floats);
+        floats
+    }
+
     /// Bytes held.
     pub fn n_bytes(&self) -> usize {
         self.codes.n_bytes() + 4 * self.scales.len()
+    }
+}
+
+impl std::fmt::Debug for Int8Embedding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Int8Embedding [{}, {}]", self.n_rows(), self.n_cols())
     }
 }
 

@@ -65,6 +65,18 @@ impl PackedInt4 {
         self.codes.len() + 4 * self.scales.len()
     }
 
+    /// The weights as f32, `[n_out, n_in]`.
+    pub fn to_floats(&self) -> Vec<f32> {
+        let n_groups = self.n_in.div_ceil(self.group);
+        let value = |row: usize, col: usize| {
+            let (panel, lane) = (row / PANEL, row % PANEL);
+            let byte = self.codes[(panel * self.n_in + col) * 16 + lane % 16];
+            let code = i32::from(byte >> (lane / 16 * 4) & 15) - 8;
+            code as f32 * self.scales[(panel * n_groups + col / self.group) * PANEL + lane]
+        };
+        (0..self.n_out * self.n_in).map(|i| value(i / self.n_in, i % self.n_in)).collect()
+    }
+
     fn panel(&self, index: usize) -> Int4Panel<'_> {
         let (n_codes, n_scales) = (self.n_in * PANEL / 2, self.n_in.div_ceil(self.group) * PANEL);
         Int4Panel {

@@ -20,9 +20,9 @@ mod buffer;
 mod code_rows;
 mod conv2d;
 mod embedding;
+mod float;
 mod int4;
 mod linear;
-#[cfg(feature = "flex")]
 pub mod ops;
 mod packed;
 mod path;
@@ -34,6 +34,7 @@ mod weights;
 pub use code_rows::CodeRows;
 pub use conv2d::{Conv2dShape, PackedConv2d, int8_conv2d, int8_conv2d_on};
 pub use embedding::{Int8Embedding, int8_embedding};
+pub use float::{AttentionShape, add_norm, attention, gelu};
 pub use int4::{PackedInt4, int4_linear, int4_linear_on};
 pub use linear::{int8_linear, int8_linear_on, int8_linear_reference};
 pub use packed::{MAX_DEPTH, PackedInt8};

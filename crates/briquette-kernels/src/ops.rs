@@ -5,11 +5,15 @@
 
 #[cfg(feature = "flex")]
 mod flex;
+#[cfg(feature = "flex")]
+mod flex_fused;
+mod fused;
 mod weights;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
+pub use fused::{FusedOps, add_norm, attention, fuses, gelu, rows_at_once};
 use std::sync::Arc;
 pub use weights::{LinearWeights, QuantizedConv2d};
 
@@ -19,30 +23,52 @@ use crate::embedding::Int8Embedding;
 #[backend_extension(Flex: cfg(feature = "flex"))]
 pub trait QuantizedOps: Backend {
     /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
-    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights) -> FloatTensor<Self>;
+    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights, bias: Option<Vec<f32>>) -> FloatTensor<Self>;
 
     /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
-    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d) -> FloatTensor<Self>;
+    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d, bias: Option<Vec<f32>>) -> FloatTensor<Self>;
 
     /// Rows of a table, with one more dimension than `ids`, as f32.
     fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self>;
+}
+
+/// Whether tensors of this device can be given to the operations: it is the CPU's, and no gradients are recorded on it.
+#[cfg(feature = "flex")]
+pub fn runs_on(device: &Device) -> bool {
+    !device.is_autodiff() && matches!(device.as_dispatch(), burn::backend::DispatchDevice::Flex(_))
+}
+
+/// No backend has them here.
+#[cfg(not(feature = "flex"))]
+pub fn runs_on(_device: &Device) -> bool {
+    false
 }
 
 /// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](crate::int8_linear) and
 /// [`int4_linear`](crate::int4_linear).
 ///
 /// # Panics
-/// If the last dimension of `x` is not the number of inputs, or its backend has no quantized operations.
-pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x.into_dispatch(), weights.clone()))
+/// If the last dimension of `x` is not the number of inputs, the bias is not as long as there are outputs, or the
+/// backend has no quantized operations.
+pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let bias = bias.map(|bias| to_host(bias, weights.n_out()));
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x.into_dispatch(), weights.clone(), bias))
 }
 
 /// A convolution of `x` `[n, in, height, width]`: see [`int8_conv2d`](crate::int8_conv2d).
 ///
 /// # Panics
 /// If `x` does not have the channels of the weights, or its backend has no quantized operations.
-pub fn conv2d(x: Tensor<4>, weights: &QuantizedConv2d) -> Tensor<4> {
-    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_conv2d(x.into_dispatch(), weights.clone()))
+pub fn conv2d(x: Tensor<4>, weights: &QuantizedConv2d, bias: Option<Tensor<1>>) -> Tensor<4> {
+    let bias = bias.map(|bias| to_host(bias, weights.n_out()));
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_conv2d(x.into_dispatch(), weights.clone(), bias))
+}
+
+/// A bias as f32, whatever its type; on the CPU this copies a few kilobytes.
+fn to_host(bias: Tensor<1>, n_out: usize) -> Vec<f32> {
+    let bias: Vec<f32> = bias.into_data().iter::<f32>().collect();
+    assert_eq!(bias.len(), n_out, "a bias of {} for {n_out} outputs", bias.len());
+    bias
 }
 
 /// Rows of a table for `ids` `[n, tokens]`, `[n, tokens, n_cols]`: see [`int8_embedding`](crate::int8_embedding).

@@ -114,6 +114,14 @@ impl sealed::Panels for PackedInt8 {
         let next = if is_last { &[] } else { self.panel(index + 1) };
         simd::multiply_panel(path, rows, self.panel(index), next, columns, out);
     }
+
+    fn unpack(&self, index: usize, codes: &mut [i8]) {
+        codes.copy_from_slice(self.panel(index));
+    }
+
+    fn scale(&self, row: usize) -> f32 {
+        self.scales[row]
+    }
 }
 
 impl std::fmt::Debug for PackedInt8 {

@@ -5,11 +5,13 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod block;
+mod float;
 mod int4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -21,7 +23,9 @@ mod sparse_panels;
 use crate::int4::Int4Panel;
 use crate::path::{Isa, Path};
 use crate::quantize_rows::ActivationGrid;
+pub(crate) use attend::{HeadRows, attend};
 pub(crate) use block::Block;
+pub(crate) use float::{add_norm, gelu};
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
 pub(crate) use sparse_panels::SparsePanels;

@@ -43,6 +43,7 @@ impl SparseInt8 {
             pack_panel(codes, n_out, n_in, first, &mut panel);
             panels.push(&panel);
         }
+        panels.shrink();
         Ok(Self { n_out, n_in, panels, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
     }
 }
@@ -77,6 +78,14 @@ impl sealed::Panels for SparseInt8 {
         let next = if is_last { &[] } else { self.panels.values(index + 1) };
         simd::multiply_panel(path, rows, &codes.codes()[..n], next, columns, out);
         PANEL_CODES.set(codes);
+    }
+
+    fn unpack(&self, index: usize, codes: &mut [i8]) {
+        self.panels.expand(index, codes);
+    }
+
+    fn scale(&self, row: usize) -> f32 {
+        self.scales[row]
     }
 }
 

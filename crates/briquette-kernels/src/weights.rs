@@ -25,5 +25,11 @@ pub(crate) mod sealed {
         /// Multiplies rows by panel `index`; `is_last` says that the one after it will not be next.
         #[expect(private_interfaces, reason = "the trait is sealed")]
         fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, out: Block);
+
+        /// Writes the codes of panel `index` out, zeros too.
+        fn unpack(&self, index: usize, codes: &mut [i8]);
+
+        /// The scale of an output.
+        fn scale(&self, row: usize) -> f32;
     }
 }

@@ -1,5 +1,6 @@
 //! Attention over heads, shared by encoders and decoders.
 
+use briquette_kernels::ops;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Tensor};
@@ -35,4 +36,13 @@ pub(crate) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<T
     let options = AttentionModuleOptions { is_causal: padding.is_none(), ..AttentionModuleOptions::default() };
     let mask = padding.map(|padding| padding.reshape([batch, 1, 1, length]).expand([batch, n_heads, length, length]));
     Heads::merge(attention(q, k, v, mask, None, options))
+}
+
+/// Attention of every token to all that are no padding: `[batch, length, heads * width]`, queries, keys and values alike.
+pub(crate) fn attend_to_tokens([q, k, v]: [Tensor<3>; 3], n_heads: usize, padding: Tensor<2, Bool>) -> Tensor<3> {
+    if ops::fuses(&q) {
+        return ops::attention(q, k, v, n_heads, padding);
+    }
+    let [q, k, v] = [q, k, v].map(|x| Heads::split(x, n_heads));
+    attend(q, k, v, Some(padding))
 }

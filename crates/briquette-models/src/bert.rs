@@ -1,13 +1,14 @@
 //! BERT's encoder, with the parameter names of Hugging Face's `BertModel`.
 
 use crate::Arch;
-use crate::attention::{Heads, attend};
+use crate::attention::attend_to_tokens;
 use crate::config::{Folder, check_layers, check_sizes};
 use crate::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
+use briquette_kernels::ops::{gelu, rows_at_once};
 use burn::module::Module;
-use burn::tensor::activation::{gelu, gelu_approximate, relu, silu};
+use burn::tensor::activation::{gelu_approximate, relu, silu};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -170,8 +171,8 @@ struct BertSelfAttention {
 
 impl BertSelfAttention {
     fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        let split = |linear: &Linear| Heads::split(linear.forward(x.clone()), self.n_heads);
-        attend(split(&self.query), split(&self.key), split(&self.value), Some(padding))
+        let (q, k) = (self.query.forward(x.clone()), self.key.forward(x.clone()));
+        attend_to_tokens([q, k, self.value.forward(x)], self.n_heads, padding)
     }
 }
 
@@ -184,7 +185,7 @@ struct BertOutput {
 
 impl BertOutput {
     fn forward(&self, x: Tensor<3>, shortcut: Tensor<3>) -> Tensor<3> {
-        self.layer_norm.forward(self.dense.forward(x) + shortcut)
+        self.layer_norm.forward_sum(self.dense.forward(x), shortcut)
     }
 }
 
@@ -236,6 +237,20 @@ impl Bert {
     /// # Panics
     /// If the length is beyond the positions the model has, or a token beyond its vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        let [batch, length] = tokens.dims();
+        let at_once = rows_at_once(&tokens.device()).map_or(batch, |rows| (rows / length.max(1)).max(1));
+        if batch <= at_once {
+            return self.forward_at_once(tokens, padding);
+        }
+        // Sequences do not meet, and a few at a time stay in the cache.
+        let parts = (0..batch).step_by(at_once).map(|start| {
+            let n = at_once.min(batch - start);
+            self.forward_at_once(tokens.clone().narrow(0, start, n), padding.clone().narrow(0, start, n))
+        });
+        Tensor::cat(parts.collect(), 0)
+    }
+
+    fn forward_at_once(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         let embedded = self.embeddings.forward(tokens);
         self.encoder.layer.iter().fold(embedded, |x, layer| layer.forward(x, padding.clone()))
     }

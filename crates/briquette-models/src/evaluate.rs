@@ -8,6 +8,7 @@ use crate::{Arch, Input, LoadedModel, metrics};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
+use briquette_nn::Held;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ const MAX_PAIRED: usize = 2000;
 /// What to evaluate, against what, on what.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The model: a file, an index or a directory. Compressed weights are decoded.
+    /// The model: a file, an index or a directory. Compressed weights are held as layers can run them.
     pub model: PathBuf,
     /// The model it came from.
     pub reference: Option<PathBuf>,
@@ -51,6 +52,10 @@ pub struct Evaluation {
     pub latency: Latency,
     /// How long the reference took.
     pub reference_latency: Option<Latency>,
+    /// How the model's weights are held, and so what computes with them: see [`briquette_nn::held`].
+    pub held: BTreeMap<String, Held>,
+    /// How the reference's are.
+    pub reference_held: BTreeMap<String, Held>,
     /// What the model took, a meter each.
     pub memory: Vec<Memory>,
     /// What the reference took.
@@ -92,15 +97,16 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
-        let mut watch = Watch::start(meters, checkpoint);
+        let mut watch = Watch::start(meters, checkpoint, &request.device);
         let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         watch.loaded();
+        let held = briquette_nn::held(&model.network);
         let found = run(&model, &data, &request.data, request.batching, progress)?;
         watch.ran();
         watch.drop_network(model.network);
         drop(model.input);
         request.device.memory_cleanup();
-        Ok((found, watch.dropped()))
+        Ok((found, (watch.dropped(), held)))
     };
     let reference = match &request.reference {
         Some(path) => {
@@ -110,10 +116,11 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         }
         None => None,
     };
-    let (found, memory) = run(&checkpoint, arch, progress)?;
-    let (reference, reference_memory) = reference.unzip();
+    let (found, (memory, held)) = run(&checkpoint, arch, progress)?;
+    let (reference, figures) = reference.unzip();
+    let (reference_memory, reference_held) = figures.unwrap_or_default();
     let evaluation = compare(arch, &data, request.batching, &found, reference.as_ref())?;
-    Ok(Evaluation { memory, reference_memory: reference_memory.unwrap_or_default(), ..evaluation })
+    Ok(Evaluation { memory, reference_memory, held, reference_held, ..evaluation })
 }
 
 /// What a run leaves behind.
@@ -187,6 +194,8 @@ pub fn compare(
         metrics,
         latency,
         reference_latency: reference.map(|run| summary(run).2),
+        held: BTreeMap::new(),
+        reference_held: BTreeMap::new(),
         memory: Vec::new(),
         reference_memory: Vec::new(),
     })

@@ -146,7 +146,7 @@ impl Llama {
 
     /// Entries of the vocabulary.
     pub fn vocab_size(&self) -> usize {
-        self.model.embed_tokens.weight.shape()[0]
+        self.model.embed_tokens.weight.lazy_shape()[0]
     }
 
     /// Every hidden state before the last norm: of the embeddings, then of each layer.

@@ -114,7 +114,8 @@ impl LoadedModel {
         Self { network: self.network.valid(), ..self.clone() }
     }
 
-    /// Opens a file, an index or a directory and loads it on `device`. Compressed weights are decoded.
+    /// Opens a file, an index or a directory and loads it on `device`. On the CPU, off autodiff, compressed
+    /// weights stay codes where layers run on those; elsewhere they are decoded.
     ///
     /// # Errors
     /// Config where the architecture cannot be told; Input where files are damaged or do not fit it; Io.

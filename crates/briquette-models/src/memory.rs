@@ -1,8 +1,9 @@
 //! How much memory a model takes: what was foretold, what its weights hold, what running it adds.
 
 use briquette_core::memory::MemoryMeter;
-use briquette_formats::{Checkpoint, TensorSource};
-use burn::tensor::Device;
+use briquette_core::{Coding, GridKind, Grouping, Rows, Storage};
+use briquette_formats::{Checkpoint, StoredTensor, TensorSource};
+pub use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 /// What one meter saw of a model that was loaded, run and dropped. Every figure is above what was there before.
@@ -47,8 +48,8 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Before a model is loaded.
-    pub(crate) fn start(meters: &'a [&'a dyn MemoryMeter], checkpoint: &Checkpoint) -> Self {
-        let predicted_bytes = predicted_bytes(checkpoint);
+    pub(crate) fn start(meters: &'a [&'a dyn MemoryMeter], checkpoint: &Checkpoint, device: &Device) -> Self {
+        let predicted_bytes = predicted_bytes(checkpoint, device);
         let one =
             |meter: &&dyn MemoryMeter| Memory { meter: meter.name().to_string(), predicted_bytes, ..Memory::default() };
         Self {
@@ -92,14 +93,28 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
 }
 
-/// Bytes of a checkpoint's weights as f32, as they are loaded: known from its headers.
-pub fn predicted_bytes(checkpoint: &Checkpoint) -> u64 {
+/// Bytes of a checkpoint's weights as they are loaded on a device, known from its headers: codes where layers hold them,
+/// else f32.
+pub fn predicted_bytes(checkpoint: &Checkpoint, device: &Device) -> u64 {
     let tied = |name: &str| {
         checkpoint
             .manifest()
             .and_then(|manifest| manifest.tensors.get(name))
             .is_some_and(|entry| entry.tied_to.is_some())
     };
-    let weights = checkpoint.tensors().iter().filter(|info| info.dtype.is_weight() && !tied(&info.name));
-    weights.map(|info| 4 * info.n_elements() as u64).sum()
+    let held = |index: usize| checkpoint.stored().and_then(|stored| held_bytes(&stored.tensors[index]));
+    let held = |index: usize| briquette_nn::holds_codes(device).then(|| held(index)).flatten();
+    let infos = checkpoint.tensors().iter().enumerate();
+    let weights = infos.filter(|(_, info)| info.dtype.is_weight() && !tied(&info.name));
+    weights.map(|(index, info)| held(index).unwrap_or(4 * info.n_elements()) as u64).sum()
+}
+
+/// Bytes of a matrix whose codes are held: its own, and a sum for each row.
+fn held_bytes(tensor: &StoredTensor) -> Option<usize> {
+    let codes = tensor.coding.codes.filter(|codes| codes.grid == GridKind::Symmetric)?;
+    let is_held = tensor.info.shape.rank() == 2 && (codes.bits <= 4 || !matches!(codes.grouping, Grouping::Group(_)));
+    let storage = if codes.bits <= 4 { Storage::Dense } else { tensor.coding.storage };
+    let Rows { n_rows, n_cols, .. } = tensor.rows();
+    let coding = Coding { storage, ..tensor.coding };
+    is_held.then(|| coding.n_bytes(tensor.info.dtype, n_rows, n_cols, tensor.n_kept) + 4 * n_rows)
 }

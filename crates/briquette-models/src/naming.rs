@@ -3,7 +3,7 @@
 use crate::Arch;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_nn::{NameMap, load_into};
+use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::module::Module;
 
 /// Tensors of BERT that an encoder has no use for: heads of other tasks, and buffers.
@@ -46,9 +46,14 @@ pub fn names_of(arch: Arch, checkpoint: &Checkpoint, is_tied: bool) -> Result<Na
     }
 }
 
-/// Loads a network, and where it does not fit says whose names the checkpoint has.
+/// Loads a network, codes as codes where they will run; where it does not fit, says whose names the checkpoint has.
 pub(crate) fn load<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
-    load_into(module, checkpoint, names).map_err(|error| match Arch::by_names(checkpoint) {
+    let holds_codes = module.devices().iter().all(briquette_nn::holds_codes);
+    let found = match holds_codes {
+        true => load_compressed(module, checkpoint, names),
+        false => load_into(module, checkpoint, names),
+    };
+    found.map_err(|error| match Arch::by_names(checkpoint) {
         Some(other) if other != arch && error.kind == ErrorKind::Input => {
             let message = format!("{}; its names are those of {other}: set arch = \"{other}\"", error.message);
             Error::input(message)

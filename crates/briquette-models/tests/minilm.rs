@@ -7,6 +7,7 @@ use briquette_models::batches::Batching;
 use briquette_models::data::arrays::Values;
 use briquette_models::data::{Array, Sentences};
 use briquette_models::{LoadedModel, Network, metrics, outputs};
+use briquette_nn::{DynamicSpec, held, quantize_dynamic};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 use std::path::PathBuf;
@@ -64,6 +65,21 @@ impl ModuleMapper for Int8 {
     }
 }
 
+/// Dynamic int8 as it is served: what it holds, and what its embeddings are worth.
+fn check_dynamic(model: &LoadedModel, plain: &outputs::Outputs, sentences: &Sentences, how: Batching) {
+    let network = quantize_dynamic(model.network.clone(), &DynamicSpec::new()).unwrap();
+    let n_bytes: usize = held(&network).values().map(|held| held.n_bytes).sum();
+    let served = LoadedModel { network, ..model.clone() };
+    let found = outputs::embed(&served, sentences, how, &mut |_, _| Ok(())).unwrap();
+    let cosines = cosines(plain, &found);
+    let (mean, least) = (metrics::mean(cosines.iter().copied()), cosines.iter().copied().fold(1.0, f64::min));
+    let pairs = |outputs: &outputs::Outputs| metrics::pair_cosines(&outputs.values, outputs.width);
+    let spearman = metrics::spearman(&pairs(plain), &pairs(&found)).unwrap();
+    println!("dynamic int8: {n_bytes} bytes, cosine {mean}, at least {least}, Spearman {spearman}");
+    assert!(n_bytes <= 23_500_000, "{n_bytes}");
+    assert!(mean >= 0.9985 && least >= 0.9975 && spearman >= 0.998, "{mean} {least} {spearman}");
+}
+
 #[test]
 fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
     let Some(path) = minilm() else { return };
@@ -83,6 +99,7 @@ fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
     let worst = cosines_to_reference.iter().copied().fold(1.0, f64::min);
     println!("f32 against transformers: cosine at least {worst}");
     assert!(cosines_to_reference.len() == 40 && worst >= 0.99999, "{worst}");
+    check_dynamic(&model, &plain, &sentences, how);
     let Network::Bert(bert) = model.network else { panic!("not a BERT") };
     model.network = Network::Bert(bert.map(&mut Int8::default()));
     let coarse = outputs::embed(&model, &sentences, how, &mut |_, _| Ok(())).unwrap();

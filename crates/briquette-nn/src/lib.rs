@@ -2,7 +2,8 @@
 //!
 //! [`Compression`] attaches masks and grids to any `#[derive(Module)]` by glob over parameter paths, and decides them
 //! anew on a schedule. [`load_into`] fills a module from a checkpoint that [`briquette_formats::Checkpoint`] can open,
-//! plain or compressed; [`Export`] writes one back. Non-goals: the choosing itself (`briquette-prune`,
+//! plain or compressed; [`Export`] writes one back. The [`layers`] are burn's, and run on codes where
+//! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-prune`,
 //! `briquette-quant`) and file formats.
 //!
 //! ```
@@ -27,12 +28,17 @@ mod dtype;
 mod export;
 mod fit;
 mod form;
+mod held;
+pub mod layers;
 mod learner;
 mod load;
+mod load_compressed;
 mod names;
+mod packed;
 mod parameters;
 mod pattern;
 mod probe;
+mod quantize_dynamic;
 mod refresh;
 mod rules;
 mod schedule;
@@ -44,12 +50,16 @@ pub use attached::Attached;
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};
 pub use export::{Export, Exported};
+pub use held::{Held, held};
 pub use learner::Compressing;
 pub use load::load_into;
+pub use load_compressed::load_compressed;
 pub use names::{Layout, NameMap};
+pub use packed::{Packed, holds_codes};
 pub use parameters::{Kind, Parameter, parameters};
 pub use pattern::Patterns;
 pub use probe::{InputStats, Probe};
+pub use quantize_dynamic::{DynamicSpec, quantize_dynamic};
 pub use rules::{Prune, Quantize, Scope, Score};
 pub use schedule::Schedule;
 pub use sparsity::{Sparsity, decisions, sparsity};

@@ -23,6 +23,11 @@ const N_LISTED: usize = 10;
 /// reading.
 pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let places = places_of(&parameters(&module), checkpoint, names)?;
+    fill(module, checkpoint, places)
+}
+
+/// Fills the parameters that have a place; the others stay as they are.
+pub(crate) fn fill<M: Module>(module: M, checkpoint: &Checkpoint, places: BTreeMap<String, Place>) -> Result<M> {
     let mut loader = Loader { checkpoint, places, trail: Trail::default(), error: None };
     let module = module.map(&mut loader);
     match loader.error {
@@ -33,13 +38,19 @@ pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap)
 
 /// Where a parameter's tensor is.
 #[derive(Debug, Clone, Copy)]
-struct Place {
-    index: usize,
-    is_turned: bool,
+pub(crate) struct Place {
+    /// Which tensor.
+    pub(crate) index: usize,
+    /// Whether it is to be transposed.
+    pub(crate) is_turned: bool,
 }
 
 /// Finds the tensor of every parameter, or says all that does not fit.
-fn places_of(wanted: &[Parameter], checkpoint: &Checkpoint, names: &NameMap) -> Result<BTreeMap<String, Place>> {
+pub(crate) fn places_of(
+    wanted: &[Parameter],
+    checkpoint: &Checkpoint,
+    names: &NameMap,
+) -> Result<BTreeMap<String, Place>> {
     let found: BTreeMap<&str, usize> =
         checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.as_str(), index)).collect();
     let (mut places, mut used) = (BTreeMap::new(), BTreeSet::new());

@@ -22,6 +22,11 @@ impl Patterns {
         self.0.extend(other.0);
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether any matches.
     pub fn matches(&self, path: &str) -> bool {
         let path = to_slashes(path);

@@ -3,7 +3,7 @@
 use crate::attached::FIELDS;
 use crate::form::Form;
 use crate::parameters::Trail;
-use crate::{Attached, Parameter, parameters, view};
+use crate::{Attached, Packed, Parameter, parameters, view};
 use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -129,6 +129,10 @@ impl State {
 impl<F: FnMut(Item) -> Result<()>> Reader<F> {
     fn read<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
         let Some(parameter) = self.known.remove(&self.trail.path()) else { return Ok(()) };
+        if parameter.reparameterized.as_deref() == Some(Packed::NAME) {
+            let message = "its weights are held as codes; materialize the module first";
+            return Err(Error::config(message).at(&parameter.path));
+        }
         let (rows, tensor) = (parameter.rows(), param.base());
         let dtype = tensor.dtype();
         let values = view::to_rows(read_f32(tensor, &parameter.path)?, &rows);

@@ -44,6 +44,21 @@ pub struct RunFigures {
     pub items_per_s: f64,
     /// What each meter saw.
     pub memory: Vec<MemoryFigures>,
+    /// How weights were held: `int8`, `sparse int8` and `int4` computed on codes, `int8 as floats` was decoded for each
+    /// use, tables were looked up.
+    #[serde(default)]
+    pub held: BTreeMap<String, HeldFigures>,
+}
+
+/// Parameters that are held in one way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldFigures {
+    /// Parameters.
+    pub n_tensors: usize,
+    /// Weights, zeros too.
+    pub n_weights: usize,
+    /// Bytes they take.
+    pub n_bytes: usize,
 }
 
 /// What one meter saw, above what was there before the model.
@@ -98,8 +113,9 @@ mod run {
     use briquette_formats::Checkpoint;
     use briquette_models::batches::Batching;
     use briquette_models::data::{DataSpec, Normalize};
+    use briquette_models::memory::Device;
     use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
-    use briquette_models::{Arch, Latency, Request};
+    use briquette_models::{Arch, Held, Latency, Request};
 
     pub(super) fn evaluate(
         asked: &Evaluate,
@@ -107,10 +123,10 @@ mod run {
         reference: Option<&Path>,
         options: &RunOptions,
     ) -> Result<EvaluationReport> {
-        for path in reference.into_iter().chain([model]) {
-            check_limit(asked, path)?;
-        }
         let device = briquette_models::device(&options.device)?;
+        for path in reference.into_iter().chain([model]) {
+            check_limit(asked, path, &device)?;
+        }
         let request = Request {
             model: model.to_path_buf(),
             reference: reference.map(Path::to_path_buf),
@@ -126,7 +142,8 @@ mod run {
         }
         options.progress.begin("evaluate", 0);
         let found = briquette_models::evaluate(&request, &meters, &mut |_, _| options.stop.check())?;
-        let before = found.reference_latency.map(|latency| figures(&latency, found.reference_memory));
+        let before =
+            found.reference_latency.map(|latency| figures(&latency, found.reference_memory, found.reference_held));
         Ok(EvaluationReport {
             arch: found.arch.to_string(),
             device: briquette_models::device_name(&device),
@@ -136,13 +153,13 @@ mod run {
             batch_size: found.batch_size,
             metrics: found.metrics,
             before,
-            after: figures(&found.latency, found.memory),
+            after: figures(&found.latency, found.memory, found.held),
         })
     }
 
-    fn check_limit(asked: &Evaluate, path: &Path) -> Result<()> {
+    fn check_limit(asked: &Evaluate, path: &Path, device: &Device) -> Result<()> {
         let Some(limit) = asked.limit else { return Ok(()) };
-        let predicted = predicted_bytes(&Checkpoint::open(path)?);
+        let predicted = predicted_bytes(&Checkpoint::open(path)?, device);
         if predicted <= limit {
             return Ok(());
         }
@@ -168,7 +185,11 @@ mod run {
         }
     }
 
-    fn figures(latency: &Latency, memory: Vec<Memory>) -> RunFigures {
+    fn held_figures(Held { n_tensors, n_weights, n_bytes }: Held) -> HeldFigures {
+        HeldFigures { n_tensors, n_weights, n_bytes }
+    }
+
+    fn figures(latency: &Latency, memory: Vec<Memory>, held: BTreeMap<String, Held>) -> RunFigures {
         let one = |memory: Memory| MemoryFigures {
             meter: memory.meter,
             predicted_bytes: memory.predicted_bytes,
@@ -182,6 +203,7 @@ mod run {
             p99_ms: latency.p99_ms,
             items_per_s: latency.items_per_s,
             memory: memory.into_iter().map(one).collect(),
+            held: held.into_iter().map(|(name, held)| (name, held_figures(held))).collect(),
         }
     }
 }

@@ -42,10 +42,9 @@ fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[
     &tensor.storage()[first..first + n]
 }
 
-fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights) -> Vec<f32> {
+fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: Option<&[f32]>) -> Vec<f32> {
     let mut y = vec![0.0; n_rows * weights.n_out()];
-    let bias = weights.bias.as_deref();
-    match &weights.kind {
+    match &weights.0 {
         Kind::Int8(weights, grid) => int8_linear(x, n_rows, *grid, &**weights, bias, &mut y),
         Kind::Sparse(weights, grid) => int8_linear(x, n_rows, *grid, &**weights, bias, &mut y),
         Kind::Int4(weights) => int4_linear(x, n_rows, weights, bias, &mut y),
@@ -53,24 +52,30 @@ fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights) -> Vec
     y
 }
 
-fn conv2d<T: Activation>(x: &[T], size: [usize; 3], n: usize, conv: &QuantizedConv2d) -> Vec<f32> {
+fn conv2d<T: Activation>(
+    x: &[T],
+    size: [usize; 3],
+    n: usize,
+    conv: &QuantizedConv2d,
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
     let mut y = vec![0.0; n];
-    int8_conv2d(x, size, conv.grid, &conv.weights, conv.bias.as_deref(), &mut y);
+    int8_conv2d(x, size, conv.grid, &conv.weights, bias, &mut y);
     y
 }
 
 impl QuantizedOps for Flex {
-    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights) -> FloatTensor<Self> {
+    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights, bias: Option<Vec<f32>>) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let mut shape = x.layout().shape().clone();
         let (last, n_in) = (shape.num_dims() - 1, weights.n_in());
         assert_eq!(shape[last], n_in, "{shape:?} times weights of [{}, {n_in}]", weights.n_out());
         let n_rows = (0..last).map(|i| shape[i]).product();
         shape[last] = weights.n_out();
-        with_floats!(x, |values| linear(values, n_rows, &weights), shape)
+        with_floats!(x, |values| linear(values, n_rows, &weights, bias.as_deref()), shape)
     }
 
-    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d) -> FloatTensor<Self> {
+    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d, bias: Option<Vec<f32>>) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let shape = x.layout().shape().clone();
         let conv = *weights.weights.shape();
@@ -78,7 +83,7 @@ impl QuantizedOps for Flex {
         let [height, width] = conv.out_size([shape[2], shape[3]]);
         let out = Shape::new([shape[0], conv.n_out, height, width]);
         let size = [shape[0], shape[2], shape[3]];
-        with_floats!(x, |values| conv2d(values, size, out.num_elements(), &weights), out.clone())
+        with_floats!(x, |values| conv2d(values, size, out.num_elements(), &weights, bias.as_deref()), out.clone())
     }
 
     fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self> {

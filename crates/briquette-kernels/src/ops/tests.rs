@@ -15,11 +15,18 @@ fn a_linear_layer_is_close_to_its_floats_in_every_form() {
     let weights = Tensor::<2>::from_data(TensorData::new(weights, [n_out, n_in]), &device);
     let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 1.0), &device);
     let expected = x.clone().matmul(weights.transpose().unsqueeze::<3>()) + 0.5;
-    let (scales, bias, grid) = ([0.01; 40], Some(vec![0.5; n_out]), ActivationGrid::Asymmetric);
+    let (scales, grid) = ([0.01; 40], ActivationGrid::Asymmetric);
+    let bias = Some(Tensor::<1>::ones([n_out], &device) * 0.5);
     let dense = PackedInt8::new(&codes, &scales, n_out, n_in).unwrap();
     let sparse = SparseInt8::new(&codes, &scales, n_out, n_in).unwrap();
-    let dense = linear(x.clone(), &LinearWeights::int8(dense, grid, bias.clone()));
-    let sparse = linear(x.clone(), &LinearWeights::sparse_int8(sparse, grid, bias));
+    let (dense, sparse) = (LinearWeights::int8(dense, grid), LinearWeights::sparse_int8(sparse, grid));
+    assert!(runs_on(&device) && !runs_on(&device.clone().autodiff()));
+    for weights in [&dense, &sparse] {
+        let floats: Vec<f32> = codes.iter().map(|&code| f32::from(code) * 0.01).collect();
+        assert_eq!(weights.to_floats(), floats, "{}", weights.name());
+    }
+    let dense = linear(x.clone(), &dense, bias.clone());
+    let sparse = linear(x.clone(), &sparse, bias);
     assert_eq!(dense.dims(), [2, 5, n_out]);
     assert_eq!((dense.clone() - sparse).abs().max().into_scalar::<f32>(), 0.0);
     assert!((dense - expected).abs().max().into_scalar::<f32>() < 0.2);
@@ -29,12 +36,13 @@ fn a_linear_layer_is_close_to_its_floats_in_every_form() {
 fn views_and_half_floats_give_what_their_elements_do() {
     let device = Device::flex();
     let weights = PackedInt4::new(&[1, -2, 3, 4, 5, -6], &[0.5; 2], 2, 3, 3);
-    let weights = LinearWeights::int4(weights, None);
+    let weights = LinearWeights::int4(weights);
+    assert_eq!(weights.to_floats(), [0.5, -1.0, 1.5, 2.0, 2.5, -3.0]);
     let x = Tensor::<2>::from_data([[9.0, 9.0], [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &device);
-    let y = linear(x.narrow(0, 1, 3).transpose(), &weights);
+    let y = linear(x.narrow(0, 1, 3).transpose(), &weights, None);
     assert_eq!(y.clone().into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5, 6.0, -4.0]);
     let half = Tensor::<2>::from_data([[1.0, 3.0, 5.0]], &device).cast(FloatDType::F16);
-    let y = linear(half, &weights);
+    let y = linear(half, &weights, None);
     assert_eq!(y.dtype(), burn::tensor::DType::F16);
     assert_eq!(y.cast(FloatDType::F32).into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5]);
 }
@@ -43,8 +51,8 @@ fn views_and_half_floats_give_what_their_elements_do() {
 fn a_convolution_and_an_embedding_run_on_tensors() {
     let device = Device::flex();
     let conv = PackedConv2d::new(&[1; 18], &[1.0], Conv2dShape::new(2, 1, [3, 3]), false).unwrap();
-    let conv = QuantizedConv2d::new(conv, ActivationGrid::Symmetric, Some(vec![1.0]));
-    let y = conv2d(Tensor::<4>::ones([2, 2, 4, 5], &device), &conv);
+    let conv = QuantizedConv2d::new(conv, ActivationGrid::Symmetric);
+    let y = conv2d(Tensor::<4>::ones([2, 2, 4, 5], &device), &conv, Some(Tensor::ones([1], &device)));
     assert_eq!(y.dims(), [2, 1, 2, 3]);
     assert!((y - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
     let table = Arc::new(Int8Embedding::new(CodeRows::bitmask(&[1, 0, 0, 2], 2, 2), vec![1.0, 0.5]));

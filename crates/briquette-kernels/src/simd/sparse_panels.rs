@@ -34,6 +34,13 @@ impl SparsePanels {
         self.values.extend([0; SLACK]);
     }
 
+    /// Gives back the room for panels that did not come.
+    pub(crate) fn shrink(&mut self) {
+        self.masks.shrink_to_fit();
+        self.values.shrink_to_fit();
+        self.offsets.shrink_to_fit();
+    }
+
     pub(crate) const fn n_groups(&self) -> usize {
         self.n_groups
     }

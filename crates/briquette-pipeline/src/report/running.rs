@@ -18,6 +18,10 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
     out.push(both(found, "milliseconds a batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
     let how = format!("{} items of {}", found.n_items, found.data);
     out.push(both(found, "items a second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));
+    out.push(both(found, "weights held as", "bytes of parameters, by how they are computed on", |run| {
+        let kinds = run.held.iter().map(|(name, held)| format!("{name} {}", numbers::bytes(held.n_bytes as u64)));
+        Some(kinds.collect::<Vec<_>>().join(", "))
+    }));
     for (place, memory) in found.after.memory.iter().enumerate() {
         let of = |run: &RunFigures, bytes: fn(&crate::evaluate::MemoryFigures) -> Option<u64>| {
             run.memory.get(place).and_then(bytes).map(numbers::bytes)

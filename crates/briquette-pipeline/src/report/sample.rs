@@ -2,7 +2,7 @@
 
 use super::{ErrorReport, Footprint, Report, TensorReport, VERSION, WeightHistogram};
 use crate::Role;
-use crate::evaluate::{EvaluationReport, MemoryFigures, RunFigures};
+use crate::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 
 /// A report of nothing: no tensors, no bytes, no figures.
 pub(super) fn empty() -> Report {
@@ -80,6 +80,7 @@ fn evaluation() -> EvaluationReport {
         p99_ms: 2.5,
         items_per_s: 1e4,
         memory: vec![memory(weights_bytes)],
+        held: [("int8".to_string(), HeldFigures { n_tensors: 3, n_weights: 1000, n_bytes: 1010 })].into(),
     };
     EvaluationReport {
         arch: "bert".into(),

@@ -3,7 +3,7 @@
 use super::args::{Common, EvalArgs};
 use super::commands::{options, show};
 use super::tables::{bytes, table};
-use briquette::pipeline::evaluate::{EvaluationReport, MemoryFigures, RunFigures, evaluate};
+use briquette::pipeline::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures, evaluate};
 use briquette::pipeline::recipe::{Evaluate, directory_of, raw, read_raw};
 use briquette::{Error, Result};
 use serde::Serialize;
@@ -58,6 +58,13 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         .collect();
     out += "\n";
     out += &table(&["latency", "p50 ms", "p90 ms", "p99 ms", "items/s"], &rows);
+    out += &slower(found);
+    let rows: Vec<Vec<String>> =
+        runs.iter().flat_map(|(name, run)| run.held.iter().map(move |held| held_row(name, held))).collect();
+    if !rows.is_empty() {
+        out += "\n";
+        out += &table(&["held", "as", "tensors", "weights", "bytes"], &rows);
+    }
     let memory = runs.iter().flat_map(|(name, run)| run.memory.iter().map(move |memory| memory_row(name, memory)));
     let rows: Vec<Vec<String>> = memory.collect();
     if !rows.is_empty() {
@@ -70,6 +77,24 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         found.arch, found.device, found.n_items, found.data, found.batch_size
     );
     out
+}
+
+/// Says so where compression costs time.
+fn slower(found: &EvaluationReport) -> String {
+    let (Some(before), after) = (&found.before, &found.after) else { return String::new() };
+    if after.p50_ms <= before.p50_ms || before.p50_ms <= 0.0 {
+        return String::new();
+    }
+    let as_floats = after.held.keys().any(|name| name.ends_with("as floats"));
+    let why =
+        if as_floats { ": weights are decoded for each use, as its scheme keeps arithmetic in floats" } else { "" };
+    format!("slower than before by {:.0} %{why}\n", 100.0 * (after.p50_ms / before.p50_ms - 1.0))
+}
+
+fn held_row(name: &str, (kind, held): (&String, &HeldFigures)) -> Vec<String> {
+    let counts = [held.n_tensors, held.n_weights].map(|n| n.to_string());
+    let [n_tensors, n_weights] = counts;
+    vec![name.to_string(), kind.clone(), n_tensors, n_weights, bytes(held.n_bytes as u64)]
 }
 
 fn quality(found: &EvaluationReport) -> String {

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""MiniLM's latency: ours as floats, dynamic int8 and sparse dynamic int8, against torch in f32 and quantize_dynamic, in
+turn, as a Markdown table.
+
+usage: minilm_latency.py BENCH_MINILM --python PYTHON [--model models/minilm] [--threads 1] [--batches 1,32]
+       [--length 128] [--rounds 3] [--seconds 3] [--baseline BENCH_MINILM]
+
+BENCH_MINILM is the example of that name of briquette-models, built with --release; PYTHON one that has torch and
+transformers; a baseline is another build of it, of which only f32 is timed. The best time of all rounds counts, on both
+sides, so that what else the machine did weighs little. Ratios are of times: below 1, ours is faster.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+ENGINES = ("fbgemm", "onednn")
+PEER = r"""
+import json, sys, time, warnings
+warnings.filterwarnings("ignore")
+import torch
+import torch.ao.quantization as tq
+from transformers import AutoModel
+folder, threads, batches, length, seconds = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+torch.set_num_threads(threads)
+plain = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+for kind in ("torch f32", "fbgemm", "onednn"):
+    model = plain
+    if kind != "torch f32":
+        torch.backends.quantized.engine = kind
+        model = tq.quantize_dynamic(plain, {torch.nn.Linear: tq.per_channel_dynamic_qconfig}, dtype=torch.qint8)
+    for batch in batches:
+        ids = torch.randint(1000, 21000, (batch, length))
+        mask, best, start, calls = torch.ones_like(ids), float("inf"), time.perf_counter(), 0
+        with torch.inference_mode():
+            model(input_ids=ids, attention_mask=mask)
+            while calls < 5 or time.perf_counter() - start < seconds:
+                t = time.perf_counter()
+                model(input_ids=ids, attention_mask=mask)
+                best, calls = min(best, time.perf_counter() - t), calls + 1
+        print(json.dumps({"what": kind, "batch": batch, "ms": best * 1e3}))
+"""
+
+
+def lines_of(command, threads):
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
+    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def ours(args, bench, kinds):
+    command = [bench, "--model", args.model, "--batches", args.batches, "--length", str(args.length)]
+    return lines_of([*command, "--seconds", str(args.seconds), "--kinds", kinds], args.threads)
+
+
+def theirs(args):
+    batches = json.dumps([int(batch) for batch in args.batches.split(",")])
+    command = [args.python, "-c", PEER, args.model, str(args.threads), batches, str(args.length), str(args.seconds)]
+    return lines_of(command, args.threads)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("bench")
+    p.add_argument("--python", required=True)
+    p.add_argument("--model", default="models/minilm")
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--batches", default="1,32")
+    p.add_argument("--length", type=int, default=128)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--seconds", type=float, default=3)
+    p.add_argument("--baseline")
+    args = p.parse_args()
+    best, seen = {}, {}
+    for _ in range(args.rounds):
+        found = ours(args, args.bench, "f32,int8,sparse") + theirs(args)
+        if args.baseline:
+            found += [{**line, "what": "baseline f32"} for line in ours(args, args.baseline, "f32")]
+        for line in found:
+            key = line["what"], line["batch"]
+            best[key] = min(best.get(key, float("inf")), line["ms"])
+            seen[line["what"]] = line
+    table(args, best, seen)
+
+
+def table(args, best, seen):
+    batches = [int(batch) for batch in args.batches.split(",")]
+    peer = {batch: min(best[engine, batch] for engine in ENGINES) for batch in batches}
+    floats = {batch: best.get(("baseline f32", batch), best["f32", batch]) for batch in batches}
+    print(f"MiniLM, {args.length} tokens, {args.threads} thread(s), best of {args.rounds} rounds\n")
+    heads = [f"{what}, batch {batch}" for batch in batches for what in ("ms", "/ torch int8", "burn f32 /")]
+    print("| | " + " | ".join(heads) + " | bytes | cosine, least, Spearman |")
+    print("|---|" + "---|" * (len(heads) + 2))
+    for what, line in seen.items():
+        cells = []
+        for batch in batches:
+            ms = best[what, batch]
+            cells += [f"{ms:.1f}", f"{ms / peer[batch]:.2f}", f"{floats[batch] / ms:.2f}"]
+        fidelity = line.get("fidelity")
+        cells.append(f"{line['bytes'] / 1e6:.2f} MB" if "bytes" in line else "")
+        cells.append(", ".join(f"{value:.4f}" for value in fidelity.values()) if fidelity else "")
+        print(f"| {what} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

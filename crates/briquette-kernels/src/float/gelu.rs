@@ -1,0 +1,60 @@
+//! GELU.
+
+use super::PAYS;
+use crate::path::{Path, active_path};
+use crate::simd;
+use rayon::prelude::*;
+
+/// `x * Phi(x)` of every element, in place: within 1e-6 of the exact function.
+pub fn gelu(x: &mut [f32]) {
+    let path = active_path();
+    let n_threads = if x.len() >= PAYS { rayon::current_num_threads() } else { 1 };
+    if n_threads == 1 {
+        return gelu_on(path, x);
+    }
+    x.par_chunks_mut(x.len().div_ceil(n_threads)).for_each(|x| gelu_on(path, x));
+}
+
+fn gelu_on(path: Path, x: &mut [f32]) {
+    simd::gelu(path, x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Phi` by its series.
+    fn exact(x: f64) -> f64 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..200 {
+            term *= -x * x / (2.0 * f64::from(n));
+            sum += term / f64::from(2 * n + 1);
+        }
+        x * (0.5 + sum / (2.0 * std::f64::consts::PI).sqrt())
+    }
+
+    #[test]
+    fn every_path_is_near_the_exact_function_and_gives_the_same_bits() {
+        let x: Vec<f32> = (-5003..5003).map(|i| i as f32 * 1e-3).chain([0.0, -0.0, 1e-30]).collect();
+        let mut reference = x.clone();
+        gelu_on(Path::SCALAR, &mut reference);
+        for (&x, &y) in x.iter().zip(&reference) {
+            assert!((f64::from(y) - exact(f64::from(x))).abs() < 2e-6, "{x} {y}");
+        }
+        for path in Path::available() {
+            let mut y = x.clone();
+            gelu_on(path, &mut y);
+            assert_eq!(y, reference, "{path}");
+        }
+    }
+
+    #[test]
+    fn far_from_zero_it_is_x_or_nothing_and_nan_stays() {
+        for path in Path::available() {
+            let mut x = [9.0, 1e30, -9.0, -100.0, f32::NAN, f32::INFINITY];
+            gelu_on(path, &mut x);
+            assert!(x[0] == 9.0 && x[1] == 1e30 && x[2].abs() < 2e-6 && x[3].abs() < 2e-5, "{path} {x:?}");
+            assert!(x[4].is_nan() && x[5].is_infinite());
+        }
+    }
+}

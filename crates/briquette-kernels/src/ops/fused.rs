@@ -1,0 +1,87 @@
+//! What lies between matrix products, fused where the CPU runs it.
+
+use super::runs_on;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
+
+/// A row of a small transformer is some kilobytes wide where it is widest.
+const ROWS_PER_THREAD: usize = 512;
+
+/// What a backend fuses.
+#[backend_extension(Flex: cfg(feature = "flex"))]
+pub trait FusedOps: Backend {
+    /// `x * Phi(x)`.
+    fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The layer norm of `x + shortcut` over the last dimension.
+    fn fused_add_norm(
+        x: FloatTensor<Self>,
+        shortcut: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// Attention of `[batch, length, heads * width]`, `padding` being `[batch, length]` or empty.
+    fn fused_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        n_heads: usize,
+        padding: Vec<bool>,
+    ) -> FloatTensor<Self>;
+}
+
+/// Whether there are fused operations for this tensor.
+pub fn fuses<const D: usize>(x: &Tensor<D>) -> bool {
+    runs_on(&x.device()) && x.dtype() == DType::F32
+}
+
+/// Rows of activations that are best taken through a network at once on this device, where that is known: as many as
+/// stay in the second caches of the threads that share them.
+pub fn rows_at_once(device: &Device) -> Option<usize> {
+    runs_on(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
+}
+
+/// GELU: see [`gelu`](crate::gelu()); burn's own where nothing is fused.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if !fuses(&x) {
+        return activation::gelu(x);
+    }
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_gelu(x.into_dispatch()))
+}
+
+/// The layer norm of `x + shortcut`: see [`add_norm`](crate::add_norm()); burn's own where nothing is fused.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn add_norm<const D: usize>(
+    x: Tensor<D>,
+    shortcut: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Tensor<D> {
+    if !fuses(&x) || x.dims() != shortcut.dims() || gamma.dtype() != DType::F32 {
+        return module::layer_norm(x + shortcut, gamma, beta, epsilon);
+    }
+    let beta = beta.unwrap_or_else(|| gamma.zeros_like());
+    let [x, shortcut] = [x, shortcut].map(Tensor::into_dispatch);
+    let [gamma, beta] = [gamma, beta].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, gamma, beta, epsilon))
+}
+
+/// Attention of queries, keys and values `[batch, length, heads * width]`: see [`attention`](crate::attention()). Tokens
+/// that are `padding` are not seen.
+///
+/// # Panics
+/// If the shapes disagree, or [`fuses`] says no.
+pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, n_heads: usize, padding: Tensor<2, Bool>) -> Tensor<3> {
+    let mut padding: Vec<bool> = padding.into_data().iter::<bool>().collect();
+    if !padding.contains(&true) {
+        padding.clear();
+    }
+    let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, n_heads, padding))
+}

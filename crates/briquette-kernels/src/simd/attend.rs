@@ -1,0 +1,171 @@
+//! One head of attention.
+#![allow(unsafe_code)]
+
+use super::float::{exp, on_path, reduce};
+use crate::path::{Isa, Path};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Queries that are multiplied at once: with 4 vectors of keys, 24 sums in 32 registers.
+const ROWS: usize = 6;
+/// Keys and values are padded to a multiple of this.
+const BLOCK: usize = 32;
+
+/// The rows of one head in a matrix of all.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadRows<'a> {
+    values: &'a [f32],
+    n_rows: usize,
+    stride: usize,
+    first: usize,
+    width: usize,
+}
+
+impl<'a> HeadRows<'a> {
+    /// `n_rows` rows, `stride` apart, of `width` elements from column `first` on.
+    pub(crate) fn new(values: &'a [f32], n_rows: usize, stride: usize, first: usize, width: usize) -> Self {
+        assert!(values.len() == n_rows * stride && first + width <= stride, "a head in its matrix");
+        Self { values, n_rows, stride, first, width }
+    }
+
+    fn row(&self, row: usize) -> &'a [f32] {
+        &self.values[row * self.stride + self.first..][..self.width]
+    }
+}
+
+/// `out = softmax(q kᵀ / sqrt(width)) v` of one head, `out` being the matrix of all heads.
+pub(crate) fn attend(path: Path, [q, k, v]: [HeadRows; 3], padding: &[bool], out: &mut [f32], scratch: &mut Vec<f32>) {
+    let (n, width) = (q.n_rows, q.width);
+    let (n_lanes, v_lanes) = (n.next_multiple_of(BLOCK), width.next_multiple_of(BLOCK));
+    scratch.clear();
+    scratch.resize(width * n_lanes + n * v_lanes + n_lanes + ROWS * (n_lanes + v_lanes), 0.0);
+    let (keys, rest) = scratch.split_at_mut(width * n_lanes);
+    let (values, rest) = rest.split_at_mut(n * v_lanes);
+    let (mask, rest) = rest.split_at_mut(n_lanes);
+    let (weights, sums) = rest.split_at_mut(ROWS * n_lanes);
+    lay_out(k, v, keys, values, n_lanes, v_lanes);
+    mask[n..].fill(f32::NEG_INFINITY);
+    mask.iter_mut().zip(padding).filter(|(_, padding)| **padding).for_each(|(mask, _)| *mask = f32::NEG_INFINITY);
+    let scale = 1.0 / (width as f32).sqrt();
+    for first in (0..n).step_by(ROWS) {
+        let n_rows = ROWS.min(n - first);
+        multiply(path, std::array::from_fn(|row| q.row(first + row.min(n_rows - 1))), keys, weights);
+        let mut totals = [0.0; ROWS];
+        softmax(path, weights, mask, scale, &mut totals);
+        let rows = std::array::from_fn(|row| &weights[row * n_lanes..][..n]);
+        multiply(path, rows, values, sums);
+        for row in 0..n_rows {
+            let out = &mut out[(first + row) * q.stride + q.first..][..width];
+            let inverse = 1.0 / totals[row];
+            out.iter_mut().zip(&sums[row * v_lanes..]).for_each(|(out, sum)| *out = sum * inverse);
+        }
+    }
+}
+
+/// Keys transposed to `[width, n_lanes]`, values as `[n, v_lanes]`; both are zero where they are not written.
+fn lay_out(k: HeadRows, v: HeadRows, keys: &mut [f32], values: &mut [f32], n_lanes: usize, v_lanes: usize) {
+    for row in 0..k.n_rows {
+        for (column, value) in k.row(row).iter().enumerate() {
+            keys[column * n_lanes + row] = *value;
+        }
+        values[row * v_lanes..][..v.width].copy_from_slice(v.row(row));
+    }
+}
+
+/// `out[r, n] = Σ_d rows[r][d] * matrix[d, n]`, in order of `d`; `n` is a multiple of [`BLOCK`].
+fn multiply(path: Path, rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32]) {
+    let (depth, n_cols) = (rows[0].len(), out.len() / ROWS);
+    assert!(rows.iter().all(|row| row.len() == depth), "rows of one length");
+    assert!(matrix.len() == depth * n_cols && n_cols.is_multiple_of(BLOCK) && out.len() == ROWS * n_cols);
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx | Isa::Avx512Vnni => {
+            for at in (0..n_cols / 64 * 64).step_by(64) {
+                // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
+                unsafe { multiply_avx512::<4>(rows, matrix, n_cols, at, out) };
+            }
+            if n_cols % 64 != 0 {
+                // SAFETY: as above.
+                unsafe { multiply_avx512::<2>(rows, matrix, n_cols, n_cols - 32, out) };
+            }
+        }
+        _ => on_path!(path, multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32])),
+    }
+}
+
+#[inline(always)]
+fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32]) {
+    let n_cols = out.len() / ROWS;
+    for (row, out) in rows.iter().zip(out.chunks_exact_mut(n_cols)) {
+        for at in (0..n_cols).step_by(BLOCK) {
+            let mut sums = [0.0_f32; BLOCK];
+            for (factor, matrix) in row.iter().zip(matrix.chunks_exact(n_cols)) {
+                for (sum, value) in sums.iter_mut().zip(&matrix[at..at + BLOCK]) {
+                    *sum = factor.mul_add(*value, *sum);
+                }
+            }
+            out[at..at + BLOCK].copy_from_slice(&sums);
+        }
+    }
+}
+
+/// `16 * VECTORS` columns from `at` on.
+///
+/// # Safety
+/// Rows are equally long, `matrix` has as many rows of `n_cols` and `out` has [`ROWS`]; `at + 16 * VECTORS <= n_cols`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+unsafe fn multiply_avx512<const VECTORS: usize>(
+    rows: [&[f32]; ROWS],
+    matrix: &[f32],
+    n_cols: usize,
+    at: usize,
+    out: &mut [f32],
+) {
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    for d in 0..rows[0].len() {
+        // SAFETY: row `d` of the matrix has 16 * VECTORS elements from `at` on, and every row an element `d`.
+        unsafe {
+            let from = matrix.as_ptr().add(d * n_cols + at);
+            let mut vectors = [_mm512_setzero_ps(); VECTORS];
+            for i in 0..VECTORS {
+                vectors[i] = _mm512_loadu_ps(from.add(16 * i));
+            }
+            for row in 0..ROWS {
+                let factor = _mm512_set1_ps(*rows[row].get_unchecked(d));
+                for i in 0..VECTORS {
+                    sums[row][i] = _mm512_fmadd_ps(factor, vectors[i], sums[row][i]);
+                }
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        for (i, sum) in sums.iter().enumerate() {
+            // SAFETY: `out` has these elements.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(row * n_cols + at + 16 * i), *sum) };
+        }
+    }
+}
+
+/// Scores to `e^(score * scale + mask - max)`, and their sums.
+fn softmax(path: Path, scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]) {
+    on_path!(path, softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]));
+}
+
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]) {
+    for (row, total) in scores.chunks_exact_mut(mask.len()).zip(totals) {
+        let row = &mut row[..mask.len()];
+        for i in 0..mask.len() {
+            row[i] = row[i].mul_add(scale, mask[i]);
+        }
+        let larger = |a: f32, b: f32| if a < b { b } else { a };
+        let max = reduce(row, f32::NEG_INFINITY, larger, larger);
+        for score in row.iter_mut() {
+            *score = exp(*score - max);
+        }
+        *total = reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
+    }
+}

@@ -1,0 +1,147 @@
+//! f32 loops, written once and compiled for each instruction set: they are the same operations in the same order, so they
+//! give the same bits.
+#![allow(unsafe_code)]
+
+use crate::path::{Isa, Path};
+
+/// Sums and maxima are kept in as many lanes on every path.
+const LANES: usize = 16;
+
+/// `Phi(x) = 1/2 + x * p(v)` with `v = 2 x^2 / EDGE^2 - 1`: Chebyshev interpolation, within 1.3e-7 of the exact function.
+const PHI: [f32; 15] = [
+    0.133_392_56,
+    -0.066_518_49,
+    0.049_264_085,
+    -0.039_589_237,
+    0.032_080_93,
+    -0.025_295_543,
+    0.018_916_473,
+    -0.013_195_976,
+    0.008_857_538,
+    -0.005_830_312,
+    0.003_088_024_2,
+    -0.001_112_725_9,
+    0.000_768_976_1,
+    -0.000_758_976_73,
+    0.000_272_293_55,
+];
+/// Where `Phi` is 0 or 1, as far as f32 can tell.
+const EDGE: f32 = 5.3;
+/// Below this, the exponential function is 0.
+const LOWEST: f32 = -87.0;
+
+/// Calls a function compiled for the features of a path.
+macro_rules! on_path {
+    ($path:expr, $body:ident($($name:ident: $kind:ty),*)) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
+        fn avx512($($name: $kind),*) {
+            $body($($name),*)
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2($($name: $kind),*) {
+            $body($($name),*)
+        }
+        match $path.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a path exists only where `is_available` said so.
+            Isa::Amx | Isa::Avx512Vnni => unsafe { avx512($($name),*) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the features were just detected.
+            Isa::AvxVnni | Isa::Avx2 if super::int4::has_fma() => unsafe { avx2($($name),*) },
+            _ => $body($($name),*),
+        }
+    }};
+}
+pub(super) use on_path;
+
+#[inline(always)]
+fn gelu_of(x: f32) -> f32 {
+    let v = (x * x).mul_add(2.0 / (EDGE * EDGE), -1.0);
+    // Not an iterator: what it calls is not compiled for the features of the path.
+    let (mut p, mut at) = (PHI[PHI.len() - 1], PHI.len() - 1);
+    while at > 0 {
+        at -= 1;
+        p = p.mul_add(v, PHI[at]);
+    }
+    let phi = x.mul_add(p, 0.5);
+    let phi = if x > EDGE { 1.0 } else { phi };
+    let phi = if x < -EDGE { 0.0 } else { phi };
+    x * phi
+}
+
+#[inline(always)]
+fn gelu_all(x: &mut [f32]) {
+    for x in x {
+        *x = gelu_of(*x);
+    }
+}
+
+/// See [`crate::gelu`].
+pub(crate) fn gelu(path: Path, x: &mut [f32]) {
+    on_path!(path, gelu_all(x: &mut [f32]));
+}
+
+/// `e^x` for x of at most 0: within 2 units in the last place, 0 below [`LOWEST`], NaN for NaN.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    let kept = if x < LOWEST { LOWEST } else { x };
+    // Adding 1.5 * 2^23 rounds to a whole number, which then lies in the low bits.
+    let shifted = kept.mul_add(std::f32::consts::LOG2_E, 12_582_912.0);
+    let n = shifted - 12_582_912.0;
+    let r = n.mul_add(-0.693_145_75, kept);
+    let r = n.mul_add(-1.428_606_8e-6, r);
+    let p = 1.388_888_9e-3_f32.mul_add(r, 8.333_334e-3);
+    let p = p.mul_add(r, 4.166_666_8e-2);
+    let p = p.mul_add(r, 1.666_666_7e-1);
+    let p = p.mul_add(r, 0.5);
+    let p = p.mul_add(r, 1.0);
+    let p = p.mul_add(r, 1.0);
+    let value = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if x < LOWEST { 0.0 } else { value }
+}
+
+/// Combines a row in lanes, then the lanes in order.
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[inline(always)]
+pub(super) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let (whole, rest) = row.as_chunks::<LANES>();
+    for chunk in whole {
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], chunk[i]);
+        }
+    }
+    for i in 0..rest.len() {
+        lanes[i] = f(lanes[i], rest[i]);
+    }
+    lanes[1..].iter().fold(lanes[0], |sum, lane| join(sum, *lane))
+}
+
+#[inline(always)]
+fn norm_row(x: &mut [f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
+    let n = x.len() as f32;
+    let mean = reduce(x, 0.0, |sum, value| sum + value, |a, b| a + b) / n;
+    let squares = reduce(x, 0.0, |sum, value| (value - mean).mul_add(value - mean, sum), |a, b| a + b);
+    let scale = 1.0 / (squares / n + epsilon).sqrt();
+    for ((x, gamma), beta) in x.iter_mut().zip(gamma).zip(beta) {
+        *x = ((*x - mean) * scale).mul_add(*gamma, *beta);
+    }
+}
+
+#[inline(always)]
+fn add_norm_all(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
+    for (index, x) in x.chunks_exact_mut(gamma.len()).enumerate() {
+        if !shortcut.is_empty() {
+            let shortcut = &shortcut[index * gamma.len()..][..gamma.len()];
+            x.iter_mut().zip(shortcut).for_each(|(x, shortcut)| *x += shortcut);
+        }
+        norm_row(x, gamma, beta, epsilon);
+    }
+}
+
+/// See [`crate::add_norm`].
+pub(crate) fn add_norm(path: Path, x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
+    on_path!(path, add_norm_all(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32));
+}

@@ -1,0 +1,65 @@
+//! A table of vectors.
+
+use crate::packed::{Kept, kept_on};
+use briquette_kernels::ops;
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
+use burn::tensor::module::embedding;
+use burn::tensor::{Device, Int, Tensor};
+
+/// The sizes of an [`Embedding`]; those of burn's `EmbeddingConfig`.
+#[derive(Config, Debug)]
+pub struct EmbeddingConfig {
+    /// Vectors.
+    pub n_embedding: usize,
+    /// Their width.
+    pub d_model: usize,
+    /// What fills the table at first.
+    #[config(default = "Initializer::Normal{mean:0.0, std:1.0}")]
+    pub initializer: Initializer,
+}
+
+impl EmbeddingConfig {
+    /// A table of floats.
+    pub fn init(&self, device: &Device) -> Embedding {
+        let like = burn::nn::EmbeddingConfig::new(self.n_embedding, self.d_model);
+        Embedding { weight: like.with_initializer(self.initializer.clone()).init(device).weight }
+    }
+}
+
+/// A vector for each id.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Embedding {
+    /// `[n_embedding, d_model]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+impl Embedding {
+    /// Ids `[batch, length]` to vectors `[batch, length, d_model]`.
+    ///
+    /// # Panics
+    /// If an id is not below `n_embedding`.
+    pub fn forward(&self, input: Tensor<2, Int>) -> Tensor<3> {
+        match kept_on(&self.weight, &input.device()) {
+            Some(Kept::Table(table)) => {
+                let dtype = self.weight.base().dtype();
+                let found = ops::embedding(input, table);
+                if found.dtype() == dtype { found } else { found.cast(dtype) }
+            }
+            _ => embedding(self.weight.val(), input),
+        }
+    }
+}
+
+impl ModuleDisplay for Embedding {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [n_embedding, d_model] = self.weight.lazy_shape().dims();
+        content.add("n_embedding", &n_embedding).add("d_model", &d_model).optional()
+    }
+}

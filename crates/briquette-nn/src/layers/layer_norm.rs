@@ -1,0 +1,72 @@
+//! Layer norm.
+
+use briquette_kernels::ops;
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::tensor::module::layer_norm;
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+/// The sizes of a [`LayerNorm`]; those of burn's `LayerNormConfig`.
+#[derive(Config, Debug)]
+pub struct LayerNormConfig {
+    /// Width.
+    pub d_model: usize,
+    /// What keeps it from dividing by zero.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether a bias is added.
+    #[config(default = true)]
+    pub bias: bool,
+}
+
+impl LayerNormConfig {
+    /// A norm with weight 1 and bias 0.
+    pub fn init(&self, device: &Device) -> LayerNorm {
+        let like = burn::nn::LayerNormConfig::new(self.d_model).with_bias(self.bias).init(device);
+        LayerNorm { gamma: like.gamma, beta: like.beta, epsilon: self.epsilon }
+    }
+}
+
+/// `y = (x - mean) / sqrt(var + epsilon) * gamma + beta`, over the last dimension.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct LayerNorm {
+    /// `[d_model]`.
+    pub gamma: Param<Tensor<1>>,
+    /// `[d_model]`.
+    pub beta: Option<Param<Tensor<1>>>,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// The norm of `input`, in its own type.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let (dtype, gamma, beta) = (input.dtype(), self.gamma.val(), self.beta.as_ref().map(Param::val));
+        // Halves cannot hold the sums.
+        if matches!(dtype, DType::F16 | DType::BF16) {
+            let wide = |tensor: Tensor<1>| tensor.cast(FloatDType::F32);
+            let input = input.cast(FloatDType::F32);
+            return layer_norm(input, wide(gamma), beta.map(wide), self.epsilon).cast(dtype);
+        }
+        layer_norm(input, gamma, beta, self.epsilon)
+    }
+
+    /// The norm of `input + shortcut`, in one pass where the device has it.
+    pub fn forward_sum<const D: usize>(&self, input: Tensor<D>, shortcut: Tensor<D>) -> Tensor<D> {
+        if input.dtype() != DType::F32 {
+            return self.forward(input + shortcut);
+        }
+        ops::add_norm(input, shortcut, self.gamma.val(), self.beta.as_ref().map(Param::val), self.epsilon)
+    }
+}
+
+impl ModuleDisplay for LayerNorm {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_model] = self.gamma.lazy_shape().dims();
+        content.add("d_model", &d_model).add("epsilon", &self.epsilon).add("bias", &self.beta.is_some()).optional()
+    }
+}

@@ -1,0 +1,123 @@
+//! Filling a module from a compressed directory, codes as codes.
+
+use crate::load::{Place, fill, places_of};
+use crate::packed::{Coded, Packed, Use};
+use crate::{NameMap, Parameter, parameters};
+use briquette_core::encoded::Codes;
+use briquette_core::{Error, GridKind, Grouping, OutputAxis, Result, Rows, Storage};
+use briquette_formats::stored::{Scratch, StoredDir};
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_kernels::{ActivationGrid, MAX_DEPTH};
+use burn::module::{Module, Param, Reparameterizer};
+use burn::tensor::Tensor;
+use std::collections::BTreeMap;
+
+/// As [`load_into`](crate::load_into), but what lies in the checkpoint as codes that layers can hold goes into them as it
+/// is, never as floats: matrices of linear layers and embeddings of up to 8 bits with one scale for each row, and 4-bit
+/// matrices by groups. All else is decoded.
+///
+/// A linear layer computes in integers only where the checkpoint promises int8 activations; otherwise int8 weights are
+/// decoded for each use. Memory is that of the codes and one tensor's more.
+///
+/// # Errors
+/// As [`load_into`](crate::load_into).
+pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
+    let wanted = parameters(&module);
+    let mut places = places_of(&wanted, checkpoint, names)?;
+    let mut uses = BTreeMap::new();
+    for parameter in wanted.into_iter().filter(|parameter| parameter.reparameterized.is_none()) {
+        let Some(&place) = places.get(&parameter.path) else { continue };
+        if let Some(what) = use_of(&parameter, place, checkpoint) {
+            places.remove(&parameter.path);
+            uses.insert(parameter.path, (place.index, what));
+        }
+    }
+    let module = fill(module, checkpoint, places)?;
+    let Some(stored) = checkpoint.stored() else { return Ok(module) };
+    let mut error = None;
+    let module = module.apply_reparameterization(Packer { stored, uses, error: &mut error });
+    match error {
+        Some(error) => Err(error),
+        None => Ok(module),
+    }
+}
+
+/// What a tensor's codes are for, where layers can hold them.
+fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Option<Use> {
+    let tensor = checkpoint.stored()?.tensors.get(place.index)?;
+    let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
+    if grid != GridKind::Symmetric || parameter.rows().n_cols == 0 {
+        return None;
+    }
+    if parameter.container == "Struct:Embedding" {
+        return (!matches!(grouping, Grouping::Group(_)) && tensor.axis == OutputAxis::First).then_some(Use::Table);
+    }
+    // Rows of the file are outputs whichever way it lies.
+    let is_by_output = parameter.is_linear_weight() && place.is_turned == (tensor.axis == OutputAxis::First);
+    if !is_by_output {
+        return None;
+    }
+    let n_in = parameter.rows().n_cols;
+    let entry = checkpoint.manifest().and_then(|manifest| manifest.tensors.get(&tensor.info.name));
+    match (grouping, entry.and_then(|entry| entry.activations.as_deref())) {
+        (Grouping::Row | Grouping::Tensor, Some("int8-dynamic-asymmetric")) if n_in <= MAX_DEPTH => {
+            Some(Use::Int8(ActivationGrid::Asymmetric))
+        }
+        (Grouping::Row | Grouping::Tensor, Some("int8-dynamic-symmetric")) if n_in <= MAX_DEPTH => {
+            Some(Use::Int8(ActivationGrid::Symmetric))
+        }
+        (Grouping::Group(group), None) if bits <= 4 => Some(Use::Int4 { group }),
+        (Grouping::Row | Grouping::Tensor, None) if bits <= 4 => Some(Use::Int4 { group: n_in }),
+        (Grouping::Row | Grouping::Tensor, None) => Some(Use::Decoded),
+        _ => None,
+    }
+}
+
+struct Packer<'a> {
+    stored: &'a StoredDir,
+    uses: BTreeMap<String, (usize, Use)>,
+    error: &'a mut Option<Error>,
+}
+
+impl Reparameterizer for Packer<'_> {
+    type Reparam = Packed;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Packed>) {
+        let Some((index, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
+            return (param, None);
+        };
+        match coded(self.stored, index, D).and_then(|coded| coded.pack(what)) {
+            Ok(kept) => {
+                let (param, packed) = Packed::replace(kept, param);
+                (param, Some(packed))
+            }
+            Err(error) => {
+                *self.error = Some(error.at(format_args!("tensor {:?}", self.stored.tensors[index].info.name)));
+                (param, None)
+            }
+        }
+    }
+}
+
+/// The codes of a tensor, a block of rows at a time. Of a matrix rows are outputs, which come last in a linear layer.
+fn coded(stored: &StoredDir, index: usize, rank: usize) -> Result<Coded> {
+    let tensor = &stored.tensors[index];
+    let Rows { n_rows, n_cols, .. } = tensor.rows();
+    let mut codes = vec![0; n_rows * n_cols];
+    let mut scratch = Scratch::default();
+    for block in tensor.rows().blocks() {
+        let out = &mut codes[block.start * n_cols..block.end * n_cols];
+        stored.read_codes(index, block, &mut scratch, out)?;
+    }
+    let mut scales: Vec<f32> = stored.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
+    if tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
+        scales = vec![scales.first().copied().unwrap_or(1.0); n_rows];
+    }
+    let axis = if rank == 2 { OutputAxis::Last } else { OutputAxis::First };
+    let rows = Rows { n_rows, n_cols, axis };
+    Ok(Coded { rows, codes, scales, is_sparse: tensor.coding.storage == Storage::Bitmask })
+}

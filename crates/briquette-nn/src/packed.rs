@@ -1,0 +1,152 @@
+//! Weights held as codes in place of a parameter's floats.
+
+use briquette_core::{OutputAxis, Result, Rows};
+use briquette_kernels::ops::{self, LinearWeights};
+use briquette_kernels::{ActivationGrid, CodeRows, Int8Embedding, PackedInt4, PackedInt8, SparseInt8};
+use burn::module::{Module, Param, ParamId, Reparameterization};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use std::sync::Arc;
+
+/// Codes that stand for a parameter. Beneath it lies one NaN, stretched to the parameter's shape; its value is decoded
+/// anew wherever it is asked for, and the layers of [`crate::layers`] do not ask.
+///
+/// Codes are not part of burn's records: `materialize()` first, or keep the directory they were loaded from.
+#[derive(Module, Debug)]
+pub struct Packed {
+    /// What is held, for visitors: an index of [`NAMES`], and bytes.
+    form: Param<Tensor<1, Int>>,
+    #[module(skip)]
+    kept: Kept,
+}
+
+/// How codes are held.
+#[derive(Debug, Clone)]
+pub(crate) enum Kept {
+    /// Panels of a linear layer.
+    Linear(LinearWeights),
+    /// Rows that are looked up.
+    Table(Arc<Int8Embedding>),
+    /// Rows of weights whose arithmetic stays float: decoded for each use.
+    Decoded(Arc<Int8Embedding>, OutputAxis),
+}
+
+/// How weights can be held, as reports say it.
+pub(crate) const NAMES: [&str; 7] =
+    ["int8", "sparse int8", "int4", "int8 table", "sparse int8 table", "int8 as floats", "sparse int8 as floats"];
+
+impl Kept {
+    fn name(&self) -> usize {
+        let name = match self {
+            Self::Linear(weights) => weights.name(),
+            Self::Table(table) => NAMES[3 + usize::from(table.is_sparse())],
+            Self::Decoded(table, _) => NAMES[5 + usize::from(table.is_sparse())],
+        };
+        NAMES.iter().position(|known| *known == name).unwrap_or(0)
+    }
+
+    fn n_bytes(&self) -> usize {
+        match self {
+            Self::Linear(weights) => weights.n_bytes(),
+            Self::Table(table) | Self::Decoded(table, _) => table.n_bytes(),
+        }
+    }
+
+    /// Values as rows of outputs, and where those are in the parameter.
+    fn to_rows(&self) -> (Vec<f32>, OutputAxis) {
+        match self {
+            Self::Linear(weights) => (weights.to_floats(), OutputAxis::Last),
+            Self::Table(table) => (table.to_floats(), OutputAxis::First),
+            Self::Decoded(table, axis) => (table.to_floats(), *axis),
+        }
+    }
+}
+
+impl Packed {
+    fn new(kept: Kept, device: &Device) -> Self {
+        let form = [kept.name() as i64, kept.n_bytes() as i64];
+        let form = Tensor::from_data(TensorData::from(form), (device, DType::I64));
+        Self { form: Param::initialized(ParamId::new(), form), kept }
+    }
+
+    /// Puts codes in the place of a parameter, whose floats are let go.
+    pub(crate) fn replace<const D: usize>(kept: Kept, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
+        let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
+        let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
+        let nothing = Tensor::<D>::full([1; D], f32::NAN, (&device, dtype)).expand(shape);
+        (Param::initialized(id, nothing), Self::new(kept, &device))
+    }
+}
+
+impl Reparameterization for Packed {
+    const NAME: &'static str = "packed";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        let (rows, axis) = self.kept.to_rows();
+        let mut shape: Vec<usize> = base.dims().to_vec();
+        if axis == OutputAxis::Last {
+            shape.reverse();
+        }
+        let values = Tensor::from_data(TensorData::new(rows, shape), (&base.device(), base.dtype()));
+        if axis == OutputAxis::Last { values.transpose() } else { values }
+    }
+}
+
+/// The codes of a parameter, where there are kernels for them on `device`.
+pub(crate) fn kept_on<'a, const D: usize>(param: &'a Param<Tensor<D>>, device: &Device) -> Option<&'a Kept> {
+    let packed = param.reparameterization::<Packed>()?;
+    ops::runs_on(device).then_some(&packed.kept)
+}
+
+/// Whether layers on this device run on codes, rather than decode them for each use: on the CPU, and off autodiff.
+pub fn holds_codes(device: &Device) -> bool {
+    ops::runs_on(device)
+}
+
+/// Codes on their way into a parameter, as rows of outputs.
+#[derive(Debug)]
+pub(crate) struct Coded {
+    pub(crate) rows: Rows,
+    pub(crate) codes: Vec<i8>,
+    /// One for each row, or for each group of each row.
+    pub(crate) scales: Vec<f32>,
+    pub(crate) is_sparse: bool,
+}
+
+/// What codes are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A linear layer whose activations become int8.
+    Int8(ActivationGrid),
+    /// A linear layer of float activations, with one scale for each so many inputs.
+    Int4 { group: usize },
+    /// Rows are looked up.
+    Table,
+    /// Arithmetic on floats.
+    Decoded,
+}
+
+impl Coded {
+    /// Lays the codes out for their use.
+    pub(crate) fn pack(self, what: Use) -> Result<Kept> {
+        let Rows { n_rows, n_cols, axis } = self.rows;
+        let table = |coded: &Self| {
+            let pack = if coded.is_sparse { CodeRows::bitmask } else { CodeRows::dense };
+            Arc::new(Int8Embedding::new(pack(&coded.codes, n_rows, n_cols), coded.scales.clone()))
+        };
+        Ok(match what {
+            Use::Int8(grid) if self.is_sparse => Kept::Linear(LinearWeights::sparse_int8(
+                SparseInt8::new(&self.codes, &self.scales, n_rows, n_cols)?,
+                grid,
+            )),
+            Use::Int8(grid) => {
+                Kept::Linear(LinearWeights::int8(PackedInt8::new(&self.codes, &self.scales, n_rows, n_cols)?, grid))
+            }
+            Use::Int4 { group } => {
+                let weights = PackedInt4::new(&self.codes, &self.scales, n_rows, n_cols, group);
+                Kept::Linear(LinearWeights::int4(weights))
+            }
+            Use::Table => Kept::Table(table(&self)),
+            Use::Decoded => Kept::Decoded(table(&self), axis),
+        })
+    }
+}

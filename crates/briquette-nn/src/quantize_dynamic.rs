@@ -1,0 +1,169 @@
+//! A loaded model to int8, as it will be served.
+
+use crate::packed::{Coded, Packed, Use};
+use crate::weights::read_f32;
+use crate::{Parameter, Patterns, parameters, view};
+use briquette_core::{Grid, Result, Rows, encoded::quantize_row};
+use briquette_kernels::{ActivationGrid, MAX_DEPTH};
+use briquette_quant::Range;
+use burn::module::{Module, Param, Reparameterizer};
+use burn::tensor::Tensor;
+use std::collections::BTreeMap;
+
+/// Below this share of zeros, a bit for each weight costs more than the zeros do.
+const SPARSE_PAYS: f64 = 1.0 / 8.0;
+
+/// What [`quantize_dynamic`] makes int8.
+#[derive(Debug, Clone)]
+pub struct DynamicSpec {
+    grid: ActivationGrid,
+    included: Patterns,
+    excluded: Patterns,
+    has_tables: bool,
+    is_sparse: bool,
+}
+
+impl Default for DynamicSpec {
+    /// Every linear layer and every embedding; activations with a zero point; zeros left out where that is smaller.
+    fn default() -> Self {
+        Self {
+            grid: ActivationGrid::Asymmetric,
+            included: Patterns::default(),
+            excluded: Patterns::default(),
+            has_tables: true,
+            is_sparse: true,
+        }
+    }
+}
+
+impl DynamicSpec {
+    /// As by default.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How activations are rounded.
+    #[must_use]
+    pub const fn activations(mut self, grid: ActivationGrid) -> Self {
+        self.grid = grid;
+        self
+    }
+
+    /// Only parameters whose path meets this glob, or another that was included.
+    ///
+    /// # Errors
+    /// Config, where it is no glob.
+    pub fn include(mut self, glob: &str) -> Result<Self> {
+        self.included.extend(Patterns::new([glob])?);
+        Ok(self)
+    }
+
+    /// No parameters whose path meets this glob.
+    ///
+    /// # Errors
+    /// Config, where it is no glob.
+    pub fn exclude(mut self, glob: &str) -> Result<Self> {
+        self.excluded.extend(Patterns::new([glob])?);
+        Ok(self)
+    }
+
+    /// Leaves embeddings as they are.
+    #[must_use]
+    pub const fn without_embeddings(mut self) -> Self {
+        self.has_tables = false;
+        self
+    }
+
+    /// Keeps zeros: faster, and larger.
+    #[must_use]
+    pub const fn dense(mut self) -> Self {
+        self.is_sparse = false;
+        self
+    }
+
+    fn use_of(&self, parameter: &Parameter) -> Option<Use> {
+        let is_in = self.included.is_empty() || self.included.matches(&parameter.path);
+        if !is_in || self.excluded.matches(&parameter.path) {
+            return None;
+        }
+        match parameter.container.as_str() {
+            "Struct:Linear" if parameter.is_linear_weight() && parameter.rows().n_cols <= MAX_DEPTH => {
+                Some(Use::Int8(self.grid))
+            }
+            "Struct:Embedding" if self.has_tables => Some(Use::Table),
+            _ => None,
+        }
+    }
+}
+
+/// Turns the weights of linear layers and embeddings into int8 codes, symmetric, one scale for each output or row, and
+/// lets their floats go. What is attached for training is materialized first.
+///
+/// The layers are those of [`crate::layers`]; burn's own decode their weights for each use.
+///
+/// # Errors
+/// Io where a device does not hand out a tensor.
+pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<M> {
+    let module = match parameters(&module).iter().any(|parameter| parameter.reparameterized.is_some()) {
+        true => module.materialize(),
+        false => module,
+    };
+    let uses = parameters(&module).into_iter().filter_map(|parameter| {
+        let what = spec.use_of(&parameter)?;
+        Some((parameter.path.clone(), (parameter, what)))
+    });
+    let (mut error, uses) = (None, uses.collect());
+    let module = module.apply_reparameterization(Packer { uses, is_sparse: spec.is_sparse, error: &mut error });
+    match error {
+        Some(error) => Err(error),
+        None => Ok(module),
+    }
+}
+
+struct Packer<'a> {
+    uses: BTreeMap<String, (Parameter, Use)>,
+    is_sparse: bool,
+    error: &'a mut Option<briquette_core::Error>,
+}
+
+impl Reparameterizer for Packer<'_> {
+    type Reparam = Packed;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Packed>) {
+        let Some((parameter, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
+            return (param, None);
+        };
+        let kept = read_f32(param.val(), path).and_then(|values| {
+            let rows = parameter.rows();
+            coded(&view::to_rows(values, &rows), rows, self.is_sparse).pack(what)
+        });
+        match kept {
+            Ok(kept) => {
+                let (param, packed) = Packed::replace(kept, param);
+                (param, Some(packed))
+            }
+            Err(error) => {
+                *self.error = Some(error);
+                (param, None)
+            }
+        }
+    }
+}
+
+/// Rows to int8, each by its largest weight.
+fn coded(values: &[f32], rows: Rows, may_be_sparse: bool) -> Coded {
+    let (mut codes, mut scales) = (vec![0; values.len()], Vec::with_capacity(rows.n_rows));
+    let n_cols = rows.n_cols.max(1);
+    for (row, codes) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)) {
+        let affine = briquette_quant::range::choose(Range::AbsMax, row, Grid::INT8);
+        quantize_row(row, Grid::INT8, &[affine], codes);
+        scales.push(affine.scale);
+    }
+    let n_zeros = codes.iter().filter(|code| **code == 0).count();
+    let is_sparse = may_be_sparse && n_zeros as f64 > SPARSE_PAYS * codes.len() as f64;
+    Coded { rows, codes, scales, is_sparse }
+}

@@ -1,0 +1,144 @@
+//! Layers that hold codes.
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::ErrorKind;
+use briquette_formats::Checkpoint;
+use briquette_nn::layers::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use briquette_nn::{Compression, DynamicSpec, Export, NameMap, Prune, Quantize};
+use briquette_nn::{held, load_compressed, load_into, parameters, quantize_dynamic};
+use burn::module::Module;
+use burn::tensor::{Device, Distribution, Int, Tensor};
+
+#[derive(Module, Debug)]
+struct Net {
+    table: Embedding,
+    first: Linear,
+    last: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Self {
+            table: EmbeddingConfig::new(50, 64).init(device),
+            first: LinearConfig::new(64, 96).init(device),
+            last: LinearConfig::new(96, 8).with_bias(false).init(device),
+        }
+    }
+
+    fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        self.last.forward(self.first.forward(self.table.forward(ids)))
+    }
+}
+
+fn ids() -> Tensor<2, Int> {
+    Tensor::from_data([[1, 49, 0], [7, 7, 30]], &Device::flex())
+}
+
+/// The largest difference, relative to the largest value.
+fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
+    let largest = a.clone().abs().max().into_scalar::<f32>();
+    (a - b).abs().max().into_scalar::<f32>() / largest
+}
+
+#[test]
+fn burns_own_layers_give_the_same_values() {
+    let device = Device::flex();
+    let like = burn::nn::LinearConfig::new(5, 3).init(&device);
+    let ours = Linear { weight: like.weight.clone(), bias: like.bias.clone() };
+    let x = Tensor::<2>::random([4, 5], Distribution::Default, &device);
+    assert_eq!(ours.forward(x.clone()).into_data(), like.forward(x).into_data());
+    assert_eq!(format!("{ours}"), format!("{like}"));
+}
+
+#[test]
+fn dynamic_int8_is_close_and_small_and_can_be_undone() {
+    let model = Net::new(&Device::flex());
+    let plain = model.forward(ids());
+    let floats = held(&model)["f32"].n_bytes;
+    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap();
+    let found = held(&model);
+    assert_eq!((found["int8"].n_tensors, found["int8 table"].n_weights, found["f32"].n_tensors), (2, 50 * 64, 1));
+    assert!(found.values().map(|held| held.n_bytes).sum::<usize>() * 5 / 2 < floats, "{found:?}");
+    let quick = model.forward(ids());
+    assert!(apart(plain.clone(), quick.clone()) < 0.03);
+    let shapes: Vec<_> = parameters(&model).into_iter().map(|parameter| parameter.shape.0).collect();
+    assert_eq!(shapes[..2], [vec![50, 64], vec![64, 96]]);
+    // Moving it off autodiff, or cloning it, keeps the codes; materializing decodes them.
+    assert_eq!(model.clone().valid().forward(ids()).into_data(), quick.into_data());
+    let undone = model.materialize();
+    assert_eq!(held(&undone).len(), 1);
+    assert!(apart(plain, undone.forward(ids())) < 0.02);
+}
+
+#[test]
+fn codes_decode_where_gradients_are_recorded() {
+    let model = quantize_dynamic(Net::new(&Device::flex().autodiff()), &DynamicSpec::new()).unwrap();
+    let ids = Tensor::<2, Int>::from_data([[1, 49, 0]], &Device::flex().autodiff());
+    let slow = model.forward(ids.clone()).without_autodiff();
+    let quick = model.valid().forward(ids.without_autodiff());
+    assert!(apart(slow, quick) < 0.03);
+}
+
+#[test]
+fn zeros_are_left_out_unless_asked_for() {
+    let rules = Compression::new().prune(Prune::new("{first,last}.weight", 0.5).unwrap());
+    let model = rules.attach(Net::new(&Device::flex())).unwrap().materialize();
+    let sparse = quantize_dynamic(model.clone(), &DynamicSpec::new()).unwrap();
+    let dense = quantize_dynamic(model, &DynamicSpec::new().dense()).unwrap();
+    assert_eq!(held(&sparse)["sparse int8"].n_tensors, 2);
+    assert!(held(&sparse)["sparse int8"].n_bytes < held(&dense)["int8"].n_bytes);
+    assert_eq!(sparse.forward(ids()).into_data(), dense.forward(ids()).into_data());
+}
+
+#[test]
+fn a_spec_names_what_it_leaves_alone() {
+    let spec = DynamicSpec::new().without_embeddings().exclude("last.*").unwrap();
+    let found = held(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap());
+    assert_eq!((found["int8"].n_tensors, found["f32"].n_tensors), (1, 3));
+    let error = Export::to(std::env::temp_dir().join("briquette-layers-none"))
+        .write(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap())
+        .unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Config);
+    assert!(error.to_string().contains("materialize"), "{error}");
+}
+
+/// Exports the network with its linear layers in a scheme, and loads it back both ways.
+fn round_trip(scheme: &str, sparsity: f64, names: &NameMap) -> (Net, Net) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rules = Compression::new().quantize(Quantize::new("{first,last}.weight", scheme).unwrap());
+    rules = rules.quantize(Quantize::new("table.weight", "int8").unwrap());
+    if sparsity > 0.0 {
+        rules = rules.prune(Prune::new("{first,last}.weight", sparsity).unwrap());
+    }
+    let model = rules.attach(Net::new(&Device::flex())).unwrap();
+    let out = dir.path().join("model");
+    Export::to(&out).names(names.clone()).write(&model).unwrap();
+    let checkpoint = Checkpoint::open(&out).unwrap();
+    let new = || Net::new(&Device::flex());
+    (load_into(new(), &checkpoint, names).unwrap(), load_compressed(new(), &checkpoint, names).unwrap())
+}
+
+#[test]
+fn directories_load_as_codes_that_mean_the_same() {
+    for names in [NameMap::torch(), NameMap::burn()] {
+        for (scheme, sparsity, kind, tolerance) in [
+            ("int8-dynamic", 0.0, "int8", 0.03),
+            ("int8-dynamic-sym", 0.5, "sparse int8", 0.03),
+            ("int8", 0.0, "int8 as floats", 1e-6),
+            ("int8", 0.5, "sparse int8 as floats", 1e-6),
+            ("int4-g8", 0.0, "int4", 1e-5),
+            ("int4", 0.0, "int4", 1e-5),
+            ("int4-g8-asym", 0.0, "f32", 0.0),
+        ] {
+            let (floats, codes) = round_trip(scheme, sparsity, &names);
+            let found = held(&codes);
+            assert!(found[kind].n_tensors >= 2 && found["int8 table"].n_tensors == 1, "{scheme} {found:?}");
+            let apart = apart(floats.forward(ids()), codes.forward(ids()));
+            assert!(apart <= tolerance, "{scheme} {sparsity}: {apart}");
+            // The very same values lie in both.
+            let value = |net: Net| net.materialize().first.weight.val().into_data();
+            assert_eq!(value(codes), value(floats), "{scheme} {sparsity}");
+        }
+    }
+}
