@@ -84,7 +84,7 @@ check:
 [group('develop')]
 deny:
     @command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
-    @cargo deny --log-level error --offline check bans licenses sources
+    @cargo fetch --quiet --locked && cargo deny --log-level error --offline check bans licenses sources
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
@@ -92,6 +92,35 @@ deny:
 [group('develop')]
 size:
     @python3 scripts/size.py
+
+# Quality, latency and memory of MiniLM before and after int8
+[group('measure')]
+eval-minilm SCHEME="int8-dynamic" *FLAGS: build fetch-minilm
+    @shift || true
+    {{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
+    {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
+
+# The training examples: prune while training, quantization-aware training, one shot and fine-tuning, burn's Learner
+[group('measure')]
+examples:
+    cargo build --release --quiet -p briquette-nn --examples
+    for name in prune_while_training quantization_aware one_shot learner; do {{ target }}/release/examples/$name; done
+
+# Build with CUDA: no toolkit and no GPU needed
+[group('develop')]
+cuda-build:
+    CUDARC_CUDA_VERSION=13000 cargo build --release -p briquette --features cuda
+
+# Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
+[group('develop')]
+fuzz SECONDS="60" *FLAGS:
+    @command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+    @shift $(( $# < 1 ? $# : 1 )); cargo fuzz build --sanitizer none; \
+      for target in $(cargo fuzz list); do \
+        echo "== $target"; mkdir -p "fuzz/corpus/$target"; \
+        cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+          -max_total_time={{ SECONDS }} -timeout=2 -rss_limit_mb=256 -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12; \
+      done
 
 # The environment that peers run in: torch, transformers, compressed-tensors (several GB)
 [group('measure')]

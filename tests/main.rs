@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod bad_input;
+mod batch;
 mod bit_flips;
 mod compress;
+mod evaluate;
 mod export;
 mod faults;
 mod frozen;

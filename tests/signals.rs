@@ -78,6 +78,31 @@ fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
     assert!(n_stopped > 0, "no run was ever stopped");
 }
 
+/// The first signal asks it to stop, which takes a moment; the second does not ask.
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    let sandbox = with_model(16);
+    let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
+    let whole = time_of(&sandbox, &line.replace("out", "first"));
+    let mut n_at_once = 0;
+    for i in 0..8_u32 {
+        let (first, second) = if i % 2 == 0 { (Signal::INT, Signal::TERM) } else { (Signal::TERM, Signal::INT) };
+        let child = sandbox.command(line).spawn().unwrap();
+        std::thread::sleep(whole * (i + 1) / 10);
+        kill_process(pid_of(&child), first).unwrap();
+        kill_process(pid_of(&child), second).unwrap();
+        let since = Instant::now();
+        let output = child.wait_with_output().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(2), "left after {:?}", since.elapsed());
+        // At once is without a word; else the first signal was enough, or came too late.
+        n_at_once += u32::from(output.stderr.is_empty() && !output.status.success());
+        let _ = std::fs::remove_dir_all(sandbox.path("out"));
+    }
+    assert!(n_at_once > 0, "the second signal never ended it");
+    sandbox.ok(line);
+    assert_eq!(sandbox.names(), ["first", MODEL, "out"], "what it left is removed by the next run");
+}
+
 #[test]
 fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
     let sandbox = with_model(6);

@@ -41,8 +41,8 @@ pub(crate) enum Node {
     Dict(Vec<(Value, Value)>),
     /// The bytes behind tensors.
     Storage(Storage),
-    /// A view of a storage.
-    Tensor(View),
+    /// A view of a storage, boxed: a pickle can have two million nodes.
+    Tensor(Box<View>),
 }
 
 /// The bytes behind tensors, as declared.
@@ -124,11 +124,17 @@ impl Pickle {
                     None => self.collect(code)?,
                 },
             }
-            self.n_values += 1;
-            if self.n_values > MAX_VALUES {
-                return Err(format!("its pickle has more than {MAX_VALUES} values, expected a state dict"));
-            }
+            self.charge(1)?;
         }
+    }
+
+    /// Counts values that were made, whether each has an opcode of its own or one opcode copied many.
+    fn charge(&mut self, n: usize) -> Result<(), Refusal> {
+        self.n_values = self.n_values.saturating_add(n);
+        if self.n_values > MAX_VALUES {
+            return Err(format!("its pickle has more than {MAX_VALUES} values, expected a state dict"));
+        }
+        Ok(())
     }
 
     fn push(&mut self, value: Value) -> Result<(), Refusal> {

@@ -119,7 +119,9 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Op
             Ok(vec![part(Some(Part::Codes), "", DType::I8, vec![n_rows, n_cols]), scale])
         }
         4 | 8 => {
-            let n_words = (n_cols * usize::from(codes.bits)).div_ceil(32);
+            // An empty tensor may have any number of columns.
+            let n_bits = n_cols.checked_mul(codes.bits.into());
+            let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
             let mut packed = part(Some(Part::Codes), "_packed", DType::I32, vec![n_rows, n_words]);
             packed.layout = Some(Layout::words(codes.bits, n_cols));
             let mut shape = part(None, "_shape", DType::I64, vec![2]);

@@ -106,3 +106,43 @@ fn the_former_sparse_bitmask_is_read() {
     assert_eq!(found["a.weight"], ("F32 [2, 3]".to_string(), floats(&[1.0, 0.0, 2.0, 0.0, 3.0, 0.0])));
     assert_eq!((found.len(), Checkpoint::open(dir.path()).unwrap().compressed()), (1, Compressed::Pruned));
 }
+
+/// A matrix of int8 codes with scales of some type, one for each row.
+fn with_scales(dtype: &str, scales: Vec<u8>) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",
+        "config_groups":{"group_0":{"weights":{"num_bits":8,"type":"int","strategy":"channel"}}}}}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let file = safetensors(&[
+        ("a.weight", "I8", "[2,3]", vec![1, 0xff, 127, 0x80, 0, 2]),
+        ("a.weight_scale", dtype, "[2,1]", scales),
+    ]);
+    std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+    dir
+}
+
+/// Rounds to a type of 2 bytes.
+type ToHalf = fn(f32) -> [u8; 2];
+
+#[test]
+fn half_precision_scales_decode_to_half_precision_weights() {
+    // Codes times 0.5 and 0.25, all of which both types hold.
+    let expected = [0.5, -0.5, 63.5, -32.0, 0.0, 0.5_f32];
+    let halves = |to: ToHalf, values: &[f32]| values.iter().flat_map(|&value| to(value)).collect::<Vec<u8>>();
+    let types: [(&str, ToHalf); 2] = [
+        ("F16", |value| half::f16::from_f32(value).to_le_bytes()),
+        ("BF16", |value| half::bf16::from_f32(value).to_le_bytes()),
+    ];
+    for (dtype, to) in types {
+        let found = tensors(with_scales(dtype, halves(to, &[0.5, 0.25])).path());
+        assert_eq!(found["a.weight"], (format!("{dtype} [2, 3]"), halves(to, &expected)), "{dtype}");
+        assert_eq!(found.len(), 1);
+        for bad in [0.0, -0.5, f32::NAN, f32::INFINITY] {
+            let dir = with_scales(dtype, halves(to, &[0.5, bad]));
+            let error = Checkpoint::open(dir.path()).unwrap().read(0, 0, &mut [0; 12]).unwrap_err();
+            assert!(error.to_string().contains("a scale is not a finite number above 0"), "{dtype} {bad}: {error}");
+        }
+    }
+    let error = Checkpoint::open(with_scales("F64", vec![0; 16]).path()).unwrap_err();
+    assert!(error.kind == ErrorKind::Input && error.to_string().contains("scales of F64"), "{error}");
+}

@@ -179,3 +179,47 @@ fn a_manifest_that_lies_is_refused() {
         assert_says(open(from, to), phrase);
     }
 }
+
+#[test]
+fn each_prefix_of_a_manifest_is_refused() {
+    for name in ["pruned-int8", "compressed-tensors", "burnpack"] {
+        let from = fixture(&format!("frozen/v0_1_0_{name}"));
+        let dir = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
+            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+        }
+        let bytes = std::fs::read(from.join("briquette.json")).unwrap();
+        let n_json = bytes.trim_ascii_end().len();
+        for n in 0..bytes.len() {
+            std::fs::write(dir.path().join("briquette.json"), &bytes[..n]).unwrap();
+            match Checkpoint::open(dir.path()) {
+                Ok(_) => assert!(n >= n_json, "{n} bytes of {name}"),
+                Err(error) => {
+                    assert!(n < n_json && error.kind == ErrorKind::Input, "{n} bytes of {name}: {error}");
+                    assert!(error.to_string().contains("briquette.json"), "{n} bytes of {name}: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A directory of ours with one tensor `a` in codes, whose parts are one byte of codes and one scale.
+fn coded(profile: &str, dtype: &str, shape: &str, bits: u8) -> Result<Checkpoint, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let codes = format!(r#"{{"bits":{bits},"grid":"symmetric","grouping":"row","scale":"F32"}}"#);
+    let manifest = format!(
+        r#"{{"format":"briquette","version":1,"producer":"t","profile":"{profile}","recipe":{{}},"tensors":{{"a":{{"dtype":"{dtype}","shape":{shape},"coding":{{"storage":"dense","codes":{codes}}},"file":"m.safetensors","hash":"00000000000000000000000000000000"}}}}}}"#
+    );
+    std::fs::write(dir.path().join("briquette.json"), manifest).unwrap();
+    let byte = r#""a.codes":{"dtype":"U8","shape":[1,1],"data_offsets":[4,5]}"#;
+    let header = format!("{{{},{byte}}}", entry("a.scale", "[1,1]", 0, 4));
+    std::fs::write(dir.path().join("m.safetensors"), with_header(&header, 5)).unwrap();
+    Checkpoint::open(dir.path())
+}
+
+#[test]
+fn codes_of_a_shape_whose_bits_cannot_be_counted_are_refused() {
+    coded("briquette", "F16", "[1]", 5).unwrap();
+    let endless = coded("compressed-tensors", "F32", "[0,4611686018427387904]", 8);
+    assert_says(endless, "compressed-tensors cannot hold rows of that many columns");
+}

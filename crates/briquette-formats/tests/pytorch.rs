@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archives;
+
+use archives::{How, dict, item, zip, zip_as};
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Format, TensorSource};
 use std::collections::BTreeMap;
@@ -107,43 +110,10 @@ fn other_things_of_pytorch_are_named() {
     }
 }
 
-/// A zip archive of stored entries without checksums.
-fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let (mut file, mut directory) = (Vec::new(), Vec::new());
-    for (name, bytes) in entries {
-        let (start, n_name, n_bytes) = (file.len() as u32, name.len() as u16, bytes.len() as u32);
-        let sizes = [[0; 4], n_bytes.to_le_bytes(), n_bytes.to_le_bytes()].concat();
-        file.extend([b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0", sizes.as_slice(), &n_name.to_le_bytes(), &[0; 2]].concat());
-        file.extend([name.as_bytes(), bytes].concat());
-        directory.extend([b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0", sizes.as_slice(), &n_name.to_le_bytes()].concat());
-        directory.extend([&[0; 12][..], &start.to_le_bytes(), name.as_bytes()].concat());
-    }
-    let (n, start, n_directory) = (entries.len() as u16, file.len() as u32, directory.len() as u32);
-    let counts = [n.to_le_bytes(), n.to_le_bytes()].concat();
-    file.extend(directory);
-    file.extend(
-        [b"PK\x05\x06\0\0\0\0", counts.as_slice(), &n_directory.to_le_bytes(), &start.to_le_bytes(), &[0; 2]].concat(),
-    );
-    file
-}
-
 fn open_bytes(bytes: &[u8]) -> Result<Checkpoint, briquette_core::Error> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("m.pt"), bytes).unwrap();
     Checkpoint::open(&dir.path().join("m.pt"))
-}
-
-/// A pickle of one dictionary with these items.
-fn dict(items: &[u8]) -> Vec<u8> {
-    [b"\x80\x02}(", items, b"u."].concat()
-}
-
-/// A key and a tensor of two f32 in storage 0, from an element with a step.
-fn item(name: &str, offset: u8, step: u8) -> Vec<u8> {
-    let key = [b"X", (name.len() as u32).to_le_bytes().as_slice(), name.as_bytes()].concat();
-    let storage = b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ";
-    let view = [b'K', offset, b'K', 2, 0x85, b'K', step, 0x85, 0x89];
-    [key.as_slice(), storage, &view, b"ccollections\nOrderedDict\n)RtR"].concat()
 }
 
 #[test]
@@ -170,4 +140,64 @@ fn archives_that_lie_are_refused() {
         let error = open_bytes(&bytes).unwrap_err();
         assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{phrase}: {error}");
     }
+}
+
+/// A tensor of two f32, with its storage deflated or its sizes in 64-bit fields.
+#[test]
+fn deflated_storages_and_archives_of_more_than_4_gib_are_read() {
+    let (pickle, data) = (dict(&item("a", 0, 1)), [1.5_f32, -2.0].map(f32::to_le_bytes).concat());
+    let entries: [(&str, &[u8]); 2] = [("m/data.pkl", &pickle), ("m/data/0", &data)];
+    let dir = tempfile::tempdir().unwrap();
+    for (deflated, is_wide) in [(&[][..], true), (&["m/data/0"], false), (&["m/data/0"], true)] {
+        let path = dir.path().join("m.pt");
+        let bytes = zip_as(How { deflated, is_wide }, &entries);
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(tensors(&path)["a"], ("F32 [2]".to_string(), data.clone()), "{deflated:?} {is_wide}");
+        for n in 0..bytes.len() {
+            assert_eq!(open_bytes(&bytes[..n]).unwrap_err().kind, ErrorKind::Input, "{n} bytes");
+        }
+    }
+    let packed = zip_as(How { deflated: &["m/data.pkl"], is_wide: false }, &entries);
+    assert!(open_bytes(&packed).unwrap_err().to_string().contains("data.pkl is compressed"));
+}
+
+#[test]
+fn a_deflated_storage_that_is_damaged_is_refused_when_it_is_read() {
+    let (pickle, data) = (dict(&item("a", 0, 1)), [7; 8]);
+    let mut bytes =
+        zip_as(How { deflated: &["m/data/0"], is_wide: false }, &[("m/data.pkl", &pickle), ("m/data/0", &data)]);
+    let at = bytes.windows(8).position(|window| window == data).unwrap();
+    bytes[at] ^= 1;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("m.pt"), &bytes).unwrap();
+    let checkpoint = Checkpoint::open(&dir.path().join("m.pt")).unwrap();
+    let error = checkpoint.read(0, 0, &mut [0; 8]).unwrap_err();
+    assert!(error.kind == ErrorKind::Input && error.to_string().contains("damaged"), "{error}");
+}
+
+/// Shards of two tensors each, as `save_pretrained` without safetensors leaves them.
+#[test]
+fn sharded_bin_files_are_read_through_their_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+    let shard = |names: [&str; 2], data: [f32; 2]| {
+        let pickle = dict(&[item(names[0], 0, 1), item(names[1], 0, 1)].concat());
+        zip(&[("m/data.pkl", &pickle), ("m/data/0", &data.map(f32::to_le_bytes).concat())])
+    };
+    write("pytorch_model-00001-of-00002.bin", &shard(["a", "b"], [1.0, 2.0]));
+    write("pytorch_model-00002-of-00002.bin", &shard(["c", "d"], [3.0, 4.0]));
+    let index = |d: &str| {
+        format!(
+            r#"{{"metadata":{{"total_size":32}},"weight_map":{{"a":"pytorch_model-00001-of-00002.bin","b":"pytorch_model-00001-of-00002.bin","c":"pytorch_model-00002-of-00002.bin","{d}":"pytorch_model-00002-of-00002.bin"}}}}"#
+        )
+    };
+    write("pytorch_model.bin.index.json", index("d").as_bytes());
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!((checkpoint.format(), checkpoint.tensors().len(), checkpoint.files().len()), (Format::PyTorch, 4, 2));
+    let found = tensors(dir.path());
+    assert_eq!(found["b"].1, [1.0_f32, 2.0].map(f32::to_le_bytes).concat());
+    assert_eq!(found["c"].1, [3.0_f32, 4.0].map(f32::to_le_bytes).concat());
+    assert_eq!(found, tensors(&dir.path().join("pytorch_model.bin.index.json")));
+    write("pytorch_model.bin.index.json", index("e").as_bytes());
+    assert!(Checkpoint::open(dir.path()).unwrap_err().to_string().contains("does not say so"));
 }

@@ -8,6 +8,8 @@ use std::cell::RefCell;
 
 /// Rows are quantized and multiplied in blocks whose codes stay in the second cache.
 const BLOCK_BYTES: usize = 1 << 20;
+/// And in blocks of so few rows that the pages of their outputs stay in the first table of translations.
+const BLOCK_ROWS: usize = 256;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
 
@@ -98,7 +100,7 @@ impl<W: Int8Weights> Task<'_, W> {
     }
 
     fn blocks<T: Activation>(&self, mut x: &[T], mut out: Block, n_threads: usize) {
-        let block_rows = (BLOCK_BYTES / self.n_in.next_multiple_of(64).max(1)).max(32) / 32 * 32;
+        let block_rows = (BLOCK_BYTES / self.n_in.next_multiple_of(64).max(1)).clamp(32, BLOCK_ROWS) / 32 * 32;
         let mut rows = ROWS.with(RefCell::take);
         while out.n_rows() > 0 {
             let n = block_rows.min(out.n_rows());

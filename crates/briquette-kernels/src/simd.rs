@@ -193,7 +193,10 @@ pub(crate) fn multiply_sparse_panel(
             unsafe { avx512::multiply_sparse_panel(rows, masks, values, columns, out) };
             true
         }
-        _ => false,
+        _ => {
+            let _ = (masks, values);
+            false
+        }
     }
 }
 

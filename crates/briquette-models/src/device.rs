@@ -21,6 +21,12 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
+/// What `device` calls a device.
+pub fn device_name(device: &Device) -> String {
+    let words = format!("{device:?}").to_lowercase();
+    if words.contains("flex") { "cpu".into() } else { words }
+}
+
 /// The CUDA devices of this machine, by name; empty without a driver or in a build without CUDA.
 pub fn cuda_devices() -> Vec<String> {
     #[cfg(feature = "cuda")]

@@ -103,7 +103,8 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         let held = briquette_nn::held(&model.network);
         let found = run(&model, &data, &request.data, request.batching, progress)?;
         watch.ran();
-        drop(model);
+        watch.drop_network(model.network);
+        drop(model.input);
         request.device.memory_cleanup();
         Ok((found, (watch.dropped(), held)))
     };

@@ -49,7 +49,7 @@ pub mod text;
 pub use arch::{Arch, Family};
 pub use bert::{Bert, BertConfig};
 pub use briquette_nn::Held;
-pub use device::{cuda_devices, device};
+pub use device::{cuda_devices, device, device_name};
 pub use digits_cnn::{DigitsCnn, DigitsCnnConfig};
 pub use evaluate::{Evaluation, Latency, Request, evaluate};
 pub use llama::Llama;

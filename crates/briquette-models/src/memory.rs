@@ -13,7 +13,7 @@ pub struct Memory {
     pub meter: String,
     /// Bytes of the weights, as the headers foretell them.
     pub predicted_bytes: u64,
-    /// Bytes in use once the model was loaded.
+    /// Bytes that its network held.
     pub weights_bytes: Option<u64>,
     /// The most in use while it ran, weights and all.
     pub peak_bytes: Option<u64>,
@@ -61,9 +61,15 @@ impl<'a> Watch<'a> {
 
     /// Once it is loaded.
     pub(crate) fn loaded(&mut self) {
-        for (meter, (before, found)) in self.meters.iter().zip(self.before.iter().zip(&mut self.found)) {
-            found.weights_bytes = above(meter.live_bytes(), *before);
-            meter.reset_peak();
+        self.meters.iter().for_each(|meter| meter.reset_peak());
+    }
+
+    /// Drops its network: what that frees is what its weights took, without tokenizers and what running left behind.
+    pub(crate) fn drop_network<T>(&mut self, network: T) {
+        let with: Vec<Option<u64>> = self.meters.iter().map(|meter| meter.live_bytes()).collect();
+        drop(network);
+        for ((meter, with), found) in self.meters.iter().zip(with).zip(&mut self.found) {
+            found.weights_bytes = above(with, meter.live_bytes());
         }
     }
 

@@ -68,7 +68,7 @@ pub struct MemoryFigures {
     pub meter: String,
     /// Bytes of the weights, as the headers foretold them.
     pub predicted_bytes: u64,
-    /// Bytes once the model was loaded.
+    /// Bytes that its network held.
     pub weights_bytes: Option<u64>,
     /// The most while it ran.
     pub peak_bytes: Option<u64>,
@@ -146,7 +146,7 @@ mod run {
             found.reference_latency.map(|latency| figures(&latency, found.reference_memory, found.reference_held));
         Ok(EvaluationReport {
             arch: found.arch.to_string(),
-            device: format!("{device:?}"),
+            device: briquette_models::device_name(&device),
             data: request.data.path.display().to_string(),
             n_items: found.n_items,
             n_skipped: found.n_skipped,

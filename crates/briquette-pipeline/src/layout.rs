@@ -5,7 +5,7 @@ use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Result, Shape};
 use briquette_formats::foreign::Layout as ForeignLayout;
 use briquette_formats::profile::FilePart;
-use briquette_formats::{Profile, TensorInfo, burnpack, limits, safetensors};
+use briquette_formats::{Profile, TensorInfo, burnpack, safetensors};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,7 +104,7 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
             }
         }
         let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum::<u64>();
-        let is_full = |shard: &Shard| !shard.parts.is_empty() && shard.n_bytes + n_bytes > limits::MAX_SHARD_BYTES;
+        let is_full = |shard: &Shard| !shard.parts.is_empty() && shard.n_bytes + n_bytes > plan.max_shard_bytes;
         if plan.profile.shards() && shards.last().is_some_and(is_full) {
             shards.push(Shard { parts: Vec::new(), n_bytes: 0 });
         }

@@ -22,6 +22,8 @@ pub struct Plan {
     pub pools: Vec<Pool>,
     /// The format of the output.
     pub profile: Profile,
+    /// Largest shard written before another is started.
+    pub max_shard_bytes: u64,
     /// Whether NaN and infinity pass in tensors that nothing is done to.
     pub allow_nonfinite: bool,
 }
@@ -202,8 +204,8 @@ impl Plan {
             TensorPlan { index, info, role, rows, prune, quant, was_sparse, tied_to, skipped }
         };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
-        let mut plan =
-            Self { tensors, pools: Vec::new(), profile: recipe.profile, allow_nonfinite: recipe.allow_nonfinite };
+        let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
+        let mut plan = Self { tensors, pools: Vec::new(), profile, max_shard_bytes, allow_nonfinite };
         if let Some(stored) = checkpoint.stored() {
             keep::keep_codings(&mut plan, stored);
         }

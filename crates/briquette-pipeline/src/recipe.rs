@@ -9,7 +9,7 @@ pub(crate) mod text;
 use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};
 use briquette_core::{Error, Result};
-use briquette_formats::Profile;
+use briquette_formats::{Profile, limits};
 pub use evaluate::{Bounds, Evaluate};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
@@ -31,6 +31,8 @@ pub struct Recipe {
     pub allow_nonfinite: bool,
     /// The format of the directory.
     pub profile: Profile,
+    /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
+    pub max_shard_bytes: u64,
     /// What to do to the weights.
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
@@ -96,6 +98,7 @@ impl Recipe {
             roles: roles.collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
             stages,
             evaluate: Evaluate::from_raw(&raw, directory)?,
             asked: raw,

@@ -2,7 +2,7 @@
 
 use crate::context::{RunOptions, Workers};
 use crate::encode::{Outcome, Sink, encode};
-use crate::evaluate::evaluate;
+use crate::evaluate::{EvaluationReport, evaluate};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
@@ -54,16 +54,7 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     checkpoint.check_unchanged()?;
     timing.mark("verify", since);
 
-    let since = Instant::now();
-    let evaluation = recipe
-        .evaluate
-        .as_ref()
-        .map(|asked| evaluate(asked, draft.path(), Some(&recipe.model), options))
-        .transpose()?;
-    if let Some((asked, found)) = recipe.evaluate.as_ref().zip(evaluation.as_ref()) {
-        asked.bounds.check(&found.metrics)?;
-        timing.mark("evaluate", since);
-    }
+    let evaluation = evaluated(recipe, &draft, options, &mut timing)?;
     let made = report::Made {
         recipe,
         checkpoint: &checkpoint,
@@ -83,6 +74,21 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     draft.publish()?;
     options.progress.end();
     Ok(report)
+}
+
+/// Runs the draft where that is asked, and refuses it where it is not good enough.
+fn evaluated(
+    recipe: &Recipe,
+    draft: &Draft,
+    options: &RunOptions,
+    timing: &mut Timing,
+) -> Result<Option<EvaluationReport>> {
+    let Some(asked) = &recipe.evaluate else { return Ok(None) };
+    let since = Instant::now();
+    let found = evaluate(asked, draft.path(), Some(&recipe.model), options)?;
+    asked.bounds.check(&found.metrics)?;
+    timing.mark("evaluate", since);
+    Ok(Some(found))
 }
 
 /// What the output may not meet.

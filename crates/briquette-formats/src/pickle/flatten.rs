@@ -9,6 +9,8 @@ const WRAPPERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 /// How deep dictionaries are followed, and how many values are looked at: a pickle may share them without end.
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 4_000_000;
+/// How many bytes the names and shapes below a root may take: a long key counts for every tensor under it.
+const MAX_BYTES: usize = 64 << 20;
 
 /// The tensors of a pickle.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub(crate) fn flatten(pickle: &Pickle, root: &Value) -> Result<Flattened> {
         None => None,
     };
     let start = start.map_or(root, |(_, value)| value);
-    let mut walk = Walk { pickle, tensors: Vec::new(), names: BTreeSet::new(), n_visits: 0 };
+    let mut walk = Walk { pickle, tensors: Vec::new(), names: BTreeSet::new(), n_visits: 0, n_bytes: 0 };
     walk.visit(start, "", 0)?;
     if walk.tensors.is_empty() {
         return Err(Error::input("there is no tensor in it; nothing to do"));
@@ -51,12 +53,14 @@ struct Walk<'a> {
     tensors: Vec<(String, View)>,
     names: BTreeSet<String>,
     n_visits: usize,
+    n_bytes: usize,
 }
 
 impl Walk<'_> {
     fn visit(&mut self, value: &Value, path: &str, depth: usize) -> Result<()> {
         self.n_visits += 1;
-        if depth > MAX_DEPTH || self.n_visits > MAX_VISITS {
+        self.n_bytes += path.len();
+        if depth > MAX_DEPTH || self.n_visits > MAX_VISITS || self.n_bytes > MAX_BYTES {
             return Err(Error::input("its dictionaries are nested without end; it is damaged or made to do harm"));
         }
         match self.pickle.node(value) {
@@ -80,7 +84,8 @@ impl Walk<'_> {
                     let message = "two tensors have this one name once dictionaries are flattened; rename one";
                     return Err(Error::input(message).at(format_args!("tensor {path:?}")));
                 }
-                self.tensors.push((path.to_string(), view.clone()));
+                self.n_bytes += size_of::<(String, View)>() + 2 * size_of_val(view.shape.as_slice());
+                self.tensors.push((path.to_string(), View::clone(view)));
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! The names a pickle may use, and what each describes.
 
 use super::{Node, Pickle, Refusal, Storage, Value, View, damaged};
+use crate::limits::MAX_RANK;
 use briquette_core::DType;
 
 /// A name that may stand in a pickle.
@@ -90,11 +91,15 @@ pub(super) fn storage(pickle: &Pickle, id: &Value) -> Option<Storage> {
 }
 
 /// What a call of `name` stands for: a value that is there already, or a new node.
-pub(super) fn describe(pickle: &Pickle, name: Name, arguments: &Value) -> Result<Result<Value, Node>, Refusal> {
+pub(super) fn describe(pickle: &mut Pickle, name: Name, arguments: &Value) -> Result<Result<Value, Node>, Refusal> {
     let Some(Node::List(arguments)) = pickle.node(arguments) else { return Err(damaged()) };
     match (name, arguments.as_slice()) {
         (Name::Dict, []) => Ok(Err(Node::Dict(Vec::new()))),
-        (Name::Dict, [items]) => dict_of(pickle, items).map(Err).ok_or_else(damaged),
+        (Name::Dict, [items]) => {
+            let items = dict_of(pickle, items).ok_or_else(damaged)?;
+            pickle.charge(items.len())?;
+            Ok(Err(Node::Dict(items)))
+        }
         (Name::Tensor, [storage, view @ ..]) => view_of(pickle, storage, view, None).map(Err),
         (Name::TypedTensor, [storage, view @ ..]) => match view.get(5) {
             Some(Value::Name(Name::Type(dtype))) => view_of(pickle, storage, view, Some(*dtype)).map(Err),
@@ -106,14 +111,14 @@ pub(super) fn describe(pickle: &Pickle, name: Name, arguments: &Value) -> Result
     }
 }
 
-/// An OrderedDict made from a list of pairs.
-fn dict_of(pickle: &Pickle, items: &Value) -> Option<Node> {
+/// The items of an OrderedDict made from a list of pairs.
+fn dict_of(pickle: &Pickle, items: &Value) -> Option<Vec<(Value, Value)>> {
     let Some(Node::List(items)) = pickle.node(items) else { return None };
     let pair = |item| match pickle.node(item) {
         Some(Node::List(pair)) => <&[Value; 2]>::try_from(pair.as_slice()).ok().map(|[a, b]| (a.clone(), b.clone())),
         _ => None,
     };
-    items.iter().map(pair).collect::<Option<Vec<_>>>().map(Node::Dict)
+    items.iter().map(pair).collect()
 }
 
 fn view_of(pickle: &Pickle, storage: &Value, view: &[Value], dtype: Option<DType>) -> Result<Node, Refusal> {
@@ -126,7 +131,8 @@ fn view_of(pickle: &Pickle, storage: &Value, view: &[Value], dtype: Option<DType
     if shape.len() != strides.len() {
         return Err(damaged());
     }
-    Ok(Node::Tensor(View { storage: storage.clone(), dtype, offset, shape, strides }))
+    let storage = storage.clone();
+    Ok(Node::Tensor(Box::new(View { storage, dtype, offset, shape, strides })))
 }
 
 fn extents(pickle: &Pickle, value: &Value) -> Option<Vec<usize>> {
@@ -135,5 +141,6 @@ fn extents(pickle: &Pickle, value: &Value) -> Option<Vec<usize>> {
         Value::Int(n) => usize::try_from(*n).ok(),
         _ => None,
     };
-    items.iter().map(extent).collect()
+    // One list can be the shape of every tensor: a long one would be copied for each.
+    if items.len() <= MAX_RANK { items.iter().map(extent).collect() } else { None }
 }

@@ -1,0 +1,104 @@
+//! PyTorch archives from literal values.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+/// What an archive is made of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct How<'a> {
+    /// Entries that are deflated, if only as stored blocks.
+    pub deflated: &'a [&'a str],
+    /// Whether sizes and places are in 64-bit fields.
+    pub is_wide: bool,
+}
+
+/// A zip archive of stored entries, as `torch.save` lays them out.
+pub fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    zip_as(How::default(), entries)
+}
+
+/// A zip archive.
+pub fn zip_as(how: How, entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, bytes) in entries {
+        let is_deflated = how.deflated.contains(name);
+        let packed = if is_deflated { deflate(bytes) } else { bytes.to_vec() };
+        let method = if is_deflated { 8_u16 } else { 0 }.to_le_bytes();
+        let sizes = [narrow(packed.len(), how), narrow(bytes.len(), how)].concat();
+        let n_name = (name.len() as u16).to_le_bytes();
+        let common =
+            [&[20, 0, 0, 0], method.as_slice(), &[0; 4], &checksum(bytes).to_le_bytes(), &sizes, &n_name].concat();
+        let start = file.len();
+        let extra = wide(&[bytes.len(), packed.len()], how);
+        let n_extra = (extra.len() as u16).to_le_bytes();
+        file.extend([b"PK\x03\x04", common.as_slice(), &n_extra, name.as_bytes(), &extra, &packed].concat());
+        let extra = wide(&[bytes.len(), packed.len(), start], how);
+        let n_extra = (extra.len() as u16).to_le_bytes();
+        directory.extend([b"PK\x01\x02\x14\0", common.as_slice(), &n_extra, &[0; 10], &narrow(start, how)].concat());
+        directory.extend([name.as_bytes(), &extra].concat());
+    }
+    let (start, n_directory) = (file.len(), directory.len());
+    file.extend(directory);
+    end(&mut file, entries.len(), n_directory, start, how);
+    file
+}
+
+/// The records that end an archive.
+fn end(file: &mut Vec<u8>, n: usize, n_directory: usize, start: usize, how: How) {
+    let longs = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect::<Vec<u8>>();
+    let at = file.len();
+    if how.is_wide {
+        let places = longs(&[n, n, n_directory, start]);
+        file.extend([b"PK\x06\x06", longs(&[44]).as_slice(), &[45, 0, 45, 0], &[0; 8], &places].concat());
+        file.extend([b"PK\x06\x07\0\0\0\0", longs(&[at]).as_slice(), &[1, 0, 0, 0]].concat());
+    }
+    let n = if how.is_wide { u16::MAX } else { n as u16 }.to_le_bytes();
+    file.extend(
+        [b"PK\x05\x06\0\0\0\0", n.as_slice(), &n, &narrow(n_directory, how), &narrow(start, how), &[0; 2]].concat(),
+    );
+}
+
+fn narrow(value: usize, how: How) -> [u8; 4] {
+    if how.is_wide { u32::MAX } else { value as u32 }.to_le_bytes()
+}
+
+/// The extra field with 64-bit values.
+fn wide(values: &[usize], how: How) -> Vec<u8> {
+    if !how.is_wide {
+        return Vec::new();
+    }
+    let head = [1_u16.to_le_bytes(), (8 * values.len() as u16).to_le_bytes()].concat();
+    head.into_iter().chain(values.iter().flat_map(|&value| (value as u64).to_le_bytes())).collect()
+}
+
+/// Deflated, as one block that is stored.
+fn deflate(bytes: &[u8]) -> Vec<u8> {
+    let n = u16::try_from(bytes.len()).unwrap();
+    [&[1], n.to_le_bytes().as_slice(), &(!n).to_le_bytes(), bytes].concat()
+}
+
+/// CRC-32.
+fn checksum(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, _| if sum & 1 == 1 { (sum >> 1) ^ 0xedb8_8320 } else { sum >> 1 };
+    !bytes.iter().fold(u32::MAX, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), step))
+}
+
+/// A pickle of one dictionary with these items.
+pub fn dict(items: &[u8]) -> Vec<u8> {
+    [b"\x80\x02}(", items, b"u."].concat()
+}
+
+/// The key of an item.
+pub fn key(name: &str) -> Vec<u8> {
+    [b"X", (name.len() as u32).to_le_bytes().as_slice(), name.as_bytes()].concat()
+}
+
+/// A view of storage 0, which has two f32: the opcodes for its first element, shape and strides.
+pub fn tensor(view: &[u8]) -> Vec<u8> {
+    let storage = b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ";
+    [storage, view, b"\x89ccollections\nOrderedDict\n)RtR"].concat()
+}
+
+/// A key and a tensor of two f32 in storage 0, from an element with a step.
+pub fn item(name: &str, offset: u8, step: u8) -> Vec<u8> {
+    [key(name), tensor(&[b'K', offset, b'K', 2, 0x85, b'K', step, 0x85])].concat()
+}

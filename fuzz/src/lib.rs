@@ -1,0 +1,84 @@
+//! What the fuzz targets share: a directory made of one input, and a reader that believes nothing.
+
+#[path = "../../crates/briquette-formats/tests/archives/mod.rs"]
+mod archives;
+
+pub use archives::zip;
+use briquette::formats::{Checkpoint, TensorSource};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// What separates the files of one input.
+const SEPARATOR: &[u8] = b"\n\x00--\n";
+/// How many times the bytes of its files a checkpoint's tensors may take: codes of 2 bits that stand for F64 are 32.
+const MAX_GROWTH: u64 = 64;
+
+/// A directory in memory where there is one, the same for every input of a process. The next process removes it.
+static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let shared = Path::new("/dev/shm");
+    let parent = if shared.is_dir() { shared.to_path_buf() } else { std::env::temp_dir() };
+    let path = parent.join(format!("briquette-fuzz-{}", std::process::id()));
+    remove_old(&parent);
+    std::fs::create_dir_all(&path).expect("a directory for the files of an input");
+    path
+});
+
+/// Removes the directories of processes that have ended.
+fn remove_old(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        if name.strip_prefix("briquette-fuzz-").is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A path in the directory of this process.
+pub fn place(name: &str) -> PathBuf {
+    DIRECTORY.join(name)
+}
+
+/// Writes one file and gives its path.
+pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = place(name);
+    std::fs::write(&path, bytes).expect("a file of an input");
+    path
+}
+
+/// Writes the files of an input under these names; those that the input lacks are removed. Gives their directory.
+pub fn files(names: &[&str], input: &[u8]) -> PathBuf {
+    let mut rest = Some(input);
+    for name in names {
+        match rest {
+            Some(bytes) => {
+                let at = bytes.windows(SEPARATOR.len()).position(|window| window == SEPARATOR);
+                file(name, at.map_or(bytes, |at| &bytes[..at]));
+                rest = at.map(|at| &bytes[at + SEPARATOR.len()..]);
+            }
+            None => drop(std::fs::remove_file(place(name))),
+        }
+    }
+    DIRECTORY.clone()
+}
+
+/// Opens a model and reads every tensor, whole and in two ranges, which must agree.
+///
+/// # Panics
+/// If a tensor is far larger than the files, or reads differently the second time.
+pub fn open_and_read(path: &Path) {
+    let Ok(checkpoint) = Checkpoint::open(path) else { return };
+    let limit = checkpoint.weight_bytes() * MAX_GROWTH;
+    for (index, info) in checkpoint.tensors().iter().enumerate() {
+        assert!(info.n_bytes() as u64 <= limit, "{} {} out of {limit} bytes", info.dtype, info.shape);
+        let mut whole = vec![0; info.n_bytes()];
+        let read = checkpoint.read(index, 0, &mut whole);
+        let mut halves = vec![0; whole.len()];
+        let (first, second) = halves.split_at_mut(whole.len() / 2);
+        let again = checkpoint.read(index, 0, first).and_then(|()| checkpoint.read(index, whole.len() / 2, second));
+        if read.is_ok() {
+            again.expect("what was read whole can be read in parts");
+            assert_eq!(whole, halves, "{}", info.name);
+        }
+    }
+    checkpoint.check_unchanged().expect("nobody changes the files");
+}

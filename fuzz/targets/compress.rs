@@ -1,0 +1,34 @@
+//! A safetensors file through the whole pipeline. The first byte says how it is compressed; what comes of it must verify.
+#![no_main]
+
+use briquette::pipeline::{Recipe, RunOptions, recipe, verify};
+use briquette_fuzz::{file, place};
+
+const STAGES: [&str; 6] = [
+    "kind = 'prune'\nsparsity = 0.5",
+    "kind = 'prune'\nsparsity = 0.5\nscope = 'global'\n[[stage]]\nkind = 'quantize'\nscheme = 'int8'",
+    "kind = 'quantize'\nscheme = 'int4-g32'",
+    "kind = 'quantize'\nbits = 3\nsymmetric = false",
+    "kind = 'prune'\npattern = '2:4'\n[[stage]]\nkind = 'quantize'\nscheme = 'int8-dynamic'",
+    "kind = 'quantize'\nbits = 2\nrange = 'mse'",
+];
+const FORMATS: [&str; 4] = ["briquette", "dense", "compressed-tensors", "burnpack"];
+
+fn recipe_of(kind: u8) -> Recipe {
+    let (stage, format) = (STAGES[usize::from(kind) % STAGES.len()], FORMATS[usize::from(kind / 8) % FORMATS.len()]);
+    let text = format!(
+        "[model]\npath = 'model.safetensors'\nallow_nonfinite = {}\n[output]\npath = 'out'\nformat = '{format}'\n[[stage]]\n{stage}",
+        kind & 0x80 != 0
+    );
+    let raw = recipe::parse(&text, "recipe").expect("a recipe");
+    Recipe::from_raw(raw, &place("")).expect("a sound recipe")
+}
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let Some((kind, bytes)) = input.split_first() else { return };
+    file("model.safetensors", bytes);
+    let options = RunOptions { force: true, threads: 1, ..RunOptions::default() };
+    if briquette::run(&recipe_of(*kind), &options).is_ok() {
+        verify::verify(&place("out"), None, &options).expect("what was written verifies");
+    }
+});

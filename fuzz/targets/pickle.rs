@@ -1,0 +1,9 @@
+//! The pickle of an archive that is in order otherwise, with two storages of 64 bytes.
+#![no_main]
+
+use briquette_fuzz::{file, open_and_read, zip};
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let archive = zip(&[("m/data.pkl", input), ("m/data/0", &[1; 64]), ("m/data/1", &[2; 64])]);
+    open_and_read(&file("model.pt", &archive));
+});

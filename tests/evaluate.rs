@@ -1,0 +1,93 @@
+//! Running models: from the command line, as a stage, and behind a gate.
+#![cfg(feature = "model")]
+
+use crate::sandbox::{Sandbox, copy, repository};
+
+const RECIPE: &str = r#"
+[model]
+path = "digits"
+[output]
+path = "out"
+[data]
+eval = "digits-data.safetensors"
+[[stage]]
+kind = "quantize"
+scheme = "int8"
+[[stage]]
+kind = "evaluate"
+"#;
+
+fn digits() -> Sandbox {
+    let sandbox = Sandbox::with("digits");
+    let data = "digits-data.safetensors";
+    copy(&repository().join("fixtures").join(data), &sandbox.path(data));
+    sandbox
+}
+
+#[test]
+fn a_model_is_measured_beside_the_one_it_came_from() {
+    let sandbox = digits();
+    sandbox.ok("compress digits -o out --quantize int8");
+    let found = sandbox.json("eval out --data digits-data.safetensors --against digits --device cpu");
+    let metric = |name: &str| found["metrics"][name].as_f64().unwrap();
+    assert!((metric("reference_accuracy") - 355.0 / 360.0).abs() < 1e-9, "as torch found it");
+    assert!(metric("accuracy") > 0.98 && metric("agreement") > 0.99 && metric("kl") < 0.01);
+    for run in ["before", "after"] {
+        let memory = &found[run]["memory"][0];
+        let (weights, predicted) =
+            (memory["weights_bytes"].as_f64().unwrap(), memory["predicted_bytes"].as_f64().unwrap());
+        assert!(weights > 0.0 && predicted > 180e3, "{run}: {weights} measured, {predicted} foretold");
+        assert!(memory["peak_bytes"].as_f64().unwrap() >= weights, "{run}");
+        assert!(found[run]["p50_ms"].as_f64().unwrap() > 0.0, "{run}");
+    }
+    let text = sandbox.ok("eval out --data digits-data.safetensors --against digits").stdout;
+    for word in ["accuracy", "agreement", "latency", "memory", "before", "after", "360 items"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn a_gate_lets_through_what_is_good_enough_and_nothing_else() {
+    let sandbox = digits();
+    sandbox.write("good.toml", format!("{RECIPE}\n[gate]\nmin = {{ accuracy = 0.95 }}\nmax = {{ kl = 0.1 }}\n"));
+    let report = sandbox.json("run good.toml");
+    assert!(report["evaluation"]["metrics"]["accuracy"].as_f64().unwrap() > 0.95);
+    sandbox.ok("verify out --against digits");
+    let before = sandbox.files("");
+    sandbox.write("bad.toml", RECIPE.replace("\"out\"", "\"bad\"") + "\n[gate]\nmin = { accuracy = 0.999 }\n");
+    sandbox.run("run bad.toml").assert_fails(6, &["gate", "accuracy is 0.9", "at least 0.999"]);
+    std::fs::remove_file(sandbox.path("bad.toml")).unwrap();
+    assert_eq!(sandbox.files(""), before, "nothing was written");
+}
+
+#[test]
+fn what_cannot_be_run_is_one_line() {
+    let sandbox = digits();
+    sandbox.write("lines.txt", "one\ntwo\n");
+    sandbox.write("nothing.txt", "\n");
+    sandbox.write(
+        "no-stage.toml",
+        RECIPE.replace("kind = \"evaluate\"", "kind = \"quantize\"\nscheme = \"int8\"")
+            + "[gate]\nmin = { accuracy = 0.9 }\n",
+    );
+    sandbox.write("no-data.toml", RECIPE.replace("eval = \"digits-data.safetensors\"", ""));
+    sandbox.write("metric.toml", format!("{RECIPE}\n[gate]\nmin = {{ cosine = 0.9 }}\n"));
+    sandbox.write("limit.toml", format!("{RECIPE}\n[memory]\nlimit = \"lots\"\n"));
+    let cases: [(&str, i32, &[&str]); 10] = [
+        ("eval digits", 2, &["--data"]),
+        ("eval digits --data absent.npy", 4, &["absent.npy", "no such file"]),
+        ("eval digits --data lines.txt", 4, &["lines.txt"]),
+        ("eval digits --data digits-data.safetensors --device gpu", 2, &["device", "auto, cpu, cuda"]),
+        ("eval digits --data digits-data.safetensors --device cuda:7", 2, &["cuda:7"]),
+        ("eval digits --data digits-data.safetensors --memory-limit 1kB", 6, &["memory.limit", "1000"]),
+        ("run no-stage.toml", 2, &["gate", "evaluate stage"]),
+        ("run no-data.toml", 2, &["data.eval", "missing"]),
+        ("run metric.toml", 2, &["cosine", "not measured"]),
+        ("run limit.toml", 2, &["memory.limit", "lots"]),
+    ];
+    let before = sandbox.files("");
+    for (line, code, phrases) in cases {
+        sandbox.run(line).assert_fails(code, phrases);
+    }
+    assert_eq!(sandbox.files(""), before);
+}
