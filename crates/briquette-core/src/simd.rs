@@ -216,6 +216,28 @@ mod tests {
         }
 
         #[test]
+        fn codes_near_a_tie_are_those_of_the_quotient(
+            scale in prop_oneof![1e-6_f32..10.0, Just(1e-40), Just(3e38), Just(1.0), Just(0.1)],
+            codes in prop::collection::vec((-130_i32..130, -3_i32..=3), 0..100),
+        ) {
+            for (kind, zero) in [(GridKind::Symmetric, 0), (GridKind::Asymmetric, -100)] {
+                let (grid, affine) = (Grid::new(8, kind).unwrap(), Affine { scale, zero });
+                let half_way = |&(code, ulps): &(i32, i32)| {
+                    let tie = ((code as f32 + 0.5) * scale).clamp(f32::MIN, f32::MAX);
+                    let moved = f32::from_bits((tie.to_bits() as i32 + ulps) as u32);
+                    if moved.is_finite() { moved } else { tie }
+                };
+                let values: Vec<f32> = codes.iter().map(half_way).collect();
+                let mut found = vec![0; values.len()];
+                quantize(&values, affine, grid, &mut found);
+                let expected: Vec<i8> = values.iter().map(|&value| affine.quantize(value, grid)).collect();
+                prop_assert_eq!(&found, &expected);
+                scalar::quantize(&values, affine, grid, &mut found);
+                prop_assert_eq!(&found, &expected);
+            }
+        }
+
+        #[test]
         fn compressed_elements_expand_to_the_kept_ones(n in 0_usize..300, seed in any::<u64>()) {
             let bits = bitmask(seed, n);
             for width in [1, 2, 4, 8] {

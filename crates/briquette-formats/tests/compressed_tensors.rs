@@ -2,44 +2,36 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Compressed, Format, TensorSource};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use common::{fixture, tensors};
+use std::path::PathBuf;
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(name)
-}
-
-fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
-    let checkpoint = Checkpoint::open(path).unwrap();
-    let mut found = BTreeMap::new();
-    for (index, info) in checkpoint.tensors().iter().enumerate() {
-        let mut bytes = vec![0; info.n_bytes()];
-        checkpoint.read(index, 0, &mut bytes).unwrap();
-        found.insert(info.name.clone(), (format!("{} {}", info.dtype, info.shape), bytes));
-    }
-    found
+/// A directory that the library wrote.
+fn golden(name: &str) -> PathBuf {
+    fixture(&format!("golden/{name}"))
 }
 
 /// A copy of a golden directory with its configuration changed.
 fn changed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let config = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
+    let config = std::fs::read_to_string(golden(name).join("config.json")).unwrap();
     assert!(config.contains(from), "{from}");
     std::fs::write(dir.path().join("config.json"), config.replacen(from, to, 1)).unwrap();
-    std::fs::copy(fixture(name).join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    std::fs::copy(golden(name).join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
     dir
 }
 
 #[test]
 fn each_golden_directory_decodes_bit_for_bit() {
     for name in ["ct-int8", "ct-int8-tensor", "ct-int8-packed", "ct-int4-g32", "ct-int4-g32-asym"] {
-        let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
+        let checkpoint = Checkpoint::open(&golden(name)).unwrap();
         assert_eq!((checkpoint.format(), checkpoint.compressed()), (Format::CompressedTensors, Compressed::Quantized));
         assert_eq!(checkpoint.quantized_by(), None);
-        let expected = tensors(&fixture(&format!("{name}.expected.safetensors")));
-        let found = tensors(&fixture(name));
+        let expected = tensors(&golden(&format!("{name}.expected.safetensors")));
+        let found = tensors(&golden(name));
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{name}");
         for (tensor, expected) in &expected {
             assert_eq!(found.get(tensor), Some(expected), "{name}: {tensor}");
@@ -71,9 +63,9 @@ fn what_is_not_read_is_refused_by_its_name() {
 fn other_methods_are_named_and_not_decoded() {
     let gptq = changed("ct-int8", "\"compressed-tensors\"", "\"gptq\"");
     assert_eq!(Checkpoint::open(gptq.path()).unwrap().quantized_by().as_deref(), Some("gptq"));
-    let file = fixture("ct-int8").join("model.safetensors");
+    let file = golden("ct-int8").join("model.safetensors");
     assert_eq!(Checkpoint::open(&file).unwrap().quantized_by().as_deref(), Some("compressed-tensors"));
-    assert_eq!(Checkpoint::open(&fixture("../digits")).unwrap().quantized_by(), None);
+    assert_eq!(Checkpoint::open(&golden("../digits")).unwrap().quantized_by(), None);
 }
 
 /// A safetensors file of these tensors: name, type, shape, bytes.

@@ -3,34 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod archives;
+mod common;
 
 use archives::{How, dict, item, zip, zip_as};
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Format, TensorSource};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
-}
-
-/// Type, shape and bytes of each tensor, by name; read whole and in two halves.
-fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
-    let checkpoint = Checkpoint::open(path).unwrap();
-    let mut found = BTreeMap::new();
-    for (index, info) in checkpoint.tensors().iter().enumerate() {
-        let mut bytes = vec![0; info.n_bytes()];
-        checkpoint.read(index, 0, &mut bytes).unwrap();
-        let (mut halves, middle) = (vec![0; bytes.len()], bytes.len() / 2);
-        let (first, second) = halves.split_at_mut(middle);
-        checkpoint.read(index, 0, first).unwrap();
-        checkpoint.read(index, middle, second).unwrap();
-        assert_eq!(bytes, halves, "{}", info.name);
-        found.insert(info.name.clone(), (format!("{} {}", info.dtype, info.shape), bytes));
-    }
-    checkpoint.check_unchanged().unwrap();
-    found
-}
+use common::{fixture, tensors};
+use std::path::Path;
 
 #[test]
 fn archives_hold_the_same_tensors_as_safetensors() {

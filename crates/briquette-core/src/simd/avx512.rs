@@ -229,26 +229,33 @@ fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
     scalar::keep16(rest, &bits[whole.len() * 4..], &mut to[done..]);
 }
 
+/// Vectors between two looks at the room that is left.
+const VECTORS_PER_RESERVE: usize = 64;
+
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
     let (low_limit, high_limit) = (_mm512_set1_epi32(low as i32), _mm512_set1_epi32(high as i32));
     let (whole, rest) = scores.as_chunks::<16>();
     let mut below = 0;
-    for vector in whole {
-        let keys = _mm512_and_si512(load(vector), _mm512_set1_epi32(MAGNITUDE));
-        let is_below = _mm512_cmplt_epu32_mask(keys, low_limit);
-        let is_between = _mm512_cmple_epu32_mask(keys, high_limit) & !is_below;
-        below += is_below.count_ones() as usize;
-        if is_between != 0 {
-            out.reserve(16);
-            let len = out.len();
-            // SAFETY: 16 more elements were reserved at `len`; the first `count_ones` are initialised by the store.
+    for vectors in whole.chunks(VECTORS_PER_RESERVE) {
+        out.reserve(16 * vectors.len());
+        let mut len = out.len();
+        // Every vector is stored, whether it has anything to keep or not: a branch would be guessed wrong half the time.
+        for vector in vectors {
+            let keys = _mm512_and_si512(load(vector), _mm512_set1_epi32(MAGNITUDE));
+            let is_below = _mm512_cmplt_epu32_mask(keys, low_limit);
+            let is_between = _mm512_cmple_epu32_mask(keys, high_limit) & !is_below;
+            below += is_below.count_ones() as usize;
+            // SAFETY: of 16 elements a vector, reserved for all of these, at most so many are kept before this one: the
+            // 16 at `len` lie inside the capacity.
             unsafe {
                 let packed = _mm512_maskz_compress_epi32(is_between, keys);
                 _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
-                out.set_len(len + is_between.count_ones() as usize);
             }
+            len += is_between.count_ones() as usize;
         }
+        // SAFETY: each store initialised the elements that it added to `len`.
+        unsafe { out.set_len(len) };
     }
     below + scalar::collect_between(rest, low, high, out)
 }
@@ -260,26 +267,28 @@ fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>)
     let high_limit = _mm512_set1_epi16((high >> 16) as i16);
     let (whole, rest) = halves.as_chunks::<32>();
     let mut below = 0;
-    for vector in whole {
-        // SAFETY: the array is 64 readable bytes; the load needs no alignment.
-        let vector = unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) };
-        let keys = _mm512_and_si512(vector, _mm512_set1_epi16(MAGNITUDE_BF16));
-        let is_below = _mm512_cmplt_epu16_mask(keys, low_limit);
-        let is_between = _mm512_cmple_epu16_mask(keys, high_limit) & !is_below;
-        below += is_below.count_ones() as usize;
-        if is_between != 0 {
+    for vectors in whole.chunks(VECTORS_PER_RESERVE) {
+        out.reserve(32 * vectors.len());
+        let mut len = out.len();
+        for vector in vectors {
+            // SAFETY: the array is 64 readable bytes; the load needs no alignment.
+            let vector = unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) };
+            let keys = _mm512_and_si512(vector, _mm512_set1_epi16(MAGNITUDE_BF16));
+            let is_below = _mm512_cmplt_epu16_mask(keys, low_limit);
+            let is_between = _mm512_cmple_epu16_mask(keys, high_limit) & !is_below;
+            below += is_below.count_ones() as usize;
             let packed = _mm512_maskz_compress_epi16(is_between, keys);
             let first = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(packed)));
             let second = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(packed)));
-            out.reserve(32);
-            let len = out.len();
-            // SAFETY: 32 more elements were reserved at `len`; the first `count_ones` are initialised by the stores.
+            // SAFETY: as in `collect_between`, with 32 elements a vector.
             unsafe {
                 _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), first);
                 _mm512_storeu_si512(out.as_mut_ptr().add(len + 16).cast(), second);
-                out.set_len(len + is_between.count_ones() as usize);
             }
+            len += is_between.count_ones() as usize;
         }
+        // SAFETY: each pair of stores initialised the elements that it added to `len`.
+        unsafe { out.set_len(len) };
     }
     below + scalar::collect_between_bf16(rest, low, high, out)
 }

@@ -65,16 +65,51 @@ pub fn min_max(values: &[f32]) -> (f32, f32) {
     (float(min), float(max))
 }
 
+/// Adding 1.5 * 2^23 leaves the integer nearest to a small float, halves to even, in its low bits.
+const ROUND: f32 = 12_582_912.0;
+
 /// See [`quantize`](super::quantize).
+///
+/// The quotient is what counts, but a product is faster: it differs by less than 1e-4 (255 steps, an ulp or two each), so only
+/// where a product comes as close as that to a half, the run is divided.
 #[inline(always)]
 pub fn quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
-    // Adding 1.5 * 2^23 leaves the integer nearest to a small float, halves to even, in its low bits.
-    const ROUND: f32 = 12_582_912.0;
+    const RUN: usize = 32;
+    const CLOSE_TO_HALF: f32 = 0.5 - 1e-4;
+    let inverse = 1.0 / affine.scale;
+    if !inverse.is_normal() {
+        return divide(values, affine, grid, codes);
+    }
+    let (low, high) = affine.code_bounds(grid);
+    let ((runs, rest), (code_runs, code_rest)) = (values.as_chunks::<RUN>(), codes.as_chunks_mut::<RUN>());
+    for (values, codes) in runs.iter().zip(code_runs) {
+        let mut is_close = false;
+        for (code, value) in codes.iter_mut().zip(values) {
+            let steps = (value * inverse).clamp(low, high);
+            let rounded = steps + ROUND;
+            is_close |= (steps - (rounded - ROUND)).abs() > CLOSE_TO_HALF;
+            *code = code_of(rounded, affine);
+        }
+        if is_close {
+            divide(values, affine, grid, codes);
+        }
+    }
+    divide(rest, affine, grid, code_rest);
+}
+
+/// What [`quantize`] means.
+#[inline(always)]
+fn divide(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     let (low, high) = affine.code_bounds(grid);
     for (code, &value) in codes.iter_mut().zip(values) {
-        let rounded = (value / affine.scale).clamp(low, high) + ROUND;
-        *code = (rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32 + i32::from(affine.zero)) as i8;
+        *code = code_of((value / affine.scale).clamp(low, high) + ROUND, affine);
     }
+}
+
+/// The code of a number of steps to which [`ROUND`] was added.
+#[inline(always)]
+fn code_of(rounded: f32, affine: Affine) -> i8 {
+    (rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32 + i32::from(affine.zero)) as i8
 }
 
 /// See [`dequantize`](super::dequantize).
