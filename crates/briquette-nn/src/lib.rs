@@ -2,7 +2,8 @@
 //!
 //! [`Compression`] attaches masks and grids to any `#[derive(Module)]` by glob over parameter paths, and decides them
 //! anew on a schedule. [`load_into`] fills a module from a checkpoint that [`briquette_formats::Checkpoint`] can open,
-//! plain or compressed; [`Export`] writes one back. The [`layers`] are burn's, and run on codes where
+//! plain or compressed; [`Export`] writes one back, tied weights once, with the small files of the model it came from. The
+//! [`layers`] are burn's, and run on codes where
 //! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-prune`,
 //! `briquette-quant`) and file formats.
 //!
