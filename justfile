@@ -100,16 +100,27 @@ eval-minilm SCHEME="int8-dynamic" *FLAGS: build fetch-minilm
     {{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
     {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
 
+# A training step of MiniLM and of the digits teacher with masks against without
+[group('measure')]
+bench-training *FLAGS: fetch-minilm
+    cargo build --release --quiet -p briquette-models --example bench_training
+    {{ target }}/release/examples/bench_training "$@"
+
 # The training examples: prune while training, quantization-aware training, one shot and fine-tuning, burn's Learner
 [group('measure')]
 examples:
     cargo build --release --quiet -p briquette-nn --examples
     for name in prune_while_training quantization_aware one_shot learner; do {{ target }}/release/examples/$name; done
 
-# Build with CUDA: no toolkit and no GPU needed
+# Build with CUDA: no toolkit and no GPU needed. The release takes about 20 minutes on two cores
 [group('develop')]
-cuda-build:
-    CUDARC_CUDA_VERSION=13000 cargo build --release -p briquette --features cuda
+cuda-build PROFILE="release":
+    CUDARC_CUDA_VERSION=13000 cargo build --profile {{ PROFILE }} -p briquette --features cuda
+
+# Link the tests' build with CUDA, and run what it says of devices that are not there
+[group('develop')]
+cuda-check:
+    CUDARC_CUDA_VERSION=13000 cargo test -p briquette --features cuda --test e2e -- evaluate
 
 # Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
 [group('develop')]

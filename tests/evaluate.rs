@@ -61,10 +61,24 @@ fn a_gate_lets_through_what_is_good_enough_and_nothing_else() {
 }
 
 #[test]
+fn devices_are_listed_whether_there_are_any_or_not() {
+    let sandbox = Sandbox::new();
+    let text = sandbox.ok("devices").stdout;
+    let line = text.lines().find(|line| line.starts_with("cuda")).unwrap();
+    let found = sandbox.json("devices");
+    let n = found["cuda"].as_array().unwrap().len();
+    let is_built = !line.contains("not in this build");
+    assert_eq!(is_built, cfg!(feature = "cuda"), "{line}");
+    assert_eq!(n == 0, line.contains("not in this build") || line.contains("none found"), "{line}");
+    assert!(found["cpus"].as_u64().unwrap() > 0 && found["runs_models"] == true);
+}
+
+#[test]
 fn what_cannot_be_run_is_one_line() {
     let sandbox = digits();
     sandbox.write("lines.txt", "one\ntwo\n");
     sandbox.write("nothing.txt", "\n");
+    copy(&repository().join("fixtures/models/bert-tiny"), &sandbox.path("bert"));
     sandbox.write(
         "no-stage.toml",
         RECIPE.replace("kind = \"evaluate\"", "kind = \"quantize\"\nscheme = \"int8\"")
@@ -73,8 +87,10 @@ fn what_cannot_be_run_is_one_line() {
     sandbox.write("no-data.toml", RECIPE.replace("eval = \"digits-data.safetensors\"", ""));
     sandbox.write("metric.toml", format!("{RECIPE}\n[gate]\nmin = {{ cosine = 0.9 }}\n"));
     sandbox.write("limit.toml", format!("{RECIPE}\n[memory]\nlimit = \"lots\"\n"));
-    let cases: [(&str, i32, &[&str]); 10] = [
+    let cases: [(&str, i32, &[&str]); 12] = [
         ("eval digits", 2, &["--data"]),
+        ("eval bert --data nothing.txt", 4, &["nothing.txt", "nothing to evaluate"]),
+        ("eval digits --data digits-data.safetensors --arch resnet18", 4, &["missing in the file", "digits-cnn"]),
         ("eval digits --data absent.npy", 4, &["absent.npy", "no such file"]),
         ("eval digits --data lines.txt", 4, &["lines.txt"]),
         ("eval digits --data digits-data.safetensors --device gpu", 2, &["device", "auto, cpu, cuda"]),

@@ -4,6 +4,7 @@
 mod bad_input;
 mod batch;
 mod bit_flips;
+mod cast;
 mod compress;
 mod evaluate;
 mod export;
@@ -13,4 +14,5 @@ mod goldens;
 mod minilm;
 mod sandbox;
 mod signals;
+mod trace;
 mod weights;

@@ -13,6 +13,9 @@ pub trait MemoryMeter: Send + Sync {
 
     /// Lets the peak start anew from what is in use now. Meters that cannot keep counting.
     fn reset_peak(&self) {}
+
+    /// Hears that another phase begins, such as `run models/minilm`. Meters that keep a trace write it down.
+    fn begin_phase(&self, _phase: &str) {}
 }
 
 /// The resident set of this process, from `/proc/self/status`; nothing elsewhere than on Linux.

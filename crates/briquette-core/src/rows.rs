@@ -125,6 +125,18 @@ pub fn from_f32(values: &[f32], dtype: DType, out: &mut [u8]) {
     }
 }
 
+/// Whether a number is finite in `dtype`, once rounded to it: 65519 in F16, whose largest is 65504, and 65520 not.
+///
+/// # Panics
+/// If `dtype` is no weight type.
+pub fn fits(value: f32, dtype: DType) -> bool {
+    let (mut bytes, mut rounded) = ([0; 8], [value]);
+    let bytes = &mut bytes[..dtype.n_bits() / 8];
+    from_f32(&[value], dtype, bytes);
+    to_f32(bytes, dtype, &mut rounded);
+    rounded[0].is_finite()
+}
+
 fn fill<const N: usize>(values: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8; N]) {
     for (bytes, &value) in out.as_chunks_mut::<N>().0.iter_mut().zip(values) {
         *bytes = to_bytes(value);
@@ -172,6 +184,13 @@ mod tests {
         assert_eq!(twice, bytes);
         assert_eq!(once[..2], bytes[..2]);
         assert_eq!(once[2..4], bytes[70..72], "element (0, 1) was row 1 of 35 columns");
+    }
+
+    #[test]
+    fn what_rounds_to_infinity_does_not_fit() {
+        assert!(fits(65519.0, DType::F16) && !fits(-65520.0, DType::F16));
+        assert!(fits(1e38, DType::BF16) && !fits(f32::MAX, DType::BF16));
+        assert!(fits(f32::MAX, DType::F32) && !fits(f32::NAN, DType::F32));
     }
 
     #[test]

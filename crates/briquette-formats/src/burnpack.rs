@@ -150,7 +150,8 @@ fn from_burn(dtype: BurnDType) -> Option<DType> {
     })
 }
 
-fn to_burn(dtype: DType) -> Option<BurnDType> {
+/// burn's name of an element type, where it has one.
+pub fn to_burn(dtype: DType) -> Option<BurnDType> {
     Some(match dtype {
         DType::F64 => BurnDType::F64,
         DType::F32 => BurnDType::F32,

@@ -1,6 +1,6 @@
 //! The small files that belong to a model: config, tokenizer, and their like.
 
-use crate::limits;
+use crate::{Checkpoint, Draft, limits, model_config};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,17 @@ pub fn companions_of(directory: &Path) -> Result<Vec<PathBuf>> {
     collect(directory, Path::new(""), MAX_DEPTH, &mut found)?;
     found.sort();
     Ok(found)
+}
+
+/// Copies the small files of a model into a draft: all but its config.json, which may have to change.
+///
+/// # Errors
+/// Those of reading and writing.
+pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint) -> Result<()> {
+    for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
+        draft.copy_file(&checkpoint.directory().join(companion), companion)?;
+    }
+    Ok(())
 }
 
 fn collect(root: &Path, below: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {

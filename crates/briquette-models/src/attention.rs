@@ -1,6 +1,8 @@
 //! Attention over heads, shared by encoders and decoders.
 
+use crate::layers::Dropout;
 use briquette_kernels::ops;
+use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Tensor};
@@ -39,10 +41,51 @@ pub(crate) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<T
 }
 
 /// Attention of every token to all that are no padding: `[batch, length, heads * width]`, queries, keys and values alike.
-pub(crate) fn attend_to_tokens([q, k, v]: [Tensor<3>; 3], n_heads: usize, padding: Tensor<2, Bool>) -> Tensor<3> {
+///
+/// While it trains, `dropout` takes its share of the weights that queries give to tokens.
+pub(crate) fn attend_to_tokens(
+    [q, k, v]: [Tensor<3>; 3],
+    n_heads: usize,
+    padding: Tensor<2, Bool>,
+    dropout: &Dropout,
+) -> Tensor<3> {
     if ops::fuses(&q) {
         return ops::attention(q, k, v, n_heads, padding);
     }
+    let is_dropping = dropout.training.is_enabled() && dropout.prob > 0.0 && q.device().is_autodiff();
     let [q, k, v] = [q, k, v].map(|x| Heads::split(x, n_heads));
-    attend(q, k, v, Some(padding))
+    match is_dropping {
+        true => attend_dropping(q, k, v, padding, dropout),
+        false => attend(q, k, v, Some(padding)),
+    }
+}
+
+/// As [`attend`] with padding, with dropout between softmax and values.
+fn attend_dropping(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Tensor<2, Bool>, dropout: &Dropout) -> Tensor<3> {
+    let [batch, _, length, width] = q.dims();
+    let scores = q.matmul(k.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
+    let padding = padding.reshape([batch, 1, 1, length]).expand(scores.dims());
+    let weights = softmax(scores.mask_fill(padding, f64::NEG_INFINITY), 3);
+    Heads::merge(dropout.forward(weights).matmul(v))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::layers::DropoutConfig;
+    use burn::tensor::{Device, Distribution, TensorData, Tolerance};
+
+    #[test]
+    fn attention_that_drops_nothing_is_attention() {
+        let device = Device::flex().autodiff();
+        let x = || Tensor::<3>::random([2, 5, 12], Distribution::Normal(0.0, 1.0), &device);
+        let padding = [false, false, false, true, true, false, false, false, false, false];
+        let padding = Tensor::<2, Bool>::from_data(TensorData::new(padding.to_vec(), [2, 5]), &device);
+        let (never, hardly) = (DropoutConfig::new(0.0).init(), DropoutConfig::new(1e-9).init());
+        let all = [x(), x(), x()];
+        let [expected, found] =
+            [never, hardly].map(|dropout| attend_to_tokens(all.clone(), 3, padding.clone(), &dropout).into_data());
+        found.assert_approx_eq::<f32>(&expected, Tolerance::absolute(1e-5));
+    }
 }

@@ -3,7 +3,9 @@
 use crate::Arch;
 use crate::attention::attend_to_tokens;
 use crate::config::{Folder, check_layers, check_sizes};
-use crate::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use crate::layers::{
+    Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_kernels::ops::{gelu, rows_at_once};
@@ -64,9 +66,19 @@ pub struct BertConfig {
     /// The function inside a feed-forward block.
     #[serde(default)]
     pub hidden_act: Activation,
+    /// Share of the hidden states that training drops, after the embeddings and each linear output.
+    #[serde(default = "tenth")]
+    pub hidden_dropout_prob: f64,
+    /// Share of the attention weights that training drops.
+    #[serde(default = "tenth")]
+    pub attention_probs_dropout_prob: f64,
     /// Only `absolute` is known.
     #[serde(default)]
     pub position_embedding_type: Option<String>,
+}
+
+fn tenth() -> f64 {
+    0.1
 }
 
 fn two() -> usize {
@@ -93,6 +105,10 @@ impl BertConfig {
         if self.layer_norm_eps.is_nan() || self.layer_norm_eps <= 0.0 {
             return Err("layer_norm_eps is not above 0; correct it".into());
         }
+        let shares = [self.hidden_dropout_prob, self.attention_probs_dropout_prob];
+        if let Some(share) = shares.iter().find(|share| !(0.0..1.0).contains(*share)) {
+            return Err(format!("a dropout is {share}, expected 0 to below 1; correct it"));
+        }
         if !width.is_multiple_of(heads) {
             return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
         }
@@ -113,6 +129,7 @@ impl BertConfig {
             position_embeddings: table(self.max_position_embeddings),
             token_type_embeddings: table(self.type_vocab_size),
             layer_norm: self.norm(device),
+            dropout: self.dropout(),
         };
         let layer = (0..self.num_hidden_layers).map(|_| self.layer(device)).collect();
         Bert { embeddings, encoder: BertEncoder { layer } }
@@ -122,14 +139,20 @@ impl BertConfig {
         LayerNormConfig::new(self.hidden_size).with_epsilon(self.layer_norm_eps).init(device)
     }
 
+    fn dropout(&self) -> Dropout {
+        DropoutConfig::new(self.hidden_dropout_prob).init()
+    }
+
     fn output(&self, width: usize, device: &Device) -> BertOutput {
-        BertOutput { dense: LinearConfig::new(width, self.hidden_size).init(device), layer_norm: self.norm(device) }
+        let dense = LinearConfig::new(width, self.hidden_size).init(device);
+        BertOutput { dense, layer_norm: self.norm(device), dropout: self.dropout() }
     }
 
     fn layer(&self, device: &Device) -> BertLayer {
         let square = || LinearConfig::new(self.hidden_size, self.hidden_size).init(device);
         let n_heads = self.num_attention_heads;
-        let self_ = BertSelfAttention { query: square(), key: square(), value: square(), n_heads };
+        let dropout = DropoutConfig::new(self.attention_probs_dropout_prob).init();
+        let self_ = BertSelfAttention { query: square(), key: square(), value: square(), n_heads, dropout };
         BertLayer {
             attention: BertAttention { self_, output: self.output(self.hidden_size, device) },
             intermediate: BertIntermediate {
@@ -148,6 +171,7 @@ struct BertEmbeddings {
     position_embeddings: Embedding,
     token_type_embeddings: Embedding,
     layer_norm: LayerNorm,
+    dropout: Dropout,
 }
 
 impl BertEmbeddings {
@@ -157,7 +181,7 @@ impl BertEmbeddings {
         let positions = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze::<2>();
         let segment = Tensor::<2, Int>::zeros([1, 1], &device);
         let x = self.word_embeddings.forward(tokens) + self.position_embeddings.forward(positions);
-        self.layer_norm.forward(x + self.token_type_embeddings.forward(segment))
+        self.dropout.forward(self.layer_norm.forward(x + self.token_type_embeddings.forward(segment)))
     }
 }
 
@@ -167,12 +191,13 @@ struct BertSelfAttention {
     key: Linear,
     value: Linear,
     n_heads: usize,
+    dropout: Dropout,
 }
 
 impl BertSelfAttention {
     fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
         let (q, k) = (self.query.forward(x.clone()), self.key.forward(x.clone()));
-        attend_to_tokens([q, k, self.value.forward(x)], self.n_heads, padding)
+        attend_to_tokens([q, k, self.value.forward(x)], self.n_heads, padding, &self.dropout)
     }
 }
 
@@ -181,11 +206,12 @@ impl BertSelfAttention {
 struct BertOutput {
     dense: Linear,
     layer_norm: LayerNorm,
+    dropout: Dropout,
 }
 
 impl BertOutput {
     fn forward(&self, x: Tensor<3>, shortcut: Tensor<3>) -> Tensor<3> {
-        self.layer_norm.forward_sum(self.dense.forward(x), shortcut)
+        self.layer_norm.forward_sum(self.dropout.forward(self.dense.forward(x)), shortcut)
     }
 }
 
@@ -223,7 +249,7 @@ struct BertEncoder {
     layer: Vec<BertLayer>,
 }
 
-/// BERT without a head. There is no dropout: training with it is not what a compressed model is tuned for.
+/// BERT without a head. Dropout acts while it trains: on an autodiff device, and not once it is `valid()` or frozen.
 #[derive(Module, Debug)]
 pub struct Bert {
     embeddings: BertEmbeddings,

@@ -2,4 +2,4 @@
 
 pub use briquette_nn::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 pub use burn::nn::conv::{Conv2d, Conv2dConfig};
-pub use burn::nn::{BatchNorm, BatchNormConfig, RmsNorm, RmsNormConfig};
+pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, RmsNormConfig};

@@ -42,6 +42,7 @@ impl MemoryMeter for DevicePool {
 /// Follows a model through its life with several meters.
 pub(crate) struct Watch<'a> {
     meters: &'a [&'a dyn MemoryMeter],
+    name: String,
     before: Vec<Option<u64>>,
     found: Vec<Memory>,
 }
@@ -50,10 +51,13 @@ impl<'a> Watch<'a> {
     /// Before a model is loaded.
     pub(crate) fn start(meters: &'a [&'a dyn MemoryMeter], checkpoint: &Checkpoint, device: &Device) -> Self {
         let predicted_bytes = predicted_bytes(checkpoint, device);
+        let name = checkpoint.path().display().to_string();
+        meters.iter().for_each(|meter| meter.begin_phase(&format!("load {name}")));
         let one =
             |meter: &&dyn MemoryMeter| Memory { meter: meter.name().to_string(), predicted_bytes, ..Memory::default() };
         Self {
             meters,
+            name,
             before: meters.iter().map(|meter| meter.live_bytes()).collect(),
             found: meters.iter().map(one).collect(),
         }
@@ -61,7 +65,10 @@ impl<'a> Watch<'a> {
 
     /// Once it is loaded.
     pub(crate) fn loaded(&mut self) {
-        self.meters.iter().for_each(|meter| meter.reset_peak());
+        for meter in self.meters {
+            meter.begin_phase(&format!("run {}", self.name));
+            meter.reset_peak();
+        }
     }
 
     /// Drops its network: what that frees is what its weights took, without tokenizers and what running left behind.
@@ -78,6 +85,7 @@ impl<'a> Watch<'a> {
         for (meter, (before, found)) in self.meters.iter().zip(self.before.iter().zip(&mut self.found)) {
             found.peak_bytes = above(meter.peak_bytes(), *before);
         }
+        self.meters.iter().for_each(|meter| meter.begin_phase(&format!("drop {}", self.name)));
     }
 
     /// Once it is dropped.

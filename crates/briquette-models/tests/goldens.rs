@@ -5,6 +5,7 @@
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::text::{Tokens, padded};
 use briquette_models::{Arch, Input, LoadedModel, Network};
+use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::PathBuf;
 
@@ -142,4 +143,26 @@ fn a_wrong_arch_lists_what_does_not_fit_and_names_the_right_one() {
     let error = LoadedModel::open(&fixture("models/llama-tied"), Some(Arch::ResNet18), &Device::default()).unwrap_err();
     assert_eq!(error.exit_code(), 4);
     assert!(error.message.contains("conv1.weight") && error.message.contains("set arch = \"llama\""), "{error}");
+}
+
+/// BERT's last hidden state of the golden tokens, by a network on `device`.
+fn hidden(network: &Network, device: &Device) -> Tensor<3> {
+    let (shape, values) = expected("bert-tiny", "ids");
+    let values: Vec<i32> = values.into_iter().map(|value| value as i32).collect();
+    let tokens: Tensor<2, Int> = Tensor::from_data(TensorData::new(values, shape), device);
+    let padding = tokens.clone().equal_elem(0);
+    network.encode(tokens, padding)
+}
+
+#[test]
+fn bert_drops_out_while_it_trains_and_never_when_it_runs() {
+    let device = Device::flex().autodiff();
+    let values = |tensor: Tensor<3>| tensor.into_data().try_into_vec_as::<f32>().unwrap();
+    let network = LoadedModel::open(&fixture("models/bert-tiny"), None, &device).unwrap().network;
+    assert_ne!(values(hidden(&network, &device)), values(hidden(&network, &device)));
+    let plain = LoadedModel::open(&fixture("models/bert-tiny"), None, &Device::flex()).unwrap().network;
+    let run = values(hidden(&network.valid(), &Device::flex()));
+    assert_eq!(run, values(hidden(&plain, &Device::flex())), "bit for bit");
+    let frozen = values(hidden(&network.freeze(), &device));
+    assert!(frozen.iter().zip(&run).all(|(a, b)| (a - b).abs() < 1e-4), "the same, but for the order of sums");
 }

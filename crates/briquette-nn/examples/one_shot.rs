@@ -7,7 +7,7 @@ mod digits;
 
 use briquette_core::Result;
 use briquette_nn::{Compression, Prune};
-use digits::{BATCH, Data, Net, TEACHER, accuracy, mean};
+use digits::{BATCH, Data, LEARNING_RATE, Net, TEACHER, accuracy, mean};
 use std::time::Instant;
 
 fn main() -> Result<()> {
@@ -15,13 +15,13 @@ fn main() -> Result<()> {
     let (mut plain, mut pruned) = (Vec::new(), [0.8, 0.9].map(|sparsity| (sparsity, Vec::new(), Vec::new())));
     for seed in digits::seeds() {
         let device = digits::device(seed);
-        let teacher = digits::train_plain(Net::new(TEACHER, &device), &data, 12, seed, &device)?;
+        let teacher = digits::train_plain(Net::new(TEACHER, &device), &data, 12, seed)?;
         plain.push(accuracy(&teacher, &test));
         for (sparsity, at_once, tuned) in &mut pruned {
             let rules = Compression::new().prune(Prune::new("*.weight", *sparsity)?.globally());
             let model = rules.attach(teacher.clone())?;
             at_once.push(accuracy(&model, &test));
-            tuned.push(accuracy(&digits::train_plain(model, &data, 3, seed + 100, &device)?, &test));
+            tuned.push(accuracy(&digits::tune(model, &data, 3, seed + 100), &test));
         }
         println!("seed {seed}: {plain:.1?} {pruned:.1?}");
         if seed == digits::seeds().start {
@@ -41,14 +41,13 @@ fn main() -> Result<()> {
 
 /// Median times of a training step without and with masks, taken in turn.
 fn time_steps(teacher: &Net, data: &Data) -> Result<()> {
-    let device = digits::device(0);
     let rules = Compression::new().prune(Prune::new("*.weight", 0.9)?.globally());
     let mut sides = [teacher.clone(), rules.attach(teacher.clone())?].map(|model| (model, digits::adam(), Vec::new()));
     let rows: Vec<usize> = (0..BATCH).collect();
     for _ in 0..60 {
         for (model, optimizer, times) in &mut sides {
             let start = Instant::now();
-            *model = digits::step(model.clone(), optimizer, data, &rows, &device);
+            *model = digits::step(model.clone(), optimizer, data, &rows, LEARNING_RATE);
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
     }

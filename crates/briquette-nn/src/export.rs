@@ -1,6 +1,5 @@
 //! A module straight to an output directory, as it computes.
 
-use crate::load::burn_dtype;
 use crate::weights::{Item, Weight, for_each_item};
 use crate::{Layout, NameMap, Parameter, view};
 use briquette_core::block::RowEncoder;
@@ -8,10 +7,11 @@ use briquette_core::encoded::{Part, Parts, quantize_row};
 use briquette_core::{
     Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Storage, TensorHasher, rows, simd,
 };
+use briquette_formats::burnpack::to_burn;
 use briquette_formats::stored::Scratch;
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, StoredDir, TensorInfo, manifest, safetensors,
-    sums,
+    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, StoredDir, TensorInfo, companions, manifest,
+    model_config, safetensors, sums,
 };
 use briquette_quant::Activations;
 use burn::module::Module;
@@ -25,6 +25,7 @@ pub struct Export {
     directory: PathBuf,
     names: NameMap,
     replace: bool,
+    original: Option<PathBuf>,
 }
 
 /// What was written.
@@ -39,24 +40,37 @@ pub struct Exported {
 /// A tensor of the output, decided before anything is written.
 struct Planned {
     info: TensorInfo,
+    /// Whether the file has it the other way round than burn.
+    is_turned: bool,
     axis: OutputAxis,
     coding: Coding,
     n_kept: usize,
     activations: Option<&'static str>,
     parts: BTreeMap<Part, u64>,
     hash: Hash128,
+    tied_to: Option<String>,
 }
+
+/// What two parameters have in common where one stands for both.
+type Likeness = (DType, Vec<usize>, Hash128);
 
 impl Export {
     /// To this directory, under PyTorch's names and layouts.
     pub fn to(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), names: NameMap::torch(), replace: false }
+        Self { directory: directory.into(), names: NameMap::torch(), replace: false, original: None }
     }
 
     /// Under other names and layouts: those that the module was loaded by, to give back what came in.
     #[must_use]
     pub fn names(mut self, names: NameMap) -> Self {
         self.names = names;
+        self
+    }
+
+    /// Takes the small files of the model that the module was loaded from along: config, tokenizer and their like.
+    #[must_use]
+    pub fn like(mut self, model: impl Into<PathBuf>) -> Self {
+        self.original = Some(model.into());
         self
     }
 
@@ -68,22 +82,15 @@ impl Export {
     }
 
     /// Writes the module and reads it back: the directory is there whole and verified, or not at all. One tensor is in
-    /// memory at a time.
+    /// memory at a time; weights that are equal under two names are written once.
     ///
     /// # Errors
     /// Refused where the output exists, Config where two parameters would have one name, Io for devices and files.
     pub fn write<M: Module>(&self, module: &M) -> Result<Exported> {
-        let draft = Draft::create(&self.directory, &[], self.replace)?;
-        let mut planned = BTreeMap::new();
-        for_each_item(module, |item| {
-            let plan = self.plan(&item)?;
-            match planned.insert(plan.info.name.clone(), plan) {
-                Some(twice) => {
-                    Err(Error::config("two parameters would have this name; rename one").at(twice.info.name))
-                }
-                None => Ok(()),
-            }
-        })?;
+        let original = self.original.as_ref().map(|path| Checkpoint::open(path)).transpose()?;
+        let inputs: Vec<&Path> = self.original.iter().map(PathBuf::as_path).collect();
+        let draft = Draft::create(&self.directory, &inputs, self.replace)?;
+        let mut planned = self.plan_all(module)?;
         let name = Profile::Briquette.file_name(0, 1);
         let (file, n_bytes) = create(&draft, &name, &mut planned)?;
         for_each_item(module, |item| {
@@ -94,8 +101,33 @@ impl Export {
             plan.parts.iter().try_for_each(|(&part, &start)| file.write_at(start, &parts[part]))
         })?;
         file.sync()?;
+        if let Some(original) = &original {
+            copy_companions(&draft, original)?;
+        }
         finish(draft, &name, &planned)?;
         Ok(Exported { n_tensors: planned.len(), n_bytes })
+    }
+
+    /// Decides how each parameter is kept, and which stands for which: a matrix for those after it that are equal.
+    fn plan_all<M: Module>(&self, module: &M) -> Result<BTreeMap<String, Planned>> {
+        let (mut planned, mut first) = (BTreeMap::<String, Planned>::new(), BTreeMap::<Likeness, String>::new());
+        for_each_item(module, |item| {
+            let mut plan = self.plan(&item)?;
+            let name = plan.info.name.clone();
+            if let Some(likeness) = likeness(&item, &plan) {
+                let main = first.entry(likeness).or_insert_with(|| name.clone());
+                let parts = |of: &Planned| (of.coding, of.axis, of.n_kept, of.activations);
+                let is_alike = |main: &&Planned| parts(main) == parts(&plan);
+                plan.tied_to = planned.get(main).filter(is_alike).map(|main| main.info.name.clone());
+            }
+            match planned.insert(name, plan) {
+                Some(twice) => {
+                    Err(Error::config("two parameters would have this name; rename one").at(twice.info.name))
+                }
+                None => Ok(()),
+            }
+        })?;
+        Ok(planned)
     }
 
     fn plan(&self, item: &Item) -> Result<Planned> {
@@ -109,11 +141,13 @@ impl Export {
         let mut plan = Planned {
             n_kept: info.n_elements(),
             info,
+            is_turned,
             axis: OutputAxis::First,
             coding: Coding::DENSE,
             activations: None,
             parts: BTreeMap::new(),
             hash: Hash128(0),
+            tied_to: None,
         };
         if let Item::Weight(weight) = item
             && (weight.decision.mask.is_some() || weight.decision.quant.is_some())
@@ -151,10 +185,31 @@ impl Item {
         if dtype.is_bool() {
             return Ok(DType::Bool);
         }
-        DType::ALL.into_iter().find(|&ours| burn_dtype(ours) == Some(dtype)).ok_or_else(|| {
+        DType::ALL.into_iter().find(|&ours| to_burn(ours) == Some(dtype)).ok_or_else(|| {
             Error::refused(format!("{dtype:?} cannot be exported; dequantize it first")).at(&self.parameter().path)
         })
     }
+}
+
+/// Of weights of rank 2 and more, what tied ones share: type, shape and the values computed with.
+fn likeness(item: &Item, plan: &Planned) -> Option<Likeness> {
+    let Item::Weight(weight) = item else { return None };
+    let is_tied = plan.info.shape.rank() >= 2 && plan.info.n_elements() > 0;
+    let values = || Hash128::of_block(bytemuck::cast_slice(&in_file_order(weight, plan)));
+    is_tied.then(|| (plan.info.dtype, plan.info.shape.0.clone(), values()))
+}
+
+/// What the module computes with, in the order of the file.
+fn in_file_order(weight: &Weight, plan: &Planned) -> Vec<f32> {
+    // Rows are outputs, as in PyTorch's files.
+    if plan.is_turned { weight.effective() } else { view::to_own(weight.effective(), &weight.rows) }
+}
+
+/// The small files of the original; its config.json says nothing of codes that are no longer there.
+fn copy_companions(draft: &Draft, original: &Checkpoint) -> Result<()> {
+    companions::copy_into(draft, original)?;
+    let config = model_config::with_quantization(model_config::read(original)?, None, &original.directory())?;
+    config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))
 }
 
 /// The mask, or what is not zero where there is none.
@@ -168,7 +223,7 @@ fn kept(weight: &Weight) -> Mask {
 fn create(draft: &Draft, name: &str, planned: &mut BTreeMap<String, Planned>) -> Result<(DraftFile, u64)> {
     let mut parts = Vec::new();
     let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
-    for (name, plan) in planned.iter() {
+    for (name, plan) in planned.iter().filter(|(_, plan)| plan.tied_to.is_none()) {
         for part in Profile::Briquette.file_parts(&plan.info, plan.axis, plan.coding, plan.n_kept, None)? {
             parts.push((name.clone(), part));
         }
@@ -205,18 +260,15 @@ fn encode(item: &Item, plan: &Planned) -> Result<(Parts, Hash128)> {
         }
         Item::Weight(weight) => weight,
     };
-    let (dtype, effective) = (plan.info.dtype, weight.effective());
+    let dtype = plan.info.dtype;
     if plan.coding == Coding::DENSE {
-        let is_as_rows = Rows::of(&plan.info.shape, OutputAxis::First).n_rows == weight.rows.n_rows
-            && plan.info.shape != weight.parameter.shape;
-        let values = if is_as_rows { effective } else { view::to_own(effective, &weight.rows) };
-        let bytes = to_bytes(&values, dtype);
+        let bytes = to_bytes(&in_file_order(weight, plan), dtype);
         let hash = hash(&bytes, dtype.n_bits() / 8, &Rows::of(&plan.info.shape, OutputAxis::First));
         let mut parts = Parts::default();
         parts[Part::Weight] = bytes;
         return Ok((parts, hash));
     }
-    let mut parts = Parts::default();
+    let (mut parts, effective) = (Parts::default(), weight.effective());
     encode_rows(weight, &effective, plan.coding, dtype, &mut parts);
     let hash = match plan.coding.codes {
         Some(_) => hash(bytemuck::cast_slice(&effective), 4, &weight.rows),
@@ -272,7 +324,7 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Resu
         activations: plan.activations.map(str::to_string),
         file: file.to_string(),
         hash: plan.hash,
-        tied_to: None,
+        tied_to: plan.tied_to.clone(),
     };
     let manifest = Manifest {
         format: "briquette".into(),
@@ -286,8 +338,12 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Resu
     let written = Checkpoint::open(draft.path())?;
     let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
     verify(stored, planned)?;
-    let sum = |name: &str| Ok((name.to_string(), sums::sha256_of(&InputFile::open(&draft.path().join(name))?)?));
-    let sums = [file, manifest::FILE_NAME].map(sum).into_iter().collect::<Result<BTreeMap<_, _>>>()?;
+    let sum = |path: PathBuf| {
+        let sum = sums::sha256_of(&InputFile::open(&draft.path().join(&path))?)?;
+        Ok((path.to_string_lossy().into_owned(), sum))
+    };
+    let own = [file, manifest::FILE_NAME].map(PathBuf::from).into_iter();
+    let sums = own.chain(written.companions().to_vec()).map(sum).collect::<Result<BTreeMap<_, _>>>()?;
     draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&sums).as_bytes())?;
     draft.publish()
 }

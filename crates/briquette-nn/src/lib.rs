@@ -2,7 +2,8 @@
 //!
 //! [`Compression`] attaches masks and grids to any `#[derive(Module)]` by glob over parameter paths, and decides them
 //! anew on a schedule. [`load_into`] fills a module from a checkpoint that [`briquette_formats::Checkpoint`] can open,
-//! plain or compressed; [`Export`] writes one back. The [`layers`] are burn's, and run on codes where
+//! plain or compressed; [`Export`] writes one back, tied weights once, with the small files of the model it came from. The
+//! [`layers`] are burn's, and run on codes where
 //! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-prune`,
 //! `briquette-quant`) and file formats.
 //!
@@ -36,7 +37,6 @@ mod load_compressed;
 mod names;
 mod packed;
 mod parameters;
-mod pattern;
 mod probe;
 mod quantize_dynamic;
 mod refresh;
@@ -47,6 +47,7 @@ mod view;
 mod weights;
 
 pub use attached::Attached;
+pub use briquette_core::Patterns;
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};
 pub use export::{Export, Exported};
@@ -57,7 +58,6 @@ pub use load_compressed::load_compressed;
 pub use names::{Layout, NameMap};
 pub use packed::{Packed, holds_codes};
 pub use parameters::{Kind, Parameter, parameters};
-pub use pattern::Patterns;
 pub use probe::{InputStats, Probe};
 pub use quantize_dynamic::{DynamicSpec, quantize_dynamic};
 pub use rules::{Prune, Quantize, Scope, Score};

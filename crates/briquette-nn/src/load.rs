@@ -3,6 +3,7 @@
 use crate::parameters::Trail;
 use crate::{Kind, Layout, NameMap, Parameter, parameters};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
+use briquette_formats::burnpack::to_burn;
 use briquette_formats::{Checkpoint, Format, Profile, TensorInfo, TensorSource};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
@@ -157,28 +158,9 @@ fn read(checkpoint: &Checkpoint, place: Place) -> Result<TensorData> {
         let bools: Vec<bool> = bytes.into_iter().map(|byte| byte != 0).collect();
         return Ok(TensorData::new(bools, shape));
     }
-    let dtype = burn_dtype(info.dtype)
+    let dtype = to_burn(info.dtype)
         .ok_or_else(|| Error::input(format!("{} cannot be loaded", info.dtype)).at(format_args!("{:?}", info.name)))?;
     Ok(TensorData::from_bytes_vec(bytes, shape, dtype))
-}
-
-/// burn's name of an element type, where it has one.
-pub(crate) fn burn_dtype(dtype: DType) -> Option<BurnDType> {
-    Some(match dtype {
-        DType::F64 => BurnDType::F64,
-        DType::F32 => BurnDType::F32,
-        DType::F16 => BurnDType::F16,
-        DType::BF16 => BurnDType::BF16,
-        DType::I64 => BurnDType::I64,
-        DType::I32 => BurnDType::I32,
-        DType::I16 => BurnDType::I16,
-        DType::I8 => BurnDType::I8,
-        DType::U64 => BurnDType::U64,
-        DType::U32 => BurnDType::U32,
-        DType::U16 => BurnDType::U16,
-        DType::U8 => BurnDType::U8,
-        _ => return None,
-    })
 }
 
 /// A float tensor on a device, in `dtype` or the device's default.

@@ -90,16 +90,9 @@ impl Reparameterizer for Packer<'_> {
         let Some((index, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        match coded(self.stored, index, D).and_then(|coded| coded.pack(what)) {
-            Ok(kept) => {
-                let (param, packed) = Packed::replace(kept, param);
-                (param, Some(packed))
-            }
-            Err(error) => {
-                *self.error = Some(error.at(format_args!("tensor {:?}", self.stored.tensors[index].info.name)));
-                (param, None)
-            }
-        }
+        let kept = coded(self.stored, index, D).and_then(|coded| coded.pack(what));
+        let kept = kept.map_err(|error| error.at(format_args!("tensor {:?}", self.stored.tensors[index].info.name)));
+        Packed::replace_or_keep(kept, param, self.error)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Weights held as codes in place of a parameter's floats.
 
-use briquette_core::{OutputAxis, Result, Rows};
+use briquette_core::{Error, OutputAxis, Result, Rows};
 use briquette_kernels::ops::{self, LinearWeights};
 use briquette_kernels::{ActivationGrid, CodeRows, Int8Embedding, PackedInt4, PackedInt8, SparseInt8};
 use burn::module::{Module, Param, ParamId, Reparameterization};
@@ -68,8 +68,26 @@ impl Packed {
         Self { form: Param::initialized(ParamId::new(), form), kept }
     }
 
+    /// Puts codes in the place of a parameter; where there are none, keeps it and why in `error`.
+    pub(crate) fn replace_or_keep<const D: usize>(
+        kept: Result<Kept>,
+        param: Param<Tensor<D>>,
+        error: &mut Option<Error>,
+    ) -> (Param<Tensor<D>>, Option<Self>) {
+        match kept {
+            Ok(kept) => {
+                let (param, packed) = Self::replace(kept, param);
+                (param, Some(packed))
+            }
+            Err(found) => {
+                *error = Some(found);
+                (param, None)
+            }
+        }
+    }
+
     /// Puts codes in the place of a parameter, whose floats are let go.
-    pub(crate) fn replace<const D: usize>(kept: Kept, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
+    fn replace<const D: usize>(kept: Kept, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
         let nothing = Tensor::<D>::full([1; D], f32::NAN, (&device, dtype)).expand(shape);

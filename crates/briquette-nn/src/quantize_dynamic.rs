@@ -141,16 +141,7 @@ impl Reparameterizer for Packer<'_> {
             let rows = parameter.rows();
             coded(&view::to_rows(values, &rows), rows, self.is_sparse).pack(what)
         });
-        match kept {
-            Ok(kept) => {
-                let (param, packed) = Packed::replace(kept, param);
-                (param, Some(packed))
-            }
-            Err(error) => {
-                *self.error = Some(error);
-                (param, None)
-            }
-        }
+        Packed::replace_or_keep(kept, param, self.error)
     }
 }
 

@@ -7,7 +7,7 @@ mod fixture;
 use briquette_core::{Coding, ErrorKind, Storage};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, load_into, parameters, sparsity};
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::Device;
 use fixture::{Digits, accuracy, fixture, values};
 
@@ -63,6 +63,59 @@ fn a_plain_module_survives_export_in_either_layout() {
         assert_eq!(Export::to(&out).write(&model).unwrap_err().kind, ErrorKind::Refused);
         Export::to(&out).replace().write(&model).unwrap();
     }
+}
+
+#[derive(Module, Debug)]
+struct Tied {
+    table: burn::nn::Embedding,
+    square: burn::nn::Linear,
+    head: burn::nn::Linear,
+}
+
+/// A table, a square layer, and a head that is the table turned over.
+fn tied() -> Tied {
+    let device = Device::flex();
+    let mut net = Tied {
+        table: burn::nn::EmbeddingConfig::new(20, 8).init(&device),
+        square: burn::nn::LinearConfig::new(8, 8).init(&device),
+        head: burn::nn::LinearConfig::new(8, 20).with_bias(false).init(&device),
+    };
+    net.head.weight = Param::from_tensor(net.table.weight.val().transpose());
+    net
+}
+
+#[test]
+fn tied_weights_are_exported_once_and_square_ones_the_right_way_round() {
+    let (net, dir) = (tied(), tempfile::tempdir().unwrap());
+    for scheme in [None, Some("int8"), Some("int4")] {
+        let rules = scheme.map(|scheme| Compression::new().quantize(Quantize::new("**.weight", scheme).unwrap()));
+        let model = rules.map_or(net.clone(), |rules| rules.attach(net.clone()).unwrap());
+        let out = dir.path().join(scheme.unwrap_or("dense"));
+        Export::to(&out).write(&model).unwrap();
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        let entry = &checkpoint.manifest().unwrap().tensors["head.weight"];
+        assert_eq!(entry.tied_to.as_deref(), Some("table.weight"), "{scheme:?}");
+        let back = load_into(tied(), &checkpoint, &NameMap::torch()).unwrap();
+        assert_eq!(values(back.square.weight.val()), values(model.square.weight.val()), "{scheme:?}");
+        assert_eq!(values(back.head.weight.val()), values(model.head.weight.val()), "{scheme:?}");
+    }
+    let [with, without] = [net.clone(), Tied { head: tied().head.clone(), ..net }].map(|net| {
+        let out = dir.path().join("again");
+        Export::to(&out).replace().write(&net).unwrap().n_bytes
+    });
+    assert!(with + 4 * 160 <= without + 64, "{with} bytes tied, {without} apart");
+}
+
+#[test]
+fn the_small_files_of_the_original_come_along() {
+    let (from, dir) = (fixture("digits"), tempfile::tempdir().unwrap());
+    let out = dir.path().join("out");
+    Export::to(&out).like(&from).write(&digits()).unwrap();
+    assert_eq!(std::fs::read(out.join("config.json")).unwrap(), std::fs::read(from.join("config.json")).unwrap());
+    let sums = std::fs::read_to_string(out.join("SHA256SUMS")).unwrap();
+    assert!(sums.lines().any(|line| line.ends_with("config.json")), "{sums}");
+    let inside = Export::to(from.join("out")).like(&from).write(&digits()).unwrap_err();
+    assert_eq!(inside.kind, ErrorKind::Refused);
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     let attach = |rules: Compression| rules.attach(Net::new(&device)).unwrap_err();
     let error = attach(Compression::new().prune(Prune::new("block.*.weight", 0.5).unwrap()));
     assert_eq!(error.kind, ErrorKind::Config);
-    assert!(error.to_string().contains("the nearest is \"blocks.0.weight\""), "{error}");
+    assert!(error.to_string().contains("the nearest name is \"blocks.0.weight\""), "{error}");
     let error = attach(Compression::new().quantize(Quantize::new("head.weight", "int4-g7").unwrap()));
     assert_eq!(error.to_string(), "head.weight: groups of 7 does not divide 24 columns; choose another group size");
     assert_eq!(Prune::new("**", 1.5).unwrap_err().kind, ErrorKind::Config);

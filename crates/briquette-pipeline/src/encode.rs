@@ -5,7 +5,7 @@ mod rows;
 
 use crate::context::Workers;
 use crate::layout::Placed;
-use crate::piece::{Piece, Reader, check_finite};
+use crate::piece::{Piece, Reader, check_cast, check_finite};
 use crate::plan::{Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
 use briquette_core::block::RowEncoder;
@@ -122,7 +122,7 @@ impl Workspace {
         let Some((first, last)) = task.pieces.first().zip(task.pieces.last()) else {
             return Ok((found.digests, found.stats));
         };
-        let mut encoder = RowEncoder::new(task.coding, task.tensor.info.dtype, first.n_kept);
+        let mut encoder = RowEncoder::new(task.coding, task.tensor.stored_dtype(), first.n_kept);
         let mut out = Output { tensor: task.index, next: offsets_before(task, first), parts: &mut self.parts, sink };
         out.parts.clear();
         for start in task.pieces {
@@ -202,6 +202,7 @@ fn encode_piece(
     piece.for_each_block(|block| {
         check_finite(tensor, block)?;
         let digest = coder.block(block, &mut masker, encoder, out.parts);
+        check_cast(tensor, block, coder.simulated())?;
         found.stats.push(block.values, coder.simulated());
         if !is_turned {
             found.digests.push(digest);
@@ -236,7 +237,7 @@ fn copy_piece(task: &Task, piece: &mut Piece, out: &mut Output, digests: &mut Ve
 
 /// Puts whole dense rows back into a tensor's own order, `[in, out]`, and hashes them in that order.
 fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
-    let (rows, width) = (tensor.rows, tensor.width());
+    let (rows, width) = (tensor.rows, tensor.stored_dtype().n_bits() / 8);
     let weight = &mut parts[Part::Weight];
     let mut own_order = vec![0; weight.len()];
     transpose_bytes(weight, &mut own_order, rows.n_cols, rows.n_rows, width);

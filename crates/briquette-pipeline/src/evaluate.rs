@@ -115,7 +115,7 @@ mod run {
     use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::Device;
     use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
-    use briquette_models::{Arch, Held, Latency, Request};
+    use briquette_models::{Arch, Evaluation, Held, Latency, Request};
 
     pub(super) fn evaluate(
         asked: &Evaluate,
@@ -141,7 +141,7 @@ mod run {
             meters.push(&pool);
         }
         options.progress.begin("evaluate", 0);
-        let found = briquette_models::evaluate(&request, &meters, &mut |_, _| options.stop.check())?;
+        let found = measured(&request, &meters, options)?;
         let before =
             found.reference_latency.map(|latency| figures(&latency, found.reference_memory, found.reference_held));
         Ok(EvaluationReport {
@@ -155,6 +155,14 @@ mod run {
             before,
             after: figures(&found.latency, found.memory, found.held),
         })
+    }
+
+    fn measured(request: &Request, meters: &[&dyn MemoryMeter], options: &RunOptions) -> Result<Evaluation> {
+        let mut after_batch = |_, _| {
+            options.progress.advance(0);
+            options.stop.check()
+        };
+        briquette_models::guarded(&request.device, || briquette_models::evaluate(request, meters, &mut after_batch))
     }
 
     fn check_limit(asked: &Evaluate, path: &Path, device: &Device) -> Result<()> {

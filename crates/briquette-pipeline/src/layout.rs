@@ -88,7 +88,7 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
     let mut names = BTreeSet::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
         let parts = plan.profile.file_parts(
-            &tensor.info,
+            &tensor.stored_info(),
             tensor.axis(codings[index]),
             codings[index],
             n_kept[index],
@@ -150,7 +150,7 @@ fn metadata_of(plan: &Plan, shard: &Shard, placed: &[Placed]) -> Result<BTreeMap
     let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
     let coded: BTreeSet<usize> = shard.parts.iter().map(|(index, _)| *index).collect();
     for index in coded.into_iter().filter(|&index| placed[index].coding != Coding::DENSE) {
-        let info = &plan.tensors[index].info;
+        let info = plan.tensors[index].stored_info();
         let meaning = Meaning { dtype: info.dtype, shape: &info.shape, coding: placed[index].coding };
         let json = serde_json::to_string(&meaning).map_err(|error| Error::bug(format!("the metadata: {error}")))?;
         metadata.insert(format!("tensor {}", info.name), json);

@@ -130,6 +130,23 @@ impl Piece<'_> {
     }
 }
 
+/// Refuses a block of which the type it is cast to makes infinity, naming the first such weight.
+///
+/// # Errors
+/// Refused.
+pub fn check_cast(tensor: &TensorPlan, block: Block, simulated: &[f32]) -> Result<()> {
+    let Some(dtype) = tensor.cast.filter(|_| simd::max_magnitude(simulated) >= f32::INFINITY.to_bits()) else {
+        return Ok(());
+    };
+    let first = simulated.iter().position(|value| !value.is_finite()).unwrap_or(0);
+    let (row, col) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols);
+    let message = format!(
+        "found {} at row {row}, column {col}, which is infinity in {dtype}; cast to bf16, exclude it, or pass --allow-nonfinite to leave such tensors in their own type",
+        block.values[first]
+    );
+    Err(Error::refused(message).at(tensor.culprit()))
+}
+
 /// Refuses a block with NaN or infinity, naming the first.
 ///
 /// # Errors

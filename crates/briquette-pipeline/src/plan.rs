@@ -43,6 +43,8 @@ pub struct TensorPlan {
     pub prune: Option<Prune>,
     /// The grid they are rounded to.
     pub quant: Option<Quant>,
+    /// The type that it is stored in, where not its own.
+    pub cast: Option<DType>,
     /// Whether it is kept sparse in the model already.
     pub was_sparse: bool,
     /// The tensor whose parts stand for this one.
@@ -102,9 +104,19 @@ impl TensorPlan {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
     }
 
-    /// The type of the elements of the row view.
+    /// The type of the elements of the row view in the output.
     pub fn value_dtype(&self) -> DType {
-        if self.info.dtype.is_weight() { self.info.dtype } else { DType::U8 }
+        if self.info.dtype.is_weight() { self.stored_dtype() } else { DType::U8 }
+    }
+
+    /// The type of a weight in the output, where it is no codes.
+    pub fn stored_dtype(&self) -> DType {
+        self.cast.unwrap_or(self.info.dtype)
+    }
+
+    /// Name, type and shape in the output.
+    pub fn stored_info(&self) -> TensorInfo {
+        TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
     }
 
     /// The row view in the tensor's own order, whichever axis its outputs are.
@@ -115,12 +127,17 @@ impl TensorPlan {
 
     /// Whether anything is done to it.
     pub fn is_changed(&self) -> bool {
+        self.cast.is_some() || self.is_recoded()
+    }
+
+    /// Whether it may be kept as anything but dense floats.
+    pub fn is_recoded(&self) -> bool {
         self.prune.is_some() || self.quant.is_some() || self.was_sparse
     }
 
     /// Leaves the tensor as it is.
     pub fn leave(&mut self, why: &str) {
-        (self.prune, self.quant, self.skipped) = (None, None, Some(why.to_string()));
+        (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
         self.was_sparse = false;
         self.rows = self.rows_as_stored();
     }
@@ -145,8 +162,8 @@ impl TensorPlan {
     pub fn coding(&self, profile: Profile, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
         match profile {
-            Profile::Briquette if self.is_changed() => {
-                Coding::smallest(codes, self.info.dtype, self.rows.n_rows, self.rows.n_cols, n_kept)
+            Profile::Briquette if self.is_recoded() => {
+                Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept)
             }
             _ => Coding { codes, ..Coding::DENSE },
         }
@@ -200,8 +217,8 @@ impl Plan {
             let rows =
                 if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
             let info = info.clone();
-            let (prune, quant, was_sparse, tied_to, skipped) = (None, None, false, None, None);
-            TensorPlan { index, info, role, rows, prune, quant, was_sparse, tied_to, skipped }
+            let (prune, quant, cast, was_sparse, tied_to, skipped) = (None, None, None, false, None, None);
+            TensorPlan { index, info, role, rows, prune, quant, cast, was_sparse, tied_to, skipped }
         };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;

@@ -1,15 +1,17 @@
 //! Recipes: what to do, parsed and sound. A value that cannot be never gets past here.
 
+mod cast;
 mod evaluate;
 mod prune;
 mod quantize;
 pub mod raw;
 pub(crate) mod text;
 
-use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};
+use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_formats::{Profile, limits};
+pub use cast::CastStage;
 pub use evaluate::{Bounds, Evaluate};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
@@ -59,6 +61,8 @@ pub enum Stage {
     Prune(PruneStage),
     /// Round weights to a grid.
     Quantize(QuantizeStage),
+    /// Store floats in another type.
+    Cast(CastStage),
 }
 
 impl Recipe {
@@ -82,10 +86,7 @@ impl Recipe {
             Stage::from_raw(stage).map_err(|error| error.at(format_args!("stage {} ({})", i + 1, stage.kind)))
         });
         let stages: Vec<Stage> = stages.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        let out_of_order = stages.windows(2).any(|pair| matches!(pair, [Stage::Quantize(_), Stage::Prune(_)]));
-        if out_of_order {
-            return Err(Error::config("a prune stage comes after a quantize stage; prune first"));
-        }
+        check_order(&stages)?;
         let roles = raw
             .model
             .roles
@@ -152,9 +153,31 @@ fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Resul
         return Ok(*value);
     }
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    let hint = crate::pattern::nearest(found, names.iter().copied())
+    let hint = briquette_core::pattern::nearest(found, names.iter().copied())
         .map_or(String::new(), |name| format!("; did you mean {name:?}?"));
     Err(Error::config(format!("{key}: found {found:?}, expected one of {}{hint}", names.join(", "))))
+}
+
+/// Refuses a key that this kind of stage does not have. Which tensors it is about, every stage may say.
+fn check_keys(raw: &RawStage, own: &[&str]) -> Result<()> {
+    const SHARED: [&str; 4] = ["kind", "include", "exclude", "roles"];
+    let found = serde_json::to_value(raw).map_err(|error| Error::bug(format!("the stage: {error}")))?;
+    let is_known = |key: &&String| SHARED.contains(&key.as_str()) || own.contains(&key.as_str());
+    let unknown = found.as_object().and_then(|keys| keys.keys().find(|key| !is_known(key)));
+    unknown.map_or(Ok(()), |key| refuse(key, &Some(()), &raw.kind))
+}
+
+/// Refuses stages in another order than theirs: each works on what those before it left.
+fn check_order(stages: &[Stage]) -> Result<()> {
+    const ORDER: [&str; 3] = ["prune", "quantize", "cast"];
+    let rank = |stage: &Stage| ORDER.iter().position(|kind| *kind == stage.kind());
+    match stages.windows(2).find(|pair| rank(&pair[0]) > rank(&pair[1])) {
+        Some(pair) => {
+            let (before, after) = (pair[0].kind(), pair[1].kind());
+            Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A key that this kind of stage does not have.
@@ -169,9 +192,10 @@ impl Stage {
     /// None for the stage that changes nothing: evaluate.
     fn from_raw(raw: &RawStage) -> Result<Option<Self>> {
         type Parse = fn(&RawStage) -> Result<Option<Stage>>;
-        let kinds: [(&str, Parse); 3] = [
+        let kinds: [(&str, Parse); 4] = [
             ("prune", |raw| Ok(Some(Self::Prune(PruneStage::from_raw(raw)?)))),
             ("quantize", |raw| Ok(Some(Self::Quantize(QuantizeStage::from_raw(raw)?)))),
+            ("cast", |raw| Ok(Some(Self::Cast(CastStage::from_raw(raw)?)))),
             ("evaluate", |raw| evaluate::check_stage(raw).map(|()| None)),
         ];
         one_of("kind", &raw.kind, &kinds)?(raw)
@@ -182,6 +206,25 @@ impl Stage {
         match self {
             Self::Prune(stage) => &stage.selection,
             Self::Quantize(stage) => &stage.selection,
+            Self::Cast(stage) => &stage.selection,
+        }
+    }
+
+    /// Its kind, as recipes have it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Prune(_) => "prune",
+            Self::Quantize(_) => "quantize",
+            Self::Cast(_) => "cast",
+        }
+    }
+
+    /// Patterns of the tensors that are treated in another way.
+    pub fn overrides(&self) -> Vec<&Patterns> {
+        match self {
+            Self::Prune(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),
+            Self::Quantize(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),
+            Self::Cast(_) => Vec::new(),
         }
     }
 }
@@ -189,7 +232,7 @@ impl Stage {
 impl Selection {
     fn from_raw(raw: &RawStage, default_roles: &[Role]) -> Result<Self> {
         Ok(Self {
-            include: raw.include.as_ref().map(|include| Patterns::new(include)).transpose()?,
+            include: raw.include.as_ref().map(Patterns::new).transpose()?,
             exclude: Patterns::new(&raw.exclude)?,
             roles: raw.roles.clone().unwrap_or_else(|| default_roles.to_vec()),
         })

@@ -249,7 +249,7 @@ fn encoding_of(made: &Made, tensor: &TensorPlan) -> String {
             let sign = if codes.grid == briquette_core::GridKind::Asymmetric { " asymmetric" } else { "" };
             format!("int{}{sign} {}", codes.bits, codes.grouping)
         }
-        None => tensor.info.dtype.to_string().to_lowercase(),
+        None => tensor.stored_dtype().to_string().to_lowercase(),
     };
     match coding.storage {
         Storage::Dense => values,

@@ -9,7 +9,7 @@
 //! | conv | 3 to 5 | anything else |
 //! | other | | a type that is no weight, or a higher rank |
 
-use crate::pattern::Patterns;
+use briquette_core::pattern::Patterns;
 use briquette_formats::TensorInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_rule_wins_over_the_name_but_not_over_the_type() {
-        let rule = RoleRule { patterns: Patterns::new(&["a.*".into()]).unwrap(), role: Role::Embedding };
+        let rule = RoleRule { patterns: Patterns::new(["a.*"]).unwrap(), role: Role::Embedding };
         let tensor = |dtype| TensorInfo::checked("a.weight".into(), dtype, vec![2, 2]).unwrap();
         assert_eq!(Role::of(&tensor(DType::F32), std::slice::from_ref(&rule)), Role::Embedding);
         assert_eq!(Role::of(&tensor(DType::I64), &[rule]), Role::Other);

@@ -13,8 +13,8 @@ use crate::verify::{self, Found};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result, Storage};
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, index, manifest, model_config,
-    quantization_config, sums,
+    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, companions, index, manifest,
+    model_config, quantization_config, sums,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,7 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
     for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
         let entry = Entry {
-            dtype: tensor.info.dtype,
+            dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
             output_axis: tensor.axis(placed.coding),
             coding: placed.coding,
@@ -170,9 +170,7 @@ fn write_small_files(
     manifest: &Manifest,
 ) -> Result<()> {
     draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
-    for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
-        draft.copy_file(&checkpoint.directory().join(companion), companion)?;
-    }
+    companions::copy_into(draft, checkpoint)?;
     if let Some(config) = config_of(plan, checkpoint, manifest)? {
         draft.write_file(Path::new(model_config::FILE_NAME), &config)?;
     }

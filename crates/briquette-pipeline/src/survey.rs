@@ -6,7 +6,7 @@ use crate::encode::scored;
 use crate::piece::{Block, Reader, check_finite, pieces_of};
 use crate::plan::{Cut, Plan, TensorPlan};
 use crate::recipe::Method;
-use briquette_core::{DType, Result, simd};
+use briquette_core::{DType, Result, rows, simd};
 use briquette_formats::{Profile, TensorSource};
 use briquette_prune::{Histogram, Threshold};
 use std::ops::Range;
@@ -180,7 +180,7 @@ fn count_pieces(
 ) -> Result<Vec<Vec<Count>>> {
     let mut tensors = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
-        let may_be_sparse = tensor.prune.is_none() && tensor.is_changed() && plan.profile == Profile::Briquette;
+        let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile == Profile::Briquette;
         if thresholds[index].is_some() || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?) {
             tensors.push(index);
         }
@@ -228,23 +228,31 @@ fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     Ok(n_zeros * 64 > N_RUNS * RUN)
 }
 
-/// Leaves tensors with NaN or infinity as they are.
+/// Leaves tensors with NaN or infinity as they are, and those that a cast would give infinity in their own type.
 fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
     let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
-    let is_finite = workers.map(&changed, Scan::default, |scan, &index| {
-        let mut is_finite = true;
+    let found = workers.map(&changed, Scan::default, |scan, &index| {
+        let (mut is_finite, mut fits) = (true, true);
+        let cast = plan.tensors[index].cast;
         for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
             let part = Part { tensor: index, rows };
             scan.each_unchecked(plan, source, &part, workers, |block, _| {
                 is_finite &= check_finite(&plan.tensors[index], block).is_ok();
+                fits &= cast.is_none_or(|dtype| rows::fits(f32::from_bits(simd::max_magnitude(block.values)), dtype));
                 Ok(())
             })?;
         }
-        Ok(is_finite)
+        Ok((is_finite, fits))
     })?;
-    for (&index, _) in changed.iter().zip(is_finite).filter(|(_, is_finite)| !is_finite) {
-        plan.tensors[index].leave(NONFINITE);
-        plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|&other| other != index));
+    for (&index, (is_finite, fits)) in changed.iter().zip(found) {
+        let tensor = &mut plan.tensors[index];
+        if !is_finite {
+            tensor.leave(NONFINITE);
+            plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|&other| other != index));
+        } else if let Some(dtype) = tensor.cast.filter(|_| !fits) {
+            tensor.cast = None;
+            tensor.skipped = Some(format!("too large for {dtype}"));
+        }
     }
     Ok(())
 }

@@ -11,6 +11,26 @@
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
+//! In training code (feature `model`, on by default) masks and grids attach to any burn module by the paths of its
+//! parameters, hold through any optimizer, and end in the same kind of directory. [`nn`] and [`models`] say more.
+//!
+//! ```no_run
+//! # #[cfg(feature = "model")] {
+//! use briquette::models::{LoadedModel, device};
+//! use briquette::nn::{Compression, Export, Prune, Schedule};
+//!
+//! let model = LoadedModel::open("models/minilm".as_ref(), None, &device("cpu")?.autodiff())?;
+//! let rules = Compression::new().prune(Prune::new("**.encoder.**.weight", 0.6)?.on(Schedule::cubic(0..300).every(10)));
+//! let mut network = rules.attach(model.network)?;
+//! for step in 0..400 {
+//!     // … forward, backward, optimizer.step …
+//!     network = rules.refresh(network, step)?;
+//! }
+//! Export::to("out/pruned").names(model.names).like("models/minilm").write(&network)?;
+//! # }
+//! # Ok::<(), briquette::Error>(())
+//! ```
+//!
 //! The numbers alone, without any file:
 //!
 //! ```

@@ -3,9 +3,9 @@
 use super::matrix::{self, Point};
 use super::raw::{RawJob, RawJobs};
 use super::{distinct, overrides};
-use crate::pattern::nearest;
 use crate::recipe::raw::RawRecipe;
 use crate::recipe::{Recipe, directory_of, read_raw, text};
+use briquette_core::pattern::nearest;
 use briquette_core::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

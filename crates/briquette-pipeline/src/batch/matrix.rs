@@ -1,6 +1,6 @@
 //! Every combination of lists of values, and the names that tell them apart.
 
-use crate::pattern::nearest;
+use briquette_core::pattern::nearest;
 use briquette_core::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;

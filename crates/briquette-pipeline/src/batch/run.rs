@@ -104,6 +104,7 @@ impl Batch<'_> {
     fn finish(&mut self, job: &Job) -> Result<JobResult> {
         let started = Instant::now();
         let mut input = None;
+        self.options.progress.begin(&job.name, 0);
         let outcome = guard(|| self.work(job, &mut input));
         self.options.progress.end();
         match outcome {

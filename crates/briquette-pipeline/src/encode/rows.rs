@@ -16,6 +16,7 @@ pub(super) struct RowCoder {
     n_cols: usize,
     method: Option<Method>,
     is_pruned: bool,
+    is_cast: bool,
     spec: Option<QuantSpec>,
     has_codes: bool,
     /// The only scale of a tensor that has just one.
@@ -36,7 +37,8 @@ pub(super) struct RowCoder {
 impl RowCoder {
     /// Turns to another tensor.
     pub(super) fn begin(&mut self, tensor: &TensorPlan, coding: Coding) {
-        self.dtype = Some(tensor.info.dtype);
+        self.dtype = Some(tensor.stored_dtype());
+        self.is_cast = tensor.cast.is_some();
         self.n_cols = tensor.rows.n_cols;
         self.method = tensor.prune.map(|prune| prune.method);
         self.is_pruned = tensor.prune.is_some();
@@ -116,6 +118,7 @@ impl RowCoder {
                     self.fit(&spec, block.first_row + i, values, has_bits);
                     self.code_row(&spec, i, values, has_bits, encoder, parts);
                 }
+                None if self.is_cast => self.cast_row(i, values, has_bits, encoder, parts),
                 None if has_bits => self.mask_row(i, values, bytes, encoder, parts),
                 None => self.copy_row(i, values, bytes, encoder, parts),
             }
@@ -164,13 +167,21 @@ impl RowCoder {
                 encoder.push_scales(&self.affines, parts);
             }
         } else {
-            let start = self.bytes.len();
-            let dtype = self.dtype.unwrap_or(DType::F32);
-            self.bytes.resize(start + self.n_cols * dtype.n_bits() / 8, 0);
-            rows::from_f32(simulated, dtype, &mut self.bytes[start..]);
-            rows::to_f32(&self.bytes[start..], dtype, simulated);
-            encoder.push_floats(&self.bytes[start..], None, parts);
+            let stored = round_to(simulated, self.dtype, &mut self.bytes);
+            encoder.push_floats(stored, None, parts);
         }
+    }
+
+    /// A row in another type than it came in: what it stands for is what that type can hold.
+    fn cast_row(&mut self, row: usize, values: &[f32], has_bits: bool, encoder: &mut RowEncoder, parts: &mut Parts) {
+        let simulated = &mut self.simulated[row * self.n_cols..(row + 1) * self.n_cols];
+        if has_bits {
+            simd::copy_kept(values, &self.bits, simulated);
+        } else {
+            simulated.copy_from_slice(values);
+        }
+        let stored = round_to(simulated, self.dtype, &mut self.bytes);
+        encoder.push_floats(stored, has_bits.then_some(self.bits.as_slice()), parts);
     }
 
     fn copy_row(&mut self, row: usize, values: &[f32], bytes: &[u8], encoder: &mut RowEncoder, parts: &mut Parts) {
@@ -192,6 +203,15 @@ impl RowCoder {
         };
         encoder.push_floats(masked, Some(&self.bits), parts);
     }
+}
+
+/// Appends values to `bytes` as a type holds them, and turns them into what it holds. Returns what was appended.
+fn round_to<'a>(values: &mut [f32], dtype: Option<DType>, bytes: &'a mut Vec<u8>) -> &'a [u8] {
+    let (start, dtype) = (bytes.len(), dtype.unwrap_or(DType::F32));
+    bytes.resize(start + values.len() * dtype.n_bits() / 8, 0);
+    rows::from_f32(values, dtype, &mut bytes[start..]);
+    rows::to_f32(&bytes[start..], dtype, values);
+    &bytes[start..]
 }
 
 /// The scales of a row. Robust ranges look at kept weights only; zeros do not move the others.

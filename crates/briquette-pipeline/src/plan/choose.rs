@@ -1,7 +1,7 @@
 //! Which stage has a say over which tensor.
 
 use super::{Cut, Plan, Pool, Prune, Quant, TensorPlan};
-use crate::recipe::{Method, PruneStage, QuantizeStage, Recipe, Stage, Target};
+use crate::recipe::{CastStage, Method, PruneStage, QuantizeStage, Recipe, Stage, Target};
 use crate::role::Role;
 use briquette_core::{Error, Grid, GridKind, Hash128, OutputAxis, Result};
 use briquette_formats::Profile;
@@ -10,8 +10,7 @@ use briquette_quant::Scheme;
 /// Applies every stage, and says of the rest why nothing is done to it.
 pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
     for (number, stage) in recipe.stages.iter().enumerate() {
-        let name =
-            format!("stage {} ({})", number + 1, if matches!(stage, Stage::Prune(_)) { "prune" } else { "quantize" });
+        let name = format!("stage {} ({})", number + 1, stage.kind());
         apply_stage(plan, stage).map_err(|error| error.at(name))?;
     }
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
@@ -32,11 +31,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
         include.check_used(names.clone())?;
     }
     selection.exclude.check_used(names.clone())?;
-    let overrides: Vec<_> = match stage {
-        Stage::Prune(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),
-        Stage::Quantize(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),
-    };
-    overrides.into_iter().try_for_each(|patterns| patterns.check_used(names.clone()))?;
+    stage.overrides().into_iter().try_for_each(|patterns| patterns.check_used(names.clone()))?;
     let is_chosen = |tensor: &TensorPlan| {
         tensor.info.dtype.is_weight()
             && tensor.info.n_elements() > 0
@@ -51,6 +46,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
         Stage::Quantize(stage) => quantize(plan, stage, &chosen),
+        Stage::Cast(stage) => cast(plan, stage, &chosen),
     }
 }
 
@@ -112,6 +108,26 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<
     Ok(())
 }
 
+/// Codes are no floats: what is quantized is not cast.
+fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
+    for &index in chosen {
+        let tensor = &mut plan.tensors[index];
+        if tensor.cast.is_some() {
+            let message = "is chosen by an earlier cast stage too; exclude it from one";
+            return Err(Error::config(message).at(tensor.culprit()));
+        }
+        if tensor.quant.is_some() {
+            continue;
+        }
+        if tensor.info.dtype == stage.dtype {
+            tensor.skipped = (!tensor.is_recoded()).then(|| format!("is {} already", stage.dtype));
+            continue;
+        }
+        (tensor.cast, tensor.skipped) = (Some(stage.dtype), None);
+    }
+    Ok(())
+}
+
 /// Whether compressed-tensors may hold codes of a tensor: those of Linear layers, but for the head.
 pub(super) fn is_interoperable(tensor: &TensorPlan) -> bool {
     let is_head = tensor.info.name.split('.').any(|segment| segment == "lm_head");
@@ -146,11 +162,11 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
         }
         let is_embedding = |&&index: &&usize| plan.tensors[index].role == Role::Embedding;
         let main = *group.iter().find(is_embedding).unwrap_or(&first);
-        let TensorPlan { prune, quant, was_sparse, rows, skipped, .. } = plan.tensors[main].clone();
+        let TensorPlan { prune, quant, cast, was_sparse, rows, skipped, .. } = plan.tensors[main].clone();
         for &index in &group {
             let tensor = &mut plan.tensors[index];
             (tensor.prune, tensor.quant, tensor.skipped, tensor.rows) = (prune, quant, skipped.clone(), rows);
-            tensor.was_sparse = was_sparse;
+            (tensor.cast, tensor.was_sparse) = (cast, was_sparse);
             tensor.tied_to = (index != main).then_some(main);
         }
         for pool in &mut plan.pools {

@@ -20,7 +20,7 @@ impl TensorPlan {
             Some(Cut::Count(n_drop)) => (n - n_drop, true),
             Some(Cut::NOfM { n: keep, m }) => (n / m * keep, true),
             // Zeros that are there already may make it smaller.
-            None => (n, !self.is_changed()),
+            None => (n, !self.is_recoded()),
             Some(Cut::Pool(_)) => (n, false),
         }
     }

@@ -1,9 +1,9 @@
 //! The stage that drops weights.
 
 use super::raw::RawStage;
-use super::{Selection, one_of, overrides_of, refuse};
-use crate::pattern::Patterns;
+use super::{Selection, check_keys, one_of, overrides_of, refuse};
 use crate::role::Role;
+use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_prune::Ratio;
 
@@ -48,13 +48,7 @@ pub enum Target {
 impl PruneStage {
     pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
         let kind = "prune";
-        refuse("scheme", &raw.scheme, kind)?;
-        refuse("bits", &raw.bits, kind)?;
-        refuse("group", &raw.group, kind)?;
-        refuse("symmetric", &raw.symmetric, kind)?;
-        refuse("range", &raw.range, kind)?;
-        refuse("percentile", &raw.percentile, kind)?;
-        refuse("scale", &raw.scale, kind)?;
+        check_keys(raw, &["method", "scope", "sparsity", "pattern", "seed", "overrides"])?;
         let method = match raw.method.as_deref() {
             None => Method::Magnitude,
             Some(name) => one_of(

@@ -1,10 +1,10 @@
 //! The stage that rounds weights to a grid.
 
 use super::raw::{RawGroup, RawStage};
-use super::{Selection, one_of, overrides_of, refuse};
-use crate::pattern::Patterns;
+use super::{Selection, check_keys, one_of, overrides_of, refuse};
 use crate::role::Role;
 use briquette_core::encoded::ScaleType;
+use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Grid, GridKind, Grouping, Result};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 
@@ -22,11 +22,8 @@ pub struct QuantizeStage {
 impl QuantizeStage {
     pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
         let kind = "quantize";
-        refuse("method", &raw.method, kind)?;
-        refuse("scope", &raw.scope, kind)?;
-        refuse("sparsity", &raw.sparsity, kind)?;
-        refuse("pattern", &raw.pattern, kind)?;
-        refuse("seed", &raw.seed, kind)?;
+        let keys = ["scheme", "bits", "group", "symmetric", "range", "percentile", "scale", "overrides"];
+        check_keys(raw, &keys)?;
         Ok(Self {
             selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv, Role::Embedding])?,
             scheme: scheme_of(raw)?,

@@ -15,7 +15,7 @@ pub struct RawRecipe {
     /// The directory to write.
     #[serde(default)]
     pub output: RawOutput,
-    /// What to do, in order: prune before quantize, evaluate last.
+    /// What to do, in order: prune, quantize, cast, evaluate.
     #[serde(default)]
     pub stage: Vec<RawStage>,
     /// What an evaluate stage runs the model on.
@@ -150,7 +150,7 @@ pub struct RawOutput {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawStage {
-    /// "prune", "quantize" or "evaluate".
+    /// "prune", "quantize", "cast" or "evaluate".
     pub kind: String,
     /// prune: "magnitude" (the default) or "random".
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,13 +188,16 @@ pub struct RawStage {
     /// quantize: type of the scales, "f32" (the default) or "f16".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
+    /// cast: the type that floats are stored in, "f16", "bf16" or "f32".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
     /// Globs over tensor names; all when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
     /// Globs over tensor names to leave out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
-    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize.
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles: Option<Vec<crate::Role>>,
     /// Other values for some tensors; the last that matches counts.
@@ -234,6 +237,7 @@ impl RawStage {
         let parts = [
             self.method.clone(),
             scheme,
+            self.dtype.clone(),
             text("scope", self.scope.clone()),
             text("sparsity", self.sparsity.map(|sparsity| sparsity.to_string())),
             text("pattern", self.pattern.clone()),

@@ -69,7 +69,7 @@ pub(crate) fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [found, known @ ..] if message.starts_with("unknown field") => {
-            let hint = crate::pattern::nearest(found, known.iter().copied());
+            let hint = briquette_core::pattern::nearest(found, known.iter().copied());
             let hint = hint.map_or(String::new(), |name| format!("; did you mean {name:?}?"));
             format!("unknown key {found:?}, expected one of {}{hint}", known.join(", "))
         }

@@ -1,8 +1,10 @@
 //! Arguments, and the help that goes with them.
 
+use briquette::pipeline::Trace;
 use briquette::pipeline::role::Role;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Compress neural networks: prune, quantize, verify what was written, report what it saved.
 #[derive(Debug, Parser)]
@@ -36,6 +38,12 @@ pub(crate) struct Common {
     /// Print nothing but errors
     #[arg(long, short, global = true, help_heading = "Common")]
     pub(crate) quiet: bool,
+    /// Write a Chrome trace of the phases and their memory, for about:tracing or Perfetto
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Common")]
+    pub(crate) trace: Option<PathBuf>,
+    /// What goes into it
+    #[arg(skip)]
+    pub(crate) tracer: Option<Arc<Trace>>,
     /// Where models run: auto, cpu, cuda or cuda:N
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE", help_heading = "Common")]
     pub(crate) device: String,
@@ -72,6 +80,7 @@ pub(crate) enum Command {
         briquette compress models/minilm -o out/int8 --quantize int8\n  \
         briquette compress models/minilm -o out/small --prune 0.4 --quantize int8\n  \
         briquette compress model.pt -o out/two-four --prune-pattern 2:4\n  \
+        briquette compress models/minilm -o out/half --cast f16 --format dense\n  \
         briquette compress models/minilm -o out/vllm --quantize int8-dynamic --format compressed-tensors")]
     Compress {
         /// A file, an index of shards, or a directory; may be left out when the recipe names one
@@ -206,7 +215,7 @@ pub(crate) enum SchemaOf {
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct What {
     /// Take the stages from a recipe; MODEL and --output override its own
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prune", "prune_pattern", "quantize"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prune", "prune_pattern", "quantize", "cast"])]
     pub(crate) recipe: Option<PathBuf>,
     /// Drop this share of the weights, smallest magnitude first: 0 to 1
     #[arg(long, value_name = "SHARE")]
@@ -229,6 +238,9 @@ pub(crate) struct What {
     /// How the range of a group is chosen: absmax, minmax, percentile, mse or hqq
     #[arg(long, value_name = "RANGE", requires = "quantize")]
     pub(crate) range: Option<String>,
+    /// Store what is not quantized in another type: f16, bf16 or f32
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) cast: Option<String>,
     /// Only tensors whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     pub(crate) include: Vec<String>,
@@ -247,7 +259,7 @@ pub(crate) struct What {
     /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
     #[arg(long, value_enum)]
     pub(crate) layout: Option<Layout>,
-    /// Accept NaN and infinity: tensors that have any are left as they are
+    /// Accept NaN and infinity: tensors that have any, or would in the type they are cast to, are left as they are
     #[arg(long)]
     pub(crate) allow_nonfinite: bool,
 }

@@ -5,7 +5,7 @@ use super::{allocator, batch, evaluate, progress, signals, tables, text};
 use briquette::formats::{Checkpoint, InputFile, draft, limits};
 use briquette::pipeline::batch::{Document, schema as jobs_schema};
 use briquette::pipeline::recipe::{self, raw};
-use briquette::pipeline::{Stop, diff, inspect, report, verify};
+use briquette::pipeline::{Progress, Stop, Trace, diff, inspect, report, verify};
 use briquette::{Error, Plan, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Runs a command. Returns the exit code of a run that did what it was asked.
-pub(crate) fn run(args: &Args) -> Result<u8> {
+fn run(args: &Args) -> Result<u8> {
     let common = &args.common;
     match &args.command {
         Command::Inspect { model, zeros } => {
@@ -65,9 +65,36 @@ pub(crate) fn run(args: &Args) -> Result<u8> {
 pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     let stop = Stop::default();
     signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
-    let is_quiet = common.quiet || common.json;
-    let (device, meter) = (common.device.clone(), Arc::new(allocator::Allocated));
-    Ok(RunOptions { threads: common.threads, force, progress: progress::of(is_quiet), stop, device, meter })
+    let (threads, device) = (common.threads, common.device.clone());
+    Ok(match &common.tracer {
+        Some(trace) => RunOptions { threads, force, progress: trace.clone(), stop, device, meter: trace.clone() },
+        None => RunOptions {
+            threads,
+            force,
+            progress: progress_of(common),
+            stop,
+            device,
+            meter: Arc::new(allocator::Allocated),
+        },
+    })
+}
+
+fn progress_of(common: &Common) -> Arc<dyn Progress> {
+    progress::of(common.quiet || common.json)
+}
+
+/// Runs a command and writes down what it did where `--trace` says, also where it failed.
+pub(crate) fn run_traced(args: &mut Args) -> Result<u8> {
+    let Some(path) = args.common.trace.clone() else { return run(args) };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if parent.is_some_and(|parent| !parent.is_dir()) {
+        return Err(Error::config("--trace: its directory does not exist; make it first").at(path.display()));
+    }
+    let trace = Arc::new(Trace::new(progress_of(&args.common), Arc::new(allocator::Allocated)));
+    args.common.tracer = Some(trace.clone());
+    let outcome = run(args);
+    let written = trace.to_json().and_then(|json| draft::replace_file(&path, &json));
+    outcome.and_then(|code| written.map(|()| code))
 }
 
 /// Prints JSON or text, or nothing.
@@ -128,6 +155,7 @@ fn plan_json(tensor: &briquette::pipeline::plan::TensorPlan, plan: &Plan) -> ser
         "name": tensor.info.name, "role": tensor.role, "dtype": tensor.info.dtype, "shape": tensor.info.shape,
         "prune": tensor.prune.map(|prune| format!("{:?}", prune.cut)),
         "quantize": tensor.quant.map(|quant| format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)),
+        "cast": tensor.cast,
         "tied_to": tensor.tied_to.map(|main| &plan.tensors[main].info.name),
         "skipped": tensor.skipped,
     })
@@ -161,6 +189,15 @@ fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
+    let layout = what.layout.map(|layout| match layout {
+        Layout::Torch => raw::RawLayout::Torch,
+        Layout::Burn => raw::RawLayout::Burn,
+    });
+    let model = raw::RawModel { layout, ..Default::default() };
+    Ok(raw::RawRecipe { model, stage: stages_of(what)?, ..Default::default() })
+}
+
+fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     let include = (!what.include.is_empty()).then(|| what.include.clone());
     let stage = |kind: &str| raw::RawStage {
         kind: kind.into(),
@@ -188,15 +225,13 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
             ..stage("quantize")
         });
     }
-    if stages.is_empty() {
-        return Err(Error::config("nothing to do: give --prune, --quantize or --recipe"));
+    if let Some(dtype) = &what.cast {
+        stages.push(raw::RawStage { dtype: Some(dtype.clone()), ..stage("cast") });
     }
-    let layout = what.layout.map(|layout| match layout {
-        Layout::Torch => raw::RawLayout::Torch,
-        Layout::Burn => raw::RawLayout::Burn,
-    });
-    let model = raw::RawModel { layout, ..Default::default() };
-    Ok(raw::RawRecipe { model, stage: stages, ..Default::default() })
+    if stages.is_empty() {
+        return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));
+    }
+    Ok(stages)
 }
 
 fn redraw(common: &Common, output: &Path) -> Result<u8> {

@@ -5,6 +5,7 @@ mod args;
 mod batch;
 mod commands;
 mod evaluate;
+mod panics;
 mod progress;
 mod signals;
 mod tables;
@@ -18,11 +19,11 @@ use std::process::ExitCode;
 
 /// Parses, runs, and turns an error into one line and an exit code.
 pub(crate) fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let mut args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return explain(&error),
     };
-    match commands::run(&args) {
+    match panics::caught(|| commands::run_traced(&mut args)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => fail(&error),
     }

@@ -83,9 +83,7 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
                 tensor.info.dtype.to_string(),
                 shape(&tensor.info.shape.0),
                 prune_words(tensor, plan),
-                tensor.quant.map_or(String::from("-"), |quant| {
-                    format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)
-                }),
+                stored_words(tensor),
                 tensor
                     .tied_to
                     .map(|main| format!("tied to {}", plan.tensors[main].info.name))
@@ -94,7 +92,7 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
             ]
         })
         .collect();
-    let mut out = table(&["tensor", "role", "type", "shape", "prune", "quantize", "remark"], &rows);
+    let mut out = table(&["tensor", "role", "type", "shape", "prune", "stored as", "remark"], &rows);
     let prediction = plan.predict()?;
     let bound = if prediction.is_exact { "exactly" } else { "at most" };
     let ratio = file_bytes as f64 / prediction.n_bytes.max(1) as f64;
@@ -114,6 +112,15 @@ fn prune_words(tensor: &TensorPlan, plan: &Plan) -> String {
         Some(Cut::Count(n_drop)) => format!("{:.1} %", 100.0 * n_drop as f64 / n),
         Some(Cut::NOfM { n, m }) => format!("{n}:{m}"),
         Some(Cut::Pool(pool)) => format!("{:.1} % globally", 100.0 * plan.pools[pool].ratio.get()),
+    }
+}
+
+/// `8-bit per channel`, `F16`, or nothing of its own.
+fn stored_words(tensor: &TensorPlan) -> String {
+    match (tensor.quant, tensor.cast) {
+        (Some(quant), _) => format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping),
+        (None, Some(dtype)) => dtype.to_string(),
+        (None, None) => "-".into(),
     }
 }
 

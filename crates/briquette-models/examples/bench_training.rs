@@ -1,0 +1,83 @@
+//! Times a step of training without and with masks, taken in turn: sentences in, the plain model's embeddings as targets.
+//!
+//! `bench_training [--model models/minilm] [--batch 16] [--length 64] [--steps 20] [--sparsity 0.4]`
+#![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
+
+use briquette_models::text::Pooling;
+use briquette_models::{Input, LoadedModel, Network};
+use briquette_nn::{Compression, Prune};
+use burn::module::Module;
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::path::Path;
+use std::time::Instant;
+
+/// A network in training, and how long its steps took.
+struct Side {
+    network: Network,
+    optimizer: ModuleOptimizer,
+    ms: Vec<f64>,
+}
+
+/// Full sentences, and the embeddings they are to have.
+struct Batch {
+    ids: Tensor<2, Int>,
+    padding: Tensor<2, Bool>,
+    targets: Tensor<2>,
+}
+
+fn main() {
+    let device = Device::default().autodiff();
+    let model = LoadedModel::open(Path::new(&option("--model", "models/minilm")), None, &device).unwrap();
+    let Input::Text { pooling, .. } = model.input else { panic!("an encoder of sentences is needed") };
+    let number = |name, usual| option(name, usual).parse::<usize>().unwrap();
+    let batch = batch(&model.network, &pooling, [number("--batch", "16"), number("--length", "64")]);
+    let sparsity = option("--sparsity", "0.4").parse().unwrap();
+    let rules = Compression::new().prune(Prune::new("**.encoder.**.weight", sparsity).unwrap());
+    let masked = rules.attach(model.network.clone()).unwrap();
+    let side = |network| Side { network, optimizer: AdamWConfig::new().init(), ms: Vec::new() };
+    let mut sides = [side(model.network), side(masked)];
+    for step in 0..number("--steps", "20") + 1 {
+        for side in &mut sides {
+            let start = Instant::now();
+            side.step(&pooling, &batch);
+            // The first makes the optimizer's moments.
+            if step > 0 {
+                side.ms.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+    }
+    let [plain, masked] = sides.map(|side| median(side.ms));
+    println!("a training step: {plain:.1} ms without masks, {masked:.1} ms with ({:.2}x)", masked / plain);
+}
+
+impl Side {
+    fn step(&mut self, pooling: &Pooling, batch: &Batch) {
+        let embedded =
+            pooling.apply(self.network.encode(batch.ids.clone(), batch.padding.clone()), batch.padding.clone());
+        let loss = (embedded - batch.targets.clone()).square().mean();
+        let grads = GradientsParams::from_grads(loss.backward(), &self.network);
+        self.network = self.optimizer.step(1e-5, self.network.clone(), grads);
+    }
+}
+
+fn batch(network: &Network, pooling: &Pooling, shape: [usize; 2]) -> Batch {
+    let device = Device::default();
+    let n: usize = shape.iter().product();
+    let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20_000) as i32).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), &device);
+    let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), &device);
+    let targets = pooling.apply(network.valid().encode(ids.clone(), padding.clone()), padding.clone());
+    Batch { ids, padding, targets }
+}
+
+fn option(name: &str, usual: &str) -> String {
+    let args: Vec<String> = std::env::args().collect();
+    let at = args.iter().position(|arg| arg == name);
+    at.and_then(|at| args.get(at + 1)).map_or_else(|| usual.to_string(), Clone::clone)
+}
+
+fn median(mut ms: Vec<f64>) -> f64 {
+    ms.sort_by(f64::total_cmp);
+    ms[ms.len() / 2]
+}

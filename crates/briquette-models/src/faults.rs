@@ -1,0 +1,86 @@
+//! What a device cannot do, in one line.
+
+use briquette_core::{Error, ErrorKind, Result};
+use burn::tensor::Device;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// What backends say, and what that means to who reads it.
+const CAUSES: [(&[&str], ErrorKind, &str); 4] = [
+    (
+        &["out of device memory", "CUDA_ERROR_OUT_OF_MEMORY", "OutOfMemory"],
+        ErrorKind::Io,
+        "is out of memory; make batches (memory.batch_size) or inputs (data.max_length, data.size) smaller, or run on the CPU",
+    ),
+    (
+        &["dynamically load the \"nvrtc\"", "libnvrtc"],
+        ErrorKind::Config,
+        "needs libnvrtc, CUDA's run-time compiler, and it was not found; install it, or put its directory into LD_LIBRARY_PATH",
+    ),
+    (
+        &["CUDA installation not found", "cannot open source file", "could not open source file"],
+        ErrorKind::Config,
+        "needs the CUDA headers, and they were not found; install them, and set CUDA_PATH to the directory that holds include/",
+    ),
+    (
+        &["dynamically load the \"cuda\"", "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INSUFFICIENT_DRIVER"],
+        ErrorKind::Config,
+        "cannot be used by this driver (libcuda); install one for CUDA 12 or 13, see `briquette devices`",
+    ),
+];
+
+/// Does `work` on a device; where the backend panics over what its driver or its memory cannot do, that is an error of
+/// one line.
+///
+/// # Errors
+/// Those of `work`; Io where the device is out of memory, Config where a library or a header is missing.
+///
+/// # Panics
+/// As `work`, over anything else.
+pub fn guarded<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let name = crate::device_name(device);
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(|error| cause_of(&name, &error.message).unwrap_or(error)),
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Err(said.and_then(|said| cause_of(&name, said)).unwrap_or_else(|| resume_unwind(panic)))
+        }
+    }
+}
+
+/// The error that a backend's words stand for, where they are known.
+fn cause_of(device: &str, said: &str) -> Option<Error> {
+    let is_said = |words: &&[&str]| words.iter().any(|word| said.contains(word));
+    let (_, kind, meaning) = CAUSES.iter().find(|(words, ..)| is_said(words))?;
+    Some(Error { kind: *kind, ..Error::bug(format!("{device} {meaning}")) })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_backends_say_becomes_one_line() {
+        let device = Device::default();
+        let said = [
+            ("execution failed: out of device memory allocating 4096 bytes\n  backtrace", 5, "memory.batch_size"),
+            (
+                "Unable to dynamically load the \"nvrtc\" shared library - searched for library names: [..]",
+                2,
+                "LD_LIBRARY_PATH",
+            ),
+            ("\n        CUDA installation not found.\n        Please ensure ..", 2, "CUDA_PATH"),
+            ("Unable to dynamically load the \"cuda\" shared library", 2, "driver"),
+        ];
+        for (words, code, phrase) in said {
+            let from_error = guarded(&device, || Err::<(), _>(Error::bug(words))).unwrap_err();
+            let from_panic = guarded::<()>(&device, || panic!("{words}")).unwrap_err();
+            for error in [from_error, from_panic] {
+                assert_eq!(error.exit_code(), code, "{error}");
+                assert!(error.message.contains(phrase) && error.message.lines().count() == 1, "{error}");
+            }
+        }
+        assert_eq!(guarded(&device, || Err::<(), _>(Error::input("no such file"))).unwrap_err().exit_code(), 4);
+        assert!(catch_unwind(|| guarded::<()>(&Device::default(), || panic!("a bug"))).is_err());
+    }
+}

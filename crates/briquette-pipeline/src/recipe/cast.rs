@@ -1,0 +1,29 @@
+//! The stage that stores floats in another type.
+
+use super::raw::RawStage;
+use super::{Selection, check_keys, one_of};
+use crate::role::Role;
+use briquette_core::{DType, Error, Result};
+
+/// Store floats in another type: `v = round_to(dtype, w)`, to the nearest, ties to even.
+///
+/// What an earlier stage prunes is cast after it is masked; what one quantizes is no float any more and is left alone.
+#[derive(Debug, Clone)]
+pub struct CastStage {
+    /// Which tensors.
+    pub selection: Selection,
+    /// Their type from here on.
+    pub dtype: DType,
+}
+
+/// Every role that a float can have: a cast takes them all unless told otherwise.
+const ROLES: [Role; 6] = [Role::Linear, Role::Conv, Role::Embedding, Role::Norm, Role::Bias, Role::Other];
+
+impl CastStage {
+    pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
+        check_keys(raw, &["dtype"])?;
+        let name = raw.dtype.as_ref().ok_or_else(|| Error::config("dtype: missing; name one, such as \"f16\""))?;
+        let known = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];
+        Ok(Self { selection: Selection::from_raw(raw, &ROLES)?, dtype: one_of("dtype", name, &known)? })
+    }
+}

@@ -1,0 +1,165 @@
+//! A run as a Chrome trace: its phases one after another, and the memory that each held.
+
+use crate::context::Progress;
+use briquette_core::memory::MemoryMeter;
+use briquette_core::{Error, Result};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Microseconds between two looks at the memory within a phase.
+const SAMPLE_US: u64 = 10_000;
+
+/// Hears what a run does and writes it down, for `about:tracing` or Perfetto.
+///
+/// It stands in for the progress and the meter of [`RunOptions`](crate::RunOptions), and passes both on. A phase lasts
+/// until the next begins; the peak of the meter starts anew with each.
+pub struct Trace {
+    progress: Arc<dyn Progress>,
+    meter: Arc<dyn MemoryMeter>,
+    started: Instant,
+    sampled_us: AtomicU64,
+    notes: Mutex<Notes>,
+}
+
+/// What was written down so far.
+#[derive(Default)]
+struct Notes {
+    events: Vec<Value>,
+    /// The phase that goes on, and when it began.
+    open: Option<(String, u64)>,
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trace").field("started", &self.started).finish_non_exhaustive()
+    }
+}
+
+impl Trace {
+    /// Starts the clock, with a phase named `start`.
+    pub fn new(progress: Arc<dyn Progress>, meter: Arc<dyn MemoryMeter>) -> Self {
+        let (sampled_us, notes) = (AtomicU64::new(0), Mutex::default());
+        let trace = Self { progress, meter, started: Instant::now(), sampled_us, notes };
+        trace.open("start");
+        trace
+    }
+
+    /// The trace so far, as JSON: a complete event (`X`) for each phase, with the bytes live at its end and the most
+    /// while it lasted, and counters (`C`) of both over time. Times are microseconds.
+    ///
+    /// # Errors
+    /// Bug, where it cannot be written as JSON.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        self.close();
+        let trace = json!({ "displayTimeUnit": "ms", "traceEvents": self.notes().events });
+        serde_json::to_vec(&trace).map_err(|error| Error::bug(format!("the trace: {error}")))
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Begins a phase, and ends the one before.
+    fn open(&self, phase: &str) {
+        self.close();
+        self.meter.reset_peak();
+        let now = self.now_us();
+        self.notes().open = Some((phase.to_string(), now));
+        self.sample(now);
+    }
+
+    /// Ends the phase that goes on, where one does.
+    fn close(&self) {
+        let now = self.now_us();
+        let Some((name, start)) = self.notes().open.take() else { return };
+        self.sample(now);
+        let memory = json!({ "live_bytes": self.meter.live_bytes(), "peak_bytes": self.meter.peak_bytes() });
+        self.notes().events.push(json!({
+            "name": name, "cat": "phase", "ph": "X", "ts": start, "dur": now - start, "pid": 1, "tid": 1, "args": memory,
+        }));
+    }
+
+    /// Notes how much memory is in use.
+    fn sample(&self, now: u64) {
+        self.sampled_us.store(now, Ordering::Relaxed);
+        let (live, peak) = (self.meter.live_bytes(), self.meter.peak_bytes());
+        let Some(live) = live else { return };
+        let counters = json!({ "live": live, "peak": peak.unwrap_or(live) });
+        let event = json!({ "name": "memory", "ph": "C", "ts": now, "pid": 1, "args": counters });
+        self.notes().events.push(event);
+    }
+}
+
+impl Progress for Trace {
+    fn begin(&self, phase: &str, total: u64) {
+        self.open(phase);
+        self.progress.begin(phase, total);
+    }
+
+    fn advance(&self, n_bytes: u64) {
+        let now = self.now_us();
+        if now.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) >= SAMPLE_US {
+            self.sample(now);
+        }
+        self.progress.advance(n_bytes);
+    }
+
+    fn end(&self) {
+        self.close();
+        self.progress.end();
+    }
+}
+
+impl MemoryMeter for Trace {
+    fn name(&self) -> &str {
+        self.meter.name()
+    }
+
+    fn live_bytes(&self) -> Option<u64> {
+        self.meter.live_bytes()
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        self.meter.peak_bytes()
+    }
+
+    fn reset_peak(&self) {
+        self.meter.reset_peak();
+    }
+
+    fn begin_phase(&self, phase: &str) {
+        self.open(phase);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Silent;
+    use briquette_core::memory::ResidentSet;
+
+    #[test]
+    fn phases_follow_each_other_without_a_gap() {
+        let trace = Trace::new(Arc::new(Silent), Arc::new(ResidentSet));
+        trace.begin("encode", 10);
+        trace.advance(10);
+        trace.begin_phase("run");
+        trace.end();
+        let found: Value = serde_json::from_slice(&trace.to_json().unwrap()).unwrap();
+        let events = found["traceEvents"].as_array().unwrap();
+        let phases: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+        let names: Vec<&str> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["start", "encode", "run"]);
+        let time = |event: &Value, key: &str| event[key].as_u64().unwrap();
+        for pair in phases.windows(2) {
+            let end = time(pair[0], "ts") + time(pair[0], "dur");
+            assert!(end <= time(pair[1], "ts") && time(pair[1], "ts") <= end + 50_000);
+        }
+    }
+}

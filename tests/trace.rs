@@ -1,0 +1,67 @@
+//! What `--trace` writes: phases in order, each with the memory it held.
+
+use crate::sandbox::Sandbox;
+use serde_json::Value;
+
+/// The events of a trace.
+fn events(sandbox: &Sandbox, path: &str) -> Vec<Value> {
+    let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path(path)).unwrap()).unwrap();
+    trace["traceEvents"].as_array().unwrap().clone()
+}
+
+/// The names of the phases, in order; times and memory are sound.
+fn phases(events: &[Value]) -> Vec<String> {
+    let mut end = 0;
+    let mut names = Vec::new();
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let number = |key: &str| event[key].as_u64().unwrap();
+        assert!(number("ts") >= end, "{event}");
+        end = number("ts") + number("dur");
+        let (live, peak) = (&event["args"]["live_bytes"], &event["args"]["peak_bytes"]);
+        assert!(live.as_u64().unwrap() > 0 && peak.as_u64() >= live.as_u64(), "{event}");
+        names.push(event["name"].as_str().unwrap().to_string());
+    }
+    names
+}
+
+#[test]
+fn a_run_leaves_its_phases_and_counters() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.ok("compress digits -o out --quantize int8 --trace trace.json");
+    let found = events(&sandbox, "trace.json");
+    assert_eq!(phases(&found), ["start", "survey", "encode", "verify"]);
+    let counters: Vec<&Value> = found.iter().filter(|event| event["ph"] == "C").collect();
+    assert!(counters.len() >= 8, "{counters:?}");
+    for counter in counters {
+        let (live, peak) = (counter["args"]["live"].as_u64().unwrap(), counter["args"]["peak"].as_u64().unwrap());
+        assert!(counter["name"] == "memory" && live > 0 && peak > 0);
+    }
+    sandbox.ok("verify out --against digits");
+    let jobs = "[base]\nmodel.path = \"digits\"\noutput.path = \"jobs/{stage.0.scheme}\"\n[[base.stage]]\nkind = \"quantize\"\n\
+        scheme = \"int8\"\n[matrix]\n\"stage.0.scheme\" = [\"int8\", \"int4\"]\n";
+    sandbox.write("jobs.toml", jobs);
+    sandbox.ok("run jobs.toml --trace jobs.json");
+    assert_eq!(phases(&events(&sandbox, "jobs.json")).iter().filter(|name| *name == "encode").count(), 2);
+}
+
+#[test]
+fn a_run_that_fails_leaves_a_trace_too() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.run("compress digits -o out --quantize int4-g7 --trace trace.json").assert_fails(2, &["columns"]);
+    assert_eq!(phases(&events(&sandbox, "trace.json")), ["start"]);
+    sandbox.run("inspect digits --trace absent/trace.json").assert_fails(2, &["absent/trace.json", "--trace"]);
+}
+
+#[cfg(feature = "model")]
+#[test]
+fn an_evaluation_shows_each_model_loaded_and_run() {
+    let sandbox = Sandbox::with("digits");
+    crate::sandbox::copy(
+        &crate::sandbox::repository().join("fixtures/digits-data.safetensors"),
+        &sandbox.path("data.safetensors"),
+    );
+    sandbox.ok("compress digits -o out --quantize int8");
+    sandbox.ok("eval out --data data.safetensors --against digits --device cpu --trace trace.json");
+    let expected = ["start", "evaluate", "load digits", "run digits", "drop digits", "load out", "run out", "drop out"];
+    assert_eq!(phases(&events(&sandbox, "trace.json")), expected);
+}
