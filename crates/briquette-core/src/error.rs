@@ -35,8 +35,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = message.into().replace(['\n', '\r'], " ");
-        Self { kind, message, source: None }
+        Self { kind, message: one_line(&message.into(), MAX_MESSAGE), source: None }
     }
 
     /// A bug in Briquette.
@@ -80,7 +79,7 @@ impl Error {
 
     /// Puts the culprit's name in front: a tensor, a key or a file.
     pub fn at(mut self, culprit: impl std::fmt::Display) -> Self {
-        self.message = format!("{culprit}: {}", self.message);
+        self.message = format!("{}: {}", one_line(&culprit.to_string(), MAX_CULPRIT), self.message);
         self
     }
 
@@ -97,6 +96,23 @@ impl Error {
     }
 }
 
+/// Letters of a message, and of a name in front of it. Both can come from a file that nobody trusts.
+const MAX_MESSAGE: usize = 2000;
+const MAX_CULPRIT: usize = 300;
+
+/// The text with control characters as spaces, its middle left out where it is longer than `max` letters.
+fn one_line(text: &str, max: usize) -> String {
+    let visible =
+        |letter: char| if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') { ' ' } else { letter };
+    let cut = |at: usize| text.char_indices().nth(at).map(|(byte, _)| byte);
+    if cut(max).is_none() {
+        return text.chars().map(visible).collect();
+    }
+    let tail = text.char_indices().rev().nth(max / 4).map_or(0, |(byte, _)| byte);
+    let head = text.chars().take(max - max / 4).map(visible);
+    head.chain(" … ".chars()).chain(text[tail..].chars().map(visible)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +123,17 @@ mod tests {
         assert_eq!(error.to_string(), "layer.weight: found 3 expected 4");
         assert_eq!(error.exit_code(), 4);
         assert_eq!(Error::interrupted(15).exit_code(), 143);
+    }
+
+    #[test]
+    fn an_error_stays_one_short_line_whatever_it_quotes() {
+        let error =
+            Error::input(format!("found {}, expected 3", "é".repeat(1 << 20))).at("a\n\x1b[31mb".repeat(1 << 20));
+        let text = error.to_string();
+        assert!(text.chars().count() < 2500, "{} letters", text.chars().count());
+        assert!(
+            text.starts_with("a  [31mb") && text.ends_with("expected 3") && !text.contains(char::is_control),
+            "{text}"
+        );
     }
 }

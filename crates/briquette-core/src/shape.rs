@@ -1,11 +1,41 @@
 //! A tensor's extents.
 
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// The extents of a tensor, outermost first; empty for a scalar.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Shape(pub Vec<usize>);
+
+/// Largest rank of a tensor that is read from a file.
+pub const MAX_RANK: usize = 64;
+
+impl<'de> Deserialize<'de> for Shape {
+    /// Stops at [`MAX_RANK`] extents: a file that is not trusted may list millions.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Extents;
+        impl<'de> Visitor<'de> for Extents {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                write!(f, "a shape of up to {MAX_RANK} extents")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut extents: A) -> Result<Shape, A::Error> {
+                let mut found = Vec::new();
+                while let Some(extent) = extents.next_element()? {
+                    if found.len() == MAX_RANK {
+                        return Err(serde::de::Error::custom(format!("found a shape of more than {MAX_RANK} extents")));
+                    }
+                    found.push(extent);
+                }
+                Ok(Shape(found))
+            }
+        }
+        deserializer.deserialize_seq(Extents)
+    }
+}
 
 impl Shape {
     /// Product of the extents, `None` on overflow. A scalar has one element.

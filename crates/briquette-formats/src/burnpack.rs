@@ -3,10 +3,10 @@
 //! The crate `burn-pack` defines the header and the descriptors; we read them through our own checks and at explicit
 //! offsets, and write them ourselves, because its writer wants each tensor whole in memory.
 
-use crate::json::UniqueMap;
+use crate::json::{Strings, UniqueMap};
 use crate::safetensors::Header;
 use crate::{InputFile, TensorInfo};
-use briquette_core::{DType, Error, Result};
+use briquette_core::{DType, Error, Result, Shape};
 use burn_pack::{DType as BurnDType, HEADER_SIZE, MAX_METADATA_SIZE, TENSOR_ALIGNMENT};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,18 +14,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Deserialize)]
 struct Descriptors {
     tensors: UniqueMap<Descriptor>,
-    #[serde(default = "no_metadata")]
-    metadata: UniqueMap<String>,
-}
-
-fn no_metadata() -> UniqueMap<String> {
-    UniqueMap(BTreeMap::new())
+    #[serde(default)]
+    metadata: Strings,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Descriptor {
     dtype: BurnDType,
-    shape: Vec<u64>,
+    shape: Shape,
     data_offsets: (u64, u64),
 }
 
@@ -58,7 +54,7 @@ fn read_checked(file: &InputFile) -> Result<Header> {
     let mut cbor = vec![0; n_metadata as usize];
     file.read_at(HEADER_SIZE as u64, &mut cbor)?;
     let found: Descriptors = ciborium::de::from_reader_with_recursion_limit(cbor.as_slice(), 128)
-        .map_err(|source| damaged(&format!("the descriptors are not valid: {source}")))?;
+        .map_err(|source| damaged(&format!("the descriptors are not valid: {}", cbor_words(source))))?;
     let data_start = burn_pack::aligned_data_section_start(cbor.len()) as u64;
     let tensors =
         found.tensors.0.into_iter().map(|(name, tensor)| checked_tensor(name, tensor, data_start, file.len()));
@@ -72,6 +68,17 @@ fn read_checked(file: &InputFile) -> Result<Header> {
     Ok(Header { tensors, metadata: found.metadata.0 })
 }
 
+/// What ciborium found, without the names of its own types.
+fn cbor_words(error: ciborium::de::Error<std::io::Error>) -> String {
+    use ciborium::de::Error::{Io, RecursionLimitExceeded, Semantic, Syntax};
+    match error {
+        Io(_) => "they end too early".into(),
+        Syntax(offset) => format!("no CBOR at byte {offset}"),
+        Semantic(_, message) => message,
+        RecursionLimitExceeded => "they are nested too deep".into(),
+    }
+}
+
 fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64) -> Result<(TensorInfo, u64)> {
     let at = |message: String, name: &str| Error::input(message).at(format_args!("tensor {name:?}"));
     let Some(dtype) = from_burn(tensor.dtype) else {
@@ -79,9 +86,7 @@ fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64
             format!("type {:?} is burn's own quantization; save the model before quantizing it", tensor.dtype);
         return Err(at(message, &name));
     };
-    let shape: Result<Vec<usize>, _> = tensor.shape.iter().map(|&extent| usize::try_from(extent)).collect();
-    let shape = shape.map_err(|_| at("an extent is too large; the file is damaged".into(), &name))?;
-    let info = TensorInfo::checked(name, dtype, shape)?;
+    let info = TensorInfo::checked(name, dtype, tensor.shape.0)?;
     let (start, end) = tensor.data_offsets;
     let place = data_start.checked_add(start).filter(|_| end.checked_sub(start) == Some(info.n_bytes() as u64));
     match place {
@@ -114,7 +119,7 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
                 .at(format_args!("tensor {:?}", info.name))
         })?;
         let end = offset + info.n_bytes() as u64;
-        let shape = info.shape.0.iter().map(|&extent| extent as u64).collect();
+        let shape = info.shape.clone();
         descriptors.insert(info.name.as_str(), Descriptor { dtype, shape, data_offsets: (offset, end) });
         starts.push(offset);
         offset = end.next_multiple_of(TENSOR_ALIGNMENT);

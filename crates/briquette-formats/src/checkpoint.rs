@@ -1,5 +1,6 @@
 //! Opening a model, whatever it is made of.
 
+use crate::companions::Companions;
 use crate::index::parent_of;
 use crate::plain::PlainFiles;
 use crate::quantization::{self, Method};
@@ -61,7 +62,7 @@ pub struct Checkpoint {
     path: PathBuf,
     format: Format,
     source: Source,
-    companions: Vec<PathBuf>,
+    companions: Companions,
     quantized_by: Option<String>,
 }
 
@@ -80,7 +81,7 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self> {
         let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
         if !is_directory {
-            return Self::open_file(path, Vec::new());
+            return Self::open_file(path, Companions::default());
         }
         let companions = companions::companions_of(path)?;
         if path.join(manifest::FILE_NAME).exists() {
@@ -95,7 +96,7 @@ impl Checkpoint {
         Self { path: path.to_path_buf(), ..found }.with_quantization(quantization)
     }
 
-    fn open_file(path: &Path, companions: Vec<PathBuf>) -> Result<Self> {
+    fn open_file(path: &Path, companions: Companions) -> Result<Self> {
         let (plain, kind) = weights::open(path)?;
         let format = match kind {
             Kind::Safetensors => Format::Safetensors,
@@ -137,7 +138,12 @@ impl Checkpoint {
 
     /// The small files beside a model that is a directory.
     pub fn companions(&self) -> &[PathBuf] {
-        &self.companions
+        &self.companions.taken
+    }
+
+    /// Files beside it that do not come along, and why.
+    pub fn left_behind(&self) -> &[(PathBuf, &'static str)] {
+        &self.companions.left
     }
 
     /// The tensors kept in parts, where the model is already compressed.

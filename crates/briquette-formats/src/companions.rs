@@ -13,16 +13,28 @@ const WEIGHT_EXTENSIONS: [&str; 14] =
 const OUR_OWN: [&str; 5] =
     ["briquette.json", "SHA256SUMS", "report.json", "report.html", "model.safetensors.index.json"];
 
-/// Relative paths of the files that come along from a model's directory, in order.
+/// The small files of a model's directory, relative to it, in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Companions {
+    /// Those that come along.
+    pub taken: Vec<PathBuf>,
+    /// Those that would but for something about them, and what.
+    pub left: Vec<(PathBuf, &'static str)>,
+}
+
+/// What comes along from a model's directory.
 ///
-/// Hidden files, weight files in any format, indices, our own files and anything above 128 MiB stay behind.
+/// Hidden files, weight files in any format, indices and our own files never do. Files above 128 MiB, links that lead out of
+/// the directory (a stranger's model could have one to a private key) and names that a line of `SHA256SUMS` cannot hold stay
+/// behind and are told.
 ///
 /// # Errors
 /// Io where the directory cannot be read.
-pub fn companions_of(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+pub fn companions_of(directory: &Path) -> Result<Companions> {
+    let mut found = Companions::default();
     collect(directory, Path::new(""), MAX_DEPTH, &mut found)?;
-    found.sort();
+    found.taken.sort();
+    found.left.sort();
     Ok(found)
 }
 
@@ -37,7 +49,29 @@ pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-fn collect(root: &Path, below: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Why a file stays behind that otherwise would come along.
+fn reason_to_leave(root: &Path, relative: &Path, metadata: &std::fs::Metadata, is_link: bool) -> Option<&'static str> {
+    let name = relative.to_str();
+    if metadata.len() > limits::MAX_COMPANION_BYTES {
+        Some("it is larger than 128 MiB")
+    } else if name.is_none_or(|name| name.contains('\\') || name.contains(char::is_control)) {
+        Some("its name has bytes that SHA256SUMS cannot list")
+    } else if is_link && !leads_inside(root, &root.join(relative)) {
+        Some("it is a link out of the model's directory")
+    } else {
+        None
+    }
+}
+
+/// Whether a link leads below the model's directory, or to where the hub's cache keeps what its snapshots link to.
+fn leads_inside(root: &Path, link: &Path) -> bool {
+    let (Ok(root), Ok(target)) = (std::fs::canonicalize(root), std::fs::canonicalize(link)) else { return false };
+    let is_snapshot = root.parent().is_some_and(|parent| parent.ends_with("snapshots"));
+    let blobs = root.ancestors().nth(2).map(|model| model.join("blobs")).filter(|_| is_snapshot);
+    target.starts_with(&root) || blobs.is_some_and(|blobs| target.starts_with(blobs))
+}
+
+fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> Result<()> {
     let directory = root.join(below);
     let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
     for entry in entries {
@@ -49,8 +83,11 @@ fn collect(root: &Path, below: &Path, depth: usize, found: &mut Vec<PathBuf>) ->
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
         if metadata.is_dir() && depth > 1 && !is_link && !name.starts_with('.') {
             collect(root, &relative, depth - 1, found)?;
-        } else if metadata.is_file() && metadata.len() <= limits::MAX_COMPANION_BYTES && comes_along(&name) {
-            found.push(relative);
+        } else if metadata.is_file() && comes_along(&name) {
+            match reason_to_leave(root, &relative, &metadata, is_link) {
+                Some(reason) => found.left.push((relative, reason)),
+                None => found.taken.push(relative),
+            }
         }
     }
     Ok(())
@@ -85,7 +122,27 @@ mod tests {
             std::fs::write(dir.path().join(name), "x").unwrap();
         }
         let found = companions_of(dir.path()).unwrap();
-        let found: Vec<_> = found.iter().map(|path| path.to_str().unwrap()).collect();
-        assert_eq!(found, ["1_Pooling/config.json", "chat_template.jinja", "config.json", "vocab.txt"]);
+        let names: Vec<_> = found.taken.iter().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(names, ["1_Pooling/config.json", "chat_template.jinja", "config.json", "vocab.txt"]);
+        assert_eq!(found.left, []);
+    }
+
+    #[test]
+    fn links_that_lead_out_stay_behind_but_for_those_of_the_hub_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let (blobs, snapshot) = (dir.path().join("m/blobs"), dir.path().join("m/snapshots/abc"));
+        std::fs::create_dir_all(&blobs).unwrap();
+        std::fs::create_dir_all(&snapshot).unwrap();
+        for (path, link) in [(blobs.join("1"), "config.json"), (dir.path().join("id_rsa"), "notes.txt")] {
+            std::fs::write(&path, "x").unwrap();
+            std::os::unix::fs::symlink(&path, snapshot.join(link)).unwrap();
+        }
+        std::os::unix::fs::symlink("config.json", snapshot.join("copy.json")).unwrap();
+        std::fs::write(snapshot.join("a\\b.txt"), "x").unwrap();
+        std::fs::write(snapshot.join("a\nb.txt"), "x").unwrap();
+        let found = companions_of(&snapshot).unwrap();
+        assert_eq!(found.taken, [PathBuf::from("config.json"), "copy.json".into()]);
+        let left: Vec<_> = found.left.iter().map(|(path, _)| path.to_str().unwrap()).collect();
+        assert_eq!(left, ["a\nb.txt", "a\\b.txt", "notes.txt"]);
     }
 }

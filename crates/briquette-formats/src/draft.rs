@@ -2,19 +2,21 @@
 
 mod partial;
 
-use crate::{InputFile, manifest};
+use crate::{InputFile, sums};
 use briquette_core::{Error, Result};
 use partial::{Lock, lock, partial_name, remove_quietly, remove_stale};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
 #[derive(Debug)]
 pub struct Draft {
     target: PathBuf,
     partial: PathBuf,
+    /// Directories that had to be made for it, the innermost first.
+    made: Vec<PathBuf>,
     replace: bool,
     is_published: bool,
     /// Holds the lock that tells a draft in use from one left behind.
@@ -33,25 +35,18 @@ impl Draft {
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
         let parent = crate::index::parent_of(&target);
-        std::fs::create_dir_all(&parent).map_err(|source| Error::io("cannot create the directory", &parent, source))?;
-        remove_stale(&target, &parent);
-        loop {
-            let partial = parent.join(partial_name(&target)?);
-            match std::fs::create_dir(&partial) {
-                Ok(()) => {}
-                Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => continue,
-                Err(source) => return Err(Error::io("cannot write here", &parent, source)),
-            }
-            match lock(&partial) {
-                Ok(Lock::Held(lock) | Lock::Unknown(lock)) => {
-                    return Ok(Self { target, partial, replace, is_published: false, _lock: lock });
-                }
-                // Another run took the new directory for one left behind, before it was locked.
-                Ok(Lock::Taken) => remove_quietly(&partial),
-                Err(source) => {
-                    remove_quietly(&partial);
-                    return Err(Error::io("cannot lock the directory", &partial, source));
-                }
+        let made: Vec<PathBuf> = parent.ancestors().take_while(|path| !path.exists()).map(Path::to_path_buf).collect();
+        let started = std::fs::create_dir_all(&parent)
+            .map_err(|source| Error::io("cannot create the directory", &parent, source))
+            .and_then(|()| {
+                remove_stale(&target, &parent);
+                new_partial(&target, &parent)
+            });
+        match started {
+            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, _lock: lock }),
+            Err(error) => {
+                remove_empty(&made);
+                Err(error)
             }
         }
     }
@@ -108,13 +103,22 @@ impl Draft {
         file.sync()
     }
 
-    /// Copies a small file whole and syncs it.
+    /// Copies a file, a piece at a time, and syncs it.
     ///
     /// # Errors
     /// Input or Io.
     pub fn copy_file(&self, from: &Path, name: &Path) -> Result<()> {
-        let bytes = InputFile::open(from)?.read_all(crate::limits::MAX_COMPANION_BYTES)?;
-        self.write_file(name, &bytes)
+        const PIECE: u64 = 1 << 20;
+        let input = InputFile::open(from)?;
+        let file = self.create_file(name, input.len())?;
+        let mut buffer = vec![0; PIECE.min(input.len()) as usize];
+        for start in (0..input.len()).step_by(PIECE as usize) {
+            let piece = &mut buffer[..PIECE.min(input.len() - start) as usize];
+            input.read_at(start, piece)?;
+            file.write_at(start, piece)?;
+        }
+        input.check_unchanged()?;
+        file.sync()
     }
 
     /// Moves the directory into place in one step and makes that last.
@@ -124,6 +128,10 @@ impl Draft {
     pub fn publish(mut self) -> Result<()> {
         sync_tree(&self.partial)?;
         let exists = std::fs::symlink_metadata(&self.target).is_ok();
+        if exists && self.replace {
+            // Someone may have put something there meanwhile.
+            check_target(&self.target, &[], true)?;
+        }
         let flags = if exists && self.replace { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.target, flags) {
             Ok(()) => {}
@@ -134,11 +142,13 @@ impl Draft {
             }
             Err(source) => return Err(Error::io("cannot move the output into place", &self.target, source)),
         }
+        self.is_published = true;
+        let synced = sync_directory(&crate::index::parent_of(&self.target));
+        // The old output goes only once the new one is there to stay.
         if flags == RenameFlags::EXCHANGE {
             remove_quietly(&self.partial);
         }
-        self.is_published = true;
-        sync_directory(&crate::index::parent_of(&self.target))
+        synced
     }
 }
 
@@ -146,8 +156,35 @@ impl Drop for Draft {
     fn drop(&mut self) {
         if !self.is_published {
             remove_quietly(&self.partial);
+            remove_empty(&self.made);
         }
     }
+}
+
+/// A new hidden directory for a draft of `target`, and its lock.
+fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
+    loop {
+        let partial = parent.join(partial_name(target)?);
+        match std::fs::create_dir(&partial) {
+            Ok(()) => {}
+            Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            Err(source) => return Err(Error::io("cannot write here", parent, source)),
+        }
+        match lock(&partial) {
+            Ok(Lock::Held(lock) | Lock::Unknown(lock)) => return Ok((partial, lock)),
+            // Another run took the new directory for one left behind, before it was locked.
+            Ok(Lock::Taken) => remove_quietly(&partial),
+            Err(source) => {
+                remove_quietly(&partial);
+                return Err(Error::io("cannot lock the directory", &partial, source));
+            }
+        }
+    }
+}
+
+/// Removes directories, the innermost first, up to the first that has something in it.
+fn remove_empty(directories: &[PathBuf]) {
+    let _ = directories.iter().try_for_each(std::fs::remove_dir);
 }
 
 /// A file of a draft, written at explicit offsets by any number of threads.
@@ -197,15 +234,20 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
     file.sync_all().map_err(|source| Error::io("cannot sync", path, source))
 }
 
+/// What a file that is being replaced is called until it is whole, after a dot and its name.
+pub(crate) const PARTIAL: &str = ".partial";
+
 /// Writes a file that is there whole or not at all, replacing an older one.
 ///
 /// # Errors
 /// Io.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let partial = path.with_file_name(format!(".{name}.partial-{}", std::process::id()));
+    // One name for all runs: what a killed one left is written over.
+    let partial = path.with_file_name(format!(".{name}{PARTIAL}"));
     let write = || {
-        let mut file = File::create(&partial)?;
+        let _ = std::fs::remove_file(&partial);
+        let mut file = File::create_new(&partial)?;
         std::io::Write::write_all(&mut file, bytes)?;
         file.sync_all()?;
         std::fs::rename(&partial, path)
@@ -217,8 +259,18 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_directory(&crate::index::parent_of(path))
 }
 
+/// The path from the root. What is not there cannot be a link, so that `..` behind it just takes it back.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))
+    let path = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
+    let mut found = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir && !found.exists() {
+            found.pop();
+        } else {
+            found.push(part);
+        }
+    }
+    Ok(found)
 }
 
 fn exists_error(target: &Path) -> Error {
@@ -238,12 +290,7 @@ fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
         return Err(exists_error(target));
     }
     let is_empty = || std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
-    if metadata.is_dir() && (target.join(manifest::FILE_NAME).exists() || is_empty()) {
-        return Ok(());
-    }
-    let message =
-        format!("exists and is no output of briquette (it has no {}); remove it yourself", manifest::FILE_NAME);
-    Err(Error::refused(message).at(target.display()))
+    if metadata.is_dir() && is_empty() { Ok(()) } else { sums::check_is_ours(target) }
 }
 
 /// Whether `inner`, or a directory it is in, is `outer`: by device and inode, not by name.
@@ -265,7 +312,8 @@ fn sync_directory(directory: &Path) -> Result<()> {
 
 fn sync_tree(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
-    for entry in entries.filter_map(std::result::Result::ok) {
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("cannot list", directory, source))?;
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             sync_tree(&entry.path())?;
         }
@@ -276,7 +324,9 @@ fn sync_tree(directory: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest;
     use briquette_core::ErrorKind;
+    use std::collections::BTreeMap;
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).unwrap();
@@ -300,20 +350,69 @@ mod tests {
         assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["a".to_string()]));
     }
 
+    /// Writes what makes a directory one of ours.
+    fn write_ours(directory: &Path) {
+        std::fs::write(directory.join(manifest::FILE_NAME), "{}").unwrap();
+        let sums = BTreeMap::from([(manifest::FILE_NAME.to_string(), sums::sha256_of_bytes(b"{}"))]);
+        std::fs::write(directory.join(sums::FILE_NAME), sums::to_lines(&sums)).unwrap();
+    }
+
     #[test]
     fn only_our_own_output_is_replaced_and_only_when_asked() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("out");
         std::fs::create_dir(&target).unwrap();
+        let refused = |replace| {
+            let error = Draft::create(&target, &[], replace).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Refused, "{error}");
+            error.message
+        };
         std::fs::write(target.join("precious"), "x").unwrap();
-        for replace in [false, true] {
-            assert_eq!(Draft::create(&target, &[], replace).unwrap_err().kind, ErrorKind::Refused);
-        }
-        std::fs::rename(target.join("precious"), target.join(manifest::FILE_NAME)).unwrap();
+        refused(false);
+        refused(true);
+        std::fs::write(target.join(manifest::FILE_NAME), "").unwrap();
+        refused(true);
+        write_ours(&target);
+        assert!(refused(true).contains("precious"));
+        std::fs::remove_file(target.join("precious")).unwrap();
+        std::fs::write(target.join("report.html"), "x").unwrap();
+        let draft = Draft::create(&target, &[], true).unwrap();
+        draft.write_file(Path::new("new"), b"y").unwrap();
+        std::fs::write(target.join("late"), "x").unwrap();
+        assert_eq!(draft.publish().unwrap_err().kind, ErrorKind::Refused);
+        std::fs::remove_file(target.join("late")).unwrap();
         let draft = Draft::create(&target, &[], true).unwrap();
         draft.write_file(Path::new("new"), b"y").unwrap();
         draft.publish().unwrap();
         assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["new".to_string()]));
+    }
+
+    #[test]
+    fn directories_made_for_a_draft_go_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Draft::create(&dir.path().join("a/b/out"), &[], false).unwrap());
+        assert_eq!(names(dir.path()), [] as [&str; 0]);
+        let draft = Draft::create(&dir.path().join("a/../out"), &[], false).unwrap();
+        draft.publish().unwrap();
+        assert_eq!(names(dir.path()), ["out"]);
+        let long = dir.path().join("n".repeat(255));
+        Draft::create(&long, &[], false).unwrap().publish().unwrap();
+        assert!(long.is_dir());
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_whatever_a_killed_run_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, precious) = (dir.path().join("report.html"), dir.path().join("precious"));
+        std::fs::write(&precious, "x").unwrap();
+        std::os::unix::fs::symlink(&precious, dir.path().join(".report.html.partial")).unwrap();
+        assert!(sums::is_uncovered(".report.html.partial") && !sums::is_uncovered(".x.partial"));
+        replace_file(&path, b"new").unwrap();
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), std::fs::read(&precious).unwrap()),
+            (b"new".to_vec(), b"x".to_vec())
+        );
+        assert_eq!(names(dir.path()), ["precious", "report.html"]);
     }
 
     #[test]

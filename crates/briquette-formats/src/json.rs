@@ -1,8 +1,12 @@
 //! JSON from files we do not trust: no key may come twice, and every error names the file.
 
+use crate::limits;
 use briquette_core::{Error, Result};
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::path::Path;
 
 /// An object whose keys, after unescaping, are all different.
@@ -11,34 +15,81 @@ pub struct UniqueMap<V>(pub BTreeMap<String, V>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Unique<V>(std::marker::PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
-            type Value = UniqueMap<V>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("an object without repeated keys")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut found = BTreeMap::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    if found.contains_key(&key) {
-                        return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
-                    }
-                    found.insert(key, map.next_value()?);
-                }
-                Ok(UniqueMap(found))
-            }
-        }
-        deserializer.deserialize_map(Unique(std::marker::PhantomData))
+        deserializer.deserialize_map(Unique::new(usize::MAX))
     }
+}
+
+/// Collects an object of up to so many keys.
+struct Unique<V> {
+    most: usize,
+    of: PhantomData<V>,
+}
+
+impl<V> Unique<V> {
+    fn new(most: usize) -> Self {
+        Self { most, of: PhantomData }
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
+    type Value = UniqueMap<V>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("an object without repeated keys")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = BTreeMap::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if found.contains_key(&key) {
+                return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+            }
+            if found.len() == self.most {
+                return Err(serde::de::Error::custom(format!("found more than {} keys", self.most)));
+            }
+            found.insert(key, map.next_value()?);
+        }
+        Ok(UniqueMap(found))
+    }
+}
+
+/// Free-form strings, as many as anyone needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Strings(pub BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Unique::new(limits::MAX_METADATA)).map(|found| Self(found.0))
+    }
+}
+
+/// A value of up to [`limits::MAX_VALUE_BYTES`] that is kept as it is.
+pub(crate) fn bounded_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    let raw = Box::<RawValue>::deserialize(deserializer)?;
+    value_of(&raw).map_err(serde::de::Error::custom)
+}
+
+/// The same, of text that was kept aside.
+pub(crate) fn value_of(raw: &RawValue) -> Result<Value, String> {
+    let n = raw.get().len();
+    if n > limits::MAX_VALUE_BYTES {
+        return Err(format!("found a value of {n} bytes, expected at most {}", limits::MAX_VALUE_BYTES));
+    }
+    serde_json::from_str(raw.get()).map_err(|source| source.to_string())
+}
+
+/// An object whose keys are all different, as a plain map.
+pub(crate) fn unique<'de, D: Deserializer<'de>, V: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, V>, D::Error> {
+    UniqueMap::deserialize(deserializer).map(|found| found.0)
 }
 
 /// Parses a whole JSON document.
 ///
 /// # Errors
 /// Input, naming `what` and `path`, where it is not valid or not of this shape.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8], what: &str, path: &Path) -> Result<T> {
+pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|source| {
         Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says"))
             .at(path.display())

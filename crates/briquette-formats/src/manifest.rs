@@ -23,8 +23,10 @@ pub struct Manifest {
     /// How the parts are named and laid out.
     pub profile: Profile,
     /// The stages that made it.
+    #[serde(deserialize_with = "json::bounded_value")]
     pub recipe: serde_json::Value,
     /// One entry for each tensor of the model.
+    #[serde(deserialize_with = "json::unique")]
     pub tensors: BTreeMap<String, Entry>,
 }
 

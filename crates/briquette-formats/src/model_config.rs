@@ -4,6 +4,7 @@ use crate::{Checkpoint, InputFile, json, limits, quantization};
 use briquette_core::{Error, Result};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The name of the file.
@@ -23,9 +24,18 @@ impl<'de> Deserialize<'de> for Pairs {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+                let (mut pairs, mut keys) = (Vec::new(), BTreeSet::new());
+                while let Some((key, value)) = map.next_entry::<String, _>()? {
+                    if !keys.insert(key.clone()) {
+                        return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                    }
+                    if keys.len() > limits::MAX_CONFIG_KEYS {
+                        return Err(serde::de::Error::custom(format!(
+                            "found more than {} keys",
+                            limits::MAX_CONFIG_KEYS
+                        )));
+                    }
+                    pairs.push((key, value));
                 }
                 Ok(Pairs(pairs))
             }
@@ -42,7 +52,7 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
     if !checkpoint.companions().iter().any(|path| path == Path::new(FILE_NAME)) {
         return Ok(None);
     }
-    InputFile::open(&checkpoint.directory().join(FILE_NAME))?.read_all(limits::MAX_COMPANION_BYTES).map(Some)
+    InputFile::open(&checkpoint.directory().join(FILE_NAME))?.read_all(limits::MAX_SMALL_BYTES).map(Some)
 }
 
 /// The file with `quantization_config` replaced, or taken away where there is none now. All other keys keep their
@@ -59,7 +69,7 @@ pub fn with_quantization(
     let pairs = match &original {
         Some(bytes) => match json::parse::<Pairs>(bytes, "the configuration", &path) {
             Ok(pairs) => pairs.0,
-            Err(_) if quantization.is_none() => return Ok(original),
+            Err(_) if quantization.is_none() && !names_old_keys(bytes) => return Ok(original),
             Err(error) => return Err(error),
         },
         None => Vec::new(),
@@ -76,7 +86,14 @@ pub fn with_quantization(
     let line = |(key, value): &(&str, String)| Ok(format!("  {}: {value}", serde_json::to_string(key)?));
     let lines: serde_json::Result<Vec<String>> = lines.iter().map(line).collect();
     let lines = lines.map_err(|source| Error::bug(format!("the configuration: {source}")))?;
-    Ok(Some(format!("{{\n{}\n}}\n", lines.join(",\n")).into_bytes()))
+    let text = if lines.is_empty() { "{}\n".into() } else { format!("{{\n{}\n}}\n", lines.join(",\n")) };
+    Ok(Some(text.into_bytes()))
+}
+
+/// Whether text that cannot be taken apart may speak of quantization.
+fn names_old_keys(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    text.contains(quantization::KEY) || text.contains(quantization::OLD_KEY)
 }
 
 #[cfg(test)]
@@ -97,6 +114,7 @@ mod tests {
         assert_eq!(changed(original, Some(json!({ "k": 1 }))), expected);
         assert_eq!(changed(expected, None), original);
         assert_eq!(changed(expected, Some(json!({ "k": 1 }))), expected);
+        assert_eq!(changed("{\"quantization_config\": {}}", None), "{}\n");
     }
 
     #[test]

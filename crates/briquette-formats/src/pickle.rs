@@ -7,6 +7,7 @@ mod flatten;
 mod names;
 
 use crate::bytes::Bytes;
+use crate::limits::MAX_PICKLE_BYTES;
 use briquette_core::{DType, Error, Result};
 use names::Name;
 use std::collections::BTreeMap;
@@ -14,8 +15,10 @@ use std::rc::Rc;
 
 pub(crate) use flatten::flatten;
 
-/// More values than any state dict holds.
-const MAX_VALUES: usize = 2_000_000;
+/// What an entry of the memo takes, with its share of the tree.
+const MEMO_BYTES: usize = 64;
+/// What a node takes, with what its allocation costs.
+const NODE_BYTES: usize = size_of::<Node>() + 16;
 
 /// A value on the stack or in the memo.
 #[derive(Debug, Clone)]
@@ -43,6 +46,18 @@ pub(crate) enum Node {
     Storage(Storage),
     /// A view of a storage, boxed: a pickle can have two million nodes.
     Tensor(Box<View>),
+}
+
+impl Node {
+    /// What it holds beyond itself.
+    fn n_bytes(&self) -> usize {
+        match self {
+            Self::List(items) => items.len().max(1) * size_of::<Value>(),
+            Self::Dict(items) => items.len().max(1) * size_of::<(Value, Value)>(),
+            Self::Storage(_) => 0,
+            Self::Tensor(view) => size_of::<View>() + (view.shape.len() + view.strides.len()) * size_of::<usize>(),
+        }
+    }
 }
 
 /// The bytes behind tensors, as declared.
@@ -78,7 +93,7 @@ pub(crate) struct Pickle {
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: BTreeMap<u32, Value>,
-    n_values: usize,
+    n_bytes: usize,
 }
 
 /// The message of a pickle that is not valid.
@@ -124,25 +139,29 @@ impl Pickle {
                     None => self.collect(code)?,
                 },
             }
-            self.charge(1)?;
+            self.charge(size_of::<Value>())?;
         }
     }
 
-    /// Counts values that were made, whether each has an opcode of its own or one opcode copied many.
-    fn charge(&mut self, n: usize) -> Result<(), Refusal> {
-        self.n_values = self.n_values.saturating_add(n);
-        if self.n_values > MAX_VALUES {
-            return Err(format!("its pickle has more than {MAX_VALUES} values, expected a state dict"));
+    /// Counts the memory of what was made, whether each value has an opcode of its own or one opcode copied many.
+    fn charge(&mut self, n_bytes: usize) -> Result<(), Refusal> {
+        self.n_bytes = self.n_bytes.saturating_add(n_bytes);
+        if self.n_bytes > MAX_PICKLE_BYTES {
+            return Err(format!("its values take more than {MAX_PICKLE_BYTES} bytes, expected a state dict"));
         }
         Ok(())
     }
 
     fn push(&mut self, value: Value) -> Result<(), Refusal> {
+        if let Value::Text(text) = &value {
+            self.charge(text.len() + size_of::<Value>())?;
+        }
         self.stack.push(value);
         Ok(())
     }
 
     fn push_node(&mut self, node: Node) -> Result<(), Refusal> {
+        self.charge(NODE_BYTES + node.n_bytes())?;
         self.nodes.push(node);
         self.push(Value::Node(self.nodes.len() - 1))
     }
@@ -174,7 +193,7 @@ impl Pickle {
         }
         let top = self.stack.last().cloned().ok_or_else(damaged)?;
         self.memo.insert(slot, top);
-        Ok(())
+        self.charge(MEMO_BYTES)
     }
 
     /// The opcodes that make and fill tuples, lists and dictionaries.
@@ -187,10 +206,12 @@ impl Pickle {
                 self.push_node(Node::List(items))
             }
             0x85..=0x87 => {
-                let mut items = Vec::new();
-                for _ in 0..code - 0x84 {
-                    items.insert(0, self.pop()?);
+                let n_items = usize::from(code - 0x84);
+                let mut items = Vec::with_capacity(n_items);
+                for _ in 0..n_items {
+                    items.push(self.pop()?);
                 }
+                items.reverse();
                 self.push_node(Node::List(items))
             }
             b'd' => {

@@ -2,7 +2,9 @@
 
 use crate::{InputFile, TensorInfo, json, limits};
 use briquette_core::{Error, Grouping, Result};
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::path::Path;
 
 /// The key in `config.json`.
@@ -21,6 +23,17 @@ const SIGNS: [(&str, &str); 9] = [
     (".weight_packed", "compressed-tensors"),
     (".weight._data", "quanto"),
 ];
+
+/// What is read of a `config.json`; the rest of it may be anything.
+#[derive(Deserialize)]
+struct Config<'a> {
+    #[serde(borrow)]
+    quantization_config: Option<&'a RawValue>,
+    #[serde(borrow)]
+    compression_config: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text_config: Option<&'a RawValue>,
+}
 
 /// How another program quantized a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,10 +64,18 @@ pub(crate) fn read_config(directory: &Path) -> Result<Option<Method>> {
     if !path.exists() {
         return Ok(None);
     }
-    let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
-    let config: Value = json::parse(&bytes, "the configuration", &path)?;
-    let places = [config.get(KEY), config.get(OLD_KEY), config.pointer("/text_config/quantization_config")];
-    Ok(places.into_iter().flatten().find(|found| found.is_object()).map(method_of))
+    let bytes = InputFile::open(&path)?.read_all(limits::MAX_SMALL_BYTES)?;
+    let config: Config = json::parse(&bytes, "the configuration", &path)?;
+    let is_object = |raw: &&RawValue| raw.get().starts_with('{');
+    let text: Option<Config> = match config.text_config.filter(is_object) {
+        Some(raw) => Some(json::parse(raw.get().as_bytes(), "the configuration", &path)?),
+        None => None,
+    };
+    let places =
+        [config.quantization_config, config.compression_config, text.and_then(|text| text.quantization_config)];
+    let Some(raw) = places.into_iter().flatten().find(is_object) else { return Ok(None) };
+    let value = json::value_of(raw).map_err(|message| Error::input(message).at(KEY).at(path.display()))?;
+    Ok(Some(method_of(&value)))
 }
 
 fn method_of(config: &Value) -> Method {

@@ -1,8 +1,8 @@
 //! The safetensors format: an 8-byte length, a JSON header, and the tensors one after the other.
 
-use crate::json::UniqueMap;
+use crate::json::Strings;
 use crate::{InputFile, TensorInfo, limits};
-use briquette_core::{DType, Error, Result};
+use briquette_core::{DType, Error, Result, Shape};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub struct Header {
 #[serde(deny_unknown_fields)]
 struct RawTensor {
     dtype: String,
-    shape: Vec<usize>,
+    shape: Shape,
     data_offsets: (u64, u64),
 }
 
@@ -46,13 +46,13 @@ impl<'de> Deserialize<'de> for RawHeader {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
                 let (mut tensors, mut metadata) = (BTreeMap::new(), None);
                 while let Some(key) = map.next_key::<String>()? {
-                    let twice = if key == METADATA {
-                        metadata.replace(map.next_value::<UniqueMap<String>>()?.0).is_some()
-                    } else {
-                        tensors.insert(key.clone(), map.next_value()?).is_some()
-                    };
-                    if twice {
+                    if tensors.contains_key(&key) || key == METADATA && metadata.is_some() {
                         return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                    }
+                    if key == METADATA {
+                        metadata = Some(map.next_value::<Strings>()?.0);
+                    } else {
+                        tensors.insert(key, map.next_value()?);
                     }
                 }
                 Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default() })
@@ -121,7 +121,7 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, Span)> {
         return Err(Error::input(message).at(format_args!("tensor {name:?}")));
     };
     let (start, end) = raw.data_offsets;
-    let info = TensorInfo::checked(name, dtype, raw.shape)?;
+    let info = TensorInfo::checked(name, dtype, raw.shape.0)?;
     if end.checked_sub(start) == Some(info.n_bytes() as u64) {
         return Ok((info, (start, end)));
     }

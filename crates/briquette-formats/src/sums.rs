@@ -1,9 +1,10 @@
 //! `SHA256SUMS`: the file that `sha256sum -c` reads.
 
-use crate::{InputFile, limits};
-use briquette_core::{Error, Result};
+use crate::{InputFile, draft, limits, manifest};
+use briquette_core::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// The name of the file in a directory.
 pub const FILE_NAME: &str = "SHA256SUMS";
@@ -45,22 +46,79 @@ pub fn to_lines(sums: &BTreeMap<String, String>) -> String {
 /// # Errors
 /// Input where a line is not one.
 pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
-    let bytes = file.read_all(limits::MAX_JSON_BYTES)?;
-    let text = String::from_utf8_lossy(&bytes);
+    let bytes = file.read_all(limits::MAX_SMALL_BYTES)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| Error::input("is not text; it is damaged").at(file.path().display()))?;
     let mut sums = BTreeMap::new();
-    for line in text.lines() {
+    for (i, line) in text.lines().enumerate() {
         let parts = line.split_once("  ").filter(|(sum, path)| {
             sum.len() == 64 && sum.bytes().all(|byte| byte.is_ascii_hexdigit()) && crate::index::stays_inside(path)
         });
         let Some((sum, path)) = parts else {
-            return Err(Error::input(format!("line {line:?} is not a digest and a path; it is damaged"))
-                .at(file.path().display()));
+            let message = format!("line {} is not a digest and a path; it is damaged", i + 1);
+            return Err(Error::input(message).at(file.path().display()));
         };
         if sums.insert(path.to_string(), sum.to_string()).is_some() {
             return Err(Error::input(format!("{path:?} comes twice; it is damaged")).at(file.path().display()));
         }
     }
     Ok(sums)
+}
+
+/// Whether the sums leave a file out: themselves, and what two runs of one recipe may differ in.
+pub fn is_uncovered(name: &str) -> bool {
+    let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(draft::PARTIAL)).unwrap_or(name);
+    ["report.json", "report.html", FILE_NAME].contains(&name)
+}
+
+/// Every file of a directory, relative to it, in order.
+///
+/// # Errors
+/// Io.
+pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    collect(directory, Path::new(""), &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn collect(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    let directory = root.join(below);
+    let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
+        let relative = below.join(entry.file_name());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(root, &relative, found)?;
+        } else {
+            found.push(relative);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a directory that is not as Briquette wrote it: without sums, or with a file that they do not know.
+///
+/// # Errors
+/// Refused, naming the file; Io.
+pub(crate) fn check_is_ours(directory: &Path) -> Result<()> {
+    let refused = |found: &str, path: &Path| {
+        let message = format!("{found}; only an output of briquette is replaced, move or remove this yourself");
+        Error::refused(message).at(path.display())
+    };
+    let not_ours = || refused("exists and is no output of briquette", directory);
+    let sums = InputFile::open(&directory.join(FILE_NAME)).and_then(|file| read(&file));
+    let sums = sums.map_err(|error| if error.kind == ErrorKind::Input { not_ours() } else { error })?;
+    if !sums.contains_key(manifest::FILE_NAME) {
+        return Err(not_ours());
+    }
+    for path in files_below(directory)? {
+        let name = path.to_string_lossy();
+        if !is_uncovered(&name) && !sums.contains_key(&*name) {
+            return Err(refused("is a file that briquette did not write", &directory.join(path)));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

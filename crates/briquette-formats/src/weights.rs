@@ -36,16 +36,19 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
         ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"]
     {
         let path = directory.join(name);
-        if path.exists() {
+        // A link to nothing is found too: what it should lead to is missing, and another file is not what was meant.
+        if std::fs::symlink_metadata(&path).is_ok() {
             return Ok(path);
         }
     }
     let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let extension = |path: &PathBuf| path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
+    let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let is_weight = |path: &PathBuf| {
-        extension(path)
-            .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
+        !is_hidden(path)
+            && extension(path)
+                .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
     };
     let mut found: Vec<PathBuf> = paths.filter(is_weight).collect();
     found.sort();
@@ -80,4 +83,24 @@ fn open_shards(path: &Path, plain: &mut PlainFiles) -> Result<Kind> {
     }
     plain.check_unique()?;
     Ok(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::ErrorKind;
+
+    #[test]
+    fn hidden_files_are_no_candidates_and_links_to_nothing_are() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["._a.safetensors", "a.safetensors", "pytorch_model.bin.txt"] {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        assert_eq!(weights_in(dir.path()).unwrap(), dir.path().join("a.safetensors"));
+        std::fs::write(dir.path().join("pytorch_model.bin"), "x").unwrap();
+        std::os::unix::fs::symlink("gone", dir.path().join("model.safetensors")).unwrap();
+        let found = weights_in(dir.path()).unwrap();
+        assert_eq!(found, dir.path().join("model.safetensors"));
+        assert_eq!(InputFile::open(&found).unwrap_err().kind, ErrorKind::Input);
+    }
 }

@@ -126,6 +126,15 @@ impl Workers {
         self.stop.check()
     }
 
+    /// Does two things on these threads, `first` on one of them from the start.
+    pub fn join<A: Send, B: Send>(
+        &self,
+        first: impl FnOnce() -> A + Send,
+        second: impl FnOnce() -> B + Send,
+    ) -> (A, B) {
+        self.pool.install(|| rayon::join(first, second))
+    }
+
     /// Gives every item to some thread and collects what each thread made of its share.
     ///
     /// # Errors

@@ -122,7 +122,11 @@ fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mu
     parts.sort_by(|(_, a), (_, b)| (b.info.dtype.n_bits(), &a.info.name).cmp(&(a.info.dtype.n_bits(), &b.info.name)));
     let infos: Vec<TensorInfo> = parts.iter().map(|(_, part)| part.info.clone()).collect();
     let (header, starts) = match plan.profile {
-        Profile::Burnpack => burnpack::write_header(&infos, &BTreeMap::new())?,
+        Profile::Burnpack => {
+            // What other programs read of a safetensors file has no meaning here.
+            let metadata = plan.metadata.iter().filter(|(key, _)| *key != "format");
+            burnpack::write_header(&infos, &metadata.map(|(key, value)| (key.clone(), value.clone())).collect())?
+        }
         _ => safetensors::write_header(&infos, &metadata_of(plan, shard, placed)?),
     };
     let mut constants = Vec::new();
@@ -145,7 +149,9 @@ fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mu
 /// that the file explains itself.
 fn metadata_of(plan: &Plan, shard: &Shard, placed: &[Placed]) -> Result<BTreeMap<String, String>> {
     if plan.profile != Profile::Briquette {
-        return Ok(BTreeMap::from([("format".to_string(), "pt".to_string())]));
+        let mut metadata = plan.metadata.clone();
+        metadata.entry("format".into()).or_insert_with(|| "pt".into());
+        return Ok(metadata);
     }
     let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
     let coded: BTreeSet<usize> = shard.parts.iter().map(|(index, _)| *index).collect();

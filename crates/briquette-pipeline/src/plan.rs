@@ -10,6 +10,7 @@ use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Co
 use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Format, Profile, TensorInfo, TensorSource};
 use briquette_quant::{Activations, QuantSpec};
+use std::collections::BTreeMap;
 
 pub use predict::Prediction;
 
@@ -26,6 +27,10 @@ pub struct Plan {
     pub max_shard_bytes: u64,
     /// Whether NaN and infinity pass in tensors that nothing is done to.
     pub allow_nonfinite: bool,
+    /// Which way the Linear weights of the model lie.
+    pub layout: RawLayout,
+    /// Free-form strings of the model's files, which come along where the format has a place for them.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// What becomes of a tensor.
@@ -175,6 +180,17 @@ impl TensorPlan {
     }
 }
 
+/// Which way Linear weights lie where the recipe does not say: as burn has them in its own format, and as they lay in what an
+/// output was made of.
+fn layout_of(checkpoint: &Checkpoint) -> RawLayout {
+    let said = checkpoint.manifest().and_then(|manifest| manifest.recipe.pointer("/model/layout"));
+    match checkpoint.format() {
+        Format::Burnpack => RawLayout::Burn,
+        _ if said.and_then(serde_json::Value::as_str) == Some("burn") => RawLayout::Burn,
+        _ => RawLayout::Torch,
+    }
+}
+
 impl Plan {
     /// Decides what becomes of each tensor.
     ///
@@ -204,10 +220,7 @@ impl Plan {
 
     /// Every tensor as it is.
     fn untouched(recipe: &Recipe, checkpoint: &Checkpoint) -> Self {
-        let layout = recipe.layout.unwrap_or(match checkpoint.format() {
-            Format::Burnpack | Format::Briquette(Profile::Burnpack) => RawLayout::Burn,
-            _ => RawLayout::Torch,
-        });
+        let layout = recipe.layout.unwrap_or_else(|| layout_of(checkpoint));
         let tensor = |(index, info): (usize, &TensorInfo)| {
             let role = Role::of(info, &recipe.roles);
             let axis = match (layout, role) {
@@ -222,7 +235,8 @@ impl Plan {
         };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
-        let mut plan = Self { tensors, pools: Vec::new(), profile, max_shard_bytes, allow_nonfinite };
+        let metadata = checkpoint.metadata();
+        let mut plan = Self { tensors, pools: Vec::new(), layout, metadata, profile, max_shard_bytes, allow_nonfinite };
         if let Some(stored) = checkpoint.stored() {
             keep::keep_codings(&mut plan, stored);
         }

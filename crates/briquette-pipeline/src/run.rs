@@ -6,6 +6,7 @@ use crate::evaluate::{EvaluationReport, evaluate};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
+use crate::recipe::raw::RawLayout;
 use crate::report::{self, Report, Timing};
 use crate::role::Role;
 use crate::survey::survey;
@@ -151,12 +152,17 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
         };
         tensors.insert(tensor.info.name.clone(), entry);
     }
+    let mut recipe = recipe.to_manifest()?;
+    if plan.layout == RawLayout::Burn {
+        // The next reader cannot see it in the files.
+        recipe["model"]["layout"] = "burn".into();
+    }
     Ok(Manifest {
         format: "briquette".into(),
         version: manifest::VERSION,
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
         profile: plan.profile,
-        recipe: recipe.to_manifest()?,
+        recipe,
         tensors,
     })
 }
@@ -202,19 +208,16 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
 fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: &Workers) -> Result<Vec<Found>> {
     let (stored, manifest) =
         written.stored().zip(written.manifest()).ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
-    let paths = verify::files_below(draft.path(), Path::new(""))?;
+    let paths = sums::files_below(draft.path())?;
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.files.iter().try_for_each(DraftFile::sync));
-        let sum = || sums_of(draft.path(), &paths);
-        // One thread is one thread; syncing only waits.
-        let summing = (workers.n_threads() > 1).then(|| scope.spawn(sum));
-        let verified = verify::decode_all(stored, workers)
-            .and_then(|found| verify::compare(&found, stored, manifest).map(|()| found));
-        let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
-        let summed = match summing {
-            Some(summing) => summing.join().unwrap_or_else(|_| Err(Error::bug("summing panicked"))),
-            None => sum(),
+        let decode = || {
+            let found = verify::decode_all(stored, workers)?;
+            verify::compare(&found, stored, manifest).map(|()| found)
         };
+        // One sum goes through a file from its start to its end, on one thread: it is what takes longest.
+        let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths), decode);
+        let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
         (synced.and(summed), verified)
     });
     let found = verified?;

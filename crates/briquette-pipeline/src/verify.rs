@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Files that two runs of one recipe may differ in: not covered by the sums.
-const UNCOVERED: [&str; 3] = ["report.json", "report.html", sums::FILE_NAME];
 /// Blocks that one thread decodes at a time.
 const BLOCKS_PER_TASK: usize = 32;
 
@@ -138,9 +136,9 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
     if sums::to_lines(&expected).as_bytes() != text {
         return Err(Error::input("was changed after it was written; the output is damaged").at(sums_path.display()));
     }
-    for path in files_below(directory, Path::new(""))? {
+    for path in sums::files_below(directory)? {
         let name = path.to_string_lossy().into_owned();
-        if !UNCOVERED.contains(&name.as_str()) && !expected.contains_key(&name) {
+        if !sums::is_uncovered(&name) && !expected.contains_key(&name) {
             let message =
                 format!("is not in {}; it was added or renamed after the output was written", sums::FILE_NAME);
             return Err(Error::input(message).at(directory.join(path).display()));
@@ -162,27 +160,6 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
         },
     )?;
     Ok((sizes.len(), sizes.iter().sum()))
-}
-
-/// Every file of a directory, relative to it, in order.
-///
-/// # Errors
-/// Io.
-pub fn files_below(root: &Path, below: &Path) -> Result<Vec<PathBuf>> {
-    let directory = root.join(below);
-    let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
-        let relative = below.join(entry.file_name());
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(files_below(root, &relative)?);
-        } else {
-            found.push(relative);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// Does the recipe of a manifest again on the original and compares the values of each tensor.

@@ -1,6 +1,6 @@
 //! Hidden directories beside the target: their names, their locks, and what killed runs left.
 
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Hash128, Result};
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 fn prefix_of(target: &Path) -> Result<String> {
     match target.file_name() {
+        // File systems take names of up to 255 bytes.
+        Some(name) if name.len() > 200 => Ok(format!(".{}.partial-", Hash128::of_block(name.as_encoded_bytes()))),
         Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
         None => Err(Error::config("is no name for an output directory").at(target.display())),
     }

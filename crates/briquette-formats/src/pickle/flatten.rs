@@ -10,7 +10,7 @@ const WRAPPERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 4_000_000;
 /// How many bytes the names and shapes below a root may take: a long key counts for every tensor under it.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// The tensors of a pickle.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Walk<'_> {
                     let message = "two tensors have this one name once dictionaries are flattened; rename one";
                     return Err(Error::input(message).at(format_args!("tensor {path:?}")));
                 }
-                self.n_bytes += size_of::<(String, View)>() + 2 * size_of_val(view.shape.as_slice());
+                self.n_bytes += size_of::<(String, View)>() + path.len() + 2 * size_of_val(view.shape.as_slice());
                 self.tensors.push((path.to_string(), View::clone(view)));
             }
             _ => {}

@@ -91,13 +91,12 @@ pub(super) fn storage(pickle: &Pickle, id: &Value) -> Option<Storage> {
 }
 
 /// What a call of `name` stands for: a value that is there already, or a new node.
-pub(super) fn describe(pickle: &mut Pickle, name: Name, arguments: &Value) -> Result<Result<Value, Node>, Refusal> {
+pub(super) fn describe(pickle: &Pickle, name: Name, arguments: &Value) -> Result<Result<Value, Node>, Refusal> {
     let Some(Node::List(arguments)) = pickle.node(arguments) else { return Err(damaged()) };
     match (name, arguments.as_slice()) {
         (Name::Dict, []) => Ok(Err(Node::Dict(Vec::new()))),
         (Name::Dict, [items]) => {
             let items = dict_of(pickle, items).ok_or_else(damaged)?;
-            pickle.charge(items.len())?;
             Ok(Err(Node::Dict(items)))
         }
         (Name::Tensor, [storage, view @ ..]) => view_of(pickle, storage, view, None).map(Err),

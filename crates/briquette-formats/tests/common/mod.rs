@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A file or directory of `fixtures`.
-pub fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
 /// Type, shape and bytes of each tensor, by name; read whole and in two halves.
-pub fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
+pub(crate) fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut found = BTreeMap::new();
     for (index, info) in checkpoint.tensors().iter().enumerate() {
