@@ -27,16 +27,16 @@ impl Patterns {
         self.0.iter().any(|(glob, _)| glob == name)
     }
 
-    /// Refuses a glob that matches none of the names.
+    /// Refuses a glob that matches none of the names, those of `what`.
     ///
     /// # Errors
     /// Config, with the nearest names.
-    pub fn check_used<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+    pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         for (glob, matcher) in &self.0 {
             if !names.clone().any(|name| matcher.is_match(to_path(name))) {
                 let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
                 return Err(Error::config(format!(
-                    "pattern {glob:?} matches no tensor{hint}; see `briquette inspect`"
+                    "pattern {glob:?} matches no {what}{hint}; see `briquette inspect`"
                 )));
             }
         }
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn a_pattern_that_matches_nothing_suggests_the_nearest_name() {
         let names = ["encoder.weight", "decoder.bias"];
-        let error = patterns(&["encodr.weight"]).check_used(names.into_iter()).unwrap_err();
+        let error = patterns(&["encodr.weight"]).check_used("tensor", names.into_iter()).unwrap_err();
         assert!(error.to_string().contains("\"encoder.weight\""), "{error}");
-        assert!(patterns(&["*.bias"]).check_used(names.into_iter()).is_ok());
+        assert!(patterns(&["*.bias"]).check_used("tensor", names.into_iter()).is_ok());
     }
 }
