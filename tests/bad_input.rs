@@ -219,6 +219,7 @@ fn words_that_mean_nothing_are_refused() {
     case("--quantize int8 extra", &["extra"]);
     case("", &["nothing to do"]);
     case("--threads many --quantize int8", &["'many'"]);
+    case("--threads 100000 --quantize int8", &["100000 is not in 0..=1024"]);
     let cases: Vec<Case> =
         cases.iter().map(|(line, code, phrases)| (line.as_str(), *code, phrases.as_slice())).collect();
     let sandbox = with_tiny();
@@ -241,7 +242,7 @@ fn mistakes_in_a_recipe_name_the_line_and_the_word() {
     let sandbox = with_tiny();
     let head = "[model]\npath = \"tiny.safetensors\"\n[output]\npath = \"out\"\n";
     let stage = |text: &str| format!("{head}[[stage]]\n{text}");
-    let recipes: [(String, &[&str]); 9] = [
+    let recipes: [(String, &[&str]); 12] = [
         (stage("kind = \"prune\"\nspasity = 0.4"), &["r.toml:7", "spasity", "did you mean \"sparsity\"?"]),
         (stage("kind = \"prune\"\nsparsity = \"much\""), &["r.toml:7", "invalid type"]),
         (stage("kind = \"prune\""), &["sparsity: missing"]),
@@ -254,6 +255,15 @@ fn mistakes_in_a_recipe_name_the_line_and_the_word() {
         ("[output]\npath = \"out\"\n".into(), &["model.path: missing"]),
         ("[model]\npath = \"tiny.safetensors\"\n".into(), &["output.path: missing"]),
         ("[modell]\n".into(), &["r.toml:1", "did you mean \"model\"?"]),
+        (
+            stage("kind = \"prune\"\nsparsity = 0.4\n[[model.roles]]\ninclude = [\"upp.*\"]\nrole = \"conv\""),
+            &["model.roles", "matches no tensor", "nearest name"],
+        ),
+        (
+            stage("kind = \"prune\"\nsparsity = 0.4\noverrides = [{ include = [\"up.bias\"], sparsity = 0.1 }]"),
+            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage chooses"],
+        ),
+        (format!("{head}[memory]\nlimit = \"4XB\"\n"), &["memory.limit: found \"4XB\""]),
     ];
     for (text, phrases) in recipes {
         sandbox.write("r.toml", text);

@@ -6,6 +6,7 @@ mod batch;
 mod bit_flips;
 mod cast;
 mod compress;
+mod diff;
 mod evaluate;
 mod export;
 mod faults;

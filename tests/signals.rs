@@ -103,6 +103,47 @@ fn the_second_signal_ends_it_at_once() {
     assert_eq!(sandbox.names(), ["first", MODEL, "out"], "what it left is removed by the next run");
 }
 
+/// `timeout` sends its signal to the process and then to its group, which the process is in.
+#[test]
+fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
+    let sandbox = with_model(8);
+    let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
+    let whole = time_of(&sandbox, &line.replace("out", "first"));
+    let (mut random, mut n_stopped) = (Random(11), 0);
+    for i in 0..if is_torture() { 200 } else { 24 } {
+        let (signal, code) = if i % 2 == 0 { (Signal::INT, 130) } else { (Signal::TERM, 143) };
+        let child = sandbox.command(line).spawn().unwrap();
+        std::thread::sleep(some_time(&mut random, whole));
+        kill_process(pid_of(&child), signal).unwrap();
+        std::thread::sleep(Duration::from_micros(random.below(2000)));
+        kill_process(pid_of(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        n_stopped += u32::from(output.status.code() == Some(code));
+        let _ = std::fs::remove_dir_all(sandbox.path("out"));
+        assert_eq!(sandbox.names(), ["first", MODEL]);
+    }
+    assert!(n_stopped > 0, "no run was ever stopped");
+}
+
+/// One scale for a whole tensor is one search over all of its weights.
+#[test]
+fn a_long_search_for_one_scale_is_left_within_two_seconds() {
+    let sandbox = Sandbox::new();
+    sandbox.write(MODEL, safetensors_of(&[Tensor::random("wide.weight", &[2, 3 << 20], 1)]));
+    sandbox.write(
+        "r.toml",
+        "[model]\npath = \"model.safetensors\"\n[output]\npath = \"out\"\n[[stage]]\nkind = \"quantize\"\nbits = 4\n\
+         group = \"tensor\"\nrange = \"hqq\"\n",
+    );
+    for line in ["run r.toml --threads 1", "compress model.safetensors -o out --quantize int4 --range hqq --threads 1"]
+    {
+        let (outcome, _, took) = run_and_signal(&sandbox, line, Duration::from_millis(700), Signal::TERM);
+        outcome.assert_fails(143, &["stopped by signal"]);
+        assert!(took < Duration::from_secs(2), "{line}: left after {took:?}");
+        assert_eq!(sandbox.names(), [MODEL, "r.toml"]);
+    }
+}
+
 #[test]
 fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
     let sandbox = with_model(6);

@@ -38,15 +38,15 @@ impl Patterns {
         self.0.iter().any(|(glob, _)| glob == name)
     }
 
-    /// Refuses a glob that matches none of the names.
+    /// Refuses a glob that matches none of the names, those of `what`.
     ///
     /// # Errors
     /// Config, with the nearest name.
-    pub fn check_used<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+    pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         for (glob, matcher) in &self.0 {
             if !names.clone().any(|name| matcher.is_match(to_slashes(name))) {
                 let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
-                return Err(Error::config(format!("pattern {glob:?} matches no tensor{hint}")));
+                return Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}")));
             }
         }
         Ok(())
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn a_pattern_that_matches_nothing_suggests_the_nearest_name() {
         let names = ["encoder.weight", "decoder.bias"];
-        let error = Patterns::new(["encodr.weight"]).unwrap().check_used(names.into_iter()).unwrap_err();
+        let error = Patterns::new(["encodr.weight"]).unwrap().check_used("tensor", names.into_iter()).unwrap_err();
         assert!(error.to_string().contains("\"encoder.weight\""), "{error}");
-        assert!(Patterns::new(["*.bias"]).unwrap().check_used(names.into_iter()).is_ok());
+        assert!(Patterns::new(["*.bias"]).unwrap().check_used("tensor", names.into_iter()).is_ok());
     }
 }

@@ -16,13 +16,13 @@ pub struct ErrorStats {
 /// The figures of a tensor's error, as reports show them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ErrorFigures {
-    /// Signal to quantization noise ratio in dB; none where there is no error.
+    /// Signal to quantization noise ratio in dB; none where there is no error. NaN where a value is NaN.
     pub sqnr_db: Option<f64>,
-    /// Cosine of the angle between the tensors; none where one is all zeros.
+    /// Cosine of the angle between the tensors; none where one is all zeros. NaN where a value is NaN.
     pub cosine: Option<f64>,
-    /// `‖w - v‖ / ‖w‖`; 0 where there is no error.
+    /// `‖w - v‖ / ‖w‖`; 0 where there is no error, NaN where a value is NaN.
     pub relative: f64,
-    /// The largest `|w - v|`.
+    /// The largest `|w - v|`; NaN where one is NaN.
     pub max: f32,
 }
 
@@ -40,7 +40,7 @@ impl ErrorStats {
     pub fn push_with_max(&mut self, original: &[f32], simulated: &[f32]) {
         self.push(original, simulated);
         let errors = original.iter().zip(simulated).map(|(w, v)| (w - v).abs());
-        self.max = errors.fold(self.max, f32::max);
+        self.max = errors.fold(self.max, larger);
     }
 
     /// Adds the sums of other rows.
@@ -49,19 +49,25 @@ impl ErrorStats {
         self.error += other.error;
         self.product += other.product;
         self.simulated += other.simulated;
-        self.max = self.max.max(other.max);
+        self.max = larger(self.max, other.max);
     }
 
     /// `10 log10(Σ w² / Σ (w - v)²)`, `Σ w·v / sqrt(Σ w² Σ v²)`, `sqrt(Σ (w - v)² / Σ w²)` and the largest error.
     pub fn figures(&self) -> ErrorFigures {
         let norms = (self.original * self.simulated).sqrt();
+        let has_error = self.error != 0.0;
         ErrorFigures {
-            sqnr_db: (self.error > 0.0).then(|| 10.0 * (self.original / self.error).log10()),
-            cosine: (norms > 0.0).then(|| (self.product / norms).min(1.0)),
-            relative: if self.error > 0.0 { (self.error / self.original).sqrt() } else { 0.0 },
+            sqnr_db: has_error.then(|| 10.0 * (self.original / self.error).log10()),
+            cosine: (norms != 0.0).then(|| (self.product / norms).clamp(-1.0, 1.0)),
+            relative: if has_error { (self.error / self.original).sqrt() } else { 0.0 },
             max: self.max,
         }
     }
+}
+
+/// The larger of two, NaN where either is: `f32::max` would hide it.
+fn larger(a: f32, b: f32) -> f32 {
+    if a.is_nan() || a > b { a } else { b }
 }
 
 #[cfg(test)]
@@ -77,6 +83,22 @@ mod tests {
         assert!((figures.relative - 0.1).abs() < 1e-9);
         assert_eq!(figures.max, 0.5);
         assert!(figures.cosine.unwrap() > 0.99);
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_shows_in_every_figure() {
+        for (place, other) in [(0, 1.0), (1, 1.0), (2, f32::NAN)] {
+            let (mut w, mut stats) = ([1.0, 2.0, 3.0], ErrorStats::default());
+            w[place] = f32::NAN;
+            stats.push_with_max(&w, &[1.0, 2.0, other]);
+            let mut merged = ErrorStats::default();
+            merged.push_with_max(&[5.0], &[6.0]);
+            merged.merge(&stats);
+            for figures in [stats.figures(), merged.figures()] {
+                assert!(figures.max.is_nan() && figures.relative.is_nan(), "{figures:?}");
+                assert!(figures.sqnr_db.is_some_and(f64::is_nan) && figures.cosine.is_some_and(f64::is_nan));
+            }
+        }
     }
 
     #[test]

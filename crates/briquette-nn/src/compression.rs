@@ -141,11 +141,11 @@ impl Compression {
         let paths = found.iter().filter(eligible).map(|parameter| parameter.path.as_str());
         for rule in &self.prune {
             rule.schedule.check()?;
-            rule.patterns.check_used(paths.clone())?;
+            rule.patterns.check_used("parameter", paths.clone())?;
         }
         for rule in &self.quantize {
             rule.schedule.check()?;
-            rule.patterns.check_used(paths.clone())?;
+            rule.patterns.check_used("parameter", paths.clone())?;
         }
         let mut targets = BTreeMap::new();
         for (index, parameter) in found.iter().filter(eligible).enumerate() {

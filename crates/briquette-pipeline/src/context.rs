@@ -83,6 +83,20 @@ impl std::fmt::Debug for RunOptions {
     }
 }
 
+/// Most threads that a run may have: starting many more takes minutes and gains nothing.
+pub const MAX_THREADS: usize = 1024;
+
+/// Refuses more threads than [`MAX_THREADS`].
+///
+/// # Errors
+/// Config, naming the key.
+pub fn check_threads(key: &str, n: usize) -> Result<()> {
+    if n <= MAX_THREADS {
+        return Ok(());
+    }
+    Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one for each core")))
+}
+
 /// The threads of a run, each with buffers of its own that it keeps from one item to the next.
 pub struct Workers {
     pool: rayon::ThreadPool,
@@ -94,12 +108,14 @@ impl Workers {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Io, where the system gives none.
+    /// Config for more than [`MAX_THREADS`]; Io, where the system gives none; Interrupted.
     pub fn new(options: &RunOptions) -> Result<Self> {
+        check_threads("threads", options.threads)?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
         let pool = pool.map_err(|error| {
             Error::io("cannot start threads", "this process".as_ref(), std::io::Error::other(error))
         })?;
+        options.stop.check()?;
         Ok(Self { pool, progress: options.progress.clone(), stop: options.stop.clone() })
     }
 
@@ -133,6 +149,11 @@ impl Workers {
         second: impl FnOnce() -> B + Send,
     ) -> (A, B) {
         self.pool.install(|| rayon::join(first, second))
+    }
+
+    /// The wish to stop, for work that looks at it by itself.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     /// Gives every item to some thread and collects what each thread made of its share.
@@ -214,6 +235,13 @@ mod tests {
         let failing =
             |(): &mut (), item: &usize| if item % 300 == 299 { Err(Error::input(format!("{item}"))) } else { Ok(()) };
         assert_eq!(workers.fold(&items, || (), failing).err().unwrap().message, "299");
+    }
+
+    #[test]
+    fn too_many_threads_are_refused_before_any_starts() {
+        let with = |threads| Workers::new(&RunOptions { threads, ..RunOptions::default() });
+        assert!(with(100_000).err().unwrap().to_string().contains("threads: found 100000, expected at most 1024"));
+        assert_eq!(with(3).unwrap().n_threads(), 3);
     }
 
     #[test]

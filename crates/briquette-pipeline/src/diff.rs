@@ -21,24 +21,31 @@ pub struct TensorDiff {
     pub shape: Vec<usize>,
     /// Whether every value is the same.
     pub is_equal: bool,
-    /// The figures; `w` is of the first model, `v` of the second.
-    pub error: ErrorFigures,
+    /// The figures; `w` is of the first model, `v` of the second. NaN (in JSON null) where a value is NaN or infinite
+    /// and not so in the other; none of a tensor that is no weight, whose bytes are compared.
+    pub error: Option<ErrorFigures>,
 }
 
 /// How two models differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diff {
-    /// Tensors that both have, largest relative error first.
+    /// Tensors that both have, those with NaN first, then those that are no weights and differ, then by relative error.
     pub tensors: Vec<TensorDiff>,
     /// Tensors of the first only.
     pub only_in_first: Vec<String>,
     /// Tensors of the second only.
     pub only_in_second: Vec<String>,
-    /// Weights of both whose shapes differ.
+    /// Tensors of both whose shapes differ.
     pub other_shape: Vec<String>,
+    /// Tensors of both whose types cannot be compared: weights in one, integers in the other, or other integers.
+    pub other_type: Vec<String>,
 }
 
-/// Compares every weight that two models share by name; integers and the like are left out.
+/// Tensors by their places in both models.
+type Pairs = Vec<(usize, usize)>;
+
+/// Compares every tensor that two models share by name: weights by their values, in whatever types; others of one type
+/// by their bytes.
 ///
 /// # Errors
 /// Those of reading, and Input where the two share no tensor.
@@ -51,66 +58,128 @@ pub fn diff(first: &Path, second: &Path, options: &RunOptions) -> Result<Diff> {
     let missing = |from: &BTreeMap<String, usize>, to: &BTreeMap<String, usize>| -> Vec<String> {
         from.keys().filter(|name| !to.contains_key(*name)).cloned().collect()
     };
-    let pairs: Vec<(usize, usize)> = in_a.iter().filter_map(|(name, &i)| Some((i, *in_b.get(name)?))).collect();
+    let pairs: Pairs = in_a.iter().filter_map(|(name, &i)| Some((i, *in_b.get(name)?))).collect();
     if pairs.is_empty() {
         let message = format!("has no tensor in common with {}; they are different models", second.display());
         return Err(Error::input(message).at(first.display()));
     }
-    let is_comparable = |(i, j): &(usize, usize)| a.tensors()[*i].shape == b.tensors()[*j].shape;
-    let (same_shape, other_shape): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_comparable);
-    let is_weight = |(i, j): &(usize, usize)| a.tensors()[*i].dtype.is_weight() && b.tensors()[*j].dtype.is_weight();
-    let weights: Vec<(usize, usize)> = same_shape.into_iter().filter(is_weight).collect();
-    let mut tensors = compare(&a, &b, &weights, options)?;
-    tensors.sort_by(|x, y| y.error.relative.total_cmp(&x.error.relative).then_with(|| x.name.cmp(&y.name)));
+    let (same_shape, other_shape): (Pairs, Pairs) =
+        pairs.into_iter().partition(|(i, j)| a.tensors()[*i].shape == b.tensors()[*j].shape);
+    let (comparable, other_type): (Pairs, Pairs) = same_shape.into_iter().partition(|(i, j)| {
+        let (one, other) = (a.tensors()[*i].dtype, b.tensors()[*j].dtype);
+        one == other || one.is_weight() && other.is_weight()
+    });
+    let mut tensors = compare(&a, &b, &comparable, options)?;
+    tensors.sort_by(|x, y| y.rank().total_cmp(&x.rank()).then_with(|| x.name.cmp(&y.name)));
+    let names = |pairs: Pairs| pairs.into_iter().map(|(i, _)| a.tensors()[i].name.clone()).collect();
     Ok(Diff {
         tensors,
         only_in_first: missing(&in_a, &in_b),
         only_in_second: missing(&in_b, &in_a),
-        other_shape: other_shape.into_iter().map(|(i, _)| a.tensors()[i].name.clone()).collect(),
+        other_shape: names(other_shape),
+        other_type: names(other_type),
     })
 }
 
-fn compare(
-    a: &Checkpoint,
-    b: &Checkpoint,
-    weights: &[(usize, usize)],
-    options: &RunOptions,
-) -> Result<Vec<TensorDiff>> {
+impl TensorDiff {
+    /// What it is sorted by, the largest first.
+    fn rank(&self) -> f64 {
+        match self.error {
+            Some(error) if error.relative.is_nan() => f64::NAN.abs(),
+            Some(error) => error.relative,
+            None => {
+                if self.is_equal {
+                    0.0
+                } else {
+                    f64::INFINITY
+                }
+            }
+        }
+    }
+}
+
+fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &Pairs, options: &RunOptions) -> Result<Vec<TensorDiff>> {
     let workers = Workers::new(options)?;
     let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
-    for (place, &(i, j)) in weights.iter().enumerate() {
-        let n = a.tensors()[i].n_elements();
+    for (place, &(i, j)) in pairs.iter().enumerate() {
+        let n = length(&a.tensors()[i]);
         let piece = if a.reads_ranges(i) && b.reads_ranges(j) { PIECE } else { n.max(1) };
         tasks.extend((0..n).step_by(piece).map(|start| (place, start..(start + piece).min(n))));
     }
     workers.begin("compare", tasks.iter().map(|(_, range)| range.len()).sum());
     let found = workers.map(&tasks, Buffers::default, |buffers, (place, range)| {
-        let (i, j) = weights[*place];
-        let Buffers { bytes, w, v } = buffers;
-        read_values(a, i, range, bytes, w)?;
-        read_values(b, j, range, bytes, v)?;
-        let mut stats = ErrorStats::default();
-        stats.push_with_max(w, v);
+        let (i, j) = pairs[*place];
+        let compared = if a.tensors()[i].dtype.is_weight() {
+            buffers.values(a, b, i, j, range)
+        } else {
+            buffers.bytes(a, b, i, j, range)
+        };
         workers.advance(range.len());
-        Ok((stats, w == v))
+        compared
     })?;
-    let mut totals = vec![(ErrorStats::default(), true); weights.len()];
+    let mut totals = vec![(ErrorStats::default(), true); pairs.len()];
     for ((place, _), (stats, is_equal)) in tasks.iter().zip(found) {
         totals[*place].0.merge(&stats);
         totals[*place].1 &= is_equal;
     }
     let made = |(&(i, _), (stats, is_equal)): (&(usize, usize), &(ErrorStats, bool))| {
-        let TensorInfo { name, shape, .. } = &a.tensors()[i];
-        TensorDiff { name: name.clone(), shape: shape.0.clone(), is_equal: *is_equal, error: stats.figures() }
+        let TensorInfo { name, shape, dtype } = &a.tensors()[i];
+        let error = dtype.is_weight().then(|| stats.figures());
+        TensorDiff { name: name.clone(), shape: shape.0.clone(), is_equal: *is_equal, error }
     };
-    Ok(weights.iter().zip(&totals).map(made).collect())
+    Ok(pairs.iter().zip(&totals).map(made).collect())
+}
+
+/// Elements of a weight, bytes of anything else.
+fn length(info: &TensorInfo) -> usize {
+    if info.dtype.is_weight() { info.n_elements() } else { info.n_bytes() }
 }
 
 #[derive(Default)]
 struct Buffers {
-    bytes: Vec<u8>,
+    one: Vec<u8>,
+    other: Vec<u8>,
     w: Vec<f32>,
     v: Vec<f32>,
+}
+
+impl Buffers {
+    /// Compares some values of two weights. NaN and infinity that both have at a place count as equal.
+    fn values(
+        &mut self,
+        a: &Checkpoint,
+        b: &Checkpoint,
+        i: usize,
+        j: usize,
+        range: &Range<usize>,
+    ) -> Result<(ErrorStats, bool)> {
+        read_values(a, i, range, &mut self.one, &mut self.w)?;
+        read_values(b, j, range, &mut self.one, &mut self.v)?;
+        for (w, v) in self.w.iter_mut().zip(&mut self.v) {
+            if !w.is_finite() && w.to_bits() == v.to_bits() {
+                (*w, *v) = (0.0, 0.0);
+            }
+        }
+        let mut stats = ErrorStats::default();
+        stats.push_with_max(&self.w, &self.v);
+        Ok((stats, self.w == self.v))
+    }
+
+    /// Compares some bytes of two tensors that are no weights.
+    fn bytes(
+        &mut self,
+        a: &Checkpoint,
+        b: &Checkpoint,
+        i: usize,
+        j: usize,
+        range: &Range<usize>,
+    ) -> Result<(ErrorStats, bool)> {
+        for (source, index, bytes) in [(a, i, &mut self.one), (b, j, &mut self.other)] {
+            bytes.resize(range.len(), 0);
+            source.read(index, range.start, bytes)?;
+        }
+        Ok((ErrorStats::default(), self.one == self.other))
+    }
 }
 
 fn read_values(

@@ -129,6 +129,7 @@ impl Workspace {
             let mut piece = self.reader.read(source, task.tensor, &start.rows)?;
             let n_bytes = piece.bytes.len();
             if task.tensor.is_changed() {
+                self.coder.begin(task.tensor, task.coding, workers.stop());
                 let masker = Masker::new(task, start, &mut piece, &mut self.selector)?;
                 encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut out, &mut found)?;
             } else {
@@ -195,13 +196,12 @@ fn encode_piece(
     found: &mut Found,
 ) -> Result<()> {
     let tensor = task.tensor;
-    coder.begin(tensor, task.coding);
     coder.give(std::mem::take(&mut piece.affines), piece.first_row);
     coder.fit_tensor(tensor, piece, masker, encoder, out.parts)?;
     let is_turned = task.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
     piece.for_each_block(|block| {
         check_finite(tensor, block)?;
-        let digest = coder.block(block, &mut masker, encoder, out.parts);
+        let digest = coder.block(block, &mut masker, encoder, out.parts)?;
         check_cast(tensor, block, coder.simulated())?;
         found.stats.push(block.values, coder.simulated());
         if !is_turned {

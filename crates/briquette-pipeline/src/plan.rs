@@ -209,6 +209,10 @@ impl Plan {
             );
             return Err(Error::refused(message).at(checkpoint.path().display()));
         }
+        let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
+        for rule in &recipe.roles {
+            rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
+        }
         let mut plan = Self::untouched(recipe, checkpoint);
         choose::apply_stages(&mut plan, recipe)?;
         plan.check_fit()?;

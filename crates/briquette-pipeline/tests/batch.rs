@@ -171,6 +171,21 @@ fn a_changed_recipe_or_input_is_done_again() {
 }
 
 #[test]
+fn a_gate_or_data_that_came_later_is_not_skipped() {
+    let place = Place::new(MATRIX);
+    place.run(false);
+    std::fs::copy(Path::new(FIXTURE).join("../digits-data.safetensors"), place.at("data.safetensors")).unwrap();
+    let evaluate = "[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"data.safetensors\"\n";
+    std::fs::write(place.at("recipe.toml"), format!("{RECIPE}{evaluate}")).unwrap();
+    let report = place.run(true);
+    assert_eq!(report.n_skipped, 0, "{report:?}");
+    // A build that runs no models says so, and must not call it done.
+    assert_eq!((report.n_done, report.n_failed), if cfg!(feature = "model") { (4, 0) } else { (0, 4) }, "{report:?}");
+    std::fs::write(place.at("recipe.toml"), RECIPE).unwrap();
+    assert_eq!(place.run(true).n_failed, 0);
+}
+
+#[test]
 fn a_torn_journal_costs_only_the_torn_job() {
     let place = Place::new(MATRIX);
     let journal = place.run(false).journal;

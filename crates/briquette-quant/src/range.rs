@@ -13,6 +13,10 @@ pub use mse::mse;
 pub use percentile::percentile;
 
 use briquette_core::{Affine, Grid};
+use std::convert::Infallible;
+
+/// Elements between two looks at whether a search is to go on.
+const CHECKED: usize = 1 << 20;
 
 /// How the range of a group is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,19 +35,42 @@ pub enum Range {
 
 /// The scale and zero point of a group of finite weights by any method.
 pub fn choose(range: Range, group: &[f32], grid: Grid) -> Affine {
+    let Ok(affine) = try_choose(range, group, grid, &|| Ok::<(), Infallible>(()));
+    affine
+}
+
+/// As [`choose`], for groups so large that a search takes seconds: `go_on` is asked every million weights or so.
+///
+/// # Errors
+/// The first that `go_on` has.
+pub fn try_choose<E>(range: Range, group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     match range {
-        Range::AbsMax => absmax(group, grid),
-        Range::MinMax => minmax(group, grid),
-        Range::Percentile(share) => percentile(group, share, grid),
-        Range::Mse => mse(group, grid),
-        Range::Hqq => hqq(group, grid),
+        Range::AbsMax => Ok(absmax(group, grid)),
+        Range::MinMax => Ok(minmax(group, grid)),
+        Range::Percentile(share) => Ok(percentile(group, share, grid)),
+        Range::Mse => mse(group, grid, go_on),
+        Range::Hqq => hqq(group, grid, go_on),
     }
 }
 
+/// `each` of every weight in turn, a sum or two running along; `go_on` is asked now and then.
+fn fold<A, E>(
+    group: &[f32],
+    start: A,
+    go_on: &impl Fn() -> Result<(), E>,
+    each: impl Fn(A, f32) -> A + Copy,
+) -> Result<A, E> {
+    let pieces = group.chunks(CHECKED);
+    pieces.into_iter().try_fold(start, |sum, piece| {
+        go_on()?;
+        Ok(piece.iter().fold(sum, |sum, &value| each(sum, value)))
+    })
+}
+
 /// `Σ (w - v)²` of a group on a grid, in f64: what `mse` minimises.
-pub(crate) fn squared_error(group: &[f32], affine: Affine, grid: Grid) -> f64 {
-    let error = |&value: &f32| f64::from(value - affine.dequantize(affine.quantize(value, grid)));
-    group.iter().map(|value| error(value).powi(2)).sum()
+fn squared_error<E>(group: &[f32], affine: Affine, grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<f64, E> {
+    let error = |value: f32| f64::from(value - affine.dequantize(affine.quantize(value, grid)));
+    fold(group, 0.0, go_on, |sum, value| sum + error(value).powi(2))
 }
 
 #[cfg(test)]
@@ -51,6 +78,12 @@ mod tests {
     use super::*;
     use briquette_core::GridKind;
     use proptest::prelude::*;
+    use std::cell::Cell;
+
+    fn squared(group: &[f32], affine: Affine, grid: Grid) -> f64 {
+        let Ok(error) = squared_error(group, affine, grid, &|| Ok::<(), Infallible>(()));
+        error
+    }
 
     const ALL: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.999), Range::Mse, Range::Hqq];
 
@@ -74,8 +107,8 @@ mod tests {
         fn the_least_squares_range_is_no_worse_than_the_whole_range(group in prop::collection::vec(-2.0_f32..3.0, 1..70)) {
             for (kind, n_bits) in [(GridKind::Symmetric, 3), (GridKind::Asymmetric, 4)] {
                 let grid = Grid::new(n_bits, kind).unwrap();
-                let whole = squared_error(&group, minmax(&group, grid), grid);
-                prop_assert!(squared_error(&group, mse(&group, grid), grid) <= whole);
+                let whole = squared(&group, minmax(&group, grid), grid);
+                prop_assert!(squared(&group, choose(Range::Mse, &group, grid), grid) <= whole);
             }
         }
     }
@@ -89,11 +122,25 @@ mod tests {
     }
 
     #[test]
+    fn a_search_over_a_large_group_is_given_up_when_asked() {
+        let group: Vec<f32> = (0..2 * CHECKED + 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        for range in [Range::Mse, Range::Hqq] {
+            let n_asked = Cell::new(0);
+            let go_on = || {
+                n_asked.set(n_asked.get() + 1);
+                if n_asked.get() < 5 { Ok(()) } else { Err("stop") }
+            };
+            assert_eq!(try_choose(range, &group, Grid::INT8, &go_on), Err("stop"));
+            assert_eq!(n_asked.get(), 5, "three pieces a pass, then no more");
+        }
+    }
+
+    #[test]
     fn a_percentile_beats_the_whole_range_where_one_weight_is_far_out() {
         let mut group: Vec<f32> = (0..255).map(|i| ((i * 37) % 101) as f32 / 100.0 - 0.5).collect();
         group.push(20.0);
         let grid = Grid::new(4, GridKind::Asymmetric).unwrap();
-        let inliers = |affine| squared_error(&group[..255], affine, grid);
+        let inliers = |affine| squared(&group[..255], affine, grid);
         let whole = inliers(minmax(&group, grid));
         assert!(inliers(percentile(&group, 0.99, grid)) < 0.1 * whole);
     }

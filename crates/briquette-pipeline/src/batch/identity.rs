@@ -1,11 +1,11 @@
 //! What a job read and made, as hashes: two runs with the same of each are the same run.
 
 use crate::context::Stop;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, raw};
 use briquette_core::{Error, Hash128, Result, TensorHasher};
 use briquette_formats::file::Identity;
 use briquette_formats::{Checkpoint, InputFile, Manifest, TensorSource, manifest, sums};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 4 << 20;
 
@@ -16,12 +16,12 @@ pub(super) struct InputHasher {
 }
 
 impl InputHasher {
-    /// `xxh3` over each file's name and content hash: weights, the small files that come along, and our manifest.
-    /// Where the model lies and when it was written do not count.
+    /// `xxh3` over each file's name and content hash: weights, the small files that come along, our manifest, and the
+    /// data of an evaluate stage. Where they lie and when they were written do not count.
     ///
     /// # Errors
     /// Those of reading; Interrupted.
-    pub(super) fn hash(&mut self, checkpoint: &Checkpoint, stop: &Stop) -> Result<Hash128> {
+    pub(super) fn hash(&mut self, recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Hash128> {
         let directory = checkpoint.directory();
         let mut lines = String::new();
         for file in checkpoint.files() {
@@ -33,7 +33,23 @@ impl InputHasher {
             let hash = self.hash_file(&InputFile::open(&directory.join(name))?, stop)?;
             lines += &format!("{hash}  {}\n", name.display());
         }
+        let data = recipe.evaluate.iter().flat_map(|asked| [&asked.data.eval, &asked.data.labels]);
+        for path in data.flatten() {
+            lines += &self.lines_of_data(path, stop)?;
+        }
         Ok(Hash128::of_block(lines.as_bytes()))
+    }
+
+    /// A file by its content; a folder by the names and lengths of what is in it, as it may hold millions of images.
+    fn lines_of_data(&mut self, path: &Path, stop: &Stop) -> Result<String> {
+        if !path.is_dir() {
+            return Ok(format!("{}  data\n", self.hash_file(&InputFile::open(path)?, stop)?));
+        }
+        let line = |name: PathBuf| {
+            let length = std::fs::metadata(path.join(&name)).map_or(0, |metadata| metadata.len());
+            format!("{length}  data/{}\n", name.display())
+        };
+        Ok(sums::files_below(path)?.into_iter().map(line).collect())
     }
 
     fn hash_file(&mut self, file: &InputFile, stop: &Stop) -> Result<Hash128> {
@@ -55,13 +71,21 @@ impl InputHasher {
     }
 }
 
-/// SHA-256 of the recipe as the manifest keeps it (no paths), with the program's version.
+/// SHA-256 of all that a recipe asks for, data, gate and evaluation too, with the program's version. Paths do not count:
+/// what lies there is hashed with the input.
 ///
 /// # Errors
 /// Bug, where it cannot be written as JSON.
 pub(super) fn of_recipe(recipe: &Recipe) -> Result<String> {
     let program = concat!("briquette ", env!("CARGO_PKG_VERSION"));
-    Ok(sums::sha256_of_bytes(format!("{program}\n{}", recipe.to_manifest()?).as_bytes()))
+    let asked = raw::RawRecipe {
+        model: raw::RawModel { path: None, ..recipe.asked.model.clone() },
+        output: raw::RawOutput { path: None, ..recipe.asked.output.clone() },
+        data: recipe.asked.data.clone().map(|data| raw::RawData { eval: None, labels: None, ..data }),
+        ..recipe.asked.clone()
+    };
+    let asked = serde_json::to_value(asked).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
+    Ok(sums::sha256_of_bytes(format!("{program}\n{asked}").as_bytes()))
 }
 
 /// SHA-256 of an output's `SHA256SUMS`, which covers every file that two runs have in common.
@@ -91,4 +115,54 @@ pub(super) fn is_made_by(recipe: &Recipe) -> Result<bool> {
 /// A bad journal or output is a reason to redo a job; only a stop is not.
 pub(super) fn is_stop(error: &Error) -> bool {
     matches!(error.kind, briquette_core::ErrorKind::Interrupted(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::parse;
+
+    fn recipe(directory: &Path, text: &str) -> Recipe {
+        let paths =
+            "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
+        Recipe::from_raw(parse(&format!("{paths}{text}"), "r.toml").unwrap(), directory).unwrap()
+    }
+
+    #[test]
+    fn all_that_is_asked_counts_and_where_it_lies_does_not() {
+        let evaluate = "[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n";
+        let texts = [
+            String::new(),
+            evaluate.to_string(),
+            format!("{evaluate}max_length = 7\n"),
+            format!("{evaluate}[gate]\nmin = {{ cosine = 0.9 }}\n"),
+            format!("{evaluate}[gate]\nmin = {{ cosine = 0.8 }}\n"),
+            format!("{evaluate}[memory]\nbatch_size = 3\n"),
+        ];
+        let of = |directory: &str, text: &String| of_recipe(&recipe(Path::new(directory), text)).unwrap();
+        let found: std::collections::BTreeSet<String> = texts.iter().map(|text| of("here", text)).collect();
+        assert_eq!(found.len(), texts.len());
+        assert!(texts.iter().all(|text| of("here", text) == of("there", text)));
+    }
+
+    #[test]
+    fn other_data_is_another_input() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/digits");
+        let checkpoint = Checkpoint::open(&fixture).unwrap();
+        let recipe = recipe(dir.path(), "[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n");
+        let hash = || InputHasher::default().hash(&recipe, &checkpoint, &Stop::default());
+        assert!(hash().is_err(), "there is no data");
+        std::fs::write(dir.path().join("d"), "one").unwrap();
+        let one = hash().unwrap();
+        std::fs::write(dir.path().join("d"), "two").unwrap();
+        let two = hash().unwrap();
+        std::fs::remove_file(dir.path().join("d")).unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        let empty = hash().unwrap();
+        std::fs::write(dir.path().join("d/image.png"), "x").unwrap();
+        let mut all = vec![one, two, empty, hash().unwrap()];
+        all.dedup();
+        assert_eq!(all.len(), 4);
+    }
 }

@@ -183,7 +183,8 @@ impl JobsFile<'_> {
             }
             None => (inline(raw), self.directory.clone()),
         };
-        for path in [&mut recipe.model.path, &mut recipe.output.path].into_iter().flatten() {
+        let data = recipe.data.iter_mut().flat_map(|data| [&mut data.eval, &mut data.labels]);
+        for path in [&mut recipe.model.path, &mut recipe.output.path].into_iter().chain(data).flatten() {
             *path = directory.join(&*path);
         }
         Ok(recipe)

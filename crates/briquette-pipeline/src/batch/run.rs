@@ -119,7 +119,7 @@ impl Batch<'_> {
     fn work(&mut self, job: &Job, input: &mut Option<Hash128>) -> Result<Finished> {
         let recipe = &job.recipe;
         let checkpoint = Checkpoint::open(&recipe.model)?;
-        let hash = self.inputs.hash(&checkpoint, &self.options.stop)?;
+        let hash = self.inputs.hash(recipe, &checkpoint, &self.options.stop)?;
         *input = Some(hash);
         let before = if self.resume { self.before(job, hash)? } else { Before::Nothing };
         let redone = match before {

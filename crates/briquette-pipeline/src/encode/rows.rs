@@ -1,6 +1,7 @@
 //! The rows of a block: masked, rounded, and appended to the parts of their tensor.
 
 use super::masker::{Masker, scored};
+use crate::context::Stop;
 use crate::piece::{Block, Piece, check_finite};
 use crate::plan::TensorPlan;
 use crate::recipe::Method;
@@ -32,11 +33,13 @@ pub(super) struct RowCoder {
     codes: Vec<i8>,
     simulated: Vec<f32>,
     bytes: Vec<u8>,
+    stop: Stop,
 }
 
 impl RowCoder {
     /// Turns to another tensor.
-    pub(super) fn begin(&mut self, tensor: &TensorPlan, coding: Coding) {
+    pub(super) fn begin(&mut self, tensor: &TensorPlan, coding: Coding, stop: &Stop) {
+        self.stop = stop.clone();
         self.dtype = Some(tensor.stored_dtype());
         self.is_cast = tensor.cast.is_some();
         self.n_cols = tensor.rows.n_cols;
@@ -79,6 +82,7 @@ impl RowCoder {
         let mut kept = Vec::new();
         piece.for_each_block(|block| {
             check_finite(tensor, block)?;
+            self.stop.check()?;
             for (i, values) in block.values.chunks_exact(self.n_cols).enumerate() {
                 let has_bits = self.mask(values, block.first_row + i, &mut masker);
                 kept.extend(
@@ -87,7 +91,8 @@ impl RowCoder {
             }
             Ok(())
         })?;
-        let affine = spec.scale.round(range::choose(spec.range, &kept, spec.grid));
+        let affine = range::try_choose(spec.range, &kept, spec.grid, &|| self.stop.check())?;
+        let affine = spec.scale.round(affine);
         self.whole = Some(affine);
         encoder.push_scales(&[affine], parts);
         Ok(())
@@ -100,13 +105,17 @@ impl RowCoder {
     }
 
     /// Appends a block to the parts. Returns the digest of the values it stands for.
+    ///
+    /// # Errors
+    /// Interrupted.
     pub(super) fn block(
         &mut self,
         block: Block,
         masker: &mut Masker,
         encoder: &mut RowEncoder,
         parts: &mut Parts,
-    ) -> Hash128 {
+    ) -> Result<Hash128> {
+        self.stop.check()?;
         self.simulated.resize(block.values.len(), 0.0);
         self.bytes.clear();
         let row_bytes = self.n_cols * block.bytes.len() / block.values.len().max(1);
@@ -115,7 +124,7 @@ impl RowCoder {
             let has_bits = self.mask(values, block.first_row + i, masker);
             match self.spec {
                 Some(spec) => {
-                    self.fit(&spec, block.first_row + i, values, has_bits);
+                    self.fit(&spec, block.first_row + i, values, has_bits)?;
                     self.code_row(&spec, i, values, has_bits, encoder, parts);
                 }
                 None if self.is_cast => self.cast_row(i, values, has_bits, encoder, parts),
@@ -123,14 +132,14 @@ impl RowCoder {
                 None => self.copy_row(i, values, bytes, encoder, parts),
             }
         }
-        match (self.has_codes, self.dtype) {
+        Ok(match (self.has_codes, self.dtype) {
             (true, _) | (false, Some(DType::F32)) => Hash128::of_block(bytemuck::cast_slice(&self.simulated)),
             _ => Hash128::of_block(&self.bytes),
-        }
+        })
     }
 
     /// Puts the scales of a row into `affines`, and its kept weights into `kept` where some are not.
-    fn fit(&mut self, spec: &QuantSpec, row: usize, values: &[f32], has_bits: bool) {
+    fn fit(&mut self, spec: &QuantSpec, row: usize, values: &[f32], has_bits: bool) -> Result<()> {
         if has_bits {
             simd::copy_kept(values, &self.bits, &mut self.kept);
         }
@@ -143,8 +152,9 @@ impl RowCoder {
         } else {
             let kept = if has_bits { self.kept.as_slice() } else { values };
             let keep = (has_bits && self.is_pruned).then_some(self.bits.as_slice());
-            fit_row(spec, kept, keep, &mut self.group, &mut self.affines);
+            fit_row(spec, kept, keep, &mut self.group, &mut self.affines, &self.stop)?;
         }
+        Ok(())
     }
 
     fn code_row(
@@ -215,20 +225,29 @@ fn round_to<'a>(values: &mut [f32], dtype: Option<DType>, bytes: &'a mut Vec<u8>
 }
 
 /// The scales of a row. Robust ranges look at kept weights only; zeros do not move the others.
-fn fit_row(spec: &QuantSpec, kept: &[f32], keep: Option<&[u8]>, group: &mut Vec<f32>, affines: &mut Vec<Affine>) {
+fn fit_row(
+    spec: &QuantSpec,
+    kept: &[f32],
+    keep: Option<&[u8]>,
+    group: &mut Vec<f32>,
+    affines: &mut Vec<Affine>,
+    stop: &Stop,
+) -> Result<()> {
     let per_row = spec.grouping.per_row(kept.len()).unwrap_or(1).max(1);
     let size = kept.len() / per_row;
     let sees_zeros = matches!(spec.range, Range::AbsMax | Range::MinMax);
     for (i, values) in kept.chunks_exact(size.max(1)).enumerate() {
-        let affine = match keep {
+        let seen = match keep {
             Some(keep) if !sees_zeros => {
                 group.clear();
                 let is_kept = |col: &usize| bits::get(keep, i * size + col);
                 group.extend((0..values.len()).filter(is_kept).map(|col| values[col]));
-                range::choose(spec.range, group, spec.grid)
+                group.as_slice()
             }
-            _ => range::choose(spec.range, values, spec.grid),
+            _ => values,
         };
+        let affine = range::try_choose(spec.range, seen, spec.grid, &|| stop.check())?;
         affines.push(spec.scale.round(affine));
     }
+    Ok(())
 }

@@ -6,6 +6,7 @@ use crate::role::Role;
 use briquette_core::{Error, Grid, GridKind, Hash128, OutputAxis, Result};
 use briquette_formats::Profile;
 use briquette_quant::Scheme;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies every stage, and says of the rest why nothing is done to it.
 pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
@@ -25,13 +26,11 @@ pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
 
 fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
     let selection = stage.selection();
-    let names: Vec<String> = plan.tensors.iter().map(|tensor| tensor.info.name.clone()).collect();
-    let names = names.iter().map(String::as_str);
+    let names = plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
     if let Some(include) = &selection.include {
-        include.check_used(names.clone())?;
+        include.check_used("tensor", names.clone())?;
     }
-    selection.exclude.check_used(names.clone())?;
-    stage.overrides().into_iter().try_for_each(|patterns| patterns.check_used(names.clone()))?;
+    selection.exclude.check_used("tensor", names)?;
     let is_chosen = |tensor: &TensorPlan| {
         tensor.info.dtype.is_weight()
             && tensor.info.n_elements() > 0
@@ -43,6 +42,10 @@ fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
             "chooses no tensor; give `include` or `roles`, and see `briquette inspect` for names and roles",
         ));
     }
+    let names = chosen.iter().map(|&index| plan.tensors[index].info.name.as_str());
+    stage.overrides().into_iter().try_for_each(|patterns| {
+        patterns.check_used("tensor that this stage chooses", names.clone()).map_err(|error| error.at("overrides"))
+    })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
         Stage::Quantize(stage) => quantize(plan, stage, &chosen),
@@ -155,11 +158,14 @@ fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Option<Scheme>> 
 
 /// Keeps tied tensors once: all are treated as the embedding among them, or as the first.
 pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
-    for first in 0..ties.len() {
-        let group: Vec<usize> = (0..ties.len()).filter(|&index| index == first || ties[index] == Some(first)).collect();
-        if ties[first].is_some() || group.len() == 1 {
-            continue;
+    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (index, first) in ties.iter().enumerate() {
+        if let Some(first) = *first {
+            groups.entry(first).or_insert_with(|| vec![first]).push(index);
         }
+    }
+    let mut unpooled = BTreeSet::new();
+    for (first, group) in groups {
         let is_embedding = |&&index: &&usize| plan.tensors[index].role == Role::Embedding;
         let main = *group.iter().find(is_embedding).unwrap_or(&first);
         let TensorPlan { prune, quant, cast, was_sparse, rows, skipped, .. } = plan.tensors[main].clone();
@@ -168,9 +174,10 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
             (tensor.prune, tensor.quant, tensor.skipped, tensor.rows) = (prune, quant, skipped.clone(), rows);
             (tensor.cast, tensor.was_sparse) = (cast, was_sparse);
             tensor.tied_to = (index != main).then_some(main);
-        }
-        for pool in &mut plan.pools {
-            pool.tensors.retain(|index| *index == main && prune.is_some() || !group.contains(index));
+            if index != main || prune.is_none() {
+                unpooled.insert(index);
+            }
         }
     }
+    plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|index| !unpooled.contains(index)));
 }

@@ -1,6 +1,7 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
 use super::raw::{RawData, RawRecipe, RawStage};
+use crate::context::check_threads;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,11 @@ impl Evaluate {
     /// # Errors
     /// Config, naming the key.
     pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
+        let memory = raw.memory.clone().unwrap_or_default();
+        let batch_size = batch_size_of(memory.batch_size)?;
+        let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
+        let mut data = raw.data.clone().unwrap_or_default();
+        check_data(&data)?;
         let n_stages = raw.stage.iter().filter(|stage| stage.kind == "evaluate").count();
         let is_last = raw.stage.last().is_some_and(|stage| stage.kind == "evaluate");
         match (n_stages, is_last) {
@@ -71,22 +77,36 @@ impl Evaluate {
             (1, true) => {}
             _ => return Err(Error::config("evaluate: expected one such stage, the last")),
         }
-        let mut data = raw.data.clone().unwrap_or_default();
         let Some(path) = &data.eval else {
             return Err(Error::config("data.eval: missing; name the data to evaluate on"));
         };
         data.eval = Some(directory.join(path));
         data.labels = data.labels.map(|labels: PathBuf| directory.join(labels));
-        let memory = raw.memory.clone().unwrap_or_default();
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
             arch: raw.model.arch.clone(),
             data,
-            batch_size: batch_size_of(memory.batch_size)?,
-            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
+            batch_size,
+            limit,
             bounds: Bounds { min: gate.min, max: gate.max },
         }))
     }
+}
+
+/// Refuses numbers that no data can have.
+///
+/// # Errors
+/// Config, naming the key.
+fn check_data(data: &RawData) -> Result<()> {
+    check_threads("data.workers", data.workers.unwrap_or(0))?;
+    let extents = [("data.max_length", data.max_length), ("data.size", data.size)];
+    let crop = data.crop.iter().flatten().map(|&extent| ("data.crop", Some(extent)));
+    for (key, value) in extents.into_iter().chain(crop) {
+        if value == Some(0) {
+            return Err(Error::config(format!("{key}: found 0, expected at least 1")));
+        }
+    }
+    Ok(())
 }
 
 /// Items of a batch, 32 where nothing is said.
@@ -143,6 +163,22 @@ mod tests {
         assert_eq!(bytes_of("k", "512").unwrap(), 512);
         for text in ["", "GiB", "-1MB", "0", "4 parsecs", "1e99GB"] {
             assert!(bytes_of("k", text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn data_and_memory_are_read_without_a_stage_that_needs_them() {
+        let cases = [
+            ("[memory]\nlimit = \"4XB\"", "memory.limit: found \"4XB\""),
+            ("[memory]\nbatch_size = 0", "memory.batch_size: found 0"),
+            ("[data]\nworkers = 100000", "data.workers: found 100000"),
+            ("[data]\nmax_length = 0", "data.max_length: found 0"),
+            ("[data]\ncrop = [3, 0]", "data.crop: found 0"),
+        ];
+        for (text, expected) in cases {
+            let raw = crate::recipe::parse(text, "r.toml").unwrap();
+            let error = Evaluate::from_raw(&raw, Path::new("")).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 

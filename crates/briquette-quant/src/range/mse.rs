@@ -12,19 +12,22 @@ const N_STEPS: u32 = 71;
 /// training 4-bit quantization of convolutional networks for rapid-deployment", 2019, by search instead of in closed
 /// form.
 ///
+/// # Errors
+/// The first that `go_on` has.
+///
 /// # Panics
 /// If a weight is not finite.
-pub fn mse(group: &[f32], grid: Grid) -> Affine {
+pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     let (min, max) = simd::min_max(group);
     let mut best = minmax(group, grid);
-    let mut least = squared_error(group, best, grid);
+    let mut least = squared_error(group, best, grid, go_on)?;
     for step in 1..N_STEPS {
         let share = 1.0 - step as f32 / 100.0;
         let affine = Affine::over(min * share, max * share, grid);
-        let error = squared_error(group, affine, grid);
+        let error = squared_error(group, affine, grid, go_on)?;
         if error < least {
             (best, least) = (affine, error);
         }
     }
-    best
+    Ok(best)
 }

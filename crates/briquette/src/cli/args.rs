@@ -1,7 +1,9 @@
 //! Arguments, and the help that goes with them.
 
 use briquette::pipeline::Trace;
+use briquette::pipeline::context::MAX_THREADS;
 use briquette::pipeline::role::Role;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ found, 5 I/O, space or memory, 6 refused by policy, 130/143 stopped by a signal.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct Common {
     /// Worker threads; 0 means one for each core
-    #[arg(long, global = true, default_value_t = 0, value_name = "N", help_heading = "Common")]
+    #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = n_threads(), help_heading = "Common")]
     pub(crate) threads: usize,
     /// Print one JSON document on stdout instead of text
     #[arg(long, global = true, help_heading = "Common")]
@@ -306,6 +308,10 @@ pub(crate) enum Layout {
     Torch,
     /// [in, out]
     Burn,
+}
+
+fn n_threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=MAX_THREADS as u64)
 }
 
 fn parse_role(text: &str) -> Result<Role, String> {

@@ -13,7 +13,9 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
         cells.chain([headings[column].len()]).max().unwrap_or(0)
     };
     let is_number = |column: usize| {
-        let numeric = |cell: &String| cell.is_empty() || cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit());
+        let numeric = |cell: &String| {
+            ["", "-", "NaN", "inf"].contains(&cell.as_str()) || cell.starts_with(|c: char| c.is_ascii_digit())
+        };
         column > 0 && rows.iter().all(|row| numeric(&row[column]))
     };
     let shapes: Vec<(usize, bool)> = (0..headings.len()).map(|column| (width(column), is_number(column))).collect();
@@ -132,23 +134,28 @@ pub(crate) fn diff(diff: &Diff) -> String {
         .tensors
         .iter()
         .map(|tensor| {
+            let error = tensor.error;
             vec![
                 tensor.name.clone(),
                 shape(&tensor.shape),
-                format!("{:.3e}", tensor.error.max),
-                format!("{:.5}", tensor.error.relative),
-                number(tensor.error.sqnr_db, 2),
-                number(tensor.error.cosine, 6),
+                error.map_or(String::from("-"), |error| format!("{:.3e}", error.max)),
+                number(error.map(|error| error.relative), 5),
+                number(error.and_then(|error| error.sqnr_db), 2),
+                number(error.and_then(|error| error.cosine), 6),
             ]
         })
         .collect();
     let mut out = table(&["tensor", "shape", "max error", "relative", "SQNR dB", "cosine"], &rows);
     let n_equal = diff.tensors.iter().filter(|tensor| tensor.is_equal).count();
     let _ = writeln!(out, "\n{} tensors compared, {n_equal} equal", diff.tensors.len());
+    let differ = diff.tensors.iter().filter(|tensor| tensor.error.is_none() && !tensor.is_equal);
+    let differ = differ.map(|tensor| tensor.name.clone()).collect();
     for (what, names) in [
+        ("no weights, and not equal", &differ),
         ("only in the first", &diff.only_in_first),
         ("only in the second", &diff.only_in_second),
         ("of another shape", &diff.other_shape),
+        ("of another type", &diff.other_type),
     ] {
         if !names.is_empty() {
             let _ = writeln!(out, "{what}: {}", names.join(", "));
