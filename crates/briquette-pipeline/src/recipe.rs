@@ -10,7 +10,7 @@ use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};
 use briquette_core::{Error, Result};
 use briquette_formats::{Profile, limits};
-pub use evaluate::{Bounds, Evaluate};
+pub use evaluate::{BatchSize, Bounds, Evaluate};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
 use raw::{RawLayout, RawOverride, RawRecipe, RawStage};

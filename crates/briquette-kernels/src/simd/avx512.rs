@@ -1,7 +1,7 @@
 //! AVX-512 with VNNI.
 #![allow(unsafe_code)]
 
-use super::scalar::{self, RowScale};
+use super::scalar::{self, RowScale, Span};
 use super::{Block, Columns, PANEL, RowBlock, SparsePanels};
 use crate::quantize_rows::ActivationGrid;
 use std::arch::x86_64::*;
@@ -60,23 +60,21 @@ fn min_max(x: &[f32]) -> (f32, f32) {
     (_mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])), _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])))
 }
 
+/// See [`scalar::span`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn row_scale(x: &[f32], grid: ActivationGrid) -> RowScale {
-    match grid {
-        ActivationGrid::Symmetric => RowScale::symmetric(magnitude(x)),
-        ActivationGrid::Asymmetric => {
-            let (min, max) = min_max(x);
-            RowScale::asymmetric(min, max, magnitude(x))
-        }
-    }
+pub(super) fn span(x: &[f32], grid: ActivationGrid) -> Span {
+    let (min, max) = match grid {
+        ActivationGrid::Symmetric => (0.0, 0.0),
+        ActivationGrid::Asymmetric => min_max(x),
+    };
+    Span { min, max, magnitude: magnitude(x) }
 }
 
-/// See [`scalar::quantize_row`].
+/// See [`scalar::quantize`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
-    let row = row_scale(x, grid);
+pub(super) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
     if !row.inverse.is_finite() {
-        return scalar::quantize_row(x, grid, codes);
+        return scalar::quantize(x, row, codes);
     }
     let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
     // Packing works in lanes of 16 bytes; this puts its result in order.
@@ -94,7 +92,6 @@ pub(super) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) ->
         // SAFETY: only the bytes that lie in `codes` are written, of which there are no fewer than floats.
         unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
     }
-    (row.scale, row.zero)
 }
 
 /// [`scalar::depthwise`] compiled for wider registers.
@@ -330,9 +327,20 @@ pub(super) unsafe fn multiply_sparse_panel(
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     let (masks, values) = panels.panel(index);
-    let mut next = values.as_ptr();
+    // SAFETY: the values are those of the masks, with 64 bytes after the last of a sparse panel.
+    unsafe { expand(masks, values.as_ptr(), codes) };
+}
+
+/// Spreads out the values that masks mark, 64 codes for each mask; returns where the next value is.
+///
+/// # Safety
+/// There are as many values as the masks have bits, and 64 bytes more can be read after the last.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) unsafe fn expand(masks: &[u64], values: *const i8, codes: &mut [i8]) -> *const i8 {
+    let mut next = values;
     for (mask, codes) in masks.iter().zip(codes.as_chunks_mut::<64>().0) {
-        // SAFETY: after the last value of a sparse panel 64 bytes can be read; `codes` has 64.
+        // SAFETY: the caller vouches for the values; `codes` has 64; a prefetch may be of any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(AHEAD));
             let spread = _mm512_maskz_expand_epi8(*mask, _mm512_loadu_si512(next.cast()));
@@ -340,4 +348,5 @@ pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]
             next = next.add(mask.count_ones() as usize);
         }
     }
+    next
 }
