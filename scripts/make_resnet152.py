@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make a ResNet-152 with random weights in torchvision's names, and large images, without downloading anything.
 
-usage: make_resnet152.py DIRECTORY [--images 2] [--size 2240]
+usage: make_resnet152.py DIRECTORY [--images 1] [--size 2240]
 
 Writes DIRECTORY/model/model.safetensors (241 MB) and DIRECTORY/images-SIZE/CLASS/0.bmp. Convolutions are drawn as He et al.
 draw them (normal, variance 2 / fan out); the last norm of each block begins at 0.2, so that 50 blocks in a row do not
@@ -101,7 +101,7 @@ def write_image(path, size, rng):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=pathlib.Path)
-    parser.add_argument("--images", type=int, default=2)
+    parser.add_argument("--images", type=int, default=1)
     parser.add_argument("--size", type=int, default=2240)
     args = parser.parse_args()
     if args.images < 1 or args.size < 1:

@@ -50,7 +50,12 @@ impl Image {
 
     /// The channels of a pixel.
     pub(crate) fn pixel(&self, index: usize) -> &[u8] {
-        &self.codes[index * self.n_channels..(index + 1) * self.n_channels]
+        self.pixels(index..index + 1)
+    }
+
+    /// The channels of neighbouring pixels.
+    pub(crate) fn pixels(&self, range: std::ops::Range<usize>) -> &[u8] {
+        &self.codes[range.start * self.n_channels..range.end * self.n_channels]
     }
 }
 

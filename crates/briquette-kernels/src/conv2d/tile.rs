@@ -18,6 +18,23 @@ pub(crate) struct Tile {
     sums: Vec<i32>,
 }
 
+/// Copies a patch whose taps lie side by side, row by row. Returns false, having written some or nothing, where one is
+/// padding.
+fn gather_runs(shape: &Conv2dShape, image: &Image, at: [usize; 2], patch: &mut [u8]) -> bool {
+    let width = shape.kernel[1];
+    let runs = patch.chunks_exact_mut((width * shape.n_in).max(1)).take(shape.kernel[0]);
+    let first = |ky| shape.source(at, [ky, 0], image.size);
+    let last = |ky| shape.source(at, [ky, width - 1], image.size);
+    width > 0
+        && runs.enumerate().all(|(ky, run)| match (first(ky), last(ky)) {
+            (Some(first), Some(last)) => {
+                run.copy_from_slice(image.pixels(first..last + 1));
+                true
+            }
+            _ => false,
+        })
+}
+
 impl Tile {
     /// Fills the patches of a group, `[pixel][ky, kx, in]`.
     pub(crate) fn gather(&mut self, shape: &Conv2dShape, image: &Image, group: usize, pixels: Range<usize>) {
@@ -26,6 +43,10 @@ impl Tile {
         self.patches.reset(pixels.len(), shape.depth(), image.scale, image.zero);
         for (row, pixel) in pixels.enumerate() {
             let mut patch = self.patches.row_mut(row);
+            let at = [pixel / out_width, pixel % out_width];
+            if shape.groups == 1 && shape.dilation[1] == 1 && gather_runs(shape, image, at, patch) {
+                continue;
+            }
             for tap in 0..shape.kernel[0] * shape.kernel[1] {
                 let at = [tap / shape.kernel[1], tap % shape.kernel[1]];
                 let (now, later) = patch.split_at_mut(n_in);

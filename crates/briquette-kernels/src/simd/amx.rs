@@ -8,12 +8,15 @@ mod tiles;
 
 use super::avx512::{expand, finish_rows};
 use super::{Block, Columns, PANEL, RowBlock};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::RefCell;
 pub(super) use tiles::is_available;
 use tiles::{Sums, Tiles, load_sums, multiply_steps, store_sums, zero_sums};
 
 /// Up to this many rows, AVX-512 is faster.
 pub(super) const FEW_ROWS: usize = 4;
+/// How far ahead weights are fetched that a single tile of rows is multiplied by, in bytes.
+const AHEAD: usize = CHUNK * STEP_BYTES;
 /// Groups of 4 inputs in a tile.
 const GROUPS: usize = 16;
 
@@ -98,8 +101,15 @@ impl Steps<'_> {
                 let next = next.get((at * n_tiles + index * weights.len()) * 256..).unwrap_or(&[]);
                 let next = if next.is_empty() { weights.as_ptr().cast() } else { next.as_ptr() };
                 let last = last.filter(|_| at + n > whole.len());
-                // SAFETY: as the caller says.
-                unsafe { multiply_tile(rows, first, at, (weights.as_ptr().cast(), weights.len()), last, next) };
+                // A few rows are done long before the weights are here: fetch those far ahead.
+                let ahead = if n_tiles == 1 { weights.as_flattened().as_chunks::<64>().0 } else { &[] };
+                // SAFETY: as the caller says; a prefetch may be of any address.
+                unsafe {
+                    for line in ahead {
+                        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD));
+                    }
+                    multiply_tile(rows, first, at, (weights.as_ptr().cast(), weights.len()), last, next);
+                }
             }
             Self::Sparse { masks, values, steps } => {
                 let weights: *const i8 = steps.as_ptr().cast();
@@ -107,14 +117,19 @@ impl Steps<'_> {
                     // SAFETY: as the caller says.
                     return unsafe { multiply_tile(rows, first, at, (weights, n), None, weights) };
                 }
-                // Step by step: while one is multiplied the next is spread out, by other parts of the processor.
-                for (i, step) in steps[..n].iter_mut().enumerate() {
-                    let masks = &masks[(at + i) * STEP_MASKS..masks.len().min((at + i + 1) * STEP_MASKS)];
-                    // SAFETY: the values of these masks come next; the rest as the caller says.
-                    unsafe {
-                        *values = expand(masks, *values, &mut step.0);
+                // Step by step: while one is multiplied the next is spread out, by other parts of the processor. What was
+                // just stored is not loaded at once, for which a tile would have to wait.
+                for i in 0..=n {
+                    if let Some(step) = steps[..n].get_mut(i) {
+                        let masks = &masks[(at + i) * STEP_MASKS..masks.len().min((at + i + 1) * STEP_MASKS)];
+                        // SAFETY: the values of these masks come next.
+                        *values = unsafe { expand(masks, *values, &mut step.0) };
                         step.0[64 * masks.len()..].fill(0);
-                        multiply_tile(rows, first, at + i, (step.0.as_ptr(), 1), None, weights);
+                    }
+                    if i > 0 {
+                        let step = (steps[i - 1].0.as_ptr(), 1);
+                        // SAFETY: as the caller says.
+                        unsafe { multiply_tile(rows, first, at + i - 1, step, None, weights) };
                     }
                 }
             }
