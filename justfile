@@ -146,6 +146,18 @@ bench *FLAGS: build peers
       [ -d {{ ckpts }}/$name ] || {{ venv }}/bin/python bench/peers/make_ckpt.py $name {{ ckpts }}/$name; done
     @{{ venv }}/bin/python bench/bench.py {{ briquette }} {{ ckpts }} --python {{ venv }}/bin/python "$@"
 
+# int8 linear against torch, cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4; FLAGS of bench/kernels.py
+[group('measure')]
+bench-kernels *FLAGS: peers
+    @cargo build --release --quiet -p briquette-kernels --example bench_linear --example bench_layers
+    @{{ venv }}/bin/python bench/kernels.py {{ target }}/release/examples/bench_linear --python {{ venv }}/bin/python \
+      --layers {{ target }}/release/examples/bench_layers "$@"
+
+# ResNet-152 on images of 2240x2240 within 1 GiB: prune, quantize, tile; FLAGS of scripts/resnet152.py, such as --model and --images
+[group('measure')]
+resnet152 *FLAGS: build
+    @python3 scripts/resnet152.py {{ briquette }} "$@"
+
 # Peers read what we write: transformers, torch, safetensors, compressed-tensors
 [group('measure')]
 interop *FLAGS: build peers fetch-minilm

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compare int8 linear with torch's fbgemm and oneDNN, cell by cell, in turn, and print a Markdown table.
 
-usage: kernels.py BENCH_LINEAR --python PYTHON [--threads 1] [--kn 768x768,..] [--m 1,8,64,512] [--rounds 3] [--json FILE]
+usage: kernels.py BENCH_LINEAR --python PYTHON [--layers BENCH_LAYERS] [--threads 1] [--kn 768x768,..] [--m 1,8,64,512] [--rounds 3] [--json FILE]
 
 BENCH_LINEAR is the example of that name of briquette-kernels, built with --release; PYTHON one that has torch. Each side
 quantizes its activations and adds its bias. Of each cell the best time of all rounds counts, on both sides, so that what
-else the machine did weighs little. A ratio above 1 says that ours is faster.
+else the machine did weighs little. A ratio above 1 says that ours is faster. With one thread, two threads on 4096x4096
+follow where there are two processors; BENCH_LAYERS, the other example, adds convolutions, weight-only int8 and int4.
 """
 
 import argparse
@@ -42,12 +43,11 @@ for line in sys.stdin:
 """
 
 
-def ours(args, shape):
+def ours(args, shape, path="active", rows=None, threads=None, more=()):
     """Best microseconds of each kind, and the register peak, of one run of our benchmark over one shape."""
-    command = [args.bench, "--kn", shape, "--m", args.m, "--seconds", str(args.seconds), "--rten", "--sparse"]
-    if args.path:
-        command += ["--path", args.path]
-    environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads))
+    command = [args.bench, "--kn", shape, "--m", rows or args.m, "--seconds", str(args.seconds)]
+    command += ["--path", path, *more]
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads or args.threads))
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in output.splitlines()]
 
@@ -79,7 +79,7 @@ def measure(args):
     peer = Peer(args)
     for _ in range(args.rounds):
         for shape in args.kn.split(","):
-            for line in ours(args, shape) + peer.ask(shape, rows):
+            for line in ours(args, shape, args.path, more=("--rten", "--sparse")) + peer.ask(shape, rows):
                 if line["what"] == "peak":
                     peak, path = max(peak, line["gops"]), line["path"]
                     continue
@@ -125,22 +125,59 @@ def sparse_table(cells, n_bytes):
         print(f"| {k}x{n} | {m} | " + " | ".join(columns) + " |")
 
 
+def other_paths(args, peak):
+    """AVX-512 VNNI where the path in use is another, against the register peak of its own instructions."""
+    print("\nAVX-512 VNNI alone, GOP/s and share of the register peak:\n\n| K x N | M | GOP/s | of peak |\n|---|---|---|---|")
+    for shape in args.kn.split(","):
+        best = {}
+        for line in [line for _ in range(args.rounds) for line in ours(args, shape, "avx512-vnni")]:
+            if line["what"] == "asymmetric":
+                best[line["m"]] = max(best.get(line["m"], 0), line["gops"])
+        for m, gops in best.items():
+            print(f"| {shape} | {m} | {gops:.0f} | {gops / peak:.2f} |")
+
+
+def two_threads(args):
+    """4096x4096 at M = 512 on one thread and on two, in turn."""
+    best = {1: 0.0, 2: 0.0}
+    for _ in range(args.rounds):
+        for threads in best:
+            for line in ours(args, "4096x4096", args.path, "512", threads):
+                if line["what"] == "asymmetric":
+                    best[threads] = max(best[threads], line["gops"])
+    print(f"\nTwo threads, 4096x4096, M=512: {best[2]:.0f} against {best[1]:.0f} GOP/s, {best[2] / best[1]:.2f}x")
+
+
+def layers(args):
+    """The table of the other example, on as many threads."""
+    print("\nConvolutions, weight-only int8 and int4 against burn's f32:\n", flush=True)
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads))
+    subprocess.run([args.layers, "--seconds", str(args.seconds)], env=environment, check=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench")
     parser.add_argument("--python", required=True)
+    parser.add_argument("--layers", help="the example bench_layers")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--kn", default="768x768,768x3072,3072x768,4096x4096,4096x11008")
     parser.add_argument("--m", default="1,8,64,512")
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--path", help="force one of our paths, such as avx512-vnni")
+    parser.add_argument("--path", default="active", help="force one of our paths, such as avx512-vnni")
     parser.add_argument("--peer-env", action="append", default=[], help="NAME=VALUE for torch, such as DNNL_MAX_CPU_ISA=AVX512_CORE_VNNI")
     parser.add_argument("--json", help="also write the best times there")
     args = parser.parse_args()
     cells, peak, path, n_bytes = measure(args)
     table(cells, peak, path, args.threads)
     sparse_table(cells, n_bytes)
+    if path == "amx":
+        other_paths(args, peak)
+    if args.threads == 1 and (os.cpu_count() or 1) > 1:
+        two_threads(args)
+    if args.layers:
+        layers(args)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"peak": peak, "cells": [{"k": k, "n": n, "m": m, **us} for (k, n, m), us in cells.items()]}, file)

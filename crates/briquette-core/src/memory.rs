@@ -36,8 +36,18 @@ impl MemoryMeter for ResidentSet {
     }
 }
 
-fn status_field(field: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+/// Bytes that the system can give without swapping, from `/proc/meminfo`; nothing elsewhere than on Linux.
+pub fn available_bytes() -> Option<u64> {
+    field("/proc/meminfo", "MemAvailable:")
+}
+
+fn status_field(name: &str) -> Option<u64> {
+    field("/proc/self/status", name)
+}
+
+/// A field of such a file that is given in kB, as bytes.
+fn field(path: &str, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(path).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
@@ -51,6 +61,6 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn the_peak_is_at_least_what_is_live() {
         let (live, peak) = (ResidentSet.live_bytes().unwrap(), ResidentSet.peak_bytes().unwrap());
-        assert!(live > 0 && peak > 0);
+        assert!(live > 0 && peak > 0 && available_bytes().unwrap() > 1 << 20);
     }
 }

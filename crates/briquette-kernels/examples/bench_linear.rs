@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_kernels::{
-    ActivationGrid, Int8Weights, PackedInt8, Path, SparseInt8, active_path, int8_linear_on, register_peak,
+    ActivationGrid, Int8Weights, PackedInt8, Path, SparseInt8, active_path, int8_linear, register_peak,
 };
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
 use rten_tensor::prelude::*;
@@ -40,7 +40,7 @@ fn options() -> Options {
     let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect::<Vec<usize>>();
     let shapes = value("--kn").unwrap_or("768x768,768x3072,3072x768,4096x4096,4096x11008");
     Options {
-        path: value("--path").map_or(active_path(), |name| Path::named(name).unwrap()),
+        path: value("--path").filter(|name| *name != "active").map_or(active_path(), |name| Path::named(name).unwrap()),
         shapes: shapes.split(',').map(|shape| list(&shape.replace('x', ","))).map(|pair| (pair[0], pair[1])).collect(),
         rows: list(value("--m").unwrap_or("1,8,64,512")),
         seconds: value("--seconds").map_or(0.3, |seconds| seconds.parse().unwrap()),
@@ -102,13 +102,13 @@ impl Cell {
         let (mut y, bias) = (vec![0.0; m * self.n], vec![0.5; self.n]);
         for (name, grid) in [("symmetric", ActivationGrid::Symmetric), ("asymmetric", ActivationGrid::Asymmetric)] {
             let seconds = best(options.seconds, || {
-                int8_linear_on(options.path, &x, m, grid, &self.packed, Some(&bias), &mut y);
+                int8_linear(options.path, &x, m, grid, &self.packed, Some(&bias), &mut y);
             });
             self.print(name, m, seconds, self.packed.n_bytes());
         }
         for (percent, weights) in &self.sparse {
             let seconds = best(options.seconds, || {
-                int8_linear_on(options.path, &x, m, ActivationGrid::Asymmetric, weights, Some(&bias), &mut y);
+                int8_linear(options.path, &x, m, ActivationGrid::Asymmetric, weights, Some(&bias), &mut y);
             });
             self.print(&format!("sparse{percent}"), m, seconds, weights.n_bytes());
         }

@@ -1,55 +1,47 @@
 //! 2-D convolution in 8-bit codes, as products of tiles of patches.
 
+mod finish;
+mod image;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod tile;
 
-use crate::code_rows::CodeRows;
-use crate::packed::{PackedInt8, check_depth};
-use crate::path::{Path, active_path};
-use crate::quantize_rows::{Activation, ActivationGrid, QuantizedRows};
-use crate::simd::Block;
+use crate::packed::{PackedInt8, check_depth, check_lengths};
+use crate::panels::threads_for;
+use crate::path::Path;
+use crate::quantize_rows::{Activation, ActivationGrid};
+use crate::simd::{Block, PANEL};
 use crate::sparse::SparseInt8;
-use crate::weights::Int8Weights;
+use crate::weights::{Int8Weights, to_rows};
 use briquette_core::Result;
+pub use finish::Finish;
+use image::Image;
 pub use shape::Conv2dShape;
-use tile::{Image, Tile};
+use std::ops::Range;
+use tile::Tile;
 
 /// Output pixels that are made at once.
-const TILE: usize = 128;
+const TILE: usize = 256;
+/// Output channels that are made at once: with them a tile stays in the second cache.
+const OUTPUTS: usize = 8 * PANEL;
+/// Threads share the pixels of an image while each has this many, else its channels.
+const FEW_PIXELS: usize = 64;
 /// Below this many multiplications of an image, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
-/// Groups with fewer outputs would mostly multiply the padding of a panel.
-const FEW_OUTPUTS: usize = 16;
 
-/// The weights of a convolution, laid out by how they will be used.
+/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; how they
+/// step over an image is said where they are used.
 #[derive(Clone, Debug)]
 pub struct PackedConv2d {
-    shape: Conv2dShape,
+    dims: [usize; 4],
     weights: Weights,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 enum Weights {
-    /// Panels for each group; `[out in group, ky, kx, in]`.
-    Dense(Vec<PackedInt8>),
-    Sparse(Vec<SparseInt8>),
-    /// A row for each output, for groups of few outputs.
-    Rows(CodeRows, Vec<f32>),
-    /// A row of channels for each tap, where every channel is its own group.
-    Depthwise(CodeRows, Vec<f32>),
-}
-
-impl std::fmt::Debug for Weights {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Dense(_) => "dense panels",
-            Self::Sparse(_) => "sparse panels",
-            Self::Rows(..) => "rows",
-            Self::Depthwise(..) => "depthwise",
-        })
-    }
+    Dense(PackedInt8),
+    Sparse(SparseInt8),
 }
 
 impl PackedConv2d {
@@ -59,172 +51,201 @@ impl PackedConv2d {
     /// Refuses a patch of more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape, or the groups do not divide the channels.
-    pub fn new(codes: &[i8], scales: &[f32], shape: Conv2dShape, is_sparse: bool) -> Result<Self> {
-        shape.assert_valid();
-        let depth = shape.depth();
-        crate::packed::check_lengths(codes.len(), scales.len(), shape.n_out, depth);
+    /// If the lengths disagree with the extents.
+    pub fn new(codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Result<Self> {
+        let [n_out, n_in, height, width] = dims;
+        let depth = n_in * height * width;
+        check_lengths(codes.len(), scales.len(), n_out, depth);
         check_depth(depth)?;
-        let codes = shape.channels_last(codes);
-        let rows = if is_sparse { CodeRows::bitmask } else { CodeRows::dense };
-        let n_out = shape.n_out / shape.groups;
-        let group =
-            |g: usize| (&codes[g * n_out * depth..(g + 1) * n_out * depth], &scales[g * n_out..(g + 1) * n_out]);
-        let weights = if shape.is_depthwise() {
-            let taps = shape.transpose_taps(&codes);
-            Weights::Depthwise(rows(&taps, depth, shape.n_out), scales.to_vec())
-        } else if shape.groups > 1 && n_out < FEW_OUTPUTS {
-            Weights::Rows(rows(&codes, shape.n_out, depth), scales.to_vec())
-        } else if is_sparse {
-            let pack = |g| SparseInt8::new(group(g).0, group(g).1, n_out, depth);
-            Weights::Sparse((0..shape.groups).map(pack).collect::<Result<_>>()?)
-        } else {
-            let pack = |g| PackedInt8::new(group(g).0, group(g).1, n_out, depth);
-            Weights::Dense((0..shape.groups).map(pack).collect::<Result<_>>()?)
+        let codes = swap_inner(codes, n_in, height * width);
+        let weights = match is_sparse {
+            true => Weights::Sparse(SparseInt8::new(&codes, scales, n_out, depth)?),
+            false => Weights::Dense(PackedInt8::new(&codes, scales, n_out, depth)?),
         };
-        Ok(Self { shape, weights })
+        Ok(Self { dims, weights })
     }
 
-    /// What the convolution is.
-    pub const fn shape(&self) -> &Conv2dShape {
-        &self.shape
+    /// Extents of the weights, `[out, in / groups, ky, kx]`.
+    pub const fn dims(&self) -> [usize; 4] {
+        self.dims
+    }
+
+    /// Whether zeros are left out.
+    pub const fn is_sparse(&self) -> bool {
+        matches!(self.weights, Weights::Sparse(_))
     }
 
     /// Bytes held.
     pub fn n_bytes(&self) -> usize {
         match &self.weights {
-            Weights::Dense(groups) => groups.iter().map(Int8Weights::n_bytes).sum(),
-            Weights::Sparse(groups) => groups.iter().map(Int8Weights::n_bytes).sum(),
-            Weights::Rows(rows, scales) | Weights::Depthwise(rows, scales) => rows.n_bytes() + 4 * scales.len(),
+            Weights::Dense(weights) => weights.n_bytes(),
+            Weights::Sparse(weights) => weights.n_bytes(),
         }
+    }
+
+    /// The weights as f32, `[out, in / groups, ky, kx]`.
+    pub fn to_floats(&self) -> Vec<f32> {
+        let floats = match &self.weights {
+            Weights::Dense(weights) => weights.to_floats(),
+            Weights::Sparse(weights) => weights.to_floats(),
+        };
+        let [_, n_in, height, width] = self.dims;
+        swap_inner(&floats, height * width, n_in)
     }
 }
 
-/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`.
+/// `[.., a, b]` to `[.., b, a]`: a patch of neighbouring channels is one run of codes.
+fn swap_inner<E: Copy>(from: &[E], a: usize, b: usize) -> Vec<E> {
+    let each = from.chunks_exact((a * b).max(1));
+    each.flat_map(|one| (0..b).flat_map(move |j| (0..a).map(move |i| one[i * b + j]))).collect()
+}
+
+/// A convolution, and what becomes of its outputs.
+#[derive(Debug, Clone, Copy)]
+pub struct Int8Conv2d<'a> {
+    /// Its weights.
+    pub weights: &'a PackedConv2d,
+    /// How they step over an image.
+    pub shape: Conv2dShape,
+    /// How images are rounded.
+    pub grid: ActivationGrid,
+    /// What becomes of its outputs.
+    pub finish: Finish<'a>,
+}
+
+/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`, by the instructions of `path`.
 ///
 /// Each image has its own scale and zero point; padding is exactly zero. An image with a NaN or an infinity gives one of
 /// NaN. No images, channels or pixels are no error.
 ///
 /// # Panics
-/// If the lengths of `x`, `bias` or `y` disagree with the shape.
-pub fn int8_conv2d<T: Activation>(
-    x: &[T],
-    [n_images, height, width]: [usize; 3],
-    grid: ActivationGrid,
-    weights: &PackedConv2d,
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-) {
-    int8_conv2d_on(active_path(), x, [n_images, height, width], grid, weights, bias, y);
+/// If the lengths of `x`, `y` or what finishes outputs disagree with the shape, or the shape with the weights.
+pub fn int8_conv2d<T: Activation>(path: Path, x: &[T], size: [usize; 3], conv: &Int8Conv2d, y: &mut [f32]) {
+    match &conv.weights.weights {
+        Weights::Dense(weights) => each_image(path, x, size, conv, weights, y),
+        Weights::Sparse(weights) => each_image(path, x, size, conv, weights, y),
+    }
 }
 
-/// As [`int8_conv2d`], with the instructions of `path`.
-///
-/// # Panics
-/// As [`int8_conv2d`].
-pub fn int8_conv2d_on<T: Activation>(
+fn each_image<T: Activation, W: Int8Weights>(
     path: Path,
     x: &[T],
     [n_images, height, width]: [usize; 3],
-    grid: ActivationGrid,
-    weights: &PackedConv2d,
-    bias: Option<&[f32]>,
+    conv: &Int8Conv2d,
+    weights: &W,
     y: &mut [f32],
 ) {
-    let shape = &weights.shape;
-    let (n_in, n_out, [out_height, out_width]) = (shape.n_in, shape.n_out, shape.out_size([height, width]));
-    assert_eq!(
-        x.len(),
-        n_images * n_in * height * width,
-        "{} inputs for [{n_images}, {n_in}, {height}, {width}]",
-        x.len()
-    );
+    let Int8Conv2d { shape, grid, finish, .. } = *conv;
+    assert_eq!(conv.weights.dims, shape.weight_dims(), "weights and {shape:?}");
+    finish.assert_channels(shape.n_out);
+    let n_values = shape.n_in * height * width;
+    assert_eq!(x.len(), n_images * n_values, "{} inputs for [{n_images}, {}, {height}, {width}]", x.len(), shape.n_in);
+    let [out_height, out_width] = shape.out_size([height, width]);
     let n_pixels = out_height * out_width;
-    assert_eq!(
-        y.len(),
-        n_images * n_out * n_pixels,
-        "{} outputs for [{n_images}, {n_out}, {out_height}, {out_width}]",
-        y.len()
-    );
-    assert!(bias.is_none_or(|bias| bias.len() == n_out), "a bias of {:?} for {n_out} outputs", bias.map(<[f32]>::len));
-    if n_out * n_pixels == 0 {
+    let expected = [n_images, shape.n_out, out_height, out_width];
+    assert_eq!(y.len(), expected.iter().product::<usize>(), "{} outputs for {expected:?}", y.len());
+    if shape.n_out * n_pixels == 0 {
         return;
     }
-    let (mut codes, n_values) = (QuantizedRows::default(), n_in * height * width);
-    let pays = shape.depth() * n_out * n_pixels >= PAYS;
-    let n_threads = if pays { rayon::current_num_threads() } else { 1 };
-    for (i, y) in y.chunks_exact_mut(n_out * n_pixels).enumerate() {
-        codes.fill(path, &x[i * n_values..(i + 1) * n_values], n_values, 1, grid);
-        let image = Image::new(&codes, n_in, [height, width]);
-        let conv = Conv { path, weights, image: &image, bias };
-        conv.tiles(0, Block::new(y, n_out, n_pixels), n_threads);
+    let how = How::of(&shape, weights);
+    for (i, y) in y.chunks_exact_mut(shape.n_out * n_pixels).enumerate() {
+        let image = Image::new(path, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
+        let run = Run { path, shape: &shape, weights, image: &image, how: &how, finish };
+        let n_threads = threads_for(shape.depth() * shape.n_out * n_pixels, PAYS);
+        run.pixels(0, Block::new(y, shape.n_out, n_pixels), n_threads);
     }
 }
 
-struct Conv<'a> {
-    path: Path,
-    weights: &'a PackedConv2d,
-    image: &'a Image,
-    bias: Option<&'a [f32]>,
+/// Weights as codes that are read one at a time, for as long as a call takes: a row for each output, or for each tap.
+pub(crate) struct Unpacked {
+    codes: Vec<i8>,
+    n_cols: usize,
+    scales: Vec<f32>,
 }
 
-impl Conv<'_> {
+impl Unpacked {
+    fn row(&self, row: usize) -> &[i8] {
+        &self.codes[row * self.n_cols..(row + 1) * self.n_cols]
+    }
+}
+
+/// How a convolution is best done.
+enum How {
+    /// By panels of weights, which must not straddle groups.
+    Panels,
+    /// Output by output, for groups of few outputs: panels would mostly multiply what is not theirs.
+    Rows(Unpacked),
+    /// Tap by tap, where every channel is its own group.
+    Depthwise(Unpacked),
+}
+
+impl How {
+    fn of(shape: &Conv2dShape, weights: &impl Int8Weights) -> Self {
+        if shape.groups == 1 || (shape.n_out / shape.groups).is_multiple_of(PANEL) {
+            return Self::Panels;
+        }
+        let (codes, depth) = (to_rows(weights), shape.depth());
+        let scales = (0..shape.n_out).map(|row| weights.scale(row)).collect();
+        match shape.is_depthwise() {
+            true => {
+                Self::Depthwise(Unpacked { codes: swap_inner(&codes, shape.n_out, depth), n_cols: shape.n_out, scales })
+            }
+            false => Self::Rows(Unpacked { codes, n_cols: depth, scales }),
+        }
+    }
+}
+
+/// The convolution of one image.
+struct Run<'a, W> {
+    path: Path,
+    shape: &'a Conv2dShape,
+    weights: &'a W,
+    image: &'a Image,
+    how: &'a How,
+    finish: Finish<'a>,
+}
+
+impl<W: Int8Weights> Run<'_, W> {
     /// Makes the pixels from `first` on, as many as `out` has columns for.
-    fn tiles(&self, mut first: usize, mut out: Block, n_threads: usize) {
-        if n_threads > 1 && out.n_cols() > TILE {
-            let half = (out.n_cols() / 2).next_multiple_of(TILE);
+    fn pixels(&self, mut first: usize, mut out: Block, n_threads: usize) {
+        if n_threads > 1 && out.n_cols() >= 2 * FEW_PIXELS {
+            let half = (out.n_cols() / 2).next_multiple_of(PANEL);
             let (left, right) = out.split_cols(half);
             rayon::join(
-                || self.tiles(first, left, n_threads / 2),
-                || self.tiles(first + half, right, n_threads.div_ceil(2)),
+                || self.pixels(first, left, n_threads / 2),
+                || self.pixels(first + half, right, n_threads.div_ceil(2)),
             );
             return;
         }
         let mut tile = Tile::default();
+        let n_tiles = out.n_cols().div_ceil(TILE);
+        let size = out.n_cols().div_ceil(n_tiles.max(1)).next_multiple_of(PANEL);
         while out.n_cols() > 0 {
-            let n = TILE.min(out.n_cols());
+            let n = size.min(out.n_cols());
             let (now, later) = out.split_cols(n);
-            self.tile(first..first + n, &mut tile, now);
+            self.tile(first..first + n, &mut tile, now, n_threads);
             (first, out) = (first + n, later);
         }
     }
 
-    fn tile(&self, pixels: std::ops::Range<usize>, tile: &mut Tile, out: Block) {
-        let (path, shape) = (self.path, &self.weights.shape);
-        match &self.weights.weights {
-            Weights::Dense(groups) => {
-                self.groups(pixels, tile, out, |group, tile, bias| tile.multiply(path, &groups[group], bias));
-            }
-            Weights::Sparse(groups) => {
-                self.groups(pixels, tile, out, |group, tile, bias| tile.multiply(path, &groups[group], bias));
-            }
-            Weights::Rows(rows, scales) => self.groups(pixels, tile, out, |group, tile, bias| {
-                let n_out = shape.n_out / shape.groups;
-                tile.multiply_rows(path, rows, scales, group * n_out..(group + 1) * n_out, bias);
-            }),
-            Weights::Depthwise(taps, scales) => {
-                tile.depthwise(path, shape, self.image, pixels, taps, scales, self.bias);
-                tile.transpose_to(out);
-            }
+    fn tile(&self, pixels: Range<usize>, tile: &mut Tile, mut out: Block, n_threads: usize) {
+        let n_out = self.shape.n_out / self.shape.groups;
+        if let How::Depthwise(taps) = self.how {
+            tile.depthwise(self.path, self.shape, self.image, pixels, taps);
+            return self.finish.write(&tile.values, 0, out);
         }
-    }
-
-    /// Gathers the patches of each group, multiplies them by its weights and writes its channels.
-    fn groups(
-        &self,
-        pixels: std::ops::Range<usize>,
-        tile: &mut Tile,
-        mut out: Block,
-        multiply: impl Fn(usize, &mut Tile, Option<&[f32]>),
-    ) {
-        let shape = &self.weights.shape;
-        let n_out = shape.n_out / shape.groups;
-        for group in 0..shape.groups {
-            tile.gather(shape, self.image, group, pixels.clone());
-            multiply(group, tile, self.bias.map(|bias| &bias[group * n_out..(group + 1) * n_out]));
-            let (now, later) = out.split_rows(n_out);
-            tile.transpose_to(now);
-            out = later;
+        for group in 0..self.shape.groups {
+            tile.gather(self.shape, self.image, group, pixels.clone());
+            for first in (group * n_out..(group + 1) * n_out).step_by(OUTPUTS) {
+                let n = OUTPUTS.min((group + 1) * n_out - first);
+                match self.how {
+                    How::Rows(rows) => tile.multiply_rows(self.path, rows, first..first + n),
+                    _ => tile.multiply(self.path, self.weights, first / PANEL, n, n_threads),
+                }
+                let (now, later) = out.split_rows(n);
+                self.finish.write(&tile.values, first, now);
+                out = later;
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Weight-only int4: f32 activations times codes of 4 bits.
 
 use crate::linear::assert_shapes;
-use crate::path::{Path, active_path};
+use crate::panels::{for_panels, threads_for};
+use crate::path::Path;
 use crate::quantize_rows::Activation;
 use crate::simd::{self, Block, PANEL};
 
@@ -107,15 +108,7 @@ pub(crate) struct Int4Panel<'a> {
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn int4_linear<T: Activation>(x: &[T], n_rows: usize, weights: &PackedInt4, bias: Option<&[f32]>, y: &mut [f32]) {
-    int4_linear_on(active_path(), x, n_rows, weights, bias, y);
-}
-
-/// As [`int4_linear`], with the instructions of `path`.
-///
-/// # Panics
-/// As [`int4_linear`].
-pub fn int4_linear_on<T: Activation>(
+pub fn int4_linear<T: Activation>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -126,37 +119,11 @@ pub fn int4_linear_on<T: Activation>(
     assert_shapes(x.len(), n_rows, [weights.n_out, weights.n_in], bias, y.len());
     let mut scratch = Vec::new();
     let x = T::widened(x, &mut scratch);
-    let pays = n_rows * weights.n_in * weights.n_out >= PAYS;
-    let n_threads = if pays { rayon::current_num_threads() } else { 1 };
-    panels(path, x, weights, bias, 0, Block::new(y, n_rows, weights.n_out), n_threads);
-}
-
-fn panels(
-    path: Path,
-    x: &[f32],
-    weights: &PackedInt4,
-    bias: Option<&[f32]>,
-    first: usize,
-    mut out: Block,
-    n_threads: usize,
-) {
-    let n_panels = out.n_cols().div_ceil(PANEL);
-    if n_threads > 1 && n_panels > 1 {
-        let half = n_panels * (n_threads / 2) / n_threads;
-        let (left, right) = out.split_cols(half * PANEL);
-        rayon::join(
-            || panels(path, x, weights, bias, first, left, n_threads / 2),
-            || panels(path, x, weights, bias, first + half, right, n_threads.div_ceil(2)),
-        );
-        return;
-    }
-    for index in first..first + n_panels {
-        let n = PANEL.min(out.n_cols());
-        let (now, later) = out.split_cols(n);
-        let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..index * PANEL + n]);
-        simd::multiply_int4_panel(path, x, weights.panel(index), bias, now);
-        out = later;
-    }
+    let n_threads = threads_for(n_rows * weights.n_in * weights.n_out, PAYS);
+    for_panels(Block::new(y, n_rows, weights.n_out), 0, n_threads, &|index, _, out| {
+        let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
+        simd::multiply_int4_panel(path, x, weights.panel(index), bias, out);
+    });
 }
 
 #[cfg(test)]
@@ -176,7 +143,7 @@ mod tests {
         let (scales, x, bias) = (floats(n * n_groups), floats(m * k), floats(n));
         let packed = PackedInt4::new(&codes, &scales, n, k, group);
         let mut slow = vec![0.0; m * n];
-        int4_linear_on(Path::SCALAR, &x, m, &packed, Some(&bias), &mut slow);
+        int4_linear(Path::SCALAR, &x, m, &packed, Some(&bias), &mut slow);
         for (i, &value) in slow.iter().enumerate() {
             let (row, o) = (i / n, i % n);
             let weight = |col: usize| f64::from(codes[o * k + col]) * f64::from(scales[o * n_groups + col / group]);
@@ -185,7 +152,7 @@ mod tests {
         }
         for path in Path::available() {
             let mut fast = vec![f32::NAN; m * n];
-            int4_linear_on(path, &x, m, &packed, Some(&bias), &mut fast);
+            int4_linear(path, &x, m, &packed, Some(&bias), &mut fast);
             assert_eq!(fast, slow, "{path} M {m} K {k} N {n} by {group}");
         }
     }

@@ -7,11 +7,11 @@
 //! Non-goals: choosing scales (`briquette-quant`), files (`briquette-formats`), layers (`briquette-nn`).
 //!
 //! ```
-//! use briquette_kernels::{ActivationGrid, PackedInt8, int8_linear};
+//! use briquette_kernels::{ActivationGrid, PackedInt8, active_path, int8_linear};
 //!
 //! let weights = PackedInt8::new(&[127, 0, 0, 127], &[1.0 / 127.0; 2], 2, 2)?; // the identity
 //! let mut y = [0.0; 2];
-//! int8_linear(&[1.0_f32, -0.5], 1, ActivationGrid::Symmetric, &weights, Some(&[10.0, 20.0]), &mut y);
+//! int8_linear(active_path(), &[1.0_f32, -0.5], 1, ActivationGrid::Symmetric, &weights, Some(&[10.0, 20.0]), &mut y);
 //! assert!((y[0] - 11.0).abs() < 0.01 && (y[1] - 19.5).abs() < 0.01);
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
@@ -25,21 +25,24 @@ mod int4;
 mod linear;
 pub mod ops;
 mod packed;
+mod panels;
 mod path;
 mod quantize_rows;
 mod simd;
 mod sparse;
+mod weight_only;
 mod weights;
 
 pub use code_rows::CodeRows;
-pub use conv2d::{Conv2dShape, PackedConv2d, int8_conv2d, int8_conv2d_on};
+pub use conv2d::{Conv2dShape, Finish, Int8Conv2d, PackedConv2d, int8_conv2d};
 pub use embedding::{Int8Embedding, int8_embedding};
 pub use float::{AttentionShape, add_norm, attention, gelu};
-pub use int4::{PackedInt4, int4_linear, int4_linear_on};
-pub use linear::{int8_linear, int8_linear_on, int8_linear_reference};
+pub use int4::{PackedInt4, int4_linear};
+pub use linear::int8_linear;
 pub use packed::{MAX_DEPTH, PackedInt8};
 pub use path::{Path, active_path};
-pub use quantize_rows::{Activation, ActivationGrid, QuantizedRows, quantize_rows, quantize_rows_on};
+pub use quantize_rows::{Activation, ActivationGrid, QuantizedRows, quantize_rows};
 pub use simd::register_peak;
 pub use sparse::SparseInt8;
+pub use weight_only::weight_only_linear;
 pub use weights::Int8Weights;

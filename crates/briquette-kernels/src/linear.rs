@@ -1,8 +1,9 @@
 //! `y = x · wᵀ + bias` in 8-bit codes.
 
-use crate::path::{Path, active_path};
+use crate::panels::{for_panels, threads_for};
+use crate::path::Path;
 use crate::quantize_rows::{Activation, ActivationGrid, QuantizedRows};
-use crate::simd::{Block, PANEL, RowBlock};
+use crate::simd::{Block, RowBlock};
 use crate::weights::Int8Weights;
 use std::cell::RefCell;
 
@@ -17,28 +18,14 @@ thread_local! {
     static ROWS: RefCell<QuantizedRows> = RefCell::new(QuantizedRows::default());
 }
 
-/// `y[m, o] = Σᵢ xq[m, i] * wq[o, i] * sx[m] * sw[o] + bias[o]`, with `x` quantized by the row.
+/// `y[m, o] = Σᵢ xq[m, i] * wq[o, i] * sx[m] * sw[o] + bias[o]`, with `x` quantized by the row, by the instructions of
+/// `path`.
 ///
 /// A row of `x` with a NaN or an infinity gives a row of NaN. No rows, inputs or outputs are no error.
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
 pub fn int8_linear<T: Activation>(
-    x: &[T],
-    n_rows: usize,
-    grid: ActivationGrid,
-    weights: &impl Int8Weights,
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-) {
-    int8_linear_on(active_path(), x, n_rows, grid, weights, bias, y);
-}
-
-/// As [`int8_linear`], with the instructions of `path`.
-///
-/// # Panics
-/// As [`int8_linear`].
-pub fn int8_linear_on<T: Activation>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -49,25 +36,8 @@ pub fn int8_linear_on<T: Activation>(
 ) {
     let (n_in, n_out) = (weights.n_in(), weights.n_out());
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
-    let pays = n_rows * n_in * n_out >= PAYS;
-    let n_threads = if pays { rayon::current_num_threads() } else { 1 };
     let task = Task { path, n_in, grid, weights, bias };
-    task.run(x, Block::new(y, n_rows, n_out), n_threads);
-}
-
-/// As [`int8_linear`], in plain code.
-///
-/// # Panics
-/// As [`int8_linear`].
-pub fn int8_linear_reference<T: Activation>(
-    x: &[T],
-    n_rows: usize,
-    grid: ActivationGrid,
-    weights: &impl Int8Weights,
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-) {
-    int8_linear_on(Path::SCALAR, x, n_rows, grid, weights, bias, y);
+    task.run(x, Block::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
 }
 
 /// Panics with the shapes where they do not fit.
@@ -107,14 +77,10 @@ impl<W: Int8Weights> Task<'_, W> {
             let (now, later) = x.split_at(n * self.n_in);
             let (block, rest) = out.split_rows(n);
             rows.fill(self.path, now, self.n_in, n, self.grid);
-            self.panels(rows.block(), 0, block, n_threads);
+            multiply_panels(self.path, rows.block(), self.weights, self.bias, 0, block, n_threads);
             (x, out) = (later, rest);
         }
         ROWS.set(rows);
-    }
-
-    fn panels(&self, rows: RowBlock, first: usize, out: Block, n_threads: usize) {
-        multiply_panels(self.path, rows, self.weights, self.bias, first, out, n_threads);
     }
 }
 
@@ -125,29 +91,16 @@ pub(crate) fn multiply_panels(
     weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     first: usize,
-    mut out: Block,
+    out: Block,
     n_threads: usize,
 ) {
-    let n_panels = out.n_cols().div_ceil(PANEL);
-    if n_threads > 1 && n_panels > 1 {
-        let half = n_panels * (n_threads / 2) / n_threads;
-        let (left, right) = out.split_cols(half * PANEL);
-        rayon::join(
-            || multiply_panels(path, rows, weights, bias, first, left, n_threads / 2),
-            || multiply_panels(path, rows, weights, bias, first + half, right, n_threads.div_ceil(2)),
-        );
-        return;
-    }
-    for index in first..first + n_panels {
-        let columns = weights.columns(index, bias);
-        let (now, later) = out.split_cols(columns.n);
-        weights.multiply(path, rows, index, index + 1 == first + n_panels, &columns, now);
-        out = later;
-    }
+    for_panels(out, first, n_threads, &|index, is_last, out| {
+        weights.multiply(path, rows, index, is_last, &weights.columns(index, bias), out);
+    });
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{PackedInt8, SparseInt8};
     use proptest::prelude::*;
@@ -162,7 +115,7 @@ mod tests {
         })
     }
 
-    fn floats(n: usize, seed: u64) -> Vec<f32> {
+    pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
         numbers(n, seed).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
     }
 
@@ -170,12 +123,12 @@ mod tests {
         numbers(n, seed).map(|bits| if bits & 0x300 == 0 { 0 } else { bits as i8 }).collect()
     }
 
-    fn packed(n_out: usize, n_in: usize, seed: u64) -> PackedInt8 {
+    pub(crate) fn packed(n_out: usize, n_in: usize, seed: u64) -> PackedInt8 {
         let scales: Vec<f32> = floats(n_out, seed ^ 5).iter().map(|scale| scale + 1.5).collect();
         PackedInt8::new(&codes(n_out * n_in, seed), &scales, n_out, n_in).unwrap()
     }
 
-    fn sparse(n_out: usize, n_in: usize, seed: u64) -> SparseInt8 {
+    pub(crate) fn sparse(n_out: usize, n_in: usize, seed: u64) -> SparseInt8 {
         let scales: Vec<f32> = floats(n_out, seed ^ 5).iter().map(|scale| scale + 1.5).collect();
         SparseInt8::new(&codes(n_out * n_in, seed), &scales, n_out, n_in).unwrap()
     }
@@ -185,11 +138,11 @@ mod tests {
         for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
             for bias in [None, Some(&bias[..])] {
                 let (mut fast, mut slow) = (vec![f32::NAN; m * n], vec![0.0; m * n]);
-                int8_linear_on(path, &x, m, grid, &weights, bias, &mut fast);
-                int8_linear_reference(&x, m, grid, &weights, bias, &mut slow);
+                int8_linear(path, &x, m, grid, &weights, bias, &mut fast);
+                int8_linear(Path::SCALAR, &x, m, grid, &weights, bias, &mut slow);
                 assert_eq!(fast, slow, "{path} {grid:?} M {m} K {k} N {n}");
                 fast.fill(f32::NAN);
-                int8_linear_on(path, &x, m, grid, &sparse(n, k, seed), bias, &mut fast);
+                int8_linear(path, &x, m, grid, &sparse(n, k, seed), bias, &mut fast);
                 assert_eq!(fast, slow, "sparse {path} {grid:?} M {m} K {k} N {n}");
             }
         }
@@ -208,13 +161,45 @@ mod tests {
         }
     }
 
+    /// Sums of products by `rten-gemm`, which knows nothing of ours.
+    fn by_rten(codes: &[u8], weights: &[i8], [m, k, n]: [usize; 3]) -> Vec<i32> {
+        use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
+        use rten_tensor::NdTensorView;
+        let weights = NdTensorView::from_data([n, k], weights);
+        let (mut sums, zeros) = (vec![0; m * n], vec![128; m]);
+        let rows = GemmInputA::Unpacked(NdTensorView::from_data([m, k], codes));
+        let options = GemmOptions { a_quant: Some(QuantParams { zero_point: &zeros }), ..Default::default() };
+        let gemm = GemmExecutor::<u8, i8, i32>::default();
+        gemm.gemm(&mut sums, rows, GemmInputB::Unpacked(weights.transposed()), options).unwrap();
+        sums
+    }
+
+    #[test]
+    fn sums_are_those_of_another_library() {
+        for (m, k, n) in [(1, 4, 1), (3, 70, 33), (16, 64, 32), (33, 130, 70), (40, 513, 100)] {
+            // A row that reaches 127 has scale 1. Weights of 7 bits: without VNNI the other side saturates at more.
+            let mut codes: Vec<u8> = numbers(m * k, 3).map(|bits| (bits % 255 + 1) as u8).collect();
+            codes.chunks_mut(k).for_each(|row| row[0] = 255);
+            let weights: Vec<i8> = numbers(n * k, 5).map(|bits| (bits % 128) as i8 - 64).collect();
+            let expected = by_rten(&codes, &weights, [m, k, n]);
+            let x: Vec<f32> = codes.iter().map(|&code| f32::from(code) - 128.0).collect();
+            let packed = PackedInt8::new(&weights, &vec![1.0; n], n, k).unwrap();
+            for path in Path::available() {
+                let mut y = vec![f32::NAN; m * n];
+                int8_linear(path, &x, m, ActivationGrid::Symmetric, &packed, None, &mut y);
+                let sums: Vec<f32> = expected.iter().map(|&sum| sum as f32).collect();
+                assert_eq!(y, sums, "{path} M {m} K {k} N {n}");
+            }
+        }
+    }
+
     #[test]
     fn the_deepest_sum_there_is_does_not_overflow() {
         let (x, codes) = (vec![1.0_f32; crate::MAX_DEPTH], vec![-128; crate::MAX_DEPTH]);
         let weights = PackedInt8::new(&codes, &[1.0], 1, crate::MAX_DEPTH).unwrap();
         for path in Path::available() {
             let mut y = [0.0];
-            int8_linear_on(path, &x, 1, ActivationGrid::Asymmetric, &weights, None, &mut y);
+            int8_linear(path, &x, 1, ActivationGrid::Asymmetric, &weights, None, &mut y);
             assert!((y[0] / -128.0 / crate::MAX_DEPTH as f32 - 1.0).abs() < 1e-5, "{path} {}", y[0]);
         }
     }
@@ -228,7 +213,7 @@ mod tests {
                     let mut x = floats(n_rows * 70, 2);
                     x[70 + 69] = bad;
                     let mut y = vec![0.0; n_rows * 40];
-                    int8_linear_on(path, &x, n_rows, ActivationGrid::Asymmetric, &weights, None, &mut y);
+                    int8_linear(path, &x, n_rows, ActivationGrid::Asymmetric, &weights, None, &mut y);
                     for (i, value) in y.iter().enumerate() {
                         assert_eq!(value.is_nan(), i / 40 == 1, "{path} {i}");
                     }
@@ -240,7 +225,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "5 activations for [2, 3] and weights of [4, 3]")]
     fn shapes_that_do_not_fit_are_named() {
-        int8_linear(&[0.0_f32; 5], 2, ActivationGrid::Symmetric, &packed(4, 3, 1), None, &mut [0.0; 8]);
+        int8_linear(Path::SCALAR, &[0.0_f32; 5], 2, ActivationGrid::Symmetric, &packed(4, 3, 1), None, &mut [0.0; 8]);
     }
 
     proptest! {

@@ -13,9 +13,9 @@ mod weights;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Device, Int, Tensor};
-pub use fused::{FusedOps, add_norm, attention, fuses, gelu, rows_at_once};
+pub use fused::{FusedOps, Heads, Norm, add_norm, attention, fuses, gelu, rows_at_once};
 use std::sync::Arc;
-pub use weights::{LinearWeights, QuantizedConv2d};
+pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d};
 
 use crate::embedding::Int8Embedding;
 
@@ -26,7 +26,10 @@ pub trait QuantizedOps: Backend {
     fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights, bias: Option<Vec<f32>>) -> FloatTensor<Self>;
 
     /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
-    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d, bias: Option<Vec<f32>>) -> FloatTensor<Self>;
+    fn quantized_conv2d(x: FloatTensor<Self>, call: Conv2dCall) -> FloatTensor<Self>;
+
+    /// The same, added to `y` before ReLU; both are f32.
+    fn quantized_conv2d_add(x: FloatTensor<Self>, y: FloatTensor<Self>, call: Conv2dCall) -> FloatTensor<Self>;
 
     /// Rows of a table, with one more dimension than `ids`, as f32.
     fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self>;
@@ -44,8 +47,8 @@ pub fn runs_on(_device: &Device) -> bool {
     false
 }
 
-/// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](crate::int8_linear) and
-/// [`int4_linear`](crate::int4_linear).
+/// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](crate::int8_linear),
+/// [`weight_only_linear`](crate::weight_only_linear) and [`int4_linear`](crate::int4_linear).
 ///
 /// # Panics
 /// If the last dimension of `x` is not the number of inputs, the bias is not as long as there are outputs, or the
@@ -55,20 +58,29 @@ pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Optio
     Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x.into_dispatch(), weights.clone(), bias))
 }
 
-/// A convolution of `x` `[n, in, height, width]`: see [`int8_conv2d`](crate::int8_conv2d).
+/// A convolution of `x` `[n, in, height, width]`, added to `y` where it is given: see
+/// [`int8_conv2d`](crate::int8_conv2d()) and [`Finish`](crate::Finish).
 ///
 /// # Panics
-/// If `x` does not have the channels of the weights, or its backend has no quantized operations.
-pub fn conv2d(x: Tensor<4>, weights: &QuantizedConv2d, bias: Option<Tensor<1>>) -> Tensor<4> {
-    let bias = bias.map(|bias| to_host(bias, weights.n_out()));
-    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_conv2d(x.into_dispatch(), weights.clone(), bias))
+/// If `x` does not have the channels of the weights, `y` is not of the output's shape, either is not f32 while `y` is
+/// given, or the backend has no quantized operations.
+pub fn conv2d(x: Tensor<4>, y: Option<Tensor<4>>, call: Conv2dCall) -> Tensor<4> {
+    let x = x.into_dispatch();
+    Tensor::from_dispatch(match y {
+        Some(y) => <Dispatch as QuantizedOps>::quantized_conv2d_add(x, y.into_dispatch(), call),
+        None => <Dispatch as QuantizedOps>::quantized_conv2d(x, call),
+    })
 }
 
 /// A bias as f32, whatever its type; on the CPU this copies a few kilobytes.
 fn to_host(bias: Tensor<1>, n_out: usize) -> Vec<f32> {
-    let bias: Vec<f32> = bias.into_data().iter::<f32>().collect();
+    let bias = floats(bias);
     assert_eq!(bias.len(), n_out, "a bias of {} for {n_out} outputs", bias.len());
     bias
+}
+
+fn floats(vector: Tensor<1>) -> Vec<f32> {
+    vector.into_data().iter::<f32>().collect()
 }
 
 /// Rows of a table for `ids` `[n, tokens]`, `[n, tokens, n_cols]`: see [`int8_embedding`](crate::int8_embedding).

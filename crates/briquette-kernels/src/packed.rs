@@ -115,6 +115,10 @@ impl sealed::Panels for PackedInt8 {
         simd::multiply_panel(path, rows, self.panel(index), next, columns, out);
     }
 
+    fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block) {
+        simd::multiply_float_panel(path, x, self.n_in, self.panel(index), columns, out);
+    }
+
     fn unpack(&self, index: usize, codes: &mut [i8]) {
         codes.copy_from_slice(self.panel(index));
     }

@@ -1,7 +1,7 @@
 //! Activations as 8-bit codes, a scale and a zero point for each row.
 
 use crate::buffer::Buffer;
-use crate::path::{Path, active_path};
+use crate::path::Path;
 use crate::simd::{self, RowBlock};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -131,22 +131,14 @@ impl QuantizedRows {
     }
 }
 
-/// Quantizes `x`, `[n_rows, n_cols]`, each row by itself, halves to even.
+/// Quantizes `x`, `[n_rows, n_cols]`, each row by itself, halves to even, by the instructions of `path`.
 ///
 /// A row with a NaN or an infinity gets the scale NaN, so that whatever is computed from it is NaN. An all-zero row has
 /// scale 1 and codes equal to its zero point.
 ///
 /// # Panics
 /// If `x` is not `n_rows * n_cols` long.
-pub fn quantize_rows<T: Activation>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) -> QuantizedRows {
-    quantize_rows_on(active_path(), x, n_rows, n_cols, grid)
-}
-
-/// As [`quantize_rows`], with the instructions of `path`.
-///
-/// # Panics
-/// If `x` is not `n_rows * n_cols` long.
-pub fn quantize_rows_on<T: Activation>(
+pub fn quantize_rows<T: Activation>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -172,9 +164,9 @@ mod tests {
     }
 
     fn all_paths_agree<T: Activation>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) {
-        let reference = quantize_rows_on(Path::SCALAR, x, n_rows, n_cols, grid);
+        let reference = quantize_rows(Path::SCALAR, x, n_rows, n_cols, grid);
         for path in Path::available() {
-            let rows = quantize_rows_on(path, x, n_rows, n_cols, grid);
+            let rows = quantize_rows(path, x, n_rows, n_cols, grid);
             assert_eq!(rows.zeros(), reference.zeros(), "{path}");
             for row in 0..n_rows {
                 assert_eq!(rows.scales()[row].to_bits(), reference.scales()[row].to_bits(), "{path}");
@@ -200,7 +192,7 @@ mod tests {
         #[test]
         fn the_error_is_at_most_half_a_step(x in prop::collection::vec(-1e3_f32..1e3, 1..100)) {
             for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
-                let rows = quantize_rows(&x, 1, x.len(), grid);
+                let rows = quantize_rows(Path::SCALAR, &x, 1, x.len(), grid);
                 for (&code, &value) in rows.row(0).iter().zip(&x) {
                     let back = (i32::from(code) - rows.zeros()[0]) as f32 * rows.scales()[0];
                     // A zero point is rounded too, so the ends of an asymmetric range may lie half a step outside.
@@ -218,11 +210,11 @@ mod tests {
                     for at in [0, 3, 40, 66] {
                         let mut x = vec![1.0; 2 * 67];
                         x[at] = bad;
-                        let rows = quantize_rows_on(path, &x, 2, 67, grid);
+                        let rows = quantize_rows(path, &x, 2, 67, grid);
                         assert!(rows.scales()[0].is_nan() && rows.scales()[1].is_finite(), "{path} {bad} at {at}");
                     }
                 }
-                let rows = quantize_rows_on(path, &[0.0_f32, -0.0, 0.0], 1, 3, grid);
+                let rows = quantize_rows(path, &[0.0_f32, -0.0, 0.0], 1, 3, grid);
                 assert_eq!((rows.scales()[0], i32::from(rows.row(0)[1])), (1.0, rows.zeros()[0]));
             }
         }

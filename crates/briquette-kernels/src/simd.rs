@@ -19,6 +19,7 @@ mod neon;
 mod peak;
 pub(crate) mod scalar;
 mod sparse_panels;
+mod weight_only;
 
 use crate::int4::Int4Panel;
 use crate::path::{Isa, Path};
@@ -28,6 +29,7 @@ pub(crate) use block::Block;
 pub(crate) use float::{add_norm, gelu};
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
+pub(crate) use scalar::{RowScale, Span};
 pub(crate) use sparse_panels::SparsePanels;
 
 /// There is no such peak to compare with.
@@ -95,18 +97,38 @@ impl Columns {
     }
 }
 
-/// Codes, scale and zero point of one row; `codes` may be longer than `x`.
-pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
-    assert!(x.len() <= codes.len(), "{} codes for a row of {}", codes.len(), x.len());
+/// What the scale of values is made from.
+pub(crate) fn span(path: Path, x: &[f32], grid: ActivationGrid) -> Span {
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::span(x, grid) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::span(x, grid) },
+        _ => scalar::span(x, grid),
+    }
+}
+
+/// Codes of values; `codes` may be longer than `x`.
+pub(crate) fn quantize(path: Path, x: &[f32], row: RowScale, codes: &mut [u8]) {
+    assert!(x.len() <= codes.len(), "{} codes for {} values", codes.len(), x.len());
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize_row(x, grid, codes) },
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize(x, row, codes) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::quantize_row(x, grid, codes) },
-        _ => scalar::quantize_row(x, grid, codes),
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::quantize(x, row, codes) },
+        _ => scalar::quantize(x, row, codes),
     }
+}
+
+/// Codes, scale and zero point of one row; `codes` may be longer than `x`.
+pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
+    let row = span(path, x, grid).scale(grid);
+    quantize(path, x, row, codes);
+    (row.scale, row.zero)
 }
 
 /// Depthwise sums of one pixel; see [`scalar::depthwise`].
@@ -187,6 +209,13 @@ pub(crate) fn multiply_sparse_panel(
     let (masks, values) = panels.panel(index);
     match path.0 {
         #[cfg(target_arch = "x86_64")]
+        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => {
+            // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
+            // one of `SparsePanels`.
+            unsafe { amx::multiply_sparse_panel(rows, masks, values, columns, out) };
+            true
+        }
+        #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS => {
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
             // one of `SparsePanels`.
@@ -213,6 +242,34 @@ pub(crate) fn multiply_int4_panel(path: Path, x: &[f32], panel: Int4Panel, bias:
         // SAFETY: the features were just detected.
         Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe { int4::multiply_panel_fma(x, panel, bias, &mut out) },
         _ => int4::multiply_panel(x, panel, bias, &mut out),
+    }
+}
+
+/// Rows of floats times a panel of 8-bit codes; see [`weight_only::multiply_panel`].
+pub(crate) fn multiply_float_panel(
+    path: Path,
+    x: &[f32],
+    n_in: usize,
+    panel: &[i8],
+    columns: &Columns,
+    mut out: Block,
+) {
+    assert_eq!(x.len(), out.n_rows() * n_in, "rows of activations");
+    assert_eq!(
+        (panel.len(), out.n_cols()),
+        (n_in.div_ceil(4) * 4 * PANEL, columns.n),
+        "codes and columns of the panel"
+    );
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { weight_only::multiply_panel_avx512(x, n_in, panel, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features were just detected.
+        Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe {
+            weight_only::multiply_panel_fma(x, n_in, panel, columns, &mut out)
+        },
+        _ => weight_only::multiply_panel(x, n_in, panel, columns, &mut out),
     }
 }
 

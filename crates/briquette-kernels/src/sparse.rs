@@ -48,6 +48,17 @@ impl SparseInt8 {
     }
 }
 
+impl SparseInt8 {
+    /// Spreads a panel out, zeros too, for as long as `f` needs it.
+    fn with_panel(&self, path: Path, index: usize, f: impl FnOnce(&[i8])) {
+        let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
+        codes.resize(n.max(codes.bytes().len()));
+        simd::expand_panel(path, &self.panels, index, &mut codes.codes_mut()[..n]);
+        f(&codes.codes()[..n]);
+        PANEL_CODES.set(codes);
+    }
+}
+
 impl Int8Weights for SparseInt8 {
     fn n_out(&self) -> usize {
         self.n_out
@@ -72,12 +83,12 @@ impl sealed::Panels for SparseInt8 {
         if simd::multiply_sparse_panel(path, rows, &self.panels, index, columns, &mut out) {
             return;
         }
-        let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
-        codes.resize(n.max(codes.bytes().len()));
-        simd::expand_panel(path, &self.panels, index, &mut codes.codes_mut()[..n]);
         let next = if is_last { &[] } else { self.panels.values(index + 1) };
-        simd::multiply_panel(path, rows, &codes.codes()[..n], next, columns, out);
-        PANEL_CODES.set(codes);
+        self.with_panel(path, index, |panel| simd::multiply_panel(path, rows, panel, next, columns, out));
+    }
+
+    fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block) {
+        self.with_panel(path, index, |panel| simd::multiply_float_panel(path, x, self.n_in, panel, columns, out));
     }
 
     fn unpack(&self, index: usize, codes: &mut [i8]) {

@@ -1,7 +1,8 @@
 //! What linear and convolution need of weights, however those are kept.
 
+use crate::packed::panel_bytes;
 use crate::path::Path;
-use crate::simd::{Block, Columns, RowBlock};
+use crate::simd::{Block, Columns, PANEL, RowBlock};
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs: [`PackedInt8`](crate::PackedInt8) or
 /// [`SparseInt8`](crate::SparseInt8).
@@ -12,6 +13,29 @@ pub trait Int8Weights: sealed::Panels {
     fn n_in(&self) -> usize;
     /// Bytes held.
     fn n_bytes(&self) -> usize;
+
+    /// The weights as f32, `[n_out, n_in]`.
+    fn to_floats(&self) -> Vec<f32> {
+        let (codes, n_in) = (to_rows(self), self.n_in().max(1));
+        let value = |(i, code): (usize, &i8)| f32::from(*code) * self.scale(i / n_in);
+        codes.iter().enumerate().map(value).collect()
+    }
+}
+
+/// The codes as rows of outputs, zeros too.
+pub(crate) fn to_rows<W: Int8Weights + ?Sized>(weights: &W) -> Vec<i8> {
+    let (n_out, n_in) = (weights.n_out(), weights.n_in());
+    let (mut rows, mut panel) = (vec![0; n_out * n_in], vec![0; panel_bytes(n_in)]);
+    for (row, codes) in rows.chunks_exact_mut(n_in.max(1)).enumerate() {
+        let (index, lane) = (row / PANEL, row % PANEL);
+        if lane == 0 {
+            weights.unpack(index, &mut panel);
+        }
+        for (group, codes) in codes.chunks_mut(4).enumerate() {
+            codes.copy_from_slice(&panel[(group * PANEL + lane) * 4..][..codes.len()]);
+        }
+    }
+    rows
 }
 
 pub(crate) mod sealed {
@@ -25,6 +49,10 @@ pub(crate) mod sealed {
         /// Multiplies rows by panel `index`; `is_last` says that the one after it will not be next.
         #[expect(private_interfaces, reason = "the trait is sealed")]
         fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, out: Block);
+
+        /// Multiplies rows of floats by panel `index`.
+        #[expect(private_interfaces, reason = "the trait is sealed")]
+        fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block);
 
         /// Writes the codes of panel `index` out, zeros too.
         fn unpack(&self, index: usize, codes: &mut [i8]);

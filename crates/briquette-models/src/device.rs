@@ -27,6 +27,11 @@ pub fn device_name(device: &Device) -> String {
     if words.contains("flex") { "cpu".into() } else { words }
 }
 
+/// The instructions that 8-bit products use on this CPU, such as `avx512-vnni`.
+pub fn kernel_path() -> &'static str {
+    briquette_kernels::active_path().name()
+}
+
 /// The CUDA devices of this machine, by name; empty without a driver or in a build without CUDA.
 pub fn cuda_devices() -> Vec<String> {
     #[cfg(feature = "cuda")]

@@ -1,7 +1,7 @@
 //! A small convolutional network for 8x8 images of digits.
 
 use crate::config::{Folder, check_sizes};
-use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig};
+use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use briquette_core::Result;
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
@@ -117,8 +117,8 @@ pub struct DigitsCnn {
 impl DigitsCnn {
     /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = relu(self.bn1.forward(self.conv1.forward(images)));
-        let x = relu(self.bn2.forward(self.conv2.forward(x)));
+        let x = self.conv1.forward_norm(images, &self.bn1, Then::Relu);
+        let x = self.conv2.forward_norm(x, &self.bn2, Then::Relu);
         let size = [self.pool_size; 2];
         let x = max_pool2d(x, MaxPoolOptions::new(size).with_stride(size));
         self.fc2.forward(relu(self.fc1.forward(x.flatten(1, 3))))

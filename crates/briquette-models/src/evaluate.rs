@@ -1,6 +1,7 @@
 //! What a model is worth: against labels, and against the model it came from.
 
 use crate::batches::Batching;
+use crate::budget::Budget;
 use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
 use crate::memory::{Memory, Watch};
 use crate::outputs::{self, Likelihood, Outputs, Progress};
@@ -30,8 +31,19 @@ pub struct Request {
     pub data: DataSpec,
     /// How data is batched.
     pub batching: Batching,
+    /// What running may take.
+    pub fits: Fits,
     /// Where to run.
     pub device: Device,
+}
+
+/// What running a model may take: see [`Budget`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fits {
+    /// Whether batches may be smaller than asked for, so that they fit.
+    pub is_auto: bool,
+    /// The most bytes that the last meter may show.
+    pub limit: Option<u64>,
 }
 
 /// What was found. Metrics are by name, as gates name them; none is there that has not been measured.
@@ -43,8 +55,10 @@ pub struct Evaluation {
     pub n_items: usize,
     /// Images that did not decode.
     pub n_skipped: usize,
-    /// Items of a batch.
+    /// Items of the model's largest batch; tiles, where images are cut into those.
     pub batch_size: usize,
+    /// Items of the reference's.
+    pub reference_batch_size: Option<usize>,
     /// What was measured: `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`,
     /// `kl`, `perplexity`; and `reference_` of those that the reference has of its own.
     pub metrics: BTreeMap<String, f64>,
@@ -101,7 +115,9 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         watch.loaded();
         let held = briquette_nn::held(&model.network);
-        let found = run(&model, &data, &request.data, request.batching, progress)?;
+        let Fits { is_auto, limit } = request.fits;
+        let budget = Budget { batching: request.batching, is_auto, limit, meter: meters.last().copied() };
+        let found = run(&model, &data, &request.data, budget, progress)?;
         watch.ran();
         watch.drop_network(model.network);
         drop(model.input);
@@ -119,7 +135,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     let (found, (memory, held)) = run(&checkpoint, arch, progress)?;
     let (reference, figures) = reference.unzip();
     let (reference_memory, reference_held) = figures.unwrap_or_default();
-    let evaluation = compare(arch, &data, request.batching, &found, reference.as_ref())?;
+    let evaluation = compare(arch, &data, &found, reference.as_ref())?;
     Ok(Evaluation { memory, reference_memory, held, reference_held, ..evaluation })
 }
 
@@ -132,16 +148,32 @@ pub enum Run {
     Likelihood(Likelihood),
 }
 
+impl Run {
+    /// Items of the largest batch.
+    pub fn batch_size(&self) -> usize {
+        match self {
+            Self::Rows(rows) => rows.batch_size,
+            Self::Likelihood(found) => found.batch_size,
+        }
+    }
+}
+
 /// Runs a loaded model over data; of a model in training, what it is when it is run.
 ///
 /// # Errors
 /// As [`evaluate`].
-pub fn run(model: &LoadedModel, data: &Data, spec: &DataSpec, batching: Batching, progress: Progress) -> Result<Run> {
+pub fn run<'a>(
+    model: &LoadedModel,
+    data: &Data,
+    spec: &DataSpec,
+    how: impl Into<Budget<'a>>,
+    progress: Progress,
+) -> Result<Run> {
     let mut model = model.for_running();
     if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
         model.set_max_length(max_length)?;
     }
-    let (model, how) = (&model, batching);
+    let (model, how): (&LoadedModel, Budget) = (&model, how.into());
     match (data, &model.input) {
         (Data::Sentences(sentences), Input::Text { .. }) if model.arch == Arch::Bert => {
             outputs::embed(model, sentences, how, progress).map(Run::Rows)
@@ -161,13 +193,7 @@ pub fn run(model: &LoadedModel, data: &Data, spec: &DataSpec, batching: Batching
 ///
 /// # Errors
 /// Input where labels are out of range or the outputs of the two do not compare.
-pub fn compare(
-    arch: Arch,
-    data: &Data,
-    batching: Batching,
-    found: &Run,
-    reference: Option<&Run>,
-) -> Result<Evaluation> {
+pub fn compare(arch: Arch, data: &Data, found: &Run, reference: Option<&Run>) -> Result<Evaluation> {
     let mut metrics = BTreeMap::new();
     match (data, found, reference) {
         (Data::Document(_), Run::Likelihood(found), reference) => {
@@ -190,7 +216,8 @@ pub fn compare(
         arch,
         n_items,
         n_skipped,
-        batch_size: batching.batch_size,
+        batch_size: found.batch_size(),
+        reference_batch_size: reference.map(Run::batch_size),
         metrics,
         latency,
         reference_latency: reference.map(|run| summary(run).2),
@@ -228,10 +255,7 @@ type Named = Vec<(String, f64)>;
 fn of_embeddings(sentences: &Sentences, found: &Outputs, reference: Option<&Outputs>) -> Named {
     let mut metrics = Named::new();
     if let Some(reference) = reference {
-        let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
-        let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
-        metrics.push(("cosine".into(), metrics::mean(cosines.iter().copied())));
-        metrics.push(("cosine_min".into(), cosines.iter().copied().fold(1.0, f64::min)));
+        metrics.extend(cosines(found, reference));
         let paired = |outputs: &Outputs| {
             let n = outputs.values.len().min(MAX_PAIRED * outputs.width);
             metrics::pair_cosines(&outputs.values[..n], outputs.width)
@@ -242,6 +266,14 @@ fn of_embeddings(sentences: &Sentences, found: &Outputs, reference: Option<&Outp
     }
     metrics.extend(of_pairs(sentences, found).map(|value| ("sts_spearman".into(), value)));
     metrics
+}
+
+/// How alike the rows of two runs are: on average, and at the least.
+fn cosines(found: &Outputs, reference: &Outputs) -> Named {
+    let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
+    let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
+    let least = cosines.iter().copied().fold(1.0, f64::min);
+    vec![("cosine".into(), metrics::mean(cosines.into_iter())), ("cosine_min".into(), least)]
 }
 
 /// How well cosines rank the pairs that people judged.
@@ -272,6 +304,7 @@ fn of_scores(images: &Images, found: &Outputs, reference: Option<&Outputs>) -> R
         reference.iter().for_each(|reference| push("reference_", reference));
     }
     if let Some(reference) = reference {
+        metrics.extend(cosines(found, reference));
         metrics.push(("agreement".into(), metrics::agreement(&reference.values, &found.values, found.width)));
         metrics.push(("kl".into(), metrics::kl(&reference.values, &found.values, found.width)));
     }

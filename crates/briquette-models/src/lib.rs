@@ -18,6 +18,7 @@
 //!     arch: None,
 //!     data: DataSpec { path: fixtures.join("digits-data.safetensors"), ..DataSpec::default() },
 //!     batching: Batching::default(),
+//!     fits: Default::default(),
 //!     device: Device::default(),
 //! };
 //! let found = evaluate(&request, &[], &mut |_done, _total| Ok(()))?;
@@ -29,6 +30,7 @@ pub mod arch;
 mod attention;
 pub mod batches;
 pub mod bert;
+pub mod budget;
 mod config;
 pub mod data;
 pub mod device;
@@ -50,9 +52,10 @@ pub mod text;
 pub use arch::{Arch, Family};
 pub use bert::{Bert, BertConfig};
 pub use briquette_nn::Held;
-pub use device::{cuda_devices, device, device_name};
+pub use budget::Budget;
+pub use device::{cuda_devices, device, device_name, kernel_path};
 pub use digits_cnn::{DigitsCnn, DigitsCnnConfig};
-pub use evaluate::{Evaluation, Latency, Request, evaluate};
+pub use evaluate::{Evaluation, Fits, Latency, Request, evaluate};
 pub use faults::guarded;
 pub use llama::Llama;
 pub use llama_config::LlamaConfig;

@@ -120,7 +120,8 @@ pub fn predicted_bytes(checkpoint: &Checkpoint, device: &Device) -> u64 {
 /// Bytes of a matrix whose codes are held: its own, and a sum for each row.
 fn held_bytes(tensor: &StoredTensor) -> Option<usize> {
     let codes = tensor.coding.codes.filter(|codes| codes.grid == GridKind::Symmetric)?;
-    let is_held = tensor.info.shape.rank() == 2 && (codes.bits <= 4 || !matches!(codes.grouping, Grouping::Group(_)));
+    let is_held = [2, 4].contains(&tensor.info.shape.rank())
+        && (codes.bits <= 4 || !matches!(codes.grouping, Grouping::Group(_)));
     let storage = if codes.bits <= 4 { Storage::Dense } else { tensor.coding.storage };
     let Rows { n_rows, n_cols, .. } = tensor.rows();
     let coding = Coding { storage, ..tensor.coding };

@@ -1,10 +1,11 @@
 //! Running a model over data: one row of outputs for each item, and how long batches took.
 
-use crate::batches::{Batching, image_batches, loader_error, stacked, text_batches};
-use crate::data::{Images, Sentences};
+use crate::batches::{image_batches, loader_error, stacked, text_batches};
+use crate::budget::{Budget, Pace};
+use crate::data::{ImageInput, Images, Sentences};
 use crate::text::{Tokens, padded};
 use crate::{Input, LoadedModel, metrics};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, ErrorKind, Result};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,10 +29,12 @@ pub struct Outputs {
     pub batch_ms: Vec<f64>,
     /// Items that could not be read.
     pub n_skipped: usize,
+    /// Items of the largest batch; tiles, where images are cut into those.
+    pub batch_size: usize,
 }
 
 impl Outputs {
-    fn of_rows(mut rows: Vec<(usize, Vec<f32>)>, batch_ms: Vec<f64>, n_skipped: usize) -> Result<Self> {
+    fn of_rows(mut rows: Vec<(usize, Vec<f32>)>, batch_ms: Vec<f64>, n_skipped: usize, pace: &Pace) -> Result<Self> {
         rows.sort_by_key(|(index, _)| *index);
         let broken = rows.iter().filter(|(_, row)| !row.iter().all(|value| value.is_finite())).count();
         if broken > 0 {
@@ -41,7 +44,7 @@ impl Outputs {
         let width = rows.first().map_or(0, |(_, row)| row.len());
         let places = rows.iter().map(|(index, _)| *index).collect();
         let values = rows.into_iter().flat_map(|(_, row)| row).collect();
-        Ok(Self { width, values, places, batch_ms, n_skipped })
+        Ok(Self { width, values, places, batch_ms, n_skipped, batch_size: pace.largest })
     }
 }
 
@@ -54,6 +57,8 @@ pub struct Likelihood {
     pub n_tokens: usize,
     /// Milliseconds of each batch.
     pub batch_ms: Vec<f64>,
+    /// Windows of the largest batch.
+    pub batch_size: usize,
 }
 
 /// The embedding of every sentence.
@@ -61,56 +66,136 @@ pub struct Likelihood {
 /// # Errors
 /// Input where a sentence has no tokens in the vocabulary or the model no tokenizer; Refused where outputs are not
 /// finite.
-pub fn embed(model: &LoadedModel, sentences: &Sentences, how: Batching, progress: Progress) -> Result<Outputs> {
+pub fn embed<'a>(
+    model: &LoadedModel,
+    sentences: &Sentences,
+    how: impl Into<Budget<'a>>,
+    progress: Progress,
+) -> Result<Outputs> {
     let Input::Text { pooling, .. } = &model.input else { return Err(takes_no_text(model)) };
-    let device = device_of(model);
-    let loader = text_batches(&sentences.texts, model.tokenizer()?, how);
-    let (mut rows, mut batch_ms) = (Vec::new(), Vec::new());
+    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let loader = text_batches(&sentences.texts, model.tokenizer()?, how.batching);
+    let (mut rows, mut batch_ms, mut pace) = (Vec::new(), Vec::new(), Pace::new(how));
     for batch in loader.iter() {
         let batch = batch.map_err(|error| loader_error(&error))?;
-        let (places, tokens): (Vec<usize>, Vec<Tokens>) = batch.into_iter().map(|it| (it.index, it.item)).unzip();
-        let start = Instant::now();
-        let (ids, padding) = padded(&tokens, &device);
-        let embedded = to_host(pooling.apply(model.network.encode(ids, padding.clone()), padding))?;
-        batch_ms.push(elapsed_ms(start));
-        add_rows(&mut rows, &places, &embedded);
-        progress(rows.len(), sentences.texts.len())?;
+        pace.run(&batch, |batch| {
+            let places: Vec<usize> = batch.iter().map(|it| it.index).collect();
+            let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
+            let start = Instant::now();
+            let (ids, padding) = padded(&tokens, &device);
+            let embedded = to_host(pooling.apply(model.network.encode(ids, padding.clone()), padding))?;
+            batch_ms.push(elapsed_ms(start));
+            add_rows(&mut rows, &places, &embedded);
+            progress(rows.len(), sentences.texts.len())
+        })?;
     }
-    Outputs::of_rows(rows, batch_ms, 0)
+    Outputs::of_rows(rows, batch_ms, 0, &pace)
 }
 
 /// The class scores of every image that decodes.
 ///
 /// # Errors
 /// Input where none decodes, or one does not and `is_strict`; Refused where outputs are not finite.
-pub fn classify(
+pub fn classify<'a>(
     model: &LoadedModel,
     images: &Arc<Images>,
-    input: &crate::data::ImageInput,
+    input: &ImageInput,
     is_strict: bool,
-    how: Batching,
+    how: impl Into<Budget<'a>>,
     progress: Progress,
 ) -> Result<Outputs> {
-    let device = device_of(model);
-    let extents = images.extents(input)?;
-    let (mut rows, mut batch_ms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
-    for batch in image_batches(images, input, is_strict, how).iter() {
-        let batch = batch.map_err(|error| loader_error(&error))?;
-        n_skipped += batch.iter().filter(|it| it.item.is_none()).count();
-        let read = batch.into_iter().filter_map(|it| Some((it.index, it.item?)));
-        let (places, pixels): (Vec<usize>, Vec<Vec<f32>>) = read.unzip();
-        if !places.is_empty() {
-            let start = Instant::now();
-            let scores = to_host(model.network.classify(stacked(&pixels, extents, &device)))?;
-            batch_ms.push(elapsed_ms(start));
-            add_rows(&mut rows, &places, &scores);
-        }
-        progress(rows.len() + n_skipped, images.len())?;
+    let mut scores = Scores { model, device: device_of(model), rows: Vec::new(), batch_ms: Vec::new(), n_skipped: 0 };
+    let mut pace = Pace::new(how.into());
+    match input.tile {
+        Some(tile) => scores.of_tiles(images, input, tile, is_strict, &mut pace, progress)?,
+        None => scores.of_images(images, input, is_strict, &mut pace, progress)?,
     }
-    if rows.is_empty() {
+    if scores.rows.is_empty() {
         return Err(Error::input("not one image decodes; nothing to evaluate"));
     }
-    Outputs::of_rows(rows, batch_ms, n_skipped)
+    Outputs::of_rows(scores.rows, scores.batch_ms, scores.n_skipped, &pace)
+}
+
+/// Class scores as they are found.
+struct Scores<'a> {
+    model: &'a LoadedModel,
+    device: Device,
+    rows: Vec<(usize, Vec<f32>)>,
+    batch_ms: Vec<f64>,
+    n_skipped: usize,
+}
+
+impl Scores<'_> {
+    fn classify(&mut self, pixels: &[Vec<f32>], extents: [usize; 3]) -> Result<HostRows> {
+        let start = Instant::now();
+        let scores = to_host(self.model.network.classify(stacked(pixels, extents, &self.device)))?;
+        self.batch_ms.push(elapsed_ms(start));
+        Ok(scores)
+    }
+
+    fn of_images(
+        &mut self,
+        images: &Arc<Images>,
+        input: &ImageInput,
+        is_strict: bool,
+        pace: &mut Pace,
+        progress: Progress,
+    ) -> Result<()> {
+        let extents = images.extents(input)?;
+        let mut waiting: Vec<(usize, Vec<f32>)> = Vec::new();
+        for batch in image_batches(images, input, is_strict, pace.loading()).iter() {
+            let batch = batch.map_err(|error| loader_error(&error))?;
+            self.n_skipped += batch.iter().filter(|it| it.item.is_none()).count();
+            waiting.extend(batch.into_iter().filter_map(|it| Some((it.index, it.item?))));
+            let n_read = self.rows.len() + waiting.len() + self.n_skipped;
+            while !waiting.is_empty() && (waiting.len() >= pace.size() || n_read == images.len()) {
+                let now: Vec<_> = waiting.drain(..pace.size().min(waiting.len())).collect();
+                pace.run(&now, |batch| {
+                    let (places, pixels): (Vec<usize>, Vec<Vec<f32>>) = batch.iter().cloned().unzip();
+                    let scores = self.classify(&pixels, extents)?;
+                    add_rows(&mut self.rows, &places, &scores);
+                    Ok(())
+                })?;
+            }
+            progress(self.rows.len() + self.n_skipped, images.len())?;
+        }
+        Ok(())
+    }
+
+    /// The mean of the scores of an image's tiles, image by image; memory is cleaned up in between.
+    fn of_tiles(
+        &mut self,
+        images: &Images,
+        input: &ImageInput,
+        tile: usize,
+        is_strict: bool,
+        pace: &mut Pace,
+        progress: Progress,
+    ) -> Result<()> {
+        for index in 0..images.len() {
+            match images.tiles(index, input, tile) {
+                Ok(tiles) => {
+                    let mut sums = Vec::new();
+                    pace.run(tiles.corners(), |corners| {
+                        let pixels: Vec<Vec<f32>> = corners.iter().map(|&at| tiles.pixels(at, input)).collect();
+                        let scores = self.classify(&pixels, tiles.extents())?;
+                        sums.resize(scores.width, 0.0);
+                        for row in metrics::rows(&scores.values, scores.width) {
+                            sums.iter_mut().zip(row).for_each(|(sum, score)| *sum += score);
+                        }
+                        self.device.memory_cleanup();
+                        Ok(())
+                    })?;
+                    let n = tiles.corners().len() as f32;
+                    self.rows.push((index, sums.into_iter().map(|sum| sum / n).collect()));
+                }
+                Err(error) if is_strict || error.kind == ErrorKind::Config => return Err(error),
+                Err(_) => self.n_skipped += 1,
+            }
+            progress(self.rows.len() + self.n_skipped, images.len())?;
+        }
+        Ok(())
+    }
 }
 
 /// How likely a decoder finds a text, cut into windows of the tokenizer's `max_length`; the first token of each is not
@@ -118,7 +203,12 @@ pub fn classify(
 ///
 /// # Errors
 /// Input where the text is below two tokens; Refused where outputs are not finite.
-pub fn likelihood(model: &LoadedModel, text: &str, how: Batching, progress: Progress) -> Result<Likelihood> {
+pub fn likelihood<'a>(
+    model: &LoadedModel,
+    text: &str,
+    how: impl Into<Budget<'a>>,
+    progress: Progress,
+) -> Result<Likelihood> {
     let tokenizer = model.tokenizer()?;
     let tokens = tokenizer.encode_all(text)?.0;
     let windows: Vec<&[u32]> = tokens.chunks(tokenizer.max_length()).filter(|window| window.len() > 1).collect();
@@ -126,16 +216,19 @@ pub fn likelihood(model: &LoadedModel, text: &str, how: Batching, progress: Prog
         return Err(Error::input("the text is shorter than two tokens; nothing to predict"));
     }
     let device = device_of(model);
-    let (mut found, mut n_done) = (Likelihood::default(), 0);
+    let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how.into()));
     // Windows are equally long, but for the last: it goes alone.
-    for group in windows.chunk_by(|a, b| a.len() == b.len()).flat_map(|same| same.chunks(how.batch_size.max(1))) {
-        let start = Instant::now();
-        found.nll += nll_of(model, group, &device)?;
-        found.batch_ms.push(elapsed_ms(start));
-        found.n_tokens += group.iter().map(|window| window.len() - 1).sum::<usize>();
-        n_done += group.len();
-        progress(n_done, windows.len())?;
+    for same in windows.chunk_by(|a, b| a.len() == b.len()) {
+        pace.run(same, |group| {
+            let start = Instant::now();
+            found.nll += nll_of(model, group, &device)?;
+            found.batch_ms.push(elapsed_ms(start));
+            found.n_tokens += group.iter().map(|window| window.len() - 1).sum::<usize>();
+            n_done += group.len();
+            progress(n_done, windows.len())
+        })?;
     }
+    found.batch_size = pace.largest;
     if found.nll.is_finite() {
         Ok(found)
     } else {

@@ -2,12 +2,11 @@
 //! that wide and narrow variants and other heads run too.
 
 use crate::Arch;
-use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig};
+use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
-use burn::tensor::activation::relu;
 use burn::tensor::module::{adaptive_avg_pool2d, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Device, Tensor};
@@ -172,16 +171,16 @@ struct Block {
 
 impl Block {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let inner = relu(self.bn1.forward(self.conv1.forward(x.clone())));
-        let mut inner = self.bn2.forward(self.conv2.forward(inner));
-        if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
-            inner = bn3.forward(conv3.forward(relu(inner)));
-        }
+        let inner = self.conv1.forward_norm(x.clone(), &self.bn1, Then::Relu);
+        let (inner, last, norm) = match (&self.conv3, &self.bn3) {
+            (Some(conv3), Some(bn3)) => (self.conv2.forward_norm(inner, &self.bn2, Then::Relu), conv3, bn3),
+            _ => (inner, &self.conv2, &self.bn2),
+        };
         let shortcut = match &self.downsample {
-            Some((conv, norm)) => norm.forward(conv.forward(x)),
+            Some((conv, norm)) => conv.forward_norm(x, norm, Then::Nothing),
             None => x,
         };
-        relu(inner + shortcut)
+        last.forward_norm(inner, norm, Then::AddRelu(shortcut))
     }
 }
 
@@ -200,7 +199,7 @@ pub struct ResNet {
 impl ResNet {
     /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = relu(self.bn1.forward(self.conv1.forward(images)));
+        let x = self.conv1.forward_norm(images, &self.bn1, Then::Relu);
         let pool = MaxPoolOptions { stride: [2, 2], padding: [(1, 1); 2], ..MaxPoolOptions::new([3, 3]) };
         let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];
         let x = stages.into_iter().flatten().fold(max_pool2d(x, pool), |x, block| block.forward(x));

@@ -6,7 +6,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, DataSpec, ImageFolder, ImageInput};
 use briquette_models::evaluate::{self, evaluate};
-use briquette_models::{Arch, Evaluation, LoadedModel, Request};
+use briquette_models::{Arch, Evaluation, Fits, LoadedModel, Request};
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,7 @@ fn request(model: &Path, data: &Path) -> Request {
         arch: None,
         data: DataSpec { path: data.to_path_buf(), ..DataSpec::default() },
         batching: Batching { batch_size: 7, workers: 2 },
+        fits: Fits::default(),
         device: Device::default(),
     }
 }
@@ -90,7 +91,7 @@ fn a_model_in_training_evaluates_as_it_will_run() {
     let run = |device: Device| {
         let model = LoadedModel::open(&fixture("digits"), None, &device).unwrap();
         let found = evaluate::run(&model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap();
-        evaluate::compare(model.arch, &data, Batching::default(), &found, None).unwrap().metrics
+        evaluate::compare(model.arch, &data, &found, None).unwrap().metrics
     };
     assert_eq!(run(Device::default().autodiff()), run(Device::default()));
 }
@@ -158,6 +159,55 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
     assert!(message(&request).contains("damaged.png: it does not decode"));
     request.data.crop = Some([64, 64]);
     assert!(message(&request).contains("crop 64x64 is not within size 40"));
+}
+
+#[test]
+fn a_large_image_is_the_mean_of_its_tiles() {
+    let mut request = request(&fixture("models/resnet18-tiny.pth"), &fixture("models/images"));
+    request.data.tile = Some(16);
+    let data = request.data.open(briquette_models::Family::Classifier).unwrap();
+    let model = LoadedModel::open(&request.model, None, &request.device).unwrap();
+    let run =
+        |spec: &DataSpec, batching: Batching| match evaluate::run(&model, &data, spec, batching, &mut |_, _| Ok(()))
+            .unwrap()
+        {
+            evaluate::Run::Rows(rows) => rows,
+            evaluate::Run::Likelihood(_) => panic!("images"),
+        };
+    let (one, many) = (Batching { batch_size: 1, workers: 0 }, Batching { batch_size: 5, workers: 0 });
+    let (tiled, other) = (run(&request.data, one), run(&request.data, many));
+    assert_eq!((tiled.places.clone(), tiled.n_skipped, tiled.batch_size), (vec![0, 1, 2, 4], 1, 1));
+    assert_eq!(other.batch_size, 5);
+    let apart = tiled.values.iter().zip(&other.values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-5, "batches do not matter: {apart}");
+    // The mean over the tiles of the first image, one by one.
+    let briquette_models::Input::Images(input) = &model.input else { panic!("images") };
+    let input = request.data.image_input(input).unwrap();
+    let briquette_models::data::Data::Images(images) = &data else { panic!("images") };
+    let tiles = images.tiles(0, &input, 16).unwrap();
+    assert!(tiles.corners().len() > 1);
+    let mut sums = vec![0.0; tiled.width];
+    for &corner in tiles.corners() {
+        let x = briquette_models::batches::stacked(&[tiles.pixels(corner, &input)], tiles.extents(), &request.device);
+        let scores = model.network.classify(x).into_data().try_to_vec::<f32>().unwrap();
+        sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
+    }
+    for (sum, found) in sums.iter().zip(&tiled.values) {
+        assert!((sum / tiles.corners().len() as f32 - found).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn tiles_that_cannot_be_are_named() {
+    let mut request = request(&fixture("models/resnet18-tiny.pth"), &fixture("models/images"));
+    (request.data.tile, request.data.crop) = (Some(16), Some([8, 8]));
+    assert!(message(&request).contains("both tile and crop"));
+    (request.data.crop, request.data.tile) = (None, Some(0));
+    assert!(message(&request).contains("tile is 0"));
+    request.data.path = fixture("digits-data.safetensors");
+    request.model = fixture("digits");
+    request.data.tile = Some(8);
+    assert!(message(&request).contains("takes images of any size; this one is for 8x8"));
 }
 
 #[test]

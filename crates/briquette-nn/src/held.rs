@@ -19,8 +19,9 @@ pub struct Held {
     pub n_bytes: usize,
 }
 
-/// How the float parameters of a module are held: `int8`, `sparse int8` and `int4` run on integer kernels (int4 with
-/// float activations), tables are looked up, `int8 as floats` is decoded for each use; `f32` and its like are floats.
+/// How the float parameters of a module are held: `int8` and `sparse int8` are multiplied as integers, `int8 weight-only`
+/// and `int4` become floats in registers, tables are looked up, `int8 as floats` is decoded for each use; `f32` and its
+/// like are floats. In burn's own layers, which know nothing of codes, all of them are decoded for each use.
 pub fn held<M: Module>(module: &M) -> BTreeMap<String, Held> {
     let mut count = Count::default();
     module.visit(&mut count);

@@ -4,10 +4,12 @@
 //! their weights are floats they are burn's layers; [`quantize_dynamic`](crate::quantize_dynamic()) and
 //! [`load_compressed`](crate::load_compressed) make codes of weights, which then run on integer kernels.
 
+mod conv2d;
 mod embedding;
 mod layer_norm;
 mod linear;
 
+pub use conv2d::{Conv2d, Conv2dConfig, Then};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::{Linear, LinearConfig};

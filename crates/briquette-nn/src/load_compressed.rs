@@ -13,11 +13,11 @@ use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
 /// As [`load_into`](crate::load_into), but what lies in the checkpoint as codes that layers can hold goes into them as it
-/// is, never as floats: matrices of linear layers and embeddings of up to 8 bits with one scale for each row, and 4-bit
+/// is, never as floats: linear layers, convolutions and embeddings of up to 8 bits with one scale for each row, and 4-bit
 /// matrices by groups. All else is decoded.
 ///
-/// A linear layer computes in integers only where the checkpoint promises int8 activations; otherwise int8 weights are
-/// decoded for each use. Memory is that of the codes and one tensor's more.
+/// Layers compute in integers only where the checkpoint promises int8 activations; otherwise the codes of a linear
+/// layer become floats in registers, and those of a convolution for each use. Memory is that of the codes and one tensor's more.
 ///
 /// # Errors
 /// As [`load_into`](crate::load_into).
@@ -53,22 +53,29 @@ fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Optio
         return (!matches!(grouping, Grouping::Group(_)) && tensor.axis == OutputAxis::First).then_some(Use::Table);
     }
     // Rows of the file are outputs whichever way it lies.
-    let is_by_output = parameter.is_linear_weight() && place.is_turned == (tensor.axis == OutputAxis::First);
+    let is_by_output = match parameter.conv_dims() {
+        Some(_) => tensor.axis == OutputAxis::First && !place.is_turned,
+        None => parameter.is_linear_weight() && place.is_turned == (tensor.axis == OutputAxis::First),
+    };
     if !is_by_output {
         return None;
     }
     let n_in = parameter.rows().n_cols;
     let entry = checkpoint.manifest().and_then(|manifest| manifest.tensors.get(&tensor.info.name));
-    match (grouping, entry.and_then(|entry| entry.activations.as_deref())) {
-        (Grouping::Row | Grouping::Tensor, Some("int8-dynamic-asymmetric")) if n_in <= MAX_DEPTH => {
-            Some(Use::Int8(ActivationGrid::Asymmetric))
-        }
-        (Grouping::Row | Grouping::Tensor, Some("int8-dynamic-symmetric")) if n_in <= MAX_DEPTH => {
-            Some(Use::Int8(ActivationGrid::Symmetric))
-        }
-        (Grouping::Group(group), None) if bits <= 4 => Some(Use::Int4 { group }),
-        (Grouping::Row | Grouping::Tensor, None) if bits <= 4 => Some(Use::Int4 { group: n_in }),
-        (Grouping::Row | Grouping::Tensor, None) => Some(Use::Decoded),
+    let grid = match entry.and_then(|entry| entry.activations.as_deref()) {
+        None => None,
+        Some("int8-dynamic-asymmetric") => Some(ActivationGrid::Asymmetric),
+        Some("int8-dynamic-symmetric") => Some(ActivationGrid::Symmetric),
+        Some(_) => return None,
+    };
+    let is_by_row = !matches!(grouping, Grouping::Group(_));
+    match (grouping, grid, parameter.conv_dims()) {
+        (_, Some(grid), Some(dims)) if is_by_row && n_in <= MAX_DEPTH => Some(Use::Conv(grid, dims)),
+        (_, None, Some(_)) if is_by_row => Some(Use::Decoded),
+        (_, _, Some(_)) => None,
+        (Grouping::Group(group), None, _) if bits <= 4 => Some(Use::Int4 { group }),
+        (_, None, _) if is_by_row && bits <= 4 => Some(Use::Int4 { group: n_in }),
+        _ if is_by_row && n_in <= MAX_DEPTH => Some(Use::Int8(grid)),
         _ => None,
     }
 }

@@ -1,8 +1,8 @@
 //! Weights held as codes in place of a parameter's floats.
 
 use briquette_core::{Error, OutputAxis, Result, Rows};
-use briquette_kernels::ops::{self, LinearWeights};
-use briquette_kernels::{ActivationGrid, CodeRows, Int8Embedding, PackedInt4, PackedInt8, SparseInt8};
+use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d};
+use briquette_kernels::{ActivationGrid, CodeRows, Int8Embedding, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub struct Packed {
 pub(crate) enum Kept {
     /// Panels of a linear layer.
     Linear(LinearWeights),
+    /// Panels of a convolution.
+    Conv(QuantizedConv2d),
     /// Rows that are looked up.
     Table(Arc<Int8Embedding>),
     /// Rows of weights whose arithmetic stays float: decoded for each use.
@@ -31,13 +33,23 @@ pub(crate) enum Kept {
 }
 
 /// How weights can be held, as reports say it.
-pub(crate) const NAMES: [&str; 7] =
-    ["int8", "sparse int8", "int4", "int8 table", "sparse int8 table", "int8 as floats", "sparse int8 as floats"];
+pub(crate) const NAMES: [&str; 9] = [
+    "int8",
+    "sparse int8",
+    "int4",
+    "int8 table",
+    "sparse int8 table",
+    "int8 as floats",
+    "sparse int8 as floats",
+    "int8 weight-only",
+    "sparse int8 weight-only",
+];
 
 impl Kept {
     fn name(&self) -> usize {
         let name = match self {
             Self::Linear(weights) => weights.name(),
+            Self::Conv(weights) => weights.name(),
             Self::Table(table) => NAMES[3 + usize::from(table.is_sparse())],
             Self::Decoded(table, _) => NAMES[5 + usize::from(table.is_sparse())],
         };
@@ -47,6 +59,7 @@ impl Kept {
     fn n_bytes(&self) -> usize {
         match self {
             Self::Linear(weights) => weights.n_bytes(),
+            Self::Conv(weights) => weights.n_bytes(),
             Self::Table(table) | Self::Decoded(table, _) => table.n_bytes(),
         }
     }
@@ -55,6 +68,7 @@ impl Kept {
     fn to_rows(&self) -> (Vec<f32>, OutputAxis) {
         match self {
             Self::Linear(weights) => (weights.to_floats(), OutputAxis::Last),
+            Self::Conv(weights) => (weights.to_floats(), OutputAxis::First),
             Self::Table(table) => (table.to_floats(), OutputAxis::First),
             Self::Decoded(table, axis) => (table.to_floats(), *axis),
         }
@@ -133,8 +147,10 @@ pub(crate) struct Coded {
 /// What codes are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A linear layer whose activations become int8.
-    Int8(ActivationGrid),
+    /// A linear layer whose activations become int8, or stay floats where there is no grid.
+    Int8(Option<ActivationGrid>),
+    /// A convolution with weights of these extents whose activations become int8.
+    Conv(ActivationGrid, [usize; 4]),
     /// A linear layer of float activations, with one scale for each so many inputs.
     Int4 { group: usize },
     /// Rows are looked up.
@@ -158,6 +174,10 @@ impl Coded {
             )),
             Use::Int8(grid) => {
                 Kept::Linear(LinearWeights::int8(PackedInt8::new(&self.codes, &self.scales, n_rows, n_cols)?, grid))
+            }
+            Use::Conv(grid, dims) => {
+                let weights = PackedConv2d::new(&self.codes, &self.scales, dims, self.is_sparse)?;
+                Kept::Conv(QuantizedConv2d::new(weights, grid))
             }
             Use::Int4 { group } => {
                 let weights = PackedInt4::new(&self.codes, &self.scales, n_rows, n_cols, group);

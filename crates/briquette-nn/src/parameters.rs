@@ -42,6 +42,11 @@ impl Parameter {
         self.container == "Struct:Linear" && self.shape.rank() == 2
     }
 
+    /// The extents of the filters of a `Conv2d`, `[out, in / groups, ky, kx]`, where it is those.
+    pub fn conv_dims(&self) -> Option<[usize; 4]> {
+        self.shape.0.as_slice().try_into().ok().filter(|_| self.container == "Struct:Conv2d")
+    }
+
     /// Whether it belongs to a normalisation.
     pub fn is_norm(&self) -> bool {
         NORMS.contains(&self.container.as_str())

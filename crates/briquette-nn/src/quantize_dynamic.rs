@@ -24,7 +24,7 @@ pub struct DynamicSpec {
 }
 
 impl Default for DynamicSpec {
-    /// Every linear layer and every embedding; activations with a zero point; zeros left out where that is smaller.
+    /// Every linear layer, convolution and embedding; activations with a zero point; zeros left out where that is smaller.
     fn default() -> Self {
         Self {
             grid: ActivationGrid::Asymmetric,
@@ -86,17 +86,21 @@ impl DynamicSpec {
         if !is_in || self.excluded.matches(&parameter.path) {
             return None;
         }
+        if parameter.rows().n_cols > MAX_DEPTH {
+            return None;
+        }
+        if let Some(dims) = parameter.conv_dims() {
+            return Some(Use::Conv(self.grid, dims));
+        }
         match parameter.container.as_str() {
-            "Struct:Linear" if parameter.is_linear_weight() && parameter.rows().n_cols <= MAX_DEPTH => {
-                Some(Use::Int8(self.grid))
-            }
+            "Struct:Linear" if parameter.is_linear_weight() => Some(Use::Int8(Some(self.grid))),
             "Struct:Embedding" if self.has_tables => Some(Use::Table),
             _ => None,
         }
     }
 }
 
-/// Turns the weights of linear layers and embeddings into int8 codes, symmetric, one scale for each output or row, and
+/// Turns the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, one scale for each output or row, and
 /// lets their floats go. What is attached for training is materialized first.
 ///
 /// The layers are those of [`crate::layers`]; burn's own decode their weights for each use.

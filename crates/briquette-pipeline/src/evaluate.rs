@@ -21,8 +21,14 @@ pub struct EvaluationReport {
     pub n_items: usize,
     /// Images that did not decode.
     pub n_skipped: usize,
-    /// Items of a batch.
+    /// Items of the largest batch of the model; tiles, where images are cut into those.
     pub batch_size: usize,
+    /// Items of the largest batch of the original.
+    #[serde(default)]
+    pub batch_size_before: Option<usize>,
+    /// Whether that was found while they ran.
+    #[serde(default)]
+    pub is_batch_auto: bool,
     /// What was measured, by name; `reference_` of what the original has of its own.
     pub metrics: BTreeMap<String, f64>,
     /// The original.
@@ -44,8 +50,8 @@ pub struct RunFigures {
     pub items_per_s: f64,
     /// What each meter saw.
     pub memory: Vec<MemoryFigures>,
-    /// How weights were held: `int8`, `sparse int8` and `int4` computed on codes, `int8 as floats` was decoded for each
-    /// use, tables were looked up.
+    /// How weights were held: `int8` and `sparse int8` were multiplied as integers, `int8 weight-only` and `int4` became
+    /// floats in registers, `int8 as floats` was decoded for each use, tables were looked up.
     #[serde(default)]
     pub held: BTreeMap<String, HeldFigures>,
 }
@@ -108,6 +114,7 @@ pub fn evaluate(
 #[cfg(feature = "model")]
 mod run {
     use super::*;
+    use crate::recipe::BatchSize;
     use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
     use briquette_formats::Checkpoint;
@@ -115,7 +122,10 @@ mod run {
     use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::Device;
     use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
-    use briquette_models::{Arch, Evaluation, Held, Latency, Request};
+    use briquette_models::{Arch, Evaluation, Fits, Held, Latency, Request};
+
+    /// What is tried first where the size of a batch is to be found.
+    const LARGEST_BATCH: usize = 256;
 
     pub(super) fn evaluate(
         asked: &Evaluate,
@@ -124,17 +134,7 @@ mod run {
         options: &RunOptions,
     ) -> Result<EvaluationReport> {
         let device = briquette_models::device(&options.device)?;
-        for path in reference.into_iter().chain([model]) {
-            check_limit(asked, path, &device)?;
-        }
-        let request = Request {
-            model: model.to_path_buf(),
-            reference: reference.map(Path::to_path_buf),
-            arch: asked.arch.as_deref().map(arch_of).transpose()?,
-            data: data_of(asked),
-            batching: Batching { batch_size: asked.batch_size, workers: asked.data.workers.unwrap_or(2) },
-            device: device.clone(),
-        };
+        let request = request_of(asked, model, reference, device.clone())?;
         let pool = DevicePool(device.clone());
         let mut meters: Vec<&dyn MemoryMeter> = vec![options.meter.as_ref()];
         if pool.live_bytes().is_some() {
@@ -151,6 +151,8 @@ mod run {
             n_items: found.n_items,
             n_skipped: found.n_skipped,
             batch_size: found.batch_size,
+            batch_size_before: found.reference_batch_size,
+            is_batch_auto: request.fits.is_auto,
             metrics: found.metrics,
             before,
             after: figures(&found.latency, found.memory, found.held),
@@ -165,6 +167,21 @@ mod run {
         briquette_models::guarded(&request.device, || briquette_models::evaluate(request, meters, &mut after_batch))
     }
 
+    fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {
+        for path in reference.into_iter().chain([model]) {
+            check_limit(asked, path, &device)?;
+        }
+        Ok(Request {
+            model: model.to_path_buf(),
+            reference: reference.map(Path::to_path_buf),
+            arch: asked.arch.as_deref().map(arch_of).transpose()?,
+            data: data_of(asked),
+            batching: batching_of(asked),
+            fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit },
+            device,
+        })
+    }
+
     fn check_limit(asked: &Evaluate, path: &Path, device: &Device) -> Result<()> {
         let Some(limit) = asked.limit else { return Ok(()) };
         let predicted = predicted_bytes(&Checkpoint::open(path)?, device);
@@ -174,6 +191,14 @@ mod run {
         let message =
             format!("its weights take {predicted} bytes to run, expected at most {limit}; raise memory.limit");
         Err(Error::refused(message).at(path.display()))
+    }
+
+    fn batching_of(asked: &Evaluate) -> Batching {
+        let batch_size = match asked.batch_size {
+            BatchSize::Of(n) => n,
+            BatchSize::Auto => LARGEST_BATCH,
+        };
+        Batching { batch_size, workers: asked.data.workers.unwrap_or(2) }
     }
 
     fn arch_of(name: &str) -> Result<Arch> {
@@ -188,6 +213,7 @@ mod run {
             max_length: data.max_length,
             size: data.size,
             crop: data.crop,
+            tile: data.tile,
             normalize: data.normalize.map(|of| Normalize { mean: of.mean, std: of.std }),
             strict: data.strict,
         }

@@ -12,7 +12,7 @@ use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_formats::{Profile, limits};
 pub use cast::CastStage;
-pub use evaluate::{Bounds, Evaluate};
+pub use evaluate::{BatchSize, Bounds, Evaluate};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
 use raw::{RawLayout, RawOverride, RawRecipe, RawStage};

@@ -13,8 +13,8 @@ pub struct Conv2dShape {
     pub kernel: [usize; 2],
     /// Steps between patches.
     pub stride: [usize; 2],
-    /// Zeros added at each side.
-    pub padding: [usize; 2],
+    /// Zeros added before and after.
+    pub padding: [[usize; 2]; 2],
     /// Steps between the taps of a patch.
     pub dilation: [usize; 2],
 }
@@ -22,22 +22,28 @@ pub struct Conv2dShape {
 impl Conv2dShape {
     /// A convolution with stride and dilation 1, no padding and one group.
     pub const fn new(n_in: usize, n_out: usize, kernel: [usize; 2]) -> Self {
-        Self { n_in, n_out, groups: 1, kernel, stride: [1; 2], padding: [0; 2], dilation: [1; 2] }
+        Self { n_in, n_out, groups: 1, kernel, stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] }
     }
 
     /// Height and width of the output for an input of that size, 0 where the kernel does not fit.
     pub fn out_size(&self, size: [usize; 2]) -> [usize; 2] {
         std::array::from_fn(|i| {
             let extent = self.dilation[i] * (self.kernel[i].max(1) - 1) + 1;
-            (size[i] + 2 * self.padding[i]).checked_sub(extent).map_or(0, |room| room / self.stride[i] + 1)
+            let padded = size[i] + self.padding[i].iter().sum::<usize>();
+            padded.checked_sub(extent).map_or(0, |room| room / self.stride[i] + 1)
         })
     }
 
-    pub(crate) fn assert_valid(&self) {
+    /// The extents of its weights, `[out, in / groups, ky, kx]`.
+    ///
+    /// # Panics
+    /// If the groups do not divide the channels, or a step is 0.
+    pub fn weight_dims(&self) -> [usize; 4] {
         let divides =
             self.groups > 0 && self.n_in.is_multiple_of(self.groups) && self.n_out.is_multiple_of(self.groups);
         assert!(divides, "{} groups of {} and {} channels", self.groups, self.n_in, self.n_out);
         assert!(self.stride.iter().chain(&self.dilation).all(|&step| step > 0), "steps of 0 in {self:?}");
+        [self.n_out, self.n_in / self.groups, self.kernel[0], self.kernel[1]]
     }
 
     /// Inputs of a patch.
@@ -49,23 +55,11 @@ impl Conv2dShape {
         self.groups == self.n_in && self.n_in == self.n_out && self.groups > 1
     }
 
-    /// `[out, in, ky, kx]` to `[out, ky, kx, in]`: then a patch is runs of neighbouring channels.
-    pub(crate) fn channels_last(&self, codes: &[i8]) -> Vec<i8> {
-        let (n_in, n_taps) = (self.n_in / self.groups, self.kernel[0] * self.kernel[1]);
-        let at = |i: usize| (i / (n_in * n_taps) * n_in + i % n_in) * n_taps + i / n_in % n_taps;
-        (0..codes.len()).map(|i| codes[at(i)]).collect()
-    }
-
-    /// `[channel, tap]` to `[tap, channel]`.
-    pub(crate) fn transpose_taps(&self, codes: &[i8]) -> Vec<i8> {
-        let depth = self.depth();
-        (0..codes.len()).map(|i| codes[i % self.n_out * depth + i / self.n_out]).collect()
-    }
-
     /// The input pixel under tap `(ky, kx)` of output pixel `(row, col)`, if it is not padding.
     pub(crate) fn source(&self, [row, col]: [usize; 2], [ky, kx]: [usize; 2], size: [usize; 2]) -> Option<usize> {
-        let y = (row * self.stride[0] + ky * self.dilation[0]).checked_sub(self.padding[0]).filter(|y| *y < size[0])?;
-        let x = (col * self.stride[1] + kx * self.dilation[1]).checked_sub(self.padding[1]).filter(|x| *x < size[1])?;
+        let [[top, _], [left, _]] = self.padding;
+        let y = (row * self.stride[0] + ky * self.dilation[0]).checked_sub(top).filter(|y| *y < size[0])?;
+        let x = (col * self.stride[1] + kx * self.dilation[1]).checked_sub(left).filter(|x| *x < size[1])?;
         Some(y * size[1] + x)
     }
 }

@@ -1,7 +1,7 @@
 //! A tile of output pixels: its patches, and its outputs before they are transposed.
 
-use super::Conv2dShape;
-use crate::code_rows::CodeRows;
+use super::image::Image;
+use super::{Conv2dShape, Unpacked};
 use crate::linear::multiply_panels;
 use crate::path::Path;
 use crate::quantize_rows::QuantizedRows;
@@ -9,41 +9,30 @@ use crate::simd::{self, Block};
 use crate::weights::Int8Weights;
 use std::ops::Range;
 
-/// Codes of one image `[height, width, channel]`.
-pub(crate) struct Image {
-    codes: Vec<u8>,
-    n_channels: usize,
-    size: [usize; 2],
-    scale: f32,
-    zero: i32,
-}
-
-impl Image {
-    /// From one row of codes `[channel, height, width]`.
-    pub(crate) fn new(row: &QuantizedRows, n_channels: usize, size: [usize; 2]) -> Self {
-        let (planar, n_pixels) = (row.row(0), size[0] * size[1]);
-        let mut codes = vec![0; planar.len()];
-        for (channel, plane) in planar.chunks_exact(n_pixels.max(1)).enumerate() {
-            for (pixel, &code) in plane.iter().enumerate() {
-                codes[pixel * n_channels + channel] = code;
-            }
-        }
-        Self { codes, n_channels, size, scale: row.scales()[0], zero: row.zeros()[0] }
-    }
-
-    fn pixel(&self, index: usize) -> &[u8] {
-        &self.codes[index * self.n_channels..(index + 1) * self.n_channels]
-    }
-}
-
 /// Memory for a tile, used again for the next.
 #[derive(Default)]
 pub(crate) struct Tile {
     patches: QuantizedRows,
     /// `[pixel, output]`.
-    values: Vec<f32>,
+    pub(crate) values: Vec<f32>,
     sums: Vec<i32>,
-    weights: Vec<i8>,
+}
+
+/// Copies a patch whose taps lie side by side, row by row. Returns false, having written some or nothing, where one is
+/// padding.
+fn gather_runs(shape: &Conv2dShape, image: &Image, at: [usize; 2], patch: &mut [u8]) -> bool {
+    let width = shape.kernel[1];
+    let runs = patch.chunks_exact_mut((width * shape.n_in).max(1)).take(shape.kernel[0]);
+    let first = |ky| shape.source(at, [ky, 0], image.size);
+    let last = |ky| shape.source(at, [ky, width - 1], image.size);
+    width > 0
+        && runs.enumerate().all(|(ky, run)| match (first(ky), last(ky)) {
+            (Some(first), Some(last)) => {
+                run.copy_from_slice(image.pixels(first..last + 1));
+                true
+            }
+            _ => false,
+        })
 }
 
 impl Tile {
@@ -54,6 +43,10 @@ impl Tile {
         self.patches.reset(pixels.len(), shape.depth(), image.scale, image.zero);
         for (row, pixel) in pixels.enumerate() {
             let mut patch = self.patches.row_mut(row);
+            let at = [pixel / out_width, pixel % out_width];
+            if shape.groups == 1 && shape.dilation[1] == 1 && gather_runs(shape, image, at, patch) {
+                continue;
+            }
             for tap in 0..shape.kernel[0] * shape.kernel[1] {
                 let at = [tap / shape.kernel[1], tap % shape.kernel[1]];
                 let (now, later) = patch.split_at_mut(n_in);
@@ -66,71 +59,55 @@ impl Tile {
         }
     }
 
-    /// Multiplies the patches by panels.
-    pub(crate) fn multiply(&mut self, path: Path, weights: &impl Int8Weights, bias: Option<&[f32]>) {
-        let (n_rows, n_out) = (self.patches.n_rows(), weights.n_out());
+    /// Multiplies the patches by the panels from `first` on, up to `n_out` outputs.
+    pub(crate) fn multiply(
+        &mut self,
+        path: Path,
+        weights: &impl Int8Weights,
+        first: usize,
+        n_out: usize,
+        n_threads: usize,
+    ) {
+        let n_rows = self.patches.n_rows();
         self.values.resize(n_rows * n_out, 0.0);
         let out = Block::new(&mut self.values, n_rows, n_out);
-        multiply_panels(path, self.patches.block(), weights, bias, 0, out, 1);
+        multiply_panels(path, self.patches.block(), weights, None, first, out, n_threads);
     }
 
     /// Multiplies the patches by rows of weights, those of `outputs`.
-    pub(crate) fn multiply_rows(
-        &mut self,
-        path: Path,
-        rows: &CodeRows,
-        scales: &[f32],
-        outputs: Range<usize>,
-        bias: Option<&[f32]>,
-    ) {
+    pub(crate) fn multiply_rows(&mut self, path: Path, weights: &Unpacked, outputs: Range<usize>) {
         let (n_rows, n_out) = (self.patches.n_rows(), outputs.len());
         self.values.resize(n_rows * n_out, 0.0);
         for (n, output) in outputs.enumerate() {
-            let weights = rows.row(output, &mut self.weights);
             for row in 0..n_rows {
-                let sum = simd::dot(path, self.patches.row(row), weights, self.patches.zeros()[row]);
-                let value = sum as f32 * self.patches.scales()[row] * scales[output];
-                self.values[row * n_out + n] = value + bias.map_or(0.0, |bias| bias[n]);
+                let (codes, zero) = (self.patches.row(row), self.patches.zeros()[row]);
+                let sum = simd::dot(path, codes, weights.row(output), zero);
+                self.values[row * n_out + n] = sum as f32 * self.patches.scales()[row] * weights.scales[output];
             }
         }
     }
 
     /// Convolves every channel with its own taps, `[tap, channel]`.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one convolution")]
     pub(crate) fn depthwise(
         &mut self,
         path: Path,
         shape: &Conv2dShape,
         image: &Image,
         pixels: Range<usize>,
-        taps: &CodeRows,
-        scales: &[f32],
-        bias: Option<&[f32]>,
+        taps: &Unpacked,
     ) {
         let (n, kernel, [_, out_width]) = (shape.n_out, shape.kernel, shape.out_size(image.size));
         self.values.resize(pixels.len() * n, 0.0);
         self.sums.resize(n, 0);
-        let mut scratch = Vec::new();
-        let all_taps: Vec<i8> = (0..shape.depth()).flat_map(|tap| taps.row(tap, &mut scratch).to_vec()).collect();
         for (pixel, values) in pixels.zip(self.values.chunks_exact_mut(n)) {
-            let taps = all_taps.chunks_exact(n).enumerate().filter_map(|(tap, weights)| {
+            let taps_here = taps.codes.chunks_exact(n).enumerate().filter_map(|(tap, weights)| {
                 let at = [tap / kernel[1], tap % kernel[1]];
                 let source = shape.source([pixel / out_width, pixel % out_width], at, image.size)?;
                 Some((image.pixel(source), weights))
             });
-            simd::depthwise(path, taps, image.zero, &mut self.sums);
-            for (c, (value, &sum)) in values.iter_mut().zip(&self.sums).enumerate() {
-                *value = sum as f32 * image.scale * scales[c] + bias.map_or(0.0, |bias| bias[c]);
-            }
-        }
-    }
-
-    /// Writes the values, `[pixel, output]`, to `[output, pixel]`.
-    pub(crate) fn transpose_to(&self, mut out: Block) {
-        let n_out = out.n_rows();
-        for channel in 0..n_out {
-            for (value, values) in out.row(channel).iter_mut().zip(self.values.chunks_exact(n_out)) {
-                *value = values[channel];
+            simd::depthwise(path, taps_here, image.zero, &mut self.sums);
+            for ((value, &sum), scale) in values.iter_mut().zip(&self.sums).zip(&taps.scales) {
+                *value = sum as f32 * image.scale * scale;
             }
         }
     }

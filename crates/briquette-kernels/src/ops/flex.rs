@@ -1,12 +1,14 @@
 //! The operations on the CPU.
 
 use super::QuantizedOps;
-use super::weights::{Kind, LinearWeights, QuantizedConv2d};
-use crate::conv2d::int8_conv2d;
+use super::weights::{Conv2dCall, Kind, LinearWeights};
+use crate::conv2d::{Finish, Int8Conv2d, int8_conv2d};
 use crate::embedding::{Int8Embedding, int8_embedding};
 use crate::int4::int4_linear;
 use crate::linear::int8_linear;
+use crate::path::active_path;
 use crate::quantize_rows::Activation;
+use crate::weight_only::weight_only_linear;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -36,32 +38,49 @@ macro_rules! with_floats {
     }};
 }
 
-/// The elements of a contiguous tensor.
-fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
+/// The elements of a contiguous tensor of their type.
+pub(super) fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
     let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
     &tensor.storage()[first..first + n]
 }
 
+/// Changes the elements of an f32 tensor in place, where nobody else has it.
+pub(super) fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let mut data = x.into_data();
+    f(data.as_mut_slice().expect("a tensor of f32"));
+    FlexTensor::from_data(data)
+}
+
 fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: Option<&[f32]>) -> Vec<f32> {
-    let mut y = vec![0.0; n_rows * weights.n_out()];
+    let (path, mut y) = (active_path(), vec![0.0; n_rows * weights.n_out()]);
     match &weights.0 {
-        Kind::Int8(weights, grid) => int8_linear(x, n_rows, *grid, &**weights, bias, &mut y),
-        Kind::Sparse(weights, grid) => int8_linear(x, n_rows, *grid, &**weights, bias, &mut y),
-        Kind::Int4(weights) => int4_linear(x, n_rows, weights, bias, &mut y),
+        Kind::Int8(weights, Some(grid)) => int8_linear(path, x, n_rows, *grid, &**weights, bias, &mut y),
+        Kind::Sparse(weights, Some(grid)) => int8_linear(path, x, n_rows, *grid, &**weights, bias, &mut y),
+        Kind::Int8(weights, None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
+        Kind::Sparse(weights, None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
+        Kind::Int4(weights) => int4_linear(path, x, n_rows, weights, bias, &mut y),
     }
     y
 }
 
-fn conv2d<T: Activation>(
-    x: &[T],
-    size: [usize; 3],
-    n: usize,
-    conv: &QuantizedConv2d,
-    bias: Option<&[f32]>,
-) -> Vec<f32> {
+/// `call` with outputs that are added to what there is, or not.
+fn finished(call: &Conv2dCall, adds: bool) -> Int8Conv2d<'_> {
+    let finish = Finish { scale: call.scale.as_deref(), shift: call.shift.as_deref(), adds, relu: call.relu };
+    Int8Conv2d { weights: &call.weights.weights, shape: call.shape, grid: call.weights.grid, finish }
+}
+
+fn conv2d<T: Activation>(x: &[T], size: [usize; 3], n: usize, call: &Conv2dCall) -> Vec<f32> {
     let mut y = vec![0.0; n];
-    int8_conv2d(x, size, conv.grid, &conv.weights, bias, &mut y);
+    int8_conv2d(active_path(), x, size, &finished(call, false), &mut y);
     y
+}
+
+/// Images, their height and width, and the shape of the output.
+fn conv2d_sizes(x: &FlexTensor, call: &Conv2dCall) -> ([usize; 3], Shape) {
+    let (shape, conv) = (x.layout().shape(), &call.shape);
+    assert!(shape.num_dims() == 4 && shape[1] == conv.n_in, "{shape:?} convolved as {conv:?}");
+    let [height, width] = conv.out_size([shape[2], shape[3]]);
+    ([shape[0], shape[2], shape[3]], Shape::new([shape[0], conv.n_out, height, width]))
 }
 
 impl QuantizedOps for Flex {
@@ -75,15 +94,17 @@ impl QuantizedOps for Flex {
         with_floats!(x, |values| linear(values, n_rows, &weights, bias.as_deref()), shape)
     }
 
-    fn quantized_conv2d(x: FloatTensor<Self>, weights: QuantizedConv2d, bias: Option<Vec<f32>>) -> FloatTensor<Self> {
+    fn quantized_conv2d(x: FloatTensor<Self>, call: Conv2dCall) -> FloatTensor<Self> {
         let x = x.to_contiguous();
-        let shape = x.layout().shape().clone();
-        let conv = *weights.weights.shape();
-        assert!(shape.num_dims() == 4 && shape[1] == conv.n_in, "{shape:?} convolved as {conv:?}");
-        let [height, width] = conv.out_size([shape[2], shape[3]]);
-        let out = Shape::new([shape[0], conv.n_out, height, width]);
-        let size = [shape[0], shape[2], shape[3]];
-        with_floats!(x, |values| conv2d(values, size, out.num_elements(), &weights, bias.as_deref()), out.clone())
+        let (size, out) = conv2d_sizes(&x, &call);
+        with_floats!(x, |values| conv2d(values, size, out.num_elements(), &call), out.clone())
+    }
+
+    fn quantized_conv2d_add(x: FloatTensor<Self>, y: FloatTensor<Self>, call: Conv2dCall) -> FloatTensor<Self> {
+        let x = x.to_contiguous();
+        let (size, out) = conv2d_sizes(&x, &call);
+        assert_eq!(y.layout().shape(), &out, "the tensor that outputs are added to");
+        change(y, |y| int8_conv2d(active_path(), elements::<f32>(&x), size, &finished(&call, true), y))
     }
 
     fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self> {

@@ -1,12 +1,32 @@
 //! What lies between matrix products, fused where the CPU runs it.
 
-use super::runs_on;
+use super::{floats, runs_on};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
 
 /// A row of a small transformer is some kilobytes wide where it is widest.
 const ROWS_PER_THREAD: usize = 512;
+
+/// What a layer norm is made with.
+#[derive(Debug, Clone)]
+pub struct Norm {
+    /// What each column is multiplied by.
+    pub gamma: Vec<f32>,
+    /// What is added to each column.
+    pub beta: Vec<f32>,
+    /// What keeps it from dividing by zero.
+    pub epsilon: f64,
+}
+
+/// How attention is split, and what it does not see.
+#[derive(Debug, Clone)]
+pub struct Heads {
+    /// Heads.
+    pub n: usize,
+    /// `[batch, length]`, or empty where nothing is padding.
+    pub padding: Vec<bool>,
+}
 
 /// What a backend fuses.
 #[backend_extension(Flex: cfg(feature = "flex"))]
@@ -15,21 +35,14 @@ pub trait FusedOps: Backend {
     fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The layer norm of `x + shortcut` over the last dimension.
-    fn fused_add_norm(
-        x: FloatTensor<Self>,
-        shortcut: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        beta: FloatTensor<Self>,
-        epsilon: f64,
-    ) -> FloatTensor<Self>;
+    fn fused_add_norm(x: FloatTensor<Self>, shortcut: FloatTensor<Self>, norm: Norm) -> FloatTensor<Self>;
 
-    /// Attention of `[batch, length, heads * width]`, `padding` being `[batch, length]` or empty.
+    /// Attention of `[batch, length, heads * width]`.
     fn fused_attention(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
-        n_heads: usize,
-        padding: Vec<bool>,
+        heads: Heads,
     ) -> FloatTensor<Self>;
 }
 
@@ -66,10 +79,10 @@ pub fn add_norm<const D: usize>(
     if !fuses(&x) || x.dims() != shortcut.dims() || gamma.dtype() != DType::F32 {
         return module::layer_norm(x + shortcut, gamma, beta, epsilon);
     }
-    let beta = beta.unwrap_or_else(|| gamma.zeros_like());
+    let gamma = floats(gamma);
+    let beta = beta.map_or_else(|| vec![0.0; gamma.len()], floats);
     let [x, shortcut] = [x, shortcut].map(Tensor::into_dispatch);
-    let [gamma, beta] = [gamma, beta].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, gamma, beta, epsilon))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, Norm { gamma, beta, epsilon }))
 }
 
 /// Attention of queries, keys and values `[batch, length, heads * width]`: see [`attention`](crate::attention()). Tokens
@@ -83,5 +96,5 @@ pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, n_heads: usize, paddi
         padding.clear();
     }
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, n_heads, padding))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, Heads { n: n_heads, padding }))
 }

@@ -15,7 +15,7 @@ fn a_linear_layer_is_close_to_its_floats_in_every_form() {
     let weights = Tensor::<2>::from_data(TensorData::new(weights, [n_out, n_in]), &device);
     let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 1.0), &device);
     let expected = x.clone().matmul(weights.transpose().unsqueeze::<3>()) + 0.5;
-    let (scales, grid) = ([0.01; 40], ActivationGrid::Asymmetric);
+    let (scales, grid) = ([0.01; 40], Some(ActivationGrid::Asymmetric));
     let bias = Some(Tensor::<1>::ones([n_out], &device) * 0.5);
     let dense = PackedInt8::new(&codes, &scales, n_out, n_in).unwrap();
     let sparse = SparseInt8::new(&codes, &scales, n_out, n_in).unwrap();
@@ -50,11 +50,16 @@ fn views_and_half_floats_give_what_their_elements_do() {
 #[test]
 fn a_convolution_and_an_embedding_run_on_tensors() {
     let device = Device::flex();
-    let conv = PackedConv2d::new(&[1; 18], &[1.0], Conv2dShape::new(2, 1, [3, 3]), false).unwrap();
-    let conv = QuantizedConv2d::new(conv, ActivationGrid::Symmetric);
-    let y = conv2d(Tensor::<4>::ones([2, 2, 4, 5], &device), &conv, Some(Tensor::ones([1], &device)));
+    let shape = Conv2dShape::new(2, 1, [3, 3]);
+    let weights = PackedConv2d::new(&[1; 18], &[1.0], shape.weight_dims(), false).unwrap();
+    let weights = QuantizedConv2d::new(weights, ActivationGrid::Symmetric);
+    let call = Conv2dCall { weights, shape, scale: None, shift: Some(vec![1.0]), relu: true };
+    let x = Tensor::<4>::ones([2, 2, 4, 5], &device);
+    let y = conv2d(x.clone(), None, call.clone());
     assert_eq!(y.dims(), [2, 1, 2, 3]);
-    assert!((y - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
+    assert!((y.clone() - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
+    let added = conv2d(x, Some(y.clone()), call);
+    assert!((added - y * 2.0).abs().max().into_scalar::<f32>() < 1e-4);
     let table = Arc::new(Int8Embedding::new(CodeRows::bitmask(&[1, 0, 0, 2], 2, 2), vec![1.0, 0.5]));
     let rows = embedding(Tensor::<2, Int>::from_data([[1, 0, 1]], &device), &table);
     assert_eq!(rows.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);

@@ -1,10 +1,9 @@
 //! Handles of packed weights, cheap to clone.
 
-use crate::conv2d::PackedConv2d;
+use crate::conv2d::{Conv2dShape, PackedConv2d};
 use crate::int4::PackedInt4;
-use crate::packed::{PackedInt8, panel_bytes};
+use crate::packed::PackedInt8;
 use crate::quantize_rows::ActivationGrid;
-use crate::simd::PANEL;
 use crate::sparse::SparseInt8;
 use crate::weights::Int8Weights;
 use std::sync::Arc;
@@ -15,19 +14,30 @@ pub struct LinearWeights(pub(crate) Kind);
 
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
-    Int8(Arc<PackedInt8>, ActivationGrid),
-    Sparse(Arc<SparseInt8>, ActivationGrid),
+    Int8(Arc<PackedInt8>, Option<ActivationGrid>),
+    Sparse(Arc<SparseInt8>, Option<ActivationGrid>),
     Int4(Arc<PackedInt4>),
 }
 
+/// Calls `$run` with the weights of any kind.
+macro_rules! with_weights {
+    ($kind:expr, |$weights:ident| $run:expr) => {
+        match $kind {
+            Kind::Int8($weights, _) => $run,
+            Kind::Sparse($weights, _) => $run,
+            Kind::Int4($weights) => $run,
+        }
+    };
+}
+
 impl LinearWeights {
-    /// int8 weights, activations quantized by the row.
-    pub fn int8(weights: PackedInt8, grid: ActivationGrid) -> Self {
+    /// int8 weights; activations are quantized by the row, or left as they are where there is no grid.
+    pub fn int8(weights: PackedInt8, grid: Option<ActivationGrid>) -> Self {
         Self(Kind::Int8(Arc::new(weights), grid))
     }
 
     /// As [`Self::int8`], with zeros left out.
-    pub fn sparse_int8(weights: SparseInt8, grid: ActivationGrid) -> Self {
+    pub fn sparse_int8(weights: SparseInt8, grid: Option<ActivationGrid>) -> Self {
         Self(Kind::Sparse(Arc::new(weights), grid))
     }
 
@@ -38,68 +48,34 @@ impl LinearWeights {
 
     /// Outputs.
     pub fn n_out(&self) -> usize {
-        match &self.0 {
-            Kind::Int8(weights, _) => weights.n_out(),
-            Kind::Sparse(weights, _) => weights.n_out(),
-            Kind::Int4(weights) => weights.n_out(),
-        }
+        with_weights!(&self.0, |weights| weights.n_out())
     }
 
     /// Inputs.
     pub fn n_in(&self) -> usize {
-        match &self.0 {
-            Kind::Int8(weights, _) => weights.n_in(),
-            Kind::Sparse(weights, _) => weights.n_in(),
-            Kind::Int4(weights) => weights.n_in(),
-        }
+        with_weights!(&self.0, |weights| weights.n_in())
     }
 
     /// Bytes held.
     pub fn n_bytes(&self) -> usize {
-        match &self.0 {
-            Kind::Int8(weights, _) => weights.n_bytes(),
-            Kind::Sparse(weights, _) => weights.n_bytes(),
-            Kind::Int4(weights) => weights.n_bytes(),
-        }
+        with_weights!(&self.0, |weights| weights.n_bytes())
     }
 
-    /// `int8`, `sparse int8` or `int4`.
+    /// `int8`, `sparse int8`, either of them `weight-only` where activations stay floats, or `int4`.
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Kind::Int8(..) => "int8",
-            Kind::Sparse(..) => "sparse int8",
-            Kind::Int4(..) => "int4",
+            Kind::Int8(_, Some(_)) => "int8",
+            Kind::Int8(_, None) => "int8 weight-only",
+            Kind::Sparse(_, Some(_)) => "sparse int8",
+            Kind::Sparse(_, None) => "sparse int8 weight-only",
+            Kind::Int4(_) => "int4",
         }
     }
 
     /// The weights as f32, `[n_out, n_in]`.
     pub fn to_floats(&self) -> Vec<f32> {
-        match &self.0 {
-            Kind::Int8(weights, _) => panel_floats(&**weights),
-            Kind::Sparse(weights, _) => panel_floats(&**weights),
-            Kind::Int4(weights) => weights.to_floats(),
-        }
+        with_weights!(&self.0, |weights| weights.to_floats())
     }
-}
-
-/// Unpacks panels of 32 outputs, one at a time.
-fn panel_floats<W: Int8Weights>(weights: &W) -> Vec<f32> {
-    let (n_out, n_in) = (weights.n_out(), weights.n_in());
-    let (mut floats, mut codes) = (vec![0.0; n_out * n_in], vec![0; panel_bytes(n_in)]);
-    if n_in == 0 {
-        return floats;
-    }
-    for (row, out) in floats.chunks_exact_mut(n_in).enumerate() {
-        let (index, lane) = (row / PANEL, row % PANEL);
-        if lane == 0 {
-            weights.unpack(index, &mut codes);
-        }
-        let scale = weights.scale(row);
-        for (col, value) in out.iter_mut().enumerate() {
-            *value = f32::from(codes[(col / 4 * PANEL + lane) * 4 + col % 4]) * scale;
-        }
-    }
-    floats
 }
 
 /// Weights of a convolution.
@@ -115,13 +91,38 @@ impl QuantizedConv2d {
         Self { weights: Arc::new(weights), grid }
     }
 
-    /// Outputs.
-    pub fn n_out(&self) -> usize {
-        self.weights.shape().n_out
+    /// Extents of the weights, `[out, in / groups, ky, kx]`.
+    pub fn dims(&self) -> [usize; 4] {
+        self.weights.dims()
+    }
+
+    /// `int8` or `sparse int8`.
+    pub fn name(&self) -> &'static str {
+        if self.weights.is_sparse() { "sparse int8" } else { "int8" }
     }
 
     /// Bytes held.
     pub fn n_bytes(&self) -> usize {
         self.weights.n_bytes()
     }
+
+    /// The weights as f32, in their extents.
+    pub fn to_floats(&self) -> Vec<f32> {
+        self.weights.to_floats()
+    }
+}
+
+/// A convolution as an operation: see [`Finish`](crate::Finish) for its last three.
+#[derive(Debug, Clone)]
+pub struct Conv2dCall {
+    /// Its weights.
+    pub weights: QuantizedConv2d,
+    /// How they step over an image.
+    pub shape: Conv2dShape,
+    /// What each output channel is multiplied by.
+    pub scale: Option<Vec<f32>>,
+    /// What is added to each output channel.
+    pub shift: Option<Vec<f32>>,
+    /// Whether negatives become 0.
+    pub relu: bool,
 }

@@ -4,7 +4,8 @@
 //! VNNI, bytes are widened to 16 bits, whose products `vpmaddwd` adds in 32.
 #![allow(unsafe_code)]
 
-use super::{Block, Columns, PANEL, RowBlock, scalar};
+use super::scalar::{self, RowScale, Span};
+use super::{Block, Columns, PANEL, RowBlock};
 use crate::quantize_rows::ActivationGrid;
 use std::arch::x86_64::*;
 
@@ -31,7 +32,8 @@ macro_rules! widened {
 }
 
 widened! {
-    quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32);
+    span(x: &[f32], grid: ActivationGrid) -> Span;
+    quantize(x: &[f32], row: RowScale, codes: &mut [u8]);
     depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]);
     dot(codes: &[u8], weights: &[i8], zero: i32) -> i32;
 }

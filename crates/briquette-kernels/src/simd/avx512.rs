@@ -1,7 +1,7 @@
 //! AVX-512 with VNNI.
 #![allow(unsafe_code)]
 
-use super::scalar::{self, RowScale};
+use super::scalar::{self, RowScale, Span};
 use super::{Block, Columns, PANEL, RowBlock, SparsePanels};
 use crate::quantize_rows::ActivationGrid;
 use std::arch::x86_64::*;
@@ -47,36 +47,36 @@ fn magnitude(x: &[f32]) -> u32 {
     _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_max_epu32(a, b), _mm512_max_epu32(c, d)))
 }
 
-#[target_feature(enable = "avx512f")]
-fn min_max(x: &[f32]) -> (f32, f32) {
+/// See [`scalar::span`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn span(x: &[f32], grid: ActivationGrid) -> Span {
+    if grid == ActivationGrid::Symmetric {
+        return Span { magnitude: magnitude(x), ..Span::default() };
+    }
+    // All in one pass: a convolution's input is larger than the caches.
     let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
+    let mut largest = [_mm512_setzero_si512(); 2];
     for at in (0..x.len()).step_by(32) {
         for i in 0..2 {
             let values = load_floats(x, at + 16 * i);
             min[i] = _mm512_min_ps(min[i], values);
             max[i] = _mm512_max_ps(max[i], values);
+            let bits = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(0x7fff_ffff));
+            largest[i] = _mm512_max_epu32(largest[i], bits);
         }
     }
-    (_mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])), _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn row_scale(x: &[f32], grid: ActivationGrid) -> RowScale {
-    match grid {
-        ActivationGrid::Symmetric => RowScale::symmetric(magnitude(x)),
-        ActivationGrid::Asymmetric => {
-            let (min, max) = min_max(x);
-            RowScale::asymmetric(min, max, magnitude(x))
-        }
+    Span {
+        min: _mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
+        max: _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
+        magnitude: _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])),
     }
 }
 
-/// See [`scalar::quantize_row`].
+/// See [`scalar::quantize`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
-    let row = row_scale(x, grid);
+pub(super) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
     if !row.inverse.is_finite() {
-        return scalar::quantize_row(x, grid, codes);
+        return scalar::quantize(x, row, codes);
     }
     let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
     // Packing works in lanes of 16 bytes; this puts its result in order.
@@ -94,7 +94,6 @@ pub(super) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) ->
         // SAFETY: only the bytes that lie in `codes` are written, of which there are no fewer than floats.
         unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
     }
-    (row.scale, row.zero)
 }
 
 /// [`scalar::depthwise`] compiled for wider registers.
@@ -215,7 +214,7 @@ impl<const SPARSE: bool> Reader<SPARSE> {
     }
 }
 
-/// `M` rows times one panel, `U` groups of 4 inputs at a time.
+/// `M` rows times one panel, with `U` sums for each output so that one need not wait for the other.
 ///
 /// # Safety
 /// Rows `first..first + M` exist, each at least as long as the panel is deep; `SPARSE` says what `weights` are, and sparse
@@ -228,20 +227,23 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     columns: &Columns,
     out: &mut Block,
 ) {
-    let mut codes = rows.codes[first * rows.stride..].as_ptr();
+    let codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
     let (n_groups, mut reader) = (weights.n_groups(), Reader::<SPARSE>::new(weights));
+    // Every third row is pointed to, and the two after it lie one stride and two away, which addresses can say. The compiler
+    // would otherwise add its way from row to row, in the units that multiply.
+    let mut thirds = std::hint::black_box(std::array::from_fn(|i| codes.wrapping_add(3 * i * rows.stride)));
     // SAFETY: a step for each group, which has 4 codes in each row.
     unsafe {
-        for _ in 0..n_groups / U {
-            for sums in &mut sums {
-                multiply_group::<M>(codes, rows.stride, reader.next(), sums);
-                codes = codes.add(4);
-            }
+        for _ in 0..n_groups / 4 {
+            multiply_group::<M>(&thirds, 0, rows.stride, reader.next(), &mut sums[0]);
+            multiply_group::<M>(&thirds, 4, rows.stride, reader.next(), &mut sums[1 % U]);
+            multiply_group::<M>(&thirds, 8, rows.stride, reader.next(), &mut sums[2 % U]);
+            multiply_group::<M>(&thirds, 12, rows.stride, reader.next(), &mut sums[3 % U]);
+            thirds = thirds.map(|row| row.wrapping_add(16));
         }
-        for _ in 0..n_groups % U {
-            multiply_group::<M>(codes, rows.stride, reader.next(), &mut sums[0]);
-            codes = codes.add(4);
+        for group in 0..n_groups % 4 {
+            multiply_group::<M>(&thirds, 4 * group, rows.stride, reader.next(), &mut sums[0]);
         }
     }
     let epilogue = Epilogue::new(columns);
@@ -255,18 +257,19 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
 }
 
 /// # Safety
-/// At `codes`, 4 codes can be read in each of `M` rows.
+/// 4 codes can be read in each of `M` rows, `at` bytes after where they begin.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn multiply_group<const M: usize>(
-    codes: *const u8,
+    thirds: &[*const u8; MAX_ROWS.div_ceil(3)],
+    at: usize,
     stride: usize,
     weights: [__m512i; 2],
     sums: &mut [[__m512i; 2]; M],
 ) {
     for (i, sums) in sums.iter_mut().enumerate() {
         // SAFETY: the caller vouches for row `i`.
-        let code = _mm512_set1_epi32(unsafe { codes.add(i * stride).cast::<i32>().read_unaligned() });
+        let code = _mm512_set1_epi32(unsafe { thirds[i / 3].add(i % 3 * stride + at).cast::<i32>().read_unaligned() });
         sums[0] = _mm512_dpbusd_epi32(sums[0], code, weights[0]);
         sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
     }
@@ -330,9 +333,20 @@ pub(super) unsafe fn multiply_sparse_panel(
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     let (masks, values) = panels.panel(index);
-    let mut next = values.as_ptr();
+    // SAFETY: the values are those of the masks, with 64 bytes after the last of a sparse panel.
+    unsafe { expand(masks, values.as_ptr(), codes) };
+}
+
+/// Spreads out the values that masks mark, 64 codes for each mask; returns where the next value is.
+///
+/// # Safety
+/// There are as many values as the masks have bits, and 64 bytes more can be read after the last.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) unsafe fn expand(masks: &[u64], values: *const i8, codes: &mut [i8]) -> *const i8 {
+    let mut next = values;
     for (mask, codes) in masks.iter().zip(codes.as_chunks_mut::<64>().0) {
-        // SAFETY: after the last value of a sparse panel 64 bytes can be read; `codes` has 64.
+        // SAFETY: the caller vouches for the values; `codes` has 64; a prefetch may be of any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(AHEAD));
             let spread = _mm512_maskz_expand_epi8(*mask, _mm512_loadu_si512(next.cast()));
@@ -340,4 +354,5 @@ pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]
             next = next.add(mask.count_ones() as usize);
         }
     }
+    next
 }

@@ -60,26 +60,48 @@ fn magnitude(x: &[f32]) -> u32 {
     x.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0)
 }
 
-/// The scale of a row.
-#[inline(always)]
-pub(crate) fn row_scale(x: &[f32], grid: ActivationGrid) -> RowScale {
-    match grid {
-        ActivationGrid::Symmetric => RowScale::symmetric(magnitude(x)),
-        ActivationGrid::Asymmetric => {
-            let (min, max) = x.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)));
-            RowScale::asymmetric(min, max, magnitude(x))
+/// What the scale of values is made from; the range is left at 0 where the grid does not ask for it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Span {
+    pub(crate) min: f32,
+    pub(crate) max: f32,
+    /// The bits of the largest magnitude.
+    pub(crate) magnitude: u32,
+}
+
+impl Span {
+    /// That of the values of both.
+    pub(crate) fn merge(self, other: Self) -> Self {
+        let (min, max) = (self.min.min(other.min), self.max.max(other.max));
+        Self { min, max, magnitude: self.magnitude.max(other.magnitude) }
+    }
+
+    pub(crate) fn scale(self, grid: ActivationGrid) -> RowScale {
+        match grid {
+            ActivationGrid::Symmetric => RowScale::symmetric(self.magnitude),
+            ActivationGrid::Asymmetric => RowScale::asymmetric(self.min, self.max, self.magnitude),
         }
     }
 }
 
-/// Codes, scale and zero point of one row.
+/// The span of values.
 #[inline(always)]
-pub(crate) fn quantize_row(x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
-    let row = row_scale(x, grid);
+pub(crate) fn span(x: &[f32], grid: ActivationGrid) -> Span {
+    let (min, max) = match grid {
+        ActivationGrid::Symmetric => (0.0, 0.0),
+        ActivationGrid::Asymmetric => {
+            x.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)))
+        }
+    };
+    Span { min, max, magnitude: magnitude(x) }
+}
+
+/// Codes of values.
+#[inline(always)]
+pub(crate) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
     for (code, &value) in codes.iter_mut().zip(x) {
         *code = row.code(value);
     }
-    (row.scale, row.zero)
 }
 
 /// `(sum - zero * column sum) * row scale * column scale + bias`.

@@ -21,6 +21,8 @@ pub struct ImageInput {
     pub crop: [usize; 2],
     /// Whether the network takes images of no other size.
     pub is_fixed: bool,
+    /// Images are cut into tiles of at most this height and width, instead of being cropped.
+    pub tile: Option<usize>,
     /// What bytes are divided by.
     pub scale: f32,
     /// Subtracted from each channel after that.
@@ -36,7 +38,7 @@ impl ImageInput {
             3 => (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]),
             _ => (vec![0.0; channels], vec![1.0; channels]),
         };
-        Self { channels, resize: Some(256), crop: [224, 224], is_fixed: false, scale: 255.0, mean, std }
+        Self { channels, resize: Some(256), crop: [224, 224], is_fixed: false, tile: None, scale: 255.0, mean, std }
     }
 
     /// What the digits network takes.
@@ -44,7 +46,7 @@ impl ImageInput {
         let channels = config.in_channels;
         let (mean, std) = (vec![0.0; channels], vec![1.0; channels]);
         let (crop, scale) = (config.image_size, config.pixel_scale as f32);
-        Self { channels, resize: None, crop, is_fixed: true, scale, mean, std }
+        Self { channels, resize: None, crop, is_fixed: true, tile: None, scale, mean, std }
     }
 
     /// Whether sizes and statistics go together.
@@ -52,8 +54,16 @@ impl ImageInput {
     /// # Errors
     /// Config, saying what does not.
     pub fn check(&self) -> Result<()> {
+        if let Some(tile) = self.tile
+            && (tile == 0 || self.is_fixed)
+        {
+            let [height, width] = self.crop;
+            let message = format!("tile is {tile}, expected at least 1 and a network that takes images of any size");
+            return Err(Error::config(format!("{message}; this one is for {height}x{width}")));
+        }
         let [height, width] = self.crop;
-        if height == 0 || width == 0 || self.resize.is_some_and(|size| size < height.max(width)) {
+        let is_small = self.tile.is_none() && self.resize.is_some_and(|size| size < height.max(width));
+        if height == 0 || width == 0 || is_small {
             let size = self.resize.map_or("none".into(), |size| size.to_string());
             return Err(Error::config(format!("crop {height}x{width} is not within size {size}; enlarge size")));
         }
@@ -88,7 +98,7 @@ impl ImageInput {
     }
 
     /// Height and width after scaling; the longer side is rounded down, as torchvision does.
-    fn resized(&self, height: usize, width: usize) -> [usize; 2] {
+    pub(crate) fn resized(&self, height: usize, width: usize) -> [usize; 2] {
         match self.resize {
             None => self.crop,
             Some(size) if height <= width => [size, (size * width / height.max(1)).max(1)],
@@ -162,13 +172,20 @@ impl ImageFolder {
     /// # Errors
     /// Input where it does not decode; Io where it cannot be read.
     pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
+        Ok(input.prepare(&self.decode(index)?))
+    }
+
+    /// An image as it is.
+    ///
+    /// # Errors
+    /// As [`ImageFolder::pixels`].
+    pub fn decode(&self, index: usize) -> Result<DynamicImage> {
         let path = &self.files[index].0;
         let reader = ImageReader::open(path).map_err(|source| Error::io("cannot open", path, source))?;
         let reader = reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))?;
-        let image = reader.decode().map_err(|source| {
-            Error::input(format!("it does not decode: {source}; fetch it again")).at(path.display())
-        })?;
-        Ok(input.prepare(&image))
+        reader
+            .decode()
+            .map_err(|source| Error::input(format!("it does not decode: {source}; fetch it again")).at(path.display()))
     }
 }
 

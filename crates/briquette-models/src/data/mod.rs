@@ -6,11 +6,13 @@ pub mod jsonl;
 pub mod lines;
 mod npy;
 mod spec;
+mod tiles;
 
 pub use arrays::{Array, ArrayImages};
 pub use images::{ImageFolder, ImageInput};
 pub use lines::Sentences;
 pub use spec::{Data, DataSpec, Images, Normalize};
+pub use tiles::Tiles;
 
 use briquette_core::{Error, Result};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
-use super::{ArrayImages, ImageFolder, ImageInput, Sentences, empty, read_text};
+use super::{ArrayImages, ImageFolder, ImageInput, Sentences, Tiles, empty, read_text};
 use crate::Family;
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ pub struct DataSpec {
     pub size: Option<usize>,
     /// Height and width cut from the middle of an image.
     pub crop: Option<[usize; 2]>,
+    /// Images are cut into tiles of at most this height and width, whose outputs are averaged, instead of being cropped;
+    /// they are scaled only where `size` says so.
+    pub tile: Option<usize>,
     /// What each channel is shifted and divided by, after bytes were scaled to 0..1.
     pub normalize: Option<Normalize>,
     /// Whether an image that does not decode is fatal, not skipped and counted.
@@ -91,6 +94,12 @@ impl DataSpec {
     /// Config where sizes and statistics do not go together.
     pub fn image_input(&self, input: &ImageInput) -> Result<ImageInput> {
         let mut input = input.clone();
+        if self.tile.is_some() {
+            if self.crop.is_some() {
+                return Err(Error::config("found both tile and crop, expected one; tiles cover the whole image"));
+            }
+            (input.tile, input.resize) = (self.tile, None);
+        }
         if let Some(size) = self.size {
             input.resize = Some(size);
             if self.crop.is_none() && !input.is_fixed {
@@ -136,6 +145,17 @@ impl Images {
         match self {
             Self::Folder(images) => images.pixels(index, input),
             Self::Array(images) => images.pixels(index, input),
+        }
+    }
+
+    /// An image in tiles of at most `tile` by `tile`.
+    ///
+    /// # Errors
+    /// As [`Images::pixels`]; Config where images are an array, which is of one size already.
+    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<Tiles> {
+        match self {
+            Self::Folder(images) => Ok(Tiles::of(&images.decode(index)?, input, tile)),
+            Self::Array(_) => Err(Error::config("tile: found an array, expected a folder of images; leave it out")),
         }
     }
 

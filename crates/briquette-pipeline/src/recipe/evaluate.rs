@@ -1,6 +1,6 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
-use super::raw::{RawData, RawRecipe, RawStage};
+use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
 use crate::context::check_threads;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
@@ -14,11 +14,44 @@ pub struct Evaluate {
     /// The data; its paths are resolved.
     pub data: RawData,
     /// Items of a batch.
-    pub batch_size: usize,
+    pub batch_size: BatchSize,
     /// The most bytes that running may take.
     pub limit: Option<u64>,
     /// The least and the most of metrics, by name.
     pub bounds: Bounds,
+}
+
+/// How many items a batch has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchSize {
+    /// So many.
+    Of(usize),
+    /// As many as fit.
+    Auto,
+}
+
+impl Default for BatchSize {
+    fn default() -> Self {
+        Self::Of(32)
+    }
+}
+
+impl TryFrom<RawBatchSize> for BatchSize {
+    type Error = Error;
+
+    fn try_from(asked: RawBatchSize) -> Result<Self> {
+        match asked {
+            RawBatchSize::Size(n) if n > 0 => Ok(Self::Of(n)),
+            RawBatchSize::Name(name) if name == "auto" => Ok(Self::Auto),
+            other => {
+                let found = match other {
+                    RawBatchSize::Size(n) => n.to_string(),
+                    RawBatchSize::Name(name) => format!("{name:?}"),
+                };
+                Err(Error::config(format!("memory.batch_size: found {found}, expected at least 1, or \"auto\"")))
+            }
+        }
+    }
 }
 
 /// The least and the most that metrics may be.
@@ -63,7 +96,7 @@ impl Evaluate {
     /// Config, naming the key.
     pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
-        let batch_size = batch_size_of(memory.batch_size)?;
+        let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
         let mut data = raw.data.clone().unwrap_or_default();
         check_data(&data)?;
@@ -99,7 +132,7 @@ impl Evaluate {
 /// Config, naming the key.
 fn check_data(data: &RawData) -> Result<()> {
     check_threads("data.workers", data.workers.unwrap_or(0))?;
-    let extents = [("data.max_length", data.max_length), ("data.size", data.size)];
+    let extents = [("data.max_length", data.max_length), ("data.size", data.size), ("data.tile", data.tile)];
     let crop = data.crop.iter().flatten().map(|&extent| ("data.crop", Some(extent)));
     for (key, value) in extents.into_iter().chain(crop) {
         if value == Some(0) {
@@ -107,17 +140,6 @@ fn check_data(data: &RawData) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Items of a batch, 32 where nothing is said.
-///
-/// # Errors
-/// Config for 0.
-fn batch_size_of(asked: Option<usize>) -> Result<usize> {
-    match asked {
-        Some(0) => Err(Error::config("memory.batch_size: found 0, expected at least 1")),
-        asked => Ok(asked.unwrap_or(32)),
-    }
 }
 
 /// Bytes from "4GiB", "800MB" or a plain number.

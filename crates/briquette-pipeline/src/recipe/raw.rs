@@ -48,6 +48,10 @@ pub struct RawData {
     /// Height and width cut from the middle of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crop: Option<[usize; 2]>,
+    /// Cut images into tiles of at most this height and width and average what the network says of each, instead of
+    /// cropping; images are scaled only where `size` says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tile: Option<usize>,
     /// What each channel of an image is shifted and divided by, after bytes were scaled to 0..1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<RawNormalize>,
@@ -73,12 +77,24 @@ pub struct RawNormalize {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawMemory {
-    /// The most memory that running may take, such as "4GiB" or "800MB": checked before anything is loaded.
+    /// The most memory that running may take, such as "4GiB" or "800MB": held against the weights before anything is
+    /// loaded, and against what is measured while batches run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// Items of a batch (32).
+    /// Items of a batch (32), or "auto": as many as fit the limit, or what the system has to give; fewer where a device
+    /// runs out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_size: Option<usize>,
+    pub batch_size: Option<RawBatchSize>,
+}
+
+/// How many items a batch has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RawBatchSize {
+    /// So many.
+    Size(usize),
+    /// "auto".
+    Name(String),
 }
 
 /// What metrics must reach.

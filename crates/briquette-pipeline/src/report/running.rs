@@ -14,7 +14,11 @@ pub(super) struct Figure {
 /// Quality, latency and memory, in that order.
 pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
     let mut out: Vec<Figure> = quality(found).collect();
-    let how = format!("median of batches of {}, on {}", found.batch_size, found.device);
+    let sizes = match found.batch_size_before {
+        Some(before) if before != found.batch_size => format!("{before} before, {} after", found.batch_size),
+        _ => found.batch_size.to_string(),
+    };
+    let how = format!("median of batches of {sizes}, on {}", found.device);
     out.push(both(found, "milliseconds a batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
     let how = format!("{} items of {}", found.n_items, found.data);
     out.push(both(found, "items a second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));

@@ -89,6 +89,8 @@ fn evaluation() -> EvaluationReport {
         n_items: 40,
         n_skipped: 0,
         batch_size: 32,
+        batch_size_before: Some(32),
+        is_batch_auto: false,
         metrics: [("cosine".to_string(), 0.9995), ("pair_spearman".to_string(), 0.999)].into(),
         before: Some(run(4000)),
         after: run(1000),

@@ -2,6 +2,7 @@
 
 use briquette::pipeline::Trace;
 use briquette::pipeline::context::MAX_THREADS;
+use briquette::pipeline::recipe::raw::RawBatchSize;
 use briquette::pipeline::role::Role;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -284,19 +285,22 @@ pub(crate) struct EvalArgs {
     /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
     #[arg(long, value_name = "ARCH")]
     pub(crate) arch: Option<String>,
-    /// Items of a batch
-    #[arg(long, value_name = "N")]
-    pub(crate) batch_size: Option<usize>,
+    /// Items of a batch, or auto: as many as fit the memory
+    #[arg(long, value_name = "N", value_parser = parse_batch_size)]
+    pub(crate) batch_size: Option<RawBatchSize>,
     /// Tokens that texts are cut at
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
     /// What the shorter side of an image is scaled to
     #[arg(long, value_name = "PIXELS")]
     pub(crate) size: Option<usize>,
+    /// Cut images into tiles of at most this height and width, and average what the network says of each
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) tile: Option<usize>,
     /// Stop at an image that does not decode, instead of counting it
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Refuse, before anything is loaded, what takes more than this to run: 4GiB
+    /// Refuse what takes more than this to run, such as 4GiB: by its weights before they are loaded, by measuring after
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory_limit: Option<String>,
 }
@@ -312,6 +316,11 @@ pub(crate) enum Layout {
 
 fn n_threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(0..=MAX_THREADS as u64)
+}
+
+fn parse_batch_size(text: &str) -> Result<RawBatchSize, String> {
+    // What is neither a number nor "auto" is refused with the recipe's own words.
+    Ok(text.parse().map_or_else(|_| RawBatchSize::Name(text.to_string()), RawBatchSize::Size))
 }
 
 fn parse_role(text: &str) -> Result<Role, String> {

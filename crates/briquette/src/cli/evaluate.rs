@@ -32,12 +32,13 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     data.labels = what.labels.clone().or(data.labels.take());
     data.max_length = what.max_length.or(data.max_length);
     data.size = what.size.or(data.size);
+    data.tile = what.tile.or(data.tile);
     data.strict |= what.strict;
     if data.eval.is_none() {
         return Err(Error::config("no data to run the model on: give --data, or --recipe with [data] eval"));
     }
     let memory = raw.memory.get_or_insert_default();
-    memory.batch_size = what.batch_size.or(memory.batch_size);
+    memory.batch_size = what.batch_size.clone().or(memory.batch_size.take());
     memory.limit = what.memory_limit.clone().or(memory.limit.take());
     let asked = Evaluate::from_raw(&raw, &directory)?;
     Ok((asked.ok_or_else(|| Error::bug("an evaluate stage was given"))?, reference))
@@ -74,21 +75,35 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
     let skipped = if found.n_skipped > 0 { format!(", {} did not decode", found.n_skipped) } else { String::new() };
     out += &format!(
         "\n{} on {}: {} items of {} in batches of {}{skipped}\n",
-        found.arch, found.device, found.n_items, found.data, found.batch_size
+        found.arch,
+        found.device,
+        found.n_items,
+        found.data,
+        batches(found)
     );
     out
+}
+
+/// How large batches were, and that nobody said so.
+fn batches(found: &EvaluationReport) -> String {
+    let how = if found.is_batch_auto { ", as many as fit" } else { "" };
+    match found.batch_size_before {
+        Some(before) if before != found.batch_size => format!("{before} before, {} after{how}", found.batch_size),
+        _ => format!("{}{how}", found.batch_size),
+    }
 }
 
 /// Says so where compression costs time.
 fn slower(found: &EvaluationReport) -> String {
     let (Some(before), after) = (&found.before, &found.after) else { return String::new() };
-    if after.p50_ms <= before.p50_ms || before.p50_ms <= 0.0 {
+    // Batches need not be of one size.
+    if after.items_per_s >= before.items_per_s || after.items_per_s <= 0.0 {
         return String::new();
     }
     let as_floats = after.held.keys().any(|name| name.ends_with("as floats"));
     let why =
         if as_floats { ": weights are decoded for each use, as its scheme keeps arithmetic in floats" } else { "" };
-    format!("slower than before by {:.0} %{why}\n", 100.0 * (after.p50_ms / before.p50_ms - 1.0))
+    format!("slower than before by {:.0} %{why}\n", 100.0 * (before.items_per_s / after.items_per_s - 1.0))
 }
 
 fn held_row(name: &str, (kind, held): (&String, &HeldFigures)) -> Vec<String> {
@@ -129,6 +144,8 @@ fn memory_row(name: &str, memory: &MemoryFigures) -> Vec<String> {
 struct Found {
     cpus: usize,
     instruction_sets: Vec<&'static str>,
+    /// What 8-bit products use.
+    int8_path: Option<&'static str>,
     cuda: Vec<String>,
     runs_models: bool,
 }
@@ -138,6 +155,7 @@ pub(super) fn devices(common: &Common) -> Result<u8> {
     let found = Found {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_sets: instruction_sets(),
+        int8_path: int8_path(),
         cuda: cuda_devices(),
         runs_models: cfg!(feature = "model"),
     };
@@ -147,8 +165,20 @@ pub(super) fn devices(common: &Common) -> Result<u8> {
             (true, []) => "none found; is the driver (libcuda) installed?".to_string(),
             (true, devices) => devices.join(", "),
         };
-        Ok(format!("cpu   {} CPUs, {}\ncuda  {cuda}\n", found.cpus, found.instruction_sets.join(" ")))
+        let sets = found.instruction_sets.join(" ");
+        let int8 = found.int8_path.map_or(String::new(), |path| format!("; int8 products use {path}"));
+        Ok(format!("cpu   {} CPUs, {sets}{int8}\ncuda  {cuda}\n", found.cpus))
     })
+}
+
+#[cfg(feature = "model")]
+fn int8_path() -> Option<&'static str> {
+    Some(briquette::models::kernel_path())
+}
+
+#[cfg(not(feature = "model"))]
+fn int8_path() -> Option<&'static str> {
+    None
 }
 
 #[cfg(feature = "model")]

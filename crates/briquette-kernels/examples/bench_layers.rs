@@ -1,0 +1,112 @@
+//! Times convolutions, weight-only int8 and int4 against burn's f32, in turn, and prints a Markdown table.
+//!
+//! `bench_layers [--seconds 0.3]`; the number of threads is `RAYON_NUM_THREADS`. A ratio above 1 says that ours is faster.
+#![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
+
+use briquette_kernels::ops::{self, Conv2dCall, LinearWeights, QuantizedConv2d};
+use briquette_kernels::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Device, Distribution, Tensor};
+use std::time::Instant;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let at = args.iter().position(|arg| arg == "--seconds");
+    let seconds = at.map_or(0.3, |at| args[at + 1].parse().unwrap());
+    println!("{} thread(s), milliseconds\n", rayon::current_num_threads());
+    println!("| what | ours | burn f32 | ours is faster by |");
+    println!("|---|---|---|---|");
+    // The kinds of convolution that ResNet-152 is made of: channels, size, extent, stride, groups.
+    for (n_in, n_out, size, kernel, stride, groups) in [
+        (3, 64, 224, 7, 2, 1),
+        (64, 64, 56, 3, 1, 1),
+        (256, 64, 56, 1, 1, 1),
+        (128, 512, 28, 1, 1, 1),
+        (256, 256, 14, 3, 1, 1),
+        (256, 1024, 14, 1, 1, 1),
+        (512, 512, 7, 3, 1, 1),
+        (256, 256, 28, 3, 1, 256),
+    ] {
+        let pad = kernel / 2;
+        let shape = Conv2dShape {
+            stride: [stride; 2],
+            padding: [[pad; 2]; 2],
+            groups,
+            ..Conv2dShape::new(n_in, n_out, [kernel; 2])
+        };
+        convolution(shape, size, seconds);
+    }
+    for (k, n) in [(768, 768), (4096, 4096)] {
+        for m in [1, 8, 64, 512] {
+            linear(m, k, n, seconds);
+        }
+    }
+}
+
+fn codes(n: usize) -> Vec<i8> {
+    (0..n).map(|i| (i * 7919 % 255) as u8 as i8).collect()
+}
+
+/// The best times of two calls, in turn, in milliseconds.
+fn best_of<T>(seconds: f64, mut ours: impl FnMut() -> T, mut theirs: impl FnMut() -> T) -> [f64; 2] {
+    let (start, mut best) = (Instant::now(), [f64::MAX; 2]);
+    while best[1] == f64::MAX || start.elapsed().as_secs_f64() < seconds {
+        for (best, call) in best.iter_mut().zip([&mut ours as &mut dyn FnMut() -> T, &mut theirs]) {
+            let start = Instant::now();
+            let _kept = call();
+            *best = best.min(start.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    best
+}
+
+fn print(what: &str, [ours, theirs]: [f64; 2]) {
+    println!("| {what} | {ours:.3} | {theirs:.3} | {:.2} |", theirs / ours);
+}
+
+fn convolution(shape: Conv2dShape, size: usize, seconds: f64) {
+    let (device, dims) = (Device::flex(), shape.weight_dims());
+    let weights = codes(dims.iter().product());
+    let packed = PackedConv2d::new(&weights, &vec![0.01; shape.n_out], dims, false).unwrap();
+    let weights = QuantizedConv2d::new(packed, ActivationGrid::Asymmetric);
+    let call = Conv2dCall { weights, shape, scale: None, shift: None, relu: false };
+    let x = Tensor::<4>::random([1, shape.n_in, size, size], Distribution::Normal(0.0, 1.0), &device);
+    let floats = Tensor::<4>::random(dims, Distribution::Normal(0.0, 1.0), &device);
+    let pairs = shape.padding.map(|[before, after]| (before, after));
+    let options = ConvOptions::new_with_padding(shape.stride, pairs, shape.dilation, shape.groups);
+    let best = best_of(
+        seconds,
+        || ops::conv2d(x.clone(), None, call.clone()),
+        || conv2d(x.clone(), floats.clone(), None, options.clone()),
+    );
+    let [height, width] = shape.kernel;
+    let groups = if shape.groups > 1 { format!(", {} groups", shape.groups) } else { String::new() };
+    print(&format!("int8 conv {height}x{width}, {} to {}, {size}x{size}{groups}", shape.n_in, shape.n_out), best);
+}
+
+fn linear(m: usize, k: usize, n: usize, seconds: f64) {
+    let device = Device::flex();
+    let x = Tensor::<2>::random([m, k], Distribution::Normal(0.0, 1.0), &device);
+    let floats = Tensor::<2>::random([k, n], Distribution::Normal(0.0, 1.0), &device);
+    let (codes, scales) = (codes(n * k), vec![0.01; n]);
+    let half: Vec<i8> = codes.iter().enumerate().map(|(i, code)| if i % 2 == 0 { 0 } else { *code }).collect();
+    let fours: Vec<i8> = codes.iter().map(|code| code >> 4).collect();
+    let int4 = PackedInt4::new(&fours, &vec![0.01; n * k / 128], n, k, 128);
+    let kinds = [
+        (
+            "int8 dynamic",
+            LinearWeights::int8(PackedInt8::new(&codes, &scales, n, k).unwrap(), Some(ActivationGrid::Asymmetric)),
+        ),
+        ("int8 weight-only", LinearWeights::int8(PackedInt8::new(&codes, &scales, n, k).unwrap(), None)),
+        (
+            "50 % sparse int8 weight-only",
+            LinearWeights::sparse_int8(SparseInt8::new(&half, &scales, n, k).unwrap(), None),
+        ),
+        ("int4 by 128", LinearWeights::int4(int4)),
+    ];
+    for (name, weights) in kinds {
+        let best = best_of(seconds, || ops::linear(x.clone(), &weights, None), || x.clone().matmul(floats.clone()));
+        print(&format!("{name}, {k}x{n}, M={m}"), best);
+    }
+}

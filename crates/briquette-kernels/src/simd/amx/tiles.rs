@@ -1,0 +1,187 @@
+//! The instructions of AMX, as assembly; the intrinsics are not stable.
+#![allow(unsafe_code)]
+
+use crate::simd::PANEL;
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::sync::OnceLock;
+
+/// Whether the processor has 8-bit tiles and the system lets this process use them.
+pub(in crate::simd) fn is_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| cfg!(target_os = "linux") && processor_has_tiles() && request_permission())
+}
+
+fn processor_has_tiles() -> bool {
+    const TILE_AND_INT8: u32 = 0b11 << 24;
+    const TILE_STATE: u64 = 0b11 << 17;
+    if !is_x86_feature_detected!("xsave") || __cpuid(0).eax < 7 {
+        return false;
+    }
+    #[target_feature(enable = "xsave")]
+    fn enabled_states() -> u64 {
+        // SAFETY: the caller has found XSAVE, and AVX-512, which only a system that sets OSXSAVE reports.
+        unsafe { _xgetbv(0) }
+    }
+    // SAFETY: `xsave` was just detected.
+    let states = unsafe { enabled_states() };
+    __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && states & TILE_STATE == TILE_STATE
+}
+
+/// Linux keeps the 8 KiB of tile registers from a process until it asks: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`.
+fn request_permission() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+    const XTILEDATA: u64 = 18;
+    let result: i64;
+    // SAFETY: the call reads its two numbers and writes no memory of ours.
+    unsafe {
+        asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XTILEDATA,
+            out("rcx") _, out("r11") _, options(nostack));
+    }
+    result == 0
+}
+
+/// The shapes of tiles: rows of 64 bytes.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Config {
+    /// 16 rows each; the tiles of codes and sums have fewer where there are fewer, since a product takes a cycle for
+    /// each row of codes.
+    const fn of(n_rows: usize) -> Self {
+        let n = if n_rows < 16 { n_rows as u8 } else { 16 };
+        Self {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+            rows: [n, n, 16, 16, n, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+        }
+    }
+}
+
+/// Tiles in use for as long as this lives; the registers then go back to their initial state.
+pub(super) struct Tiles;
+
+impl Tiles {
+    /// # Safety
+    /// The processor has AMX.
+    pub(super) unsafe fn configure(n_rows: usize) -> Self {
+        let config = Config::of(n_rows);
+        // SAFETY: the configuration is 64 readable bytes of palette 1.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        Self
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: `configure` ran, so the processor has AMX.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// Sums of up to 32 rows and 32 outputs.
+#[repr(C, align(64))]
+pub(super) struct Sums(pub(super) [[i32; PANEL]; 32]);
+
+/// 32 rows by 32 outputs: `tmm0..3` are sums, `tmm4..5` codes, `tmm6..7` weights.
+macro_rules! tall_step {
+    () => {
+        concat!(
+            "tileloadd tmm6, [{weights} + {line}]\n",
+            "tileloadd tmm4, [{codes} + {stride}]\n",
+            "tdpbusd tmm0, tmm4, tmm6\n",
+            "tileloadd tmm7, [{weights} + {line} + 64]\n",
+            "tdpbusd tmm1, tmm4, tmm7\n",
+            "tileloadd tmm5, [{lower} + {stride}]\n",
+            "tdpbusd tmm2, tmm5, tmm6\n",
+            "tdpbusd tmm3, tmm5, tmm7\n"
+        )
+    };
+}
+
+/// 16 rows by 32 outputs: `tmm0..1` are sums.
+macro_rules! low_step {
+    () => {
+        concat!(
+            "tileloadd tmm6, [{weights} + {line}]\n",
+            "tileloadd tmm4, [{codes} + {stride}]\n",
+            "tdpbusd tmm0, tmm4, tmm6\n",
+            "tileloadd tmm7, [{weights} + {line} + 64]\n",
+            "tdpbusd tmm1, tmm4, tmm7\n"
+        )
+    };
+}
+
+/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. `next` is fetched into the second cache, 4 lines a step.
+///
+/// # Safety
+/// Tiles are configured; there are 32 rows of codes (16 if not `TALL`) and 2048 bytes of weights for each step.
+pub(super) unsafe fn multiply_steps<const TALL: bool>(
+    codes: *const u8,
+    stride: usize,
+    weights: *const i8,
+    n_steps: usize,
+    next: *const i8,
+) {
+    if n_steps == 0 {
+        return;
+    }
+    macro_rules! run {
+        ($step:expr $(, $lower:ident)?) => {
+            asm!(
+                "2:", $step,
+                "prefetcht1 [{next}]", "prefetcht1 [{next} + 64]", "prefetcht1 [{next} + 128]", "prefetcht1 [{next} + 192]",
+                "add {next}, 256", "add {codes}, 64", $(concat!("add {", stringify!($lower), "}, 64"),)?
+                "add {weights}, 2048", "dec {n}", "jnz 2b",
+                codes = inout(reg) codes => _, $($lower = inout(reg) codes.add(16 * stride) => _,)?
+                weights = inout(reg) weights => _, next = inout(reg) next => _, n = inout(reg) n_steps => _,
+                stride = in(reg) stride, line = in(reg) 128_usize, options(nostack, readonly),
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            )
+        };
+    }
+    // SAFETY: the caller vouches for the addresses that tiles are loaded from; a prefetch may be of any.
+    unsafe { if TALL { run!(tall_step!(), lower) } else { run!(low_step!()) } }
+}
+
+/// # Safety
+/// Tiles are configured.
+pub(super) unsafe fn zero_sums() {
+    // SAFETY: registers only.
+    unsafe {
+        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _);
+    }
+}
+
+/// # Safety
+/// Tiles are configured.
+pub(super) unsafe fn load_sums(sums: &Sums) {
+    // SAFETY: four quarters of 16 rows, 128 bytes apart, are the whole array.
+    unsafe {
+        asm!("tileloadd tmm0, [{at} + {line}]", "tileloadd tmm1, [{at} + {line} + 64]",
+            "tileloadd tmm2, [{at} + {line} + 2048]", "tileloadd tmm3, [{at} + {line} + 2112]",
+            at = in(reg) sums.0.as_ptr(), line = in(reg) 128_usize, options(nostack, readonly),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _);
+    }
+}
+
+/// # Safety
+/// Tiles are configured.
+pub(super) unsafe fn store_sums(sums: &mut Sums) {
+    // SAFETY: four quarters of 16 rows, 128 bytes apart, are the whole array.
+    unsafe {
+        asm!("tilestored [{at} + {line}], tmm0", "tilestored [{at} + {line} + 64], tmm1",
+            "tilestored [{at} + {line} + 2048], tmm2", "tilestored [{at} + {line} + 2112], tmm3",
+            at = in(reg) sums.0.as_mut_ptr(), line = in(reg) 128_usize, options(nostack));
+    }
+}

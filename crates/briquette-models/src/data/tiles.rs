@@ -1,0 +1,93 @@
+//! A large image in pieces of one size.
+
+use super::ImageInput;
+use image::DynamicImage;
+use image::imageops::{self, FilterType};
+
+/// An image cut into tiles of one size that cover it; they overlap where that does not divide it.
+#[derive(Debug, Clone)]
+pub struct Tiles {
+    bytes: Vec<u8>,
+    n_channels: usize,
+    width: usize,
+    extents: [usize; 2],
+    corners: Vec<[usize; 2]>,
+}
+
+/// The extent of tiles of at most `most` that cover `size`, and where each begins.
+fn cut(size: usize, most: usize) -> (usize, Vec<usize>) {
+    let n = size.div_ceil(most).max(1);
+    let extent = size.div_ceil(n);
+    (extent, (0..n).map(|i| i * (size - extent) / (n - 1).max(1)).collect())
+}
+
+impl Tiles {
+    /// Cuts an image into tiles of at most `most` by `most`, after its shorter side was scaled to `input.resize`, if any.
+    pub(crate) fn of(image: &DynamicImage, input: &ImageInput, most: usize) -> Self {
+        let (height, width) = (image.height() as usize, image.width() as usize);
+        let [height, width] = input.resize.map_or([height, width], |_| input.resized(height, width));
+        let (w, h) = (width as u32, height as u32);
+        let bytes = match (input.channels, input.resize) {
+            (1, None) => image.to_luma8().into_raw(),
+            (1, Some(_)) => imageops::resize(&image.to_luma8(), w, h, FilterType::Triangle).into_raw(),
+            (_, None) => image.to_rgb8().into_raw(),
+            (_, Some(_)) => imageops::resize(&image.to_rgb8(), w, h, FilterType::Triangle).into_raw(),
+        };
+        let ((tile_height, rows), (tile_width, cols)) = (cut(height, most), cut(width, most));
+        let corners = rows.iter().flat_map(|&row| cols.iter().map(move |&col| [row, col])).collect();
+        Self { bytes, n_channels: input.channels, width, extents: [tile_height, tile_width], corners }
+    }
+
+    /// Where tiles begin: row and column.
+    pub fn corners(&self) -> &[[usize; 2]] {
+        &self.corners
+    }
+
+    /// Channels, height and width of every tile.
+    pub const fn extents(&self) -> [usize; 3] {
+        [self.n_channels, self.extents[0], self.extents[1]]
+    }
+
+    /// Values `[channels, height, width]` of the tile that begins at `corner`, normalised.
+    pub fn pixels(&self, [top, left]: [usize; 2], input: &ImageInput) -> Vec<f32> {
+        let ([height, width], n) = (self.extents, self.n_channels);
+        let row = |row: usize| &self.bytes[((top + row) * self.width + left) * n..][..width * n];
+        let channel = |channel: usize| {
+            (0..height)
+                .flat_map(move |at| row(at)[channel..].iter().step_by(n).map(move |&byte| input.value(byte, channel)))
+        };
+        (0..n).flat_map(channel).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_of_one_size_and_cover_every_pixel() {
+        for (size, most, n) in [(2240, 512, 5), (512, 512, 1), (513, 512, 2), (7, 3, 3), (1, 9, 1)] {
+            let (extent, starts) = cut(size, most);
+            assert!(extent <= most && starts.len() == n && starts[0] == 0 && starts[n - 1] + extent == size, "{size}");
+            assert!(starts.windows(2).all(|pair| pair[1] <= pair[0] + extent && pair[1] > pair[0]), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_tile_holds_the_pixels_at_its_corner() {
+        let image = image::RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8, y as u8, 9]));
+        let input = ImageInput { resize: None, ..ImageInput::of_imagenet(3) };
+        let tiles = Tiles::of(&image.into(), &input, 3);
+        assert_eq!((tiles.extents(), tiles.corners().len()), ([3, 3, 3], 6));
+        for &[top, left] in tiles.corners() {
+            let pixels = tiles.pixels([top, left], &input);
+            let expected = |channel, byte| input.value(byte, channel);
+            assert_eq!(pixels[4], expected(0, left as u8 + 1), "column of the middle");
+            assert_eq!(pixels[9 + 4], expected(1, top as u8 + 1), "row of the middle");
+            assert_eq!((pixels.len(), pixels[26]), (27, expected(2, 9)));
+        }
+        let input = ImageInput { resize: Some(10), ..input };
+        let tiles = Tiles::of(&image::GrayImage::new(7, 5).into(), &input, 8);
+        assert_eq!((tiles.extents(), tiles.corners()), ([3, 5, 7], &[[0, 0], [0, 7], [5, 0], [5, 7]][..]));
+    }
+}

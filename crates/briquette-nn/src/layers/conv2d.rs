@@ -1,0 +1,199 @@
+//! A 2-D convolution.
+
+use crate::packed::{Kept, kept_on};
+use briquette_kernels::Conv2dShape;
+use briquette_kernels::ops::{self, Conv2dCall};
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::{BatchNorm, Initializer, PaddingConfig2d};
+use burn::tensor::activation::relu;
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{DType, Device, Tensor};
+
+/// The sizes of a [`Conv2d`]; those of burn's `Conv2dConfig`.
+#[derive(Config, Debug)]
+pub struct Conv2dConfig {
+    /// Channels in and out.
+    pub channels: [usize; 2],
+    /// Extent of the kernel.
+    pub kernel_size: [usize; 2],
+    /// Steps between patches.
+    #[config(default = "[1, 1]")]
+    pub stride: [usize; 2],
+    /// Steps between the taps of a patch.
+    #[config(default = "[1, 1]")]
+    pub dilation: [usize; 2],
+    /// Groups, which divide both channels.
+    #[config(default = "1")]
+    pub groups: usize,
+    /// Zeros around an image.
+    #[config(default = "PaddingConfig2d::Valid")]
+    pub padding: PaddingConfig2d,
+    /// Whether a bias is added.
+    #[config(default = true)]
+    pub bias: bool,
+    /// What fills the parameters at first.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/3.0_f64.sqrt(), fan_out_only:false}")]
+    pub initializer: Initializer,
+}
+
+impl Conv2dConfig {
+    /// A convolution with weights that are floats.
+    ///
+    /// # Panics
+    /// If the groups do not divide the channels.
+    pub fn init(&self, device: &Device) -> Conv2d {
+        let like = burn::nn::conv::Conv2dConfig::new(self.channels, self.kernel_size).with_groups(self.groups);
+        let like = like.with_bias(self.bias).with_initializer(self.initializer.clone()).init(device);
+        Conv2d {
+            weight: like.weight,
+            bias: like.bias,
+            stride: self.stride,
+            kernel_size: self.kernel_size,
+            dilation: self.dilation,
+            groups: self.groups,
+            padding: self.padding.clone(),
+        }
+    }
+}
+
+/// A 2-D convolution.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Conv2d {
+    /// `[channels_out, channels_in / groups, kernel_height, kernel_width]`.
+    pub weight: Param<Tensor<4>>,
+    /// `[channels_out]`.
+    pub bias: Option<Param<Tensor<1>>>,
+    /// Steps between patches.
+    pub stride: [usize; 2],
+    /// Extent of the kernel.
+    pub kernel_size: [usize; 2],
+    /// Steps between the taps of a patch.
+    pub dilation: [usize; 2],
+    /// Groups.
+    pub groups: usize,
+    /// Zeros around an image.
+    #[module(skip)]
+    pub padding: PaddingConfig2d,
+}
+
+/// What follows a convolution and its norm.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "passed by value, once a layer")]
+pub enum Then {
+    /// Nothing.
+    Nothing,
+    /// ReLU.
+    Relu,
+    /// This shortcut is added, then ReLU.
+    AddRelu(Tensor<4>),
+}
+
+impl Conv2d {
+    /// `[batch, channels_in, height, width]` to `[batch, channels_out, height', width']`.
+    ///
+    /// # Panics
+    /// If the input has other channels.
+    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        let bias = self.bias.as_ref().map(Param::val);
+        if let Some(call) = self.call(&input) {
+            return ops::conv2d(input, None, Conv2dCall { shift: bias.map(to_host), ..call });
+        }
+        let [[top, bottom], [left, right]] = self.pads(&input);
+        let padding = [(top, bottom), (left, right)];
+        let options = ConvOptions::new_with_padding(self.stride, padding, self.dilation, self.groups);
+        conv2d(input, self.weight.val(), bias, options)
+    }
+
+    /// A batch norm of the convolution, and what follows it: in one pass where the weights are codes.
+    ///
+    /// # Panics
+    /// As [`Conv2d::forward`]; if a shortcut is not of the output's shape.
+    pub fn forward_norm(&self, input: Tensor<4>, norm: &BatchNorm, then: Then) -> Tensor<4> {
+        match self.call(&input).filter(|_| input.dtype() == DType::F32) {
+            Some(call) => {
+                let (scale, shift) = self.folded(norm);
+                let is_plain = matches!(then, Then::Nothing);
+                let call = Conv2dCall { scale: Some(scale), shift: Some(shift), relu: !is_plain, ..call };
+                let shortcut = if let Then::AddRelu(shortcut) = then { Some(shortcut) } else { None };
+                ops::conv2d(input, shortcut, call)
+            }
+            None => {
+                let output = norm.forward(self.forward(input));
+                match then {
+                    Then::Nothing => output,
+                    Then::Relu => relu(output),
+                    Then::AddRelu(shortcut) => relu(output + shortcut),
+                }
+            }
+        }
+    }
+
+    /// The convolution as an operation on codes, where there are any.
+    fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
+        let Some(Kept::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
+        let [n_out, n_in, ..] = weights.dims();
+        let shape = Conv2dShape {
+            n_in: n_in * self.groups,
+            n_out,
+            groups: self.groups,
+            kernel: self.kernel_size,
+            stride: self.stride,
+            padding: self.pads(input),
+            dilation: self.dilation,
+        };
+        Some(Conv2dCall { weights: weights.clone(), shape, scale: None, shift: None, relu: false })
+    }
+
+    /// Zeros before and after, of height and of width.
+    fn pads(&self, input: &Tensor<4>) -> [[usize; 2]; 2] {
+        let [.., height, width] = input.dims();
+        match self.padding {
+            PaddingConfig2d::Valid => [[0; 2]; 2],
+            PaddingConfig2d::Explicit(top, left, bottom, right) => [[top, bottom], [left, right]],
+            // As many outputs as there are strides; an odd zero goes to the end.
+            PaddingConfig2d::Same => [(0, height), (1, width)].map(|(i, size)| {
+                let needed = size.div_ceil(self.stride[i]).saturating_sub(1) * self.stride[i] + self.kernel_size[i];
+                let total = if size == 0 { 0 } else { needed.saturating_sub(size) };
+                [total / 2, total - total / 2]
+            }),
+        }
+    }
+
+    /// `gamma / sqrt(var + epsilon)`, and what is added after multiplying by it: the norm, and the bias before it.
+    fn folded(&self, norm: &BatchNorm) -> (Vec<f32>, Vec<f32>) {
+        let (gamma, beta) = (to_host(norm.gamma.val()), to_host(norm.beta.val()));
+        let (mean, var) = (to_host(norm.running_mean.value()), to_host(norm.running_var.value()));
+        let bias = self.bias.as_ref().map_or_else(|| vec![0.0; mean.len()], |bias| to_host(bias.val()));
+        let one = |i: usize| {
+            let scale = gamma[i] / (var[i] + norm.epsilon as f32).sqrt();
+            (scale, beta[i] + (bias[i] - mean[i]) * scale)
+        };
+        (0..gamma.len()).map(one).unzip()
+    }
+}
+
+fn to_host(vector: Tensor<1>) -> Vec<f32> {
+    vector.into_data().iter::<f32>().collect()
+}
+
+impl ModuleDisplay for Conv2d {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [channels_out, channels_in, _, _] = self.weight.lazy_shape().dims();
+        content
+            .add("ch_in", &format!("{:?}", channels_in * self.groups))
+            .add("ch_out", &format!("{channels_out:?}"))
+            .add("stride", &format!("{:?}", self.stride))
+            .add("kernel_size", &format!("{:?}", self.kernel_size))
+            .add("dilation", &format!("{:?}", self.dilation))
+            .add("groups", &self.groups)
+            .add_debug_attribute("padding", &self.padding)
+            .optional()
+    }
+}

@@ -1,0 +1,170 @@
+//! Convolutions that hold codes.
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
+use briquette_formats::Checkpoint;
+use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
+use briquette_nn::{Compression, DynamicSpec, Export, NameMap, Prune, Quantize};
+use briquette_nn::{held, load_compressed, load_into, quantize_dynamic};
+use burn::module::Module;
+use burn::nn::{BatchNorm, BatchNormConfig, PaddingConfig2d};
+use burn::tensor::{Device, Distribution, FloatDType, Tensor};
+
+#[derive(Module, Debug)]
+struct Net {
+    first: Conv2d,
+    norm: BatchNorm,
+    last: Conv2d,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Self {
+            first: Conv2dConfig::new([3, 64], [3, 3]).with_padding(PaddingConfig2d::Same).init(device),
+            norm: BatchNormConfig::new(64).init(device),
+            last: Conv2dConfig::new([64, 64], [3, 3])
+                .with_stride([2, 2])
+                .with_padding(PaddingConfig2d::Explicit(1, 0, 2, 1))
+                .with_bias(false)
+                .init(device),
+        }
+    }
+
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        self.last.forward(self.first.forward_norm(x, &self.norm, Then::Relu))
+    }
+}
+
+fn images() -> Tensor<4> {
+    Tensor::random([2, 3, 13, 17], Distribution::Normal(0.0, 1.0), &Device::flex())
+}
+
+/// The largest difference, relative to the largest value.
+fn apart<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
+    let largest = a.clone().abs().max().into_scalar::<f32>();
+    (a - b).abs().max().into_scalar::<f32>() / largest
+}
+
+#[test]
+fn burns_own_convolution_gives_the_same_values() {
+    let device = Device::flex();
+    for padding in [PaddingConfig2d::Valid, PaddingConfig2d::Same, PaddingConfig2d::Explicit(0, 1, 2, 1)] {
+        let like = burn::nn::conv::Conv2dConfig::new([4, 6], [3, 2])
+            .with_stride([2, 1])
+            .with_groups(2)
+            .with_padding(padding.clone())
+            .init(&device);
+        let mut ours =
+            Conv2dConfig::new([4, 6], [3, 2]).with_stride([2, 1]).with_groups(2).with_padding(padding).init(&device);
+        (ours.weight, ours.bias) = (like.weight.clone(), like.bias.clone());
+        let x = Tensor::<4>::random([2, 4, 9, 8], Distribution::Default, &device);
+        assert_eq!(ours.forward(x.clone()).into_data(), like.forward(x.clone()).into_data());
+        assert_eq!(format!("{ours}"), format!("{like}"));
+        let codes = quantize_dynamic(ours, &DynamicSpec::new()).unwrap();
+        assert!(apart(like.forward(x.clone()), codes.forward(x)) < 0.03);
+    }
+}
+
+#[test]
+fn dynamic_int8_is_close_and_small_and_can_be_undone() {
+    let model = Net::new(&Device::flex());
+    let plain = model.forward(images());
+    let floats = held(&model)["f32"].n_bytes;
+    let rules = Compression::new().prune(Prune::new("last.weight", 0.5).unwrap());
+    let pruned = rules.attach(model.clone()).unwrap().materialize();
+    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap();
+    assert_eq!(held(&model)["int8"].n_tensors, 2);
+    assert!(held(&model).values().map(|held| held.n_bytes).sum::<usize>() * 3 < floats, "{:?}", held(&model));
+    let quick = model.forward(images());
+    assert_eq!(plain.dims(), quick.dims());
+    assert_eq!(model.clone().valid().forward(images()).dims(), quick.dims());
+    let undone = model.materialize();
+    assert_eq!(held(&undone).len(), 1);
+    let x = images();
+    assert!(apart(undone.forward(x.clone()), quantize_dynamic(undone, &DynamicSpec::new()).unwrap().forward(x)) < 0.05);
+    let sparse = quantize_dynamic(pruned.clone(), &DynamicSpec::new()).unwrap();
+    let dense = quantize_dynamic(pruned, &DynamicSpec::new().dense()).unwrap();
+    assert_eq!(held(&sparse)["sparse int8"].n_tensors, 1);
+    let x = images();
+    assert_eq!(sparse.forward(x.clone()).into_data(), dense.forward(x).into_data());
+}
+
+#[test]
+fn groups_of_every_kind_run_on_codes() {
+    let device = Device::flex();
+    for (channels, groups) in [([8, 8], 8), ([8, 4], 2), ([4, 64], 2), ([6, 12], 6)] {
+        let conv = Conv2dConfig::new(channels, [3, 3]).with_groups(groups).init(&device);
+        let x = Tensor::<4>::random([2, channels[0], 7, 9], Distribution::Default, &device);
+        let plain = conv.forward(x.clone());
+        let codes = quantize_dynamic(conv, &DynamicSpec::new()).unwrap();
+        assert!(apart(plain, codes.forward(x.clone())) < 0.03, "{channels:?} in {groups}");
+        let half = codes.forward(x.cast(FloatDType::F16));
+        assert_eq!(half.dtype(), burn::tensor::DType::F16);
+    }
+}
+
+#[test]
+fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
+    let device = Device::flex();
+    let conv = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap();
+    let random = |low, high| Tensor::<1>::random([40], Distribution::Uniform(low, high), &device);
+    let mut norm = BatchNormConfig::new(40).init(&device);
+    norm.gamma = burn::module::Param::from_tensor(random(-2.0, 2.0));
+    norm.beta = burn::module::Param::from_tensor(random(-1.0, 1.0));
+    norm.running_mean.update(random(-1.0, 1.0));
+    norm.running_var.update(random(0.1, 3.0));
+    let x = Tensor::<4>::random([2, 5, 6, 7], Distribution::Default, &device);
+    let shortcut = Tensor::<4>::random([2, 40, 6, 7], Distribution::Default, &device);
+    let plain = norm.forward(conv.forward(x.clone()));
+    let relu = burn::tensor::activation::relu::<4>;
+    assert!(apart(plain.clone(), conv.forward_norm(x.clone(), &norm, Then::Nothing)) < 1e-5);
+    assert!(apart(relu(plain.clone()), conv.forward_norm(x.clone(), &norm, Then::Relu)) < 1e-5);
+    let added = conv.forward_norm(x, &norm, Then::AddRelu(shortcut.clone()));
+    assert!(apart(relu(plain + shortcut.clone()), added) < 1e-5);
+    assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut itself is as it was");
+}
+
+#[test]
+fn directories_load_as_codes_that_mean_the_same() {
+    for (scheme, kind, tolerance) in
+        [("int8-dynamic", "int8", 0.05), ("int8-dynamic-sym", "int8", 0.05), ("int8", "int8 as floats", 1e-6)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = Compression::new().quantize(Quantize::new("{first,last}.weight", scheme).unwrap());
+        let model = rules.attach(Net::new(&Device::flex())).unwrap();
+        let out = dir.path().join("model");
+        Export::to(&out).names(NameMap::torch()).write(&model).unwrap();
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        let new = || Net::new(&Device::flex());
+        let floats = load_into(new(), &checkpoint, &NameMap::torch()).unwrap();
+        let codes = load_compressed(new(), &checkpoint, &NameMap::torch()).unwrap();
+        assert_eq!(held(&codes)[kind].n_tensors, 2, "{scheme} {:?}", held(&codes));
+        let x = images();
+        let apart = apart(floats.forward(x.clone()), codes.forward(x));
+        assert!(apart <= tolerance, "{scheme}: {apart}");
+        let value = |net: Net| net.materialize().last.weight.val().into_data();
+        assert_eq!(value(codes), value(floats), "{scheme}");
+    }
+}
+
+/// A model of burn's own layers.
+#[derive(Module, Debug)]
+struct Stock {
+    conv: burn::nn::conv::Conv2d,
+    head: burn::nn::Linear,
+}
+
+#[test]
+fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
+    let device = Device::flex();
+    let conv = burn::nn::conv::Conv2dConfig::new([32, 48], [3, 3]).init(&device);
+    let model = Stock { conv, head: burn::nn::LinearConfig::new(48, 300).init(&device) };
+    let floats = held(&model)["f32"].n_bytes;
+    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap();
+    assert!(held(&model).values().map(|held| held.n_bytes).sum::<usize>() * 3 < floats, "{:?}", held(&model));
+    let x = Tensor::<4>::random([1, 32, 5, 5], Distribution::Default, &device);
+    let run =
+        |model: &Stock| model.head.forward(model.conv.forward(x.clone()).mean_dim(3).mean_dim(2).flatten::<2>(1, 3));
+    // Not close: equal, since only the weights were rounded.
+    assert_eq!(run(&model).into_data(), run(&model.clone().materialize()).into_data());
+}
