@@ -1,30 +1,42 @@
 //! Globs over tensor names, and the nearest name to one that is none.
 
 use briquette_core::{Error, Result};
-use globset::{Glob, GlobBuilder, GlobMatcher};
+use globset::{Glob, GlobBuilder, GlobSet};
+
+/// Longest pattern: no tensor has so long a name.
+const MAX_BYTES: usize = 1024;
 
 /// A list of globs: `*` and `?` stay within a dotted segment, `**` does not.
 #[derive(Debug, Clone, Default)]
-pub struct Patterns(Vec<(String, GlobMatcher)>);
+pub struct Patterns {
+    globs: Vec<String>,
+    set: GlobSet,
+}
 
 impl Patterns {
     /// Compiles globs.
     ///
     /// # Errors
-    /// Config, where one is not a glob.
+    /// Config, where one is not a glob or has more than 1024 bytes, or where all together are too many.
     pub fn new(globs: &[String]) -> Result<Self> {
-        globs.iter().map(|glob| Ok((glob.clone(), compile(glob)?.compile_matcher()))).collect::<Result<_>>().map(Self)
+        let mut set = GlobSet::builder();
+        for glob in globs {
+            set.add(compile(glob)?);
+        }
+        let set = set.build().map_err(|error| {
+            Error::config(format!("{} patterns are too much together: {}; use fewer", globs.len(), error.kind()))
+        })?;
+        Ok(Self { globs: globs.to_vec(), set })
     }
 
     /// Whether any matches.
     pub fn matches(&self, name: &str) -> bool {
-        let path = to_path(name);
-        self.0.iter().any(|(_, glob)| glob.is_match(&path))
+        self.set.is_match(to_path(name))
     }
 
     /// Whether a name is written out in full.
     pub fn names_exactly(&self, name: &str) -> bool {
-        self.0.iter().any(|(glob, _)| glob == name)
+        self.globs.iter().any(|glob| glob == name)
     }
 
     /// Refuses a glob that matches none of the names, those of `what`.
@@ -32,15 +44,15 @@ impl Patterns {
     /// # Errors
     /// Config, with the nearest names.
     pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
-        for (glob, matcher) in &self.0 {
-            if !names.clone().any(|name| matcher.is_match(to_path(name))) {
-                let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
-                return Err(Error::config(format!(
-                    "pattern {glob:?} matches no {what}{hint}; see `briquette inspect`"
-                )));
-            }
+        let mut is_used = vec![false; self.globs.len()];
+        for name in names.clone() {
+            self.set.matches(to_path(name)).into_iter().for_each(|glob| is_used[glob] = true);
         }
-        Ok(())
+        let Some(glob) = self.globs.iter().zip(is_used).find_map(|(glob, is_used)| (!is_used).then_some(glob)) else {
+            return Ok(());
+        };
+        let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
+        Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}; see `briquette inspect`")))
     }
 }
 
@@ -50,6 +62,11 @@ fn to_path(name: &str) -> String {
 }
 
 fn compile(glob: &str) -> Result<Glob> {
+    if glob.len() > MAX_BYTES {
+        let start: String = glob.chars().take(40).collect();
+        let message = format!("found {} bytes, expected at most {MAX_BYTES}; write several patterns", glob.len());
+        return Err(Error::config(message).at(format_args!("pattern {start:?}...")));
+    }
     GlobBuilder::new(&to_path(glob))
         .literal_separator(true)
         .build()
@@ -78,6 +95,24 @@ mod tests {
         assert!(patterns(&["layer.[01].weight"]).matches("layer.1.weight"));
         assert!(patterns(&["**"]).matches("a.b.c"));
         assert!(!patterns(&[]).matches("a"));
+    }
+
+    #[test]
+    fn a_pattern_of_any_length_is_no_panic() {
+        let new = |glob: String| Patterns::new(&[glob]).map(|_| ()).map_err(|error| error.to_string());
+        assert!(new("{a,b}".repeat(200_000)).unwrap_err().contains("found 1000000 bytes, expected at most 1024"));
+        for unit in ["{a,b}", "*", "?", "**.", "[a-z]", "{", "[", "é"] {
+            let _ = new(unit.repeat(MAX_BYTES / unit.len()));
+        }
+        let many: Vec<String> = (0..20_000).map(|i| format!("**.{i}.*?x")).collect();
+        assert!(Patterns::new(&many).unwrap_err().to_string().contains("too much together"));
+    }
+
+    #[test]
+    fn each_pattern_of_a_list_must_match() {
+        let error =
+            patterns(&["*.weight", "**.bias", "norm.*"]).check_used("tensor", ["a.weight", "a.b.bias"].into_iter());
+        assert!(error.unwrap_err().to_string().contains("\"norm.*\" matches no tensor"));
     }
 
     #[test]
