@@ -22,9 +22,12 @@ impl TensorInfo {
     /// Input, where the rank is above 64, the element count overflows, or elements do not fill whole bytes.
     pub fn checked(name: String, dtype: DType, shape: Vec<usize>) -> Result<Self> {
         let info = Self { name, dtype, shape: Shape(shape) };
+        if info.shape.rank() > limits::MAX_RANK {
+            let message = format!("has {} dimensions, expected at most {}", info.shape.rank(), limits::MAX_RANK);
+            return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+        }
         let n_bytes = info.shape.n_elements().and_then(|n| dtype.n_bytes(n));
-        let fits = info.shape.rank() <= limits::MAX_RANK && n_bytes.is_some_and(|n| n <= isize::MAX as usize);
-        if fits {
+        if n_bytes.is_some_and(|n| n <= isize::MAX as usize) {
             Ok(info)
         } else {
             let message = format!("shape {} of {dtype} has no size in bytes; the file is damaged", info.shape);
