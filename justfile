@@ -7,6 +7,8 @@ target := env("CARGO_TARGET_DIR", "target")
 briquette := target / "release/briquette"
 venv := "bench-out/venv"
 ckpts := "bench-out/ckpt"
+# What a file of weights ends in; any other dot belongs to the model's name.
+weight_suffix := '\.(safetensors|pt|pth|bin|bpk)(\.index\.json)?$'
 
 # List the recipes
 default:
@@ -20,19 +22,19 @@ build:
 [group('compress')]
 compress MODEL *FLAGS: build
     @shift; [ $# -gt 0 ] || set -- --prune 0.4 --quantize int8; \
-      {{ briquette }} compress "{{ MODEL }}" -o "out/$(basename "{{ without_extension(MODEL) }}")" --force "$@"
+      {{ briquette }} compress "{{ MODEL }}" -o "out/{{ replace_regex(file_name(MODEL), weight_suffix, "") }}" --force "$@"
 
 # Prune only: SPARSITY is the share of weights to drop
 [group('compress')]
 prune MODEL SPARSITY="0.4" *FLAGS: build
     @shift; [ $# -eq 0 ] || shift; \
-      {{ briquette }} compress "{{ MODEL }}" -o "out/$(basename "{{ without_extension(MODEL) }}")-pruned" --force --prune {{ SPARSITY }} "$@"
+      {{ briquette }} compress "{{ MODEL }}" -o "out/{{ replace_regex(file_name(MODEL), weight_suffix, "") }}-pruned" --force --prune {{ SPARSITY }} "$@"
 
 # Quantize only: SCHEME is int8, int8-dynamic, int4-g128, ...
 [group('compress')]
 quantize MODEL SCHEME="int8-dynamic" *FLAGS: build
     @shift; [ $# -eq 0 ] || shift; \
-      {{ briquette }} compress "{{ MODEL }}" -o "out/$(basename "{{ without_extension(MODEL) }}")-{{ SCHEME }}" --force --quantize {{ SCHEME }} "$@"
+      {{ briquette }} compress "{{ MODEL }}" -o "out/{{ replace_regex(file_name(MODEL), weight_suffix, "") }}-{{ SCHEME }}" --force --quantize {{ SCHEME }} "$@"
 
 # Run a recipe or a jobs file
 [group('compress')]
@@ -132,6 +134,11 @@ fuzz SECONDS="60" *FLAGS:
         cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
           -max_total_time={{ SECONDS }} -timeout=2 -rss_limit_mb=256 -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12; \
       done
+
+# Write outputs of this version into fixtures/frozen, once for each release: every later version must read them
+[group('develop')]
+freeze:
+    cargo test -p briquette --test e2e frozen::freeze -- --ignored --exact --nocapture
 
 # The environment that peers run in: torch, transformers, compressed-tensors (several GB)
 [group('measure')]

@@ -156,6 +156,9 @@ fn values_that_are_no_numbers_are_refused_unless_allowed() {
 fn options_that_do_not_fit_the_model_name_the_tensor() {
     let odd = Sandbox::new();
     odd.write("odd.safetensors", safetensors_of(&[Tensor::random("fc.weight", &[4, 33], 1)]));
+    let layers = [0, 1, 2].map(|i| Tensor::random(&format!("layers.{i}.up"), &[4, if i == 2 { 32 } else { 33 }], 1));
+    let down = [0, 1].map(|i| Tensor::random(&format!("layers.{i}.down"), &[4, 33], 1));
+    odd.write("layers.safetensors", safetensors_of(&[layers.as_slice(), &down].concat()));
     assert_refused(
         &odd,
         &[
@@ -163,6 +166,11 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
                 "compress odd.safetensors -o out --quantize int4-g32",
                 2,
                 &["\"fc.weight\"", "does not divide its 33 columns"],
+            ),
+            (
+                "compress layers.safetensors -o out --quantize int4-g32",
+                2,
+                &["nor those of 3 others", "--exclude 'layers.*.down' --exclude layers.0.up --exclude layers.1.up"],
             ),
             ("compress odd.safetensors -o out --nm 2:4", 2, &["\"fc.weight\"", "2:4", "33 columns"]),
             (
@@ -173,6 +181,10 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
             ("compress odd.safetensors -o out --quantize int5 --format compressed-tensors", 2, &["int8 and int4 only"]),
         ],
     );
+}
+
+#[test]
+fn patterns_that_fit_no_tensor_suggest_one() {
     let tiny = with_tiny();
     assert_refused(
         &tiny,
@@ -222,10 +234,38 @@ fn words_that_mean_nothing_are_refused() {
     case("--threads 100000 --quantize int8", &["100000 is not in 0..=1024"]);
     let cases: Vec<Case> =
         cases.iter().map(|(line, code, phrases)| (line.as_str(), *code, phrases.as_slice())).collect();
+    assert_refused(&with_tiny(), &cases);
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let mut cases: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut case = |options: &str, phrases: &[&'static str]| {
+        cases.push((format!("compress tiny.safetensors -o out {options}"), phrases.to_vec()));
+    };
+    for ignored in ["--seed 3", "--prune-method random", "--prune-roles conv"] {
+        case(&format!("--quantize int8 {ignored}"), &["--prune"]);
+    }
+    case("--prune 0.5 --quantize-roles conv", &["--quantize"]);
+    for ignored in ["--include up.*", "--exclude up.*", "--quantize-roles conv", "--range mse", "--seed 1"] {
+        case(&format!("--recipe r.toml {ignored}"), &["error"]);
+    }
+    for device in ["foo", "cuda:x", "cuda:99"] {
+        case(&format!("--quantize int8 --device {device}"), &["device: found", device]);
+    }
     let sandbox = with_tiny();
-    assert_refused(&sandbox, &cases);
+    sandbox.write("r.toml", "[model]\npath = \"tiny.safetensors\"\n[output]\npath = \"out\"\n");
+    cases.push(("plan r.toml --quantize int8 --format dense".into(), vec!["r.toml: is a recipe"]));
+    cases.push(("plan r.toml --allow-nonfinite".into(), vec!["r.toml: is a recipe"]));
+    for (line, phrases) in &cases {
+        assert_refused(&sandbox, &[(line, 2, phrases)]);
+    }
+}
+
+#[test]
+fn commands_that_lack_something_say_what() {
     assert_refused(
-        &sandbox,
+        &with_tiny(),
         &[
             ("", 2, &["--help"]),
             ("compres tiny.safetensors", 2, &["compres"]),
@@ -233,6 +273,17 @@ fn words_that_mean_nothing_are_refused() {
             ("compress -o out --quantize int8", 2, &["MODEL"]),
             ("export tiny.safetensors --to gguf -o out", 2, &["gguf", "burnpack"]),
             ("verify", 2, &["OUTPUT"]),
+            ("devices --device foo", 2, &["device: found \"foo\""]),
+            (
+                format!("compress tiny.safetensors -o {} --quantize int8", "x".repeat(250)).as_str(),
+                2,
+                &["250 bytes", "shorter"],
+            ),
+            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is no directory"]),
+            ("verify /dev/null", 4, &["is no directory"]),
+            ("verify nowhere", 4, &["no such directory"]),
+            ("verify .", 4, &["is no output of briquette"]),
+            ("report .", 4, &["is no output of briquette"]),
         ],
     );
 }

@@ -196,3 +196,29 @@ fn a_pruned_output_may_be_quantized_and_a_quantized_one_may_not() {
     assert!(kept, "a pruned weight came back");
     sandbox.run("compress both -o again --quantize int4").assert_fails(6, &["both", "already quantized"]);
 }
+
+/// f64 values beyond f32 are no infinity: a tensor that nothing is done to keeps them, and no other can.
+#[test]
+fn numbers_beyond_f32_stay_where_nothing_is_done_to_them() {
+    let wide = |name: &str, shape: &[usize]| {
+        let mut values = vec![0.5_f64; shape.iter().product()];
+        values[1] = 1e300;
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Tensor { name: name.into(), dtype: briquette::core::DType::F64, shape: shape.to_vec(), bytes }
+    };
+    let sandbox = Sandbox::new();
+    let weight = Tensor::random("weight", &[4, 8], 1);
+    sandbox.write("bias.safetensors", safetensors_of(&[wide("bias", &[4]), weight.clone()]));
+    sandbox.ok("compress bias.safetensors -o out --quantize int8");
+    sandbox.ok("verify out --against bias.safetensors");
+    assert_eq!(tensors_of(&sandbox.path("out"))["bias"], wide("bias", &[4]));
+    sandbox.write("weight.safetensors", safetensors_of(&[wide("wide", &[2, 4]), weight]));
+    let refused = sandbox.run("compress weight.safetensors -o none --quantize int8");
+    refused.assert_fails(6, &["\"wide\"", "found 1e300 at row 0, column 1, which does not fit f32"]);
+    let mut broken = wide("bias", &[4]);
+    broken.bytes[..8].copy_from_slice(&f64::INFINITY.to_le_bytes());
+    sandbox.write("inf.safetensors", safetensors_of(&[broken]));
+    sandbox.run("export inf.safetensors --to dense -o dense").assert_ok();
+    sandbox.write("r.toml", "[model]\npath = \"inf.safetensors\"\n[output]\npath = \"none\"\n");
+    sandbox.run("run r.toml").assert_fails(6, &["\"bias\"", "found inf at row 0, column 0"]);
+}

@@ -13,6 +13,7 @@ mod faults;
 mod frozen;
 mod goldens;
 mod minilm;
+mod printed;
 mod sandbox;
 mod signals;
 mod trace;

@@ -60,7 +60,7 @@ impl Error {
 
     /// Stopped by a signal.
     pub fn interrupted(signal: i32) -> Self {
-        Self::new(ErrorKind::Interrupted(signal), format!("stopped by signal {signal}; nothing was written"))
+        Self::new(ErrorKind::Interrupted(signal), format!("stopped by signal {signal}"))
     }
 
     /// Reading, writing, space or memory: `what` failed at `path`.

@@ -1,55 +1,73 @@
 //! Globs over the names of tensors, and the nearest name to one that is none.
 
 use crate::{Error, Result};
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{Glob, GlobBuilder, GlobSet};
+
+/// Longest pattern: no tensor has so long a name.
+const MAX_BYTES: usize = 1024;
 
 /// A list of globs: `*` and `?` stay within a dotted segment, `**` does not.
 #[derive(Debug, Clone, Default)]
-pub struct Patterns(Vec<(String, GlobMatcher)>);
+pub struct Patterns {
+    globs: Vec<String>,
+    set: GlobSet,
+}
 
 impl Patterns {
     /// Compiles globs.
     ///
     /// # Errors
-    /// Config, where one is not a glob.
+    /// Config, where one is not a glob or has more than 1024 bytes, or where all together are too many.
     pub fn new<S: AsRef<str>>(globs: impl IntoIterator<Item = S>) -> Result<Self> {
-        let compiled = globs.into_iter().map(|glob| Ok((glob.as_ref().to_string(), compile(glob.as_ref())?)));
-        compiled.collect::<Result<_>>().map(Self)
+        let globs: Vec<String> = globs.into_iter().map(|glob| glob.as_ref().to_string()).collect();
+        let mut set = GlobSet::builder();
+        for glob in &globs {
+            set.add(compile(glob)?);
+        }
+        let set = set.build().map_err(|error| {
+            Error::config(format!("{} patterns are too much together: {}; use fewer", globs.len(), error.kind()))
+        })?;
+        Ok(Self { globs, set })
     }
 
     /// Adds the globs of another list.
-    pub fn extend(&mut self, other: Self) {
-        self.0.extend(other.0);
+    ///
+    /// # Errors
+    /// Config, where all together are too many.
+    pub fn extend(&mut self, other: Self) -> Result<()> {
+        *self = Self::new(self.globs.iter().chain(&other.globs))?;
+        Ok(())
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.globs.is_empty()
     }
 
     /// Whether any matches.
     pub fn matches(&self, name: &str) -> bool {
-        let path = to_slashes(name);
-        self.0.iter().any(|(_, glob)| glob.is_match(&path))
+        self.set.is_match(to_slashes(name))
     }
 
     /// Whether a name is written out in full.
     pub fn names_exactly(&self, name: &str) -> bool {
-        self.0.iter().any(|(glob, _)| glob == name)
+        self.globs.iter().any(|glob| glob == name)
     }
 
     /// Refuses a glob that matches none of the names, those of `what`.
     ///
     /// # Errors
-    /// Config, with the nearest name.
+    /// Config, with the nearest names.
     pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
-        for (glob, matcher) in &self.0 {
-            if !names.clone().any(|name| matcher.is_match(to_slashes(name))) {
-                let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
-                return Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}")));
-            }
+        let mut is_used = vec![false; self.globs.len()];
+        for name in names.clone() {
+            self.set.matches(to_slashes(name)).into_iter().for_each(|glob| is_used[glob] = true);
         }
-        Ok(())
+        let Some(glob) = self.globs.iter().zip(is_used).find_map(|(glob, is_used)| (!is_used).then_some(glob)) else {
+            return Ok(());
+        };
+        let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
+        Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}; see `briquette inspect`")))
     }
 }
 
@@ -58,11 +76,14 @@ fn to_slashes(name: &str) -> String {
     name.replace('.', "/")
 }
 
-fn compile(glob: &str) -> Result<GlobMatcher> {
+fn compile(glob: &str) -> Result<Glob> {
+    if glob.len() > MAX_BYTES {
+        let start: String = glob.chars().take(40).collect();
+        let message = format!("found {} bytes, expected at most {MAX_BYTES}; write several patterns", glob.len());
+        return Err(Error::config(message).at(format_args!("pattern {start:?}...")));
+    }
     let built = GlobBuilder::new(&to_slashes(glob)).literal_separator(true).build();
-    built
-        .map(|glob| glob.compile_matcher())
-        .map_err(|error| Error::config(format!("pattern {glob:?} is no glob: {}", error.kind())))
+    built.map_err(|error| Error::config(format!("pattern {glob:?} is no glob: {}", error.kind())))
 }
 
 /// The candidate most like `word`, if any is like it at all.
@@ -84,6 +105,25 @@ mod tests {
         assert!(matches("*.weight", "fc.weight") && matches("layer.[01].weight", "layer.1.weight"));
         assert!(matches("**", "a.b.c") && !Patterns::default().matches("a"));
         assert!(Patterns::new(["a[".to_string()]).is_err());
+    }
+
+    #[test]
+    fn a_pattern_of_any_length_is_no_panic() {
+        let new = |glob: String| Patterns::new([glob]).map(|_| ()).map_err(|error| error.to_string());
+        assert!(new("{a,b}".repeat(200_000)).unwrap_err().contains("found 1000000 bytes, expected at most 1024"));
+        for unit in ["{a,b}", "*", "?", "**.", "[a-z]", "{", "[", "é"] {
+            let _ = new(unit.repeat(MAX_BYTES / unit.len()));
+        }
+        let many: Vec<String> = (0..20_000).map(|i| format!("**.{i}.*?x")).collect();
+        assert!(Patterns::new(&many).unwrap_err().to_string().contains("too much together"));
+    }
+
+    #[test]
+    fn each_pattern_of_a_list_must_match() {
+        let error = Patterns::new(["*.weight", "**.bias", "norm.*"])
+            .unwrap()
+            .check_used("tensor", ["a.weight", "a.b.bias"].into_iter());
+        assert!(error.unwrap_err().to_string().contains("\"norm.*\" matches no tensor"));
     }
 
     #[test]

@@ -23,9 +23,8 @@ impl TensorInfo {
     pub fn checked(name: String, dtype: DType, shape: Vec<usize>) -> Result<Self> {
         let info = Self { name, dtype, shape: Shape(shape) };
         let n_bytes = info.shape.n_elements().and_then(|n| dtype.n_bytes(n));
-        let rank = info.shape.rank();
-        let message = if rank > limits::MAX_RANK {
-            format!("found a shape of {rank} extents, expected at most {}; the file is damaged", limits::MAX_RANK)
+        let message = if info.shape.rank() > limits::MAX_RANK {
+            format!("has {} dimensions, expected at most {}", info.shape.rank(), limits::MAX_RANK)
         } else if n_bytes.is_none_or(|n| n > isize::MAX as usize) {
             format!("shape {} of {dtype} has no size in bytes; the file is damaged", info.shape)
         } else {

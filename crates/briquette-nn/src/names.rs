@@ -73,7 +73,7 @@ impl NameMap {
     /// # Errors
     /// Config, where it is no glob.
     pub fn ignore(mut self, glob: &str) -> Result<Self> {
-        self.ignored.extend(Patterns::new([glob])?);
+        self.ignored.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
@@ -82,7 +82,7 @@ impl NameMap {
     /// # Errors
     /// Config, where it is no glob.
     pub fn optional(mut self, glob: &str) -> Result<Self> {
-        self.optional.extend(Patterns::new([glob])?);
+        self.optional.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 

@@ -54,7 +54,7 @@ impl DynamicSpec {
     /// # Errors
     /// Config, where it is no glob.
     pub fn include(mut self, glob: &str) -> Result<Self> {
-        self.included.extend(Patterns::new([glob])?);
+        self.included.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
@@ -63,7 +63,7 @@ impl DynamicSpec {
     /// # Errors
     /// Config, where it is no glob.
     pub fn exclude(mut self, glob: &str) -> Result<Self> {
-        self.excluded.extend(Patterns::new([glob])?);
+        self.excluded.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 

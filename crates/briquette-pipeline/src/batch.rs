@@ -18,6 +18,7 @@
 
 mod distinct;
 mod identity;
+mod job;
 mod jobs;
 mod journal;
 mod matrix;
@@ -28,7 +29,8 @@ pub mod raw;
 mod run;
 mod shard;
 
-pub use jobs::{Document, Job, Jobs, schema};
+pub use job::{Job, Unsound};
+pub use jobs::{Document, Jobs, schema};
 pub use outcome::{BatchReport, BatchStatus, JobResult, JobStatus};
 pub use plan::{JobPlan, plan};
 pub use run::{BatchOptions, run};

@@ -98,7 +98,7 @@ impl TensorDiff {
     }
 }
 
-fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &Pairs, options: &RunOptions) -> Result<Vec<TensorDiff>> {
+fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &RunOptions) -> Result<Vec<TensorDiff>> {
     let workers = Workers::new(options)?;
     let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
     for (place, &(i, j)) in pairs.iter().enumerate() {

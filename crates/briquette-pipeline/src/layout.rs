@@ -87,20 +87,14 @@ fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Sh
     let mut shards = vec![Shard { parts: Vec::new(), n_bytes: 0 }];
     let mut names = BTreeSet::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
-        let parts = plan.profile.file_parts(
-            &tensor.stored_info(),
-            tensor.axis(codings[index]),
-            codings[index],
-            n_kept[index],
-            tensor.activations(),
-        )?;
+        let parts = tensor.file_parts(plan.profile, codings[index], n_kept[index])?;
         for part in &parts {
             if !names.insert(part.info.name.clone()) {
                 let message = format!(
                     "its part would be called {:?}, and another tensor is; exclude one of them",
                     part.info.name
                 );
-                return Err(Error::input(message).at(format_args!("tensor {:?}", tensor.info.name)));
+                return Err(Error::input(message).at(tensor.culprit()));
             }
         }
         let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum::<u64>();
@@ -173,6 +167,14 @@ struct Meaning<'a> {
 }
 
 impl TensorPlan {
+    /// The tensors of a file that it is kept as.
+    ///
+    /// # Errors
+    /// Config, where the profile cannot hold it.
+    pub(crate) fn file_parts(&self, profile: Profile, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
+        profile.file_parts(&self.stored_info(), self.axis(coding), coding, n_kept, self.activations())
+    }
+
     /// The tensor's name as errors give it.
     pub fn culprit(&self) -> String {
         format!("tensor {:?}", self.info.name)

@@ -147,7 +147,8 @@ pub fn check_cast(tensor: &TensorPlan, block: Block, simulated: &[f32]) -> Resul
     Err(Error::refused(message).at(tensor.culprit()))
 }
 
-/// Refuses a block with NaN or infinity, naming the first.
+/// Refuses a block with NaN or infinity, naming the first. A tensor that nothing is done to keeps its own type, so its
+/// f64 may be beyond f32; else that is refused too.
 ///
 /// # Errors
 /// Refused.
@@ -155,11 +156,19 @@ pub fn check_finite(tensor: &TensorPlan, block: Block) -> Result<()> {
     if simd::max_magnitude(block.values) < f32::INFINITY.to_bits() {
         return Ok(());
     }
-    let first = block.values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    let (row, col) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols);
+    let own = |place: usize| match tensor.info.dtype {
+        DType::F64 => block.bytes.as_chunks::<8>().0.get(place).map_or(f64::NAN, |bytes| f64::from_le_bytes(*bytes)),
+        _ => f64::from(block.values[place]),
+    };
+    let is_bad = |place: &usize| !block.values[*place].is_finite() && (tensor.is_changed() || !own(*place).is_finite());
+    let Some(first) = (0..block.values.len()).find(is_bad) else { return Ok(()) };
+    let (row, col, value) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols, own(first));
+    let (found, what) = match value.is_finite() {
+        true => (format!("{value:e}"), ", which does not fit f32; exclude the tensor"),
+        false => (value.to_string(), "; fix the checkpoint"),
+    };
     let message = format!(
-        "found {} at row {row}, column {col}; fix the checkpoint, or pass --allow-nonfinite to leave such tensors as they are",
-        block.values[first]
+        "found {found} at row {row}, column {col}{what}, or pass --allow-nonfinite to leave such tensors as they are"
     );
-    Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
+    Err(Error::refused(message).at(tensor.culprit()))
 }

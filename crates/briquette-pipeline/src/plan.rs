@@ -1,6 +1,7 @@
-//! What becomes of each tensor, and what that will take: made from headers, before any weight is read.
+//! What becomes of each tensor, and what that will take: from headers, and from samples where weights may be tied.
 
 mod choose;
+mod exclude;
 mod keep;
 mod predict;
 
@@ -247,25 +248,35 @@ impl Plan {
         plan
     }
 
-    /// Refuses groups and patterns that do not fit a tensor's rows.
+    /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
     fn check_fit(&self) -> Result<()> {
-        for tensor in &self.tensors {
-            let n_cols = tensor.rows.n_cols;
-            let unfit = |what: String| {
-                let message = format!("{what} does not divide its {n_cols} columns; exclude it or choose another");
-                Err(Error::config(message).at(format_args!("tensor {:?}", tensor.info.name)))
-            };
-            if let Some(quant) = tensor.quant
-                && quant.spec.grouping.per_row(n_cols).is_none()
-            {
-                return unfit(quant.spec.grouping.to_string());
-            }
-            if let Some(Prune { cut: Cut::NOfM { n, m }, .. }) = tensor.prune
-                && !n_cols.is_multiple_of(m)
-            {
-                return unfit(format!("the pattern {n}:{m}"));
-            }
-        }
-        Ok(())
+        let misfits: Vec<(&TensorPlan, String)> =
+            self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
+        let Some((first, what)) = misfits.first() else { return Ok(()) };
+        let others = match misfits.len() - 1 {
+            0 => String::new(),
+            n => format!(", nor those of {n} others"),
+        };
+        let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
+        let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
+        let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
+        let message = format!(
+            "{what} does not divide its {} columns{others}; choose another, or leave out with {}",
+            first.rows.n_cols,
+            exclude::flags(&names, &fit)
+        );
+        Err(Error::config(message).at(first.culprit()))
+    }
+}
+
+/// The group or pattern that does not divide a tensor's columns.
+fn unfit(tensor: &TensorPlan) -> Option<String> {
+    let n_cols = tensor.rows.n_cols;
+    if let Some(quant) = tensor.quant.filter(|quant| quant.spec.grouping.per_row(n_cols).is_none()) {
+        return Some(quant.spec.grouping.to_string());
+    }
+    match tensor.prune.map(|prune| prune.cut) {
+        Some(Cut::NOfM { n, m }) if !n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
+        _ => None,
     }
 }

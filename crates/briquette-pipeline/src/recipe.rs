@@ -71,7 +71,7 @@ impl Recipe {
     /// # Errors
     /// Config, with the line and what to write instead; Io where it cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
-        Self::from_raw(text::read(path)?, &text::directory_of(path))
+        Self::from_raw(text::read(path)?, &text::directory_of(path)).map_err(|error| locate(error, path))
     }
 
     /// A recipe from its TOML mirror; `directory` is what its paths are relative to.
@@ -129,6 +129,12 @@ impl Recipe {
 /// As [`Recipe::from_file`].
 pub fn read_raw(path: &Path) -> Result<RawRecipe> {
     text::read(path)
+}
+
+/// Puts the file in front of what is wrong with a value of a recipe, with the line where it can be told.
+pub fn locate(error: Error, path: &Path) -> Error {
+    let text = text::read_text(path).unwrap_or_default();
+    text::locate(error, &text, path)
 }
 
 pub use text::{directory_of, parse};

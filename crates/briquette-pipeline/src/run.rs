@@ -4,7 +4,7 @@ use crate::context::{RunOptions, Workers};
 use crate::encode::{Outcome, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
 use crate::layout::Layout;
-use crate::plan::Plan;
+use crate::plan::{Plan, Prediction};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
 use crate::report::{self, Report, Timing};
@@ -12,7 +12,7 @@ use crate::role::Role;
 use crate::survey::survey;
 use crate::verify::{self, Found};
 use briquette_core::encoded::Part;
-use briquette_core::{Error, Result, Storage};
+use briquette_core::{Error, ErrorKind, Result, Storage};
 use briquette_formats::{
     Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, companions, index, manifest,
     model_config, quantization_config, sums,
@@ -27,43 +27,34 @@ use std::time::Instant;
 /// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
 /// Interrupted for a stop.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+    let report = make(recipe, options);
+    options.progress.end();
+    report.map_err(|error| match error.kind {
+        ErrorKind::Interrupted(_) => Error { message: format!("{}; nothing was written", error.message), ..error },
+        _ => error,
+    })
+}
+
+fn make(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     let started = Instant::now();
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    let mut plan = Plan::new(recipe, &checkpoint)?;
+    let plan = Plan::new(recipe, &checkpoint)?;
     let prediction = plan.predict()?;
-    let draft = Draft::create(&recipe.output, &inputs_of(recipe, &checkpoint), options.force)?;
+    let draft = start(recipe, &checkpoint, prediction, options)?;
     let workers = Workers::new(options)?;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
-    let since = Instant::now();
-    let surveys = survey(&mut plan, &checkpoint, &workers, recipe.allow_nonfinite)?;
-    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let layout = Layout::new(&plan, &n_kept)?;
-    timing.mark("survey", since);
-
-    let since = Instant::now();
-    let files = Files::create(&draft, &layout)?;
-    let outcomes = encode(&plan, &surveys, &layout.tensors, &checkpoint, &files, &workers)?;
-    timing.mark("encode", since);
-
-    let since = Instant::now();
-    let manifest = manifest_of(recipe, &plan, &layout, &outcomes)?;
-    write_small_files(&draft, &plan, &layout, &checkpoint, &manifest)?;
-    let written = Checkpoint::open(draft.path())?;
-    let found = sync_and_verify(&draft, &files, &written, &workers)?;
-    checkpoint.check_unchanged()?;
-    timing.mark("verify", since);
-
+    let (plan, layout, written) = write(recipe, plan, &checkpoint, &draft, &workers, &mut timing)?;
     let evaluation = evaluated(recipe, &draft, options, &mut timing)?;
     let made = report::Made {
         recipe,
         checkpoint: &checkpoint,
         plan: &plan,
         layout: &layout,
-        outcomes: &outcomes,
-        found: &found,
-        written: &written,
+        outcomes: &written.outcomes,
+        found: &written.found,
+        written: &written.checkpoint,
         prediction,
         threads: workers.n_threads(),
         evaluation,
@@ -73,8 +64,68 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     draft.write_file(Path::new("report.html"), report::html::to_html(&report).as_bytes())?;
     options.stop.check()?;
     draft.publish()?;
-    options.progress.end();
     Ok(report)
+}
+
+/// Starts the draft, and refuses at once where there is too little room for it.
+fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, options: &RunOptions) -> Result<Draft> {
+    check_name(&recipe.output)?;
+    let draft = Draft::create(&recipe.output, &inputs_of(recipe, checkpoint), options.force)?;
+    // An upper bound might refuse what would fit; so might a prediction where tensors may yet be left as they are.
+    if prediction.is_exact && !recipe.allow_nonfinite {
+        draft.check_space(prediction.n_bytes)?;
+    }
+    Ok(draft)
+}
+
+/// Longest name of an output: its draft's is longer by a dot, a word and two numbers, and file systems end at 255 bytes.
+const MAX_NAME_BYTES: usize = 220;
+
+fn check_name(output: &Path) -> Result<()> {
+    let n = output.file_name().map_or(0, std::ffi::OsStr::len);
+    if n <= MAX_NAME_BYTES {
+        return Ok(());
+    }
+    let message = format!("the output's name has {n} bytes, expected at most {MAX_NAME_BYTES}; choose a shorter one");
+    Err(Error::config(message).at(output.display()))
+}
+
+/// What writing and reading back showed.
+struct Written {
+    outcomes: Vec<Outcome>,
+    found: Vec<Found>,
+    checkpoint: Checkpoint,
+}
+
+/// Surveys, encodes and verifies: all of the draft but the report.
+fn write(
+    recipe: &Recipe,
+    mut plan: Plan,
+    checkpoint: &Checkpoint,
+    draft: &Draft,
+    workers: &Workers,
+    timing: &mut Timing,
+) -> Result<(Plan, Layout, Written)> {
+    let since = Instant::now();
+    let surveys = survey(&mut plan, checkpoint, workers, recipe.allow_nonfinite)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let layout = Layout::new(&plan, &n_kept)?;
+    timing.mark("survey", since);
+
+    let since = Instant::now();
+    let files = Files::create(draft, &layout)?;
+    let outcomes = encode(&plan, &surveys, &layout.tensors, checkpoint, &files, workers)?;
+    timing.mark("encode", since);
+
+    let since = Instant::now();
+    let manifest = manifest_of(recipe, &plan, &layout, &outcomes)?;
+    write_small_files(draft, &plan, &layout, checkpoint, &manifest)?;
+    let written = Checkpoint::open(draft.path())?;
+    let found = sync_and_verify(draft, &files, &written, workers)?;
+    checkpoint.check_unchanged()?;
+    timing.mark("verify", since);
+    drop(files);
+    Ok((plan, layout, Written { outcomes, found, checkpoint: written }))
 }
 
 /// Runs the draft where that is asked, and refuses it where it is not good enough.

@@ -43,6 +43,7 @@ pub struct Verified {
 /// # Errors
 /// Input for the first difference; those of reading.
 pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) -> Result<Verified> {
+    check_ours(directory)?;
     let workers = Workers::new(options)?;
     let (n_files, n_bytes) = check_sums(directory, &workers)?;
     let checkpoint = Checkpoint::open(directory)?;
@@ -55,8 +56,22 @@ pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) ->
     Ok(Verified { n_files, n_tensors: manifest.tensors.len(), n_bytes, against_original: against.is_some() })
 }
 
+/// Refuses what is no output of ours.
+///
+/// # Errors
+/// Input, with what it is instead.
+pub fn check_ours(directory: &Path) -> Result<()> {
+    let problem = match std::fs::metadata(directory) {
+        Err(_) => "no such directory; check the path",
+        Ok(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
+        Ok(_) if !directory.join(manifest::FILE_NAME).exists() => return Err(not_ours(directory)),
+        Ok(_) => return Ok(()),
+    };
+    Err(Error::input(problem).at(directory.display()))
+}
+
 fn not_ours(directory: &Path) -> Error {
-    Error::input(format!("no {} here; only directories that briquette wrote can be verified", manifest::FILE_NAME))
+    Error::input(format!("is no output of briquette, which would have a {}; name one that is", manifest::FILE_NAME))
         .at(directory.display())
 }
 
@@ -128,9 +143,6 @@ pub fn compare(found: &[Found], stored: &StoredDir, manifest: &Manifest) -> Resu
 /// Holds every file of a directory against its sum, and the sums against the directory.
 pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
     let sums_path = directory.join(sums::FILE_NAME);
-    if !directory.is_dir() {
-        return Err(Error::input("no such directory; check the path").at(directory.display()));
-    }
     let expected = sums::read(&InputFile::open(&sums_path)?)?;
     let text = InputFile::open(&sums_path)?.read_all(briquette_formats::limits::MAX_JSON_BYTES)?;
     if sums::to_lines(&expected).as_bytes() != text {

@@ -270,13 +270,34 @@ fn a_job_may_read_what_an_earlier_one_makes() {
 }
 
 #[test]
+fn a_recipe_that_is_not_sound_fails_by_itself() {
+    let gone = "[[job]]\nrecipe = \"gone.toml\"\n";
+    let place = Place::new(&format!("{gone}{}", MATRIX.replace("int4", "int99")));
+    let plans = batch::plan(&place.jobs()).unwrap();
+    assert_eq!(plans.iter().filter(|plan| plan.error.is_some()).count(), 3, "{plans:?}");
+    let report = place.run(false);
+    assert_eq!((counts(&report), report.status().exit_code()), ((2, 0, 3), 3));
+    assert_eq!((report.jobs[0].job.as_str(), report.jobs[0].exit_code), ("job 1", Some(2)));
+    assert!(report.jobs[0].error.as_ref().unwrap().contains("gone.toml: no such file"), "{report:?}");
+    assert!(report.jobs[2].error.as_ref().unwrap().contains("unknown scheme \"int99\""), "{report:?}");
+    assert_eq!(counts(&place.run(true)), (0, 2, 3));
+}
+
+#[test]
+fn a_run_without_resume_costs_nothing_that_is_done() {
+    let place = Place::new(MATRIX);
+    place.run(false);
+    assert_eq!(counts(&place.run(false)), (0, 0, 4), "all outputs exist");
+    assert_eq!(counts(&place.run(true)), (0, 4, 0), "and all are known to be done");
+}
+
+#[test]
 fn a_mistake_in_the_file_is_found_before_anything_runs() {
     let place = Place::new(MATRIX);
     let cases = [
         (MATRIX.replace("-{stage.1.scheme}", ""), "write to one place"),
         (MATRIX.replace("\"stage.0.sparsity\" =", "\"stage.0.sparsty\" ="), "did you mean \"sparsity\"?"),
         (MATRIX.replace("[matrix]", "[matrx]"), "did you mean \"matrix\"?"),
-        (MATRIX.replace("int4", "int99"), "unknown scheme \"int99\""),
         (MATRIX.replace("recipe.toml", "absent.toml"), "absent.toml: no such file"),
     ];
     for (text, expected) in cases {

@@ -54,14 +54,8 @@ pub fn try_choose<E>(range: Range, group: &[f32], grid: Grid, go_on: &impl Fn() 
 }
 
 /// `each` of every weight in turn, a sum or two running along; `go_on` is asked now and then.
-fn fold<A, E>(
-    group: &[f32],
-    start: A,
-    go_on: &impl Fn() -> Result<(), E>,
-    each: impl Fn(A, f32) -> A + Copy,
-) -> Result<A, E> {
-    let pieces = group.chunks(CHECKED);
-    pieces.into_iter().try_fold(start, |sum, piece| {
+fn fold<A, E>(group: &[f32], start: A, go_on: &impl Fn() -> Result<(), E>, each: impl Fn(A, f32) -> A) -> Result<A, E> {
+    group.chunks(CHECKED).try_fold(start, |sum, piece| {
         go_on()?;
         Ok(piece.iter().fold(sum, |sum, &value| each(sum, value)))
     })

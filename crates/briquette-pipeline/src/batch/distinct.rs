@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 /// Refuses jobs that share a name or an output, or write inside another's output. Returns the deepest directory that
-/// holds every output.
+/// holds every output. What a job without a sound recipe would write is not known.
 ///
 /// # Errors
 /// Config, naming both jobs; Io where there is no current directory.
 pub(super) fn check(jobs: &[Job]) -> Result<PathBuf> {
     let mut outputs: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for job in jobs {
-        let output = resolve(&job.recipe.output)?;
+        let Some(output) = job.output() else { continue };
+        let output = resolve(output)?;
         if let Some(other) = outputs.insert(output.clone(), &job.name) {
             let message = format!(
                 "jobs {other:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
@@ -37,10 +38,10 @@ fn check_names(jobs: &[Job]) -> Result<()> {
     let mut named: BTreeMap<&str, &Job> = BTreeMap::new();
     for job in jobs {
         if let Some(other) = named.insert(&job.name, job) {
+            let writes = |job: &Job| job.output().map_or("nothing".into(), |output| output.display().to_string());
+            let (one, another) = (writes(other), writes(job));
             let message = format!(
-                "the jobs that write {} and {} are both called {:?}; give one another name",
-                other.recipe.output.display(),
-                job.recipe.output.display(),
+                "the jobs that write {one} and {another} are both called {:?}; give one another name",
                 job.name
             );
             return Err(Error::config(message));

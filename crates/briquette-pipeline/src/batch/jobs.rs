@@ -2,7 +2,7 @@
 
 use super::matrix::{self, Point};
 use super::raw::{RawJob, RawJobs};
-use super::{distinct, overrides};
+use super::{Job, Unsound, distinct, overrides};
 use crate::recipe::raw::RawRecipe;
 use crate::recipe::{Recipe, directory_of, read_raw, text};
 use briquette_core::pattern::nearest;
@@ -14,15 +14,6 @@ use std::path::{Path, PathBuf};
 const JOBS_KEYS: [&str; 3] = ["job", "base", "matrix"];
 /// Keys that only a recipe has.
 const RECIPE_KEYS: [&str; 6] = ["model", "output", "stage", "data", "memory", "gate"];
-
-/// One thing to do, sound and with nothing left to fill in.
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// What it is called.
-    pub name: String,
-    /// What to do.
-    pub recipe: Recipe,
-}
 
 /// The jobs of a file, in order, with names and outputs of their own.
 #[derive(Debug, Clone)]
@@ -55,7 +46,8 @@ impl Document {
             return Jobs::from_text(path, &text).map(Self::Jobs);
         }
         let raw = text::parse(&text, &path.display().to_string())?;
-        Recipe::from_raw(raw, &directory_of(path)).map(|recipe| Self::Recipe(Box::new(recipe)))
+        let recipe = Recipe::from_raw(raw, &directory_of(path)).map_err(|error| text::locate(error, &text, path))?;
+        Ok(Self::Recipe(Box::new(recipe)))
     }
 }
 
@@ -101,13 +93,18 @@ struct JobsFile<'a> {
 }
 
 impl JobsFile<'_> {
+    /// Every job. One whose recipe is not sound leaves the others alone; where none is, the first error is the file's.
     fn expand(&self, raw: &RawJobs) -> Result<Vec<Job>> {
         let written = raw.job.iter().enumerate().map(|(index, job)| {
             let place = ["job", &index.to_string()];
-            let job = self.job(job, &place, &Point::new());
-            job.map_err(|error| self.locate(error.at(format_args!("job {}", index + 1)), &place))
+            let called = format!("job {}", index + 1);
+            let made = self.job(job, &place, &Point::new());
+            made.unwrap_or_else(|error| Job {
+                name: job.name.clone().unwrap_or_else(|| called.clone()),
+                recipe: Err(Unsound::of(&self.locate(error.at(&called), &place))),
+            })
         });
-        let mut jobs = written.collect::<Result<Vec<_>>>()?;
+        let mut jobs: Vec<Job> = written.collect();
         match (&raw.base, raw.matrix.is_empty()) {
             (None, true) => {}
             (Some(base), false) => jobs.extend(self.multiply(base, raw)?),
@@ -117,6 +114,9 @@ impl JobsFile<'_> {
         if jobs.is_empty() {
             return Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(self.path.display()));
         }
+        if let Some(first) = jobs.first().filter(|_| jobs.iter().all(|job| job.recipe.is_err())) {
+            first.recipe()?;
+        }
         Ok(jobs)
     }
 
@@ -124,10 +124,13 @@ impl JobsFile<'_> {
         let points = matrix::points(&raw.matrix).map_err(|error| self.locate(error.at("matrix"), &["matrix"]))?;
         let job = |point: &Point| {
             let values: Vec<String> = point.iter().map(|(axis, value)| format!("{axis} = {value}")).collect();
-            let job = self.job(base, &["base"], point);
-            job.map_err(|error| self.locate(error.at(format_args!("base with {}", values.join(", "))), &["base"]))
+            let called = format!("base with {}", values.join(", "));
+            self.job(base, &["base"], point).unwrap_or_else(|error| {
+                let recipe = Err(Unsound::of(&self.locate(error.at(&called), &["base"])));
+                Job { name: called, recipe }
+            })
         };
-        points.iter().map(job).collect()
+        Ok(points.iter().map(job).collect())
     }
 
     fn lacks(&self, key: &str, what: &str) -> Error {
@@ -156,7 +159,7 @@ impl JobsFile<'_> {
         let recipe = Recipe::from_raw(recipe, Path::new(""))?;
         let last = recipe.output.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.or(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))?;
-        Ok(Job { name, recipe })
+        Ok(Job { name, recipe: Ok(recipe) })
     }
 
     fn line_of_override(&self, place: &[&str], path: &str) -> String {
@@ -255,9 +258,9 @@ mod tests {
     #[test]
     fn an_inline_job_is_relative_to_its_file_and_named_by_its_output() {
         let jobs = parse(&format!("[[job]]\n{INLINE}")).unwrap();
-        let job = &jobs.jobs[0];
-        assert_eq!((job.name.as_str(), job.recipe.model.to_str()), ("a", Some("dir/m")));
-        assert_eq!(job.recipe.output, Path::new("dir/out/a"));
+        let (job, recipe) = (&jobs.jobs[0], jobs.jobs[0].recipe().unwrap());
+        assert_eq!((job.name.as_str(), recipe.model.to_str()), ("a", Some("dir/m")));
+        assert_eq!(recipe.output, Path::new("dir/out/a"));
         assert!(jobs.directory.ends_with("dir/out"), "{}", jobs.directory.display());
     }
 
@@ -268,6 +271,23 @@ mod tests {
         );
         let names: Vec<String> = parse(&text).unwrap().jobs.into_iter().map(|job| job.name).collect();
         assert_eq!(names, ["a", "p0.2", "p0.4"]);
+    }
+
+    #[test]
+    fn a_job_that_is_not_sound_leaves_the_others_alone() {
+        let gone = "[[job]]\nrecipe = \"gone.toml\"\n";
+        let bad = INLINE.replace("sparsity = 0.5", "sparsity = 7").replace("out/a", "out/b");
+        let jobs = parse(&format!("{gone}[[job]]\nname = \"much\"\n{bad}[[job]]\n{INLINE}")).unwrap();
+        let found: Vec<(&str, Option<&str>)> =
+            jobs.jobs.iter().map(|job| (job.name.as_str(), job.output().and_then(Path::to_str))).collect();
+        assert_eq!(found, [("job 1", None), ("much", None), ("a", Some("dir/out/a"))]);
+        let errors: Vec<String> = jobs.jobs[..2].iter().map(|job| job.recipe().unwrap_err().to_string()).collect();
+        assert!(errors[0].contains("jobs.toml:1: job 1: dir/gone.toml: no such file"), "{errors:?}");
+        assert!(errors[1].contains("job 2: stage 1 (prune): sparsity: found 7"), "{errors:?}");
+        let half = format!("{BASE}[matrix]\n\"stage.0.sparsity\" = [0.5, 1.5]\n");
+        let errors = parse(&half).unwrap().jobs.iter().filter(|job| job.recipe.is_err()).count();
+        assert_eq!(errors, 1);
+        assert_eq!(parse(gone).unwrap_err().exit_code(), 2, "where none is sound, the file is refused");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::{JobStatus, Jobs, Shard};
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{InputFile, draft, limits};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// One finished job.
@@ -17,8 +18,8 @@ pub(super) struct Line {
     pub(super) job: String,
     /// What became of it.
     pub(super) status: JobStatus,
-    /// Its output, relative to the journal.
-    pub(super) output: PathBuf,
+    /// Its output, relative to the journal; none of a job whose recipe does not say.
+    pub(super) output: Option<PathBuf>,
     /// Hash of what it read.
     pub(super) input: Option<Hash128>,
     /// Hash of what it was asked.
@@ -53,7 +54,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Starts a journal. To resume, keeps the lines that are whole and reads those of other shards; else starts afresh.
+    /// Starts a journal. To resume, keeps the lines that are whole and reads those of other shards; else keeps the last
+    /// of what was done at each output, so that a later run can still go on from there.
     ///
     /// # Errors
     /// Config, where the jobs file has no name; Io where the journal cannot be written.
@@ -65,7 +67,7 @@ impl Journal {
         let path = directory.join(format!("{prefix}{shard}jsonl"));
         std::fs::create_dir_all(&directory)
             .map_err(|source| Error::io("cannot create the directory", &directory, source))?;
-        let own = if resume { lines_of(&path) } else { Vec::new() };
+        let own = if resume { lines_of(&path) } else { last_done(lines_of(&path)) };
         let text = own.iter().map(|line| Ok(to_json(line)? + "\n")).collect::<Result<String>>()?;
         draft::replace_file(&path, text.as_bytes())?;
         let before = if resume { lines_of_all(&directory, &prefix) } else { Vec::new() };
@@ -88,12 +90,21 @@ impl Journal {
 
     /// What was done at this output before, oldest first.
     pub(super) fn done_at(&self, output: &Path) -> impl Iterator<Item = &Line> {
-        self.before.iter().filter(move |line| line.status == JobStatus::Done && line.output == output)
+        self.before.iter().filter(move |line| line.status == JobStatus::Done && line.output.as_deref() == Some(output))
     }
 }
 
 fn to_json(line: &Line) -> Result<String> {
     serde_json::to_string(line).map_err(|error| Error::bug(format!("the journal: {error}")))
+}
+
+/// The last line of each output that is done, in their order.
+fn last_done(lines: Vec<Line>) -> Vec<Line> {
+    let mut seen = BTreeSet::new();
+    let is_last = |line: &Line| line.status == JobStatus::Done && seen.insert(line.output.clone());
+    let mut kept: Vec<Line> = lines.into_iter().rev().filter(is_last).collect();
+    kept.reverse();
+    kept
 }
 
 /// The lines of every journal of a jobs file.
@@ -119,7 +130,7 @@ mod tests {
         Line {
             job: job.into(),
             status: JobStatus::Done,
-            output: job.into(),
+            output: Some(job.into()),
             input: Some(Hash128(7)),
             recipe: "r".into(),
             made: Some(Made { sums: "s".into(), report: "t".into(), before_bytes: 2, after_bytes: 1 }),
@@ -147,8 +158,22 @@ mod tests {
             assert_eq!(names.last().map(String::as_str), Some("c"), "cut at {cut}");
             assert!(names.len() <= 3 && resumed.before.len() == names.len() - 1);
         }
-        assert!(Journal::start(&jobs(dir.path()), Shard::default(), false).unwrap().before.is_empty());
-        assert_eq!(std::fs::read(&journal.path).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_run_that_does_not_resume_keeps_what_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |resume| Journal::start(&jobs(dir.path()), Shard::default(), resume).unwrap();
+        let journal = start(false);
+        for name in ["a", "b", "a"] {
+            journal.append(&line(name)).unwrap();
+        }
+        journal.append(&Line { status: JobStatus::Failed, made: None, ..line("c") }).unwrap();
+        let again = start(false);
+        assert!(again.before.is_empty(), "it is not what this run goes by");
+        let names: Vec<String> = lines_of(&journal.path).into_iter().map(|line| line.job).collect();
+        assert_eq!(names, ["b", "a"], "the last of each that is done");
+        assert_eq!(start(true).done_at(Path::new("a")).count(), 1);
     }
 
     #[test]

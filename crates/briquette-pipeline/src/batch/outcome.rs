@@ -22,8 +22,8 @@ pub struct JobResult {
     pub job: String,
     /// What became of it.
     pub status: JobStatus,
-    /// The directory it writes.
-    pub output: PathBuf,
+    /// The directory it writes; none where its recipe does not say.
+    pub output: Option<PathBuf>,
     /// Bytes of the weight files before.
     pub before_bytes: Option<u64>,
     /// Bytes of the weight files after.

@@ -5,15 +5,15 @@ use crate::plan::Plan;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a job would come to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobPlan {
     /// Its name.
     pub job: String,
-    /// The directory it would write.
-    pub output: PathBuf,
+    /// The directory it would write; none where its recipe does not say.
+    pub output: Option<PathBuf>,
     /// Bytes of the weight files now.
     pub before_bytes: Option<u64>,
     /// Bytes of the weight files it would write.
@@ -37,7 +37,7 @@ pub fn plan(jobs: &Jobs) -> Result<Vec<JobPlan>> {
 fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
     let mut plan = JobPlan {
         job: job.name.clone(),
-        output: job.recipe.output.clone(),
+        output: job.output().map(Path::to_path_buf),
         before_bytes: None,
         predicted_bytes: None,
         is_exact: false,
@@ -59,18 +59,21 @@ fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
 
 /// Opens the model and plans: what headers and recipe show to be wrong shows here.
 pub(super) fn look(job: &Job) -> Result<(u64, crate::plan::Prediction), Error> {
-    let checkpoint = Checkpoint::open(&job.recipe.model)?;
-    Ok((checkpoint.weight_bytes(), Plan::new(&job.recipe, &checkpoint)?.predict()?))
+    let recipe = job.recipe()?;
+    let checkpoint = Checkpoint::open(&recipe.model)?;
+    Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint)?.predict()?))
 }
 
 /// The earlier job that makes the model this job reads, while it is not there.
 pub(super) fn waits_for<'a>(job: &Job, earlier: &'a [Job]) -> Result<Option<&'a Job>> {
-    if job.recipe.model.exists() {
+    let Some(model) = job.recipe.as_ref().ok().map(|recipe| &recipe.model).filter(|model| !model.exists()) else {
         return Ok(None);
-    }
-    let model = distinct::resolve(&job.recipe.model)?;
+    };
+    let model = distinct::resolve(model)?;
     for maker in earlier {
-        if model.starts_with(distinct::resolve(&maker.recipe.output)?) {
+        if let Some(output) = maker.output()
+            && model.starts_with(distinct::resolve(output)?)
+        {
             return Ok(Some(maker));
         }
     }

@@ -4,6 +4,7 @@ use super::identity::{self, InputHasher};
 use super::journal::{Journal, Line, Made};
 use super::{BatchReport, Job, JobResult, JobStatus, Jobs, Shard, plan};
 use crate::context::{RunOptions, Workers};
+use crate::recipe::Recipe;
 use crate::verify;
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::Checkpoint;
@@ -117,11 +118,11 @@ impl Batch<'_> {
     }
 
     fn work(&mut self, job: &Job, input: &mut Option<Hash128>) -> Result<Finished> {
-        let recipe = &job.recipe;
+        let recipe = job.recipe()?;
         let checkpoint = Checkpoint::open(&recipe.model)?;
         let hash = self.inputs.hash(recipe, &checkpoint, &self.options.stop)?;
         *input = Some(hash);
-        let before = if self.resume { self.before(job, hash)? } else { Before::Nothing };
+        let before = if self.resume { self.before(recipe, hash)? } else { Before::Nothing };
         let redone = match before {
             Before::Done(made) => return Ok(Finished { status: JobStatus::Skipped, made, redone: None }),
             Before::Stale(why) => Some(why),
@@ -140,12 +141,12 @@ impl Batch<'_> {
     }
 
     /// Holds what the journal says of a job against what is there.
-    fn before(&self, job: &Job, input: Hash128) -> Result<Before> {
-        let recipe = identity::of_recipe(&job.recipe)?;
-        let name = self.journal.name_of(&job.recipe.output)?;
+    fn before(&self, asked: &Recipe, input: Hash128) -> Result<Before> {
+        let recipe = identity::of_recipe(asked)?;
+        let name = self.journal.name_of(&asked.output)?;
         let lines: Vec<&Line> = self.journal.done_at(&name).collect();
         let Some(last) = lines.last() else {
-            let is_ours = identity::is_made_by(&job.recipe)?;
+            let is_ours = identity::is_made_by(asked)?;
             return Ok(if is_ours {
                 Before::Stale("the journal does not say it is done".into())
             } else {
@@ -155,7 +156,7 @@ impl Batch<'_> {
         let mut why = if last.recipe == recipe { "the input changed".to_string() } else { "the recipe changed".into() };
         for line in lines.iter().filter(|line| line.input == Some(input) && line.recipe == recipe) {
             let Some(made) = &line.made else { continue };
-            match self.check_output(&job.recipe.output, made) {
+            match self.check_output(&asked.output, made) {
                 Ok(()) => return Ok(Before::Done(made.clone())),
                 Err(error) if identity::is_stop(&error) => return Err(error),
                 Err(error) => why = format!("the output is not what it was: {error}"),
@@ -189,9 +190,9 @@ impl Batch<'_> {
             self.journal.append(&Line {
                 job: job.name.clone(),
                 status,
-                output: self.journal.name_of(&job.recipe.output)?,
+                output: job.output().map(|output| self.journal.name_of(output)).transpose()?,
                 input,
-                recipe: identity::of_recipe(&job.recipe)?,
+                recipe: job.recipe().ok().map(identity::of_recipe).transpose()?.unwrap_or_default(),
                 made: made.clone(),
                 seconds,
                 error: error.map(ToString::to_string),
@@ -201,7 +202,7 @@ impl Batch<'_> {
         Ok(JobResult {
             job: job.name.clone(),
             status,
-            output: job.recipe.output.clone(),
+            output: job.output().map(Path::to_path_buf),
             before_bytes: made.map(|made| made.before_bytes),
             after_bytes: made.map(|made| made.after_bytes),
             ratio: made.map(|made| made.before_bytes as f64 / made.after_bytes.max(1) as f64),

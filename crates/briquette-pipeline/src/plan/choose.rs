@@ -60,7 +60,7 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
         let tensor = &mut plan.tensors[index];
         if tensor.prune.is_some() {
             let message = "is chosen by an earlier prune stage too; exclude it from one";
-            return Err(Error::config(message).at(format_args!("tensor {:?}", tensor.info.name)));
+            return Err(Error::config(message).at(tensor.culprit()));
         }
         let own =
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
@@ -89,7 +89,7 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<
     for &index in chosen {
         let profile = plan.profile;
         let tensor = &mut plan.tensors[index];
-        let at = |error: Error, tensor: &TensorPlan| error.at(format_args!("tensor {:?}", tensor.info.name));
+        let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
             return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
         }
@@ -180,4 +180,62 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
         }
     }
     plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|index| !unpooled.contains(index)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::raw::RawLayout;
+    use briquette_core::{DType, Rows};
+    use briquette_formats::TensorInfo;
+    use briquette_prune::Ratio;
+
+    /// Tensors of one shape; every one is in a pool, the second of each four is an embedding.
+    fn pooled(n: usize) -> Plan {
+        let tensor = |index: usize| {
+            let info = TensorInfo::checked(format!("t{index}"), DType::F32, vec![2, 2]).unwrap();
+            let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };
+            let prune = (role == Role::Linear).then_some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) });
+            let rows = Rows::of(&info.shape, OutputAxis::First);
+            TensorPlan {
+                index,
+                info,
+                role,
+                rows,
+                prune,
+                quant: None,
+                cast: None,
+                was_sparse: false,
+                tied_to: None,
+                skipped: None,
+            }
+        };
+        let tensors: Vec<TensorPlan> = (0..n).map(tensor).collect();
+        let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index).collect();
+        let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
+        let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
+        let (layout, metadata) = (RawLayout::Torch, BTreeMap::new());
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite: false }
+    }
+
+    #[test]
+    fn tied_tensors_follow_the_embedding_among_them_or_the_first() {
+        let mut plan = pooled(6);
+        tie(&mut plan, &[None, Some(0), None, Some(2), Some(2), None]);
+        let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to).collect();
+        assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
+        assert!(plan.tensors[0].prune.is_none(), "as the embedding, which is not pruned");
+        assert_eq!(plan.pools[0].tensors, [2], "what is kept once is in the pool once; 5 is an embedding");
+    }
+
+    #[test]
+    fn a_hundred_thousand_ties_are_found_in_one_pass() {
+        let n = 100_000;
+        let mut plan = pooled(n);
+        let ties: Vec<Option<usize>> = (0..n).map(|index| (index % 2 == 1).then(|| index - 1)).collect();
+        let since = std::time::Instant::now();
+        tie(&mut plan, &ties);
+        assert!(since.elapsed().as_secs() < 2, "{:?}", since.elapsed());
+        assert_eq!(plan.tensors.iter().filter(|tensor| tensor.tied_to.is_some()).count(), n / 2);
+    }
 }

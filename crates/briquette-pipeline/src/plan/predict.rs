@@ -27,6 +27,19 @@ impl TensorPlan {
 }
 
 impl Plan {
+    /// The bytes of one tensor's parts, as the files hold them, and whether that is exact; 0 of a tied one.
+    ///
+    /// # Errors
+    /// As [`Layout::new`](crate::layout::Layout::new).
+    pub fn predict_tensor(&self, tensor: &TensorPlan) -> Result<(u64, bool)> {
+        if tensor.tied_to.is_some() {
+            return Ok((0, true));
+        }
+        let (n_kept, is_exact) = tensor.predicted_kept();
+        let parts = tensor.file_parts(self.profile, tensor.coding(self.profile, n_kept), n_kept)?;
+        Ok((parts.iter().map(|part| part.info.n_bytes() as u64).sum(), is_exact))
+    }
+
     /// The bytes of the weight files: exact but for global thresholds and for zeros that are there already.
     ///
     /// # Errors

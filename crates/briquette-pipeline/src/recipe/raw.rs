@@ -223,7 +223,7 @@ pub struct RawStage {
 
 /// How many inputs share a scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected \"tensor\", \"channel\" or a whole number of inputs")]
 pub enum RawGroup {
     /// Inputs that share a scale.
     Size(usize),

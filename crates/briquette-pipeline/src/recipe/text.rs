@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// Largest recipe that is read.
-const MAX_BYTES: u64 = 4 << 20;
+/// Largest recipe that is read: a larger one is no recipe, and its patterns would take gigabytes.
+const MAX_BYTES: u64 = 256 << 10;
 
 /// Reads and parses a TOML file.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
@@ -37,6 +37,31 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
         let line = error.span().map_or(1, |span| line_at(text, span.start));
         Error::config(explain(error.message())).at(format_args!("{name}:{line}"))
     })
+}
+
+/// Puts the file in front of what is wrong with a value of a recipe, with the line of the key that the error starts with:
+/// `stage 1 (prune): sparsity: found 7` is on the line of that stage's sparsity.
+pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
+    let mut number = String::new();
+    let mut steps: Vec<&str> = Vec::new();
+    for word in error.message.split(": ") {
+        match word.strip_prefix("stage ").and_then(|rest| rest.split_once(' ')) {
+            Some((stage, _)) => {
+                number = stage.parse::<usize>().map_or(String::new(), |stage| stage.saturating_sub(1).to_string());
+                steps.push("stage");
+            }
+            None if word.contains(' ') => break,
+            None => steps.extend(word.split('.')),
+        }
+    }
+    if !number.is_empty() {
+        steps.insert(1, &number);
+    }
+    let line = (1..=steps.len()).rev().find_map(|n| line_of(text, &steps[..n]));
+    match line {
+        Some(line) => error.at(format_args!("{}:{line}", path.display())),
+        None => error.at(path.display()),
+    }
 }
 
 /// The line, from 1, that a byte of a text is in.
@@ -73,7 +98,39 @@ pub(crate) fn explain(message: &str) -> String {
             let hint = hint.map_or(String::new(), |name| format!("; did you mean {name:?}?"));
             format!("unknown key {found:?}, expected one of {}{hint}", known.join(", "))
         }
-        _ => message.to_string(),
+        [found, known @ ..] if message.starts_with("unknown variant") => {
+            let hint = briquette_core::pattern::nearest(found, known.iter().copied());
+            let hint = hint.map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+            format!("found {found:?}, expected one of {}{hint}", known.join(", "))
+        }
+        _ => in_plain_words(message),
+    }
+}
+
+/// serde's names of Rust types, as what a recipe may hold there.
+fn in_plain_words(message: &str) -> String {
+    let words = [
+        (" as i128", ""),
+        (" as u128", ""),
+        ("expected f64", "expected a number"),
+        ("expected f32", "expected a number"),
+        ("expected u8", "expected a whole number from 0 to 255"),
+        ("expected u64", "expected a whole number"),
+        ("expected usize", "expected a whole number"),
+        ("expected any value", "expected a number of at most 64 bits"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected a table"),
+        ("expected a boolean", "expected true or false"),
+        ("expected path string", "expected a path"),
+        ("missing field", "missing key"),
+    ];
+    let message = words.iter().fold(message.to_string(), |message, (rust, plain)| message.replace(rust, plain));
+    match message.split_once("expected struct Raw") {
+        Some((before, name)) => {
+            let rest = name.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+            format!("{before}expected a table{rest}")
+        }
+        None => message,
     }
 }
 
@@ -94,6 +151,31 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_cannot_be_names_the_line_of_its_key() {
+        let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
+        let cases = [
+            (
+                format!("{head}[[stage]]\nkind = \"prune\"\nsparsity = nan"),
+                "r.toml:7: stage 1 (prune): sparsity: found NaN",
+            ),
+            (format!("{head}[[stage]]\nkind = \"prune\""), "r.toml:5: stage 1 (prune): sparsity: missing"),
+            (
+                format!("{head}[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\nrange = \"x\""),
+                "r.toml:8: stage 1 (quantize): range: found \"x\"",
+            ),
+            (format!("{head}format = \"x\""), "r.toml:5: output.format: found \"x\""),
+            (format!("{head}[memory]\nlimit = \"x\""), "r.toml:6: memory.limit: found \"x\""),
+            ("[model]\npath = \"m\"".into(), "r.toml: output.path: missing"),
+        ];
+        for (text, expected) in cases {
+            let path = Path::new("r.toml");
+            let raw = parse::<RawRecipe>(&text, "r.toml").unwrap();
+            let error = locate(Recipe::from_raw(raw, Path::new("")).unwrap_err(), &text, path).to_string();
+            assert!(error.starts_with(expected), "{error:?} is not {expected:?}");
+        }
+    }
+
+    #[test]
     fn a_mistake_is_one_line_that_says_what_to_write() {
         let cases = [
             ("kind = \"prune\"\nspasity = 0.4", "r.toml:7: unknown key \"spasity\""),
@@ -101,6 +183,12 @@ mod tests {
             ("kind = \"prnue\"", "did you mean \"prune\"?"),
             ("kind = \"prune\"\nsparsity = \"a\"", "r.toml:7: invalid type"),
             ("kind = \"prune\"\nsparsity = 1.5", "sparsity: found 1.5"),
+            ("kind = \"prune\"\nsparsity = \"a\"", "expected a number"),
+            ("kind = \"quantize\"\nbits = 300", "expected a whole number from 0 to 255"),
+            ("kind = \"quantize\"\nbits = 4\ngroup = 1.5", "expected \"tensor\", \"channel\" or a whole number"),
+            ("kind = \"prune\"\nroles = [\"linaer\"]", "did you mean \"linear\"?"),
+            ("kind = \"prune\"\nroles = \"linear\"", "expected a list"),
+            ("kind = \"prune\"\noverrides = [1]", "expected a table"),
             ("kind = \"prune\"", "sparsity: missing"),
             ("kind = \"prune\"\nsparsity = 0.1\nscope = \"globl\"", "did you mean \"global\"?"),
             ("kind = \"prune\"\npattern = \"4:2\"", "expected N:M"),

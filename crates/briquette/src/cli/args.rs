@@ -35,7 +35,7 @@ pub(crate) struct Common {
     /// Worker threads; 0 means one for each core
     #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = n_threads(), help_heading = "Common")]
     pub(crate) threads: usize,
-    /// Print one JSON document on stdout instead of text
+    /// Print one JSON document on stdout instead of text; completions and the manual page stay text
     #[arg(long, global = true, help_heading = "Common")]
     pub(crate) json: bool,
     /// Print nothing but errors
@@ -187,7 +187,7 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, in roff
+    /// Print the manual page of all commands, in roff
     #[command(after_help = "Example: briquette man > briquette.1")]
     Man,
 }
@@ -214,26 +214,41 @@ pub(crate) enum SchemaOf {
     Report,
 }
 
+/// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
+const IN_A_RECIPE: [&str; 11] = [
+    "pruning",
+    "scope",
+    "prune_method",
+    "prune_roles",
+    "seed",
+    "quantize",
+    "range",
+    "quantize_roles",
+    "cast",
+    "include",
+    "exclude",
+];
+
 /// What to do with a model: a recipe, or flags that make one.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 pub(crate) struct What {
-    /// Take the stages from a recipe; MODEL and --output override its own
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prune", "prune_pattern", "quantize", "cast"])]
+    /// Take the stages from a recipe; MODEL, --output, --format, --layout and --allow-nonfinite override its own
+    #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE)]
     pub(crate) recipe: Option<PathBuf>,
     /// Drop this share of the weights, smallest magnitude first: 0 to 1
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", group = "pruning")]
     pub(crate) prune: Option<f64>,
     /// Keep N of every M neighbouring inputs instead, such as 2:4
-    #[arg(long, visible_alias = "nm", value_name = "N:M", conflicts_with = "prune")]
+    #[arg(long, visible_alias = "nm", value_name = "N:M", group = "pruning")]
     pub(crate) prune_pattern: Option<String>,
     /// Take the share from each tensor by itself (layer), or from all together (global)
     #[arg(long, value_name = "SCOPE", requires = "prune")]
     pub(crate) scope: Option<String>,
     /// Score weights by magnitude, or at random as a baseline
-    #[arg(long, value_name = "METHOD")]
+    #[arg(long, value_name = "METHOD", requires = "pruning")]
     pub(crate) prune_method: Option<String>,
     /// Seed of random scores
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "prune_method")]
     pub(crate) seed: Option<u64>,
     /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME")]
@@ -251,10 +266,10 @@ pub(crate) struct What {
     #[arg(long, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
     /// Roles to prune (linear,conv): linear, conv, embedding, norm, bias
-    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role)]
+    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "pruning")]
     pub(crate) prune_roles: Option<Vec<Role>>,
     /// Roles to quantize (linear,conv,embedding)
-    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role)]
+    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "quantize")]
     pub(crate) quantize_roles: Option<Vec<Role>>,
     /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
     #[arg(long, value_name = "FORMAT")]
@@ -306,7 +321,7 @@ pub(crate) struct EvalArgs {
 }
 
 /// Which way Linear weights lie.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum Layout {
     /// [out, in]
     Torch,

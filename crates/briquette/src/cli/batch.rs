@@ -55,8 +55,8 @@ fn row(result: &JobResult) -> Vec<String> {
     };
     let outcome = match (&result.error, &result.redone) {
         (Some(error), _) => error.clone(),
-        (None, Some(why)) => format!("{} (done again: {why})", result.output.display()),
-        (None, None) => result.output.display().to_string(),
+        (None, Some(why)) => format!("{} (done again: {why})", path_or_none(result.output.as_deref())),
+        (None, None) => path_or_none(result.output.as_deref()),
     };
     vec![
         result.job.clone(),
@@ -67,6 +67,10 @@ fn row(result: &JobResult) -> Vec<String> {
         format!("{:.2}", result.seconds),
         outcome,
     ]
+}
+
+fn path_or_none(path: Option<&Path>) -> String {
+    path.map_or("-".into(), |path| path.display().to_string())
 }
 
 fn bytes_or_none(n: Option<u64>) -> String {
@@ -83,11 +87,12 @@ pub(super) fn plan(common: &Common, jobs: &Jobs) -> Result<u8> {
 
 fn plan_row(plan: &JobPlan) -> Vec<String> {
     let bound = if plan.is_exact { "" } else { " at most" };
-    let waits = plan.waits_for.as_ref().map(|maker| format!("{} (waits for job {maker:?})", plan.output.display()));
+    let output = path_or_none(plan.output.as_deref());
+    let waits = plan.waits_for.as_ref().map(|maker| format!("{output} (waits for job {maker:?})"));
     vec![
         plan.job.clone(),
         bytes_or_none(plan.before_bytes),
         plan.predicted_bytes.map_or("-".into(), |n| format!("{}{bound}", bytes(n))),
-        plan.error.clone().or(waits).unwrap_or_else(|| plan.output.display().to_string()),
+        plan.error.clone().or(waits).unwrap_or(output),
     ]
 }

@@ -1,12 +1,12 @@
 //! One function for each command: options to library call to text.
 
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
-use super::{allocator, batch, evaluate, progress, signals, tables, text};
-use briquette::formats::{Checkpoint, InputFile, draft, limits};
-use briquette::pipeline::batch::{Document, schema as jobs_schema};
+use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
+use briquette::formats::{InputFile, draft, limits};
+use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
 use briquette::pipeline::{Progress, Stop, Trace, diff, inspect, report, verify};
-use briquette::{Error, Plan, Recipe, Report, Result, RunOptions};
+use briquette::{Error, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// Runs a command. Returns the exit code of a run that did what it was asked.
 fn run(args: &Args) -> Result<u8> {
     let common = &args.common;
+    devices::check(&common.device)?;
     match &args.command {
         Command::Inspect { model, zeros } => {
             let found = inspect::inspect(model, *zeros, &options(common, false)?)?;
             show(common, &found, || Ok(tables::inspection(&found)))
         }
-        Command::Plan { model, what } => plan(common, model, what),
+        Command::Plan { model, what } => plan::plan(common, model, what),
         Command::Compress { model, output, force, what } => {
-            let recipe = recipe_of(model.as_deref(), output.as_deref(), what)?;
-            compress(common, &recipe, *force)
+            compress(common, &recipe_of(model.as_deref(), output.as_deref(), what)?, *force)
         }
         Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
         Command::Verify { output, against } => {
@@ -35,31 +35,29 @@ fn run(args: &Args) -> Result<u8> {
             show(common, &found, || Ok(tables::diff(&found)))
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
-        Command::Devices => evaluate::devices(common),
-        Command::Export { model, to, output, force } => {
-            let raw = raw::RawRecipe {
-                model: raw::RawModel { path: Some(model.clone()), allow_nonfinite: true, ..Default::default() },
-                output: raw::RawOutput { path: Some(output.clone()), format: Some(to.clone()) },
-                ..Default::default()
-            };
-            compress(common, &Recipe::from_raw(raw, Path::new(""))?, *force)
-        }
+        Command::Devices => devices::list(common),
+        Command::Export { model, to, output, force } => export(common, model, to, output, *force),
         Command::Report { output } => redraw(common, output),
         Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),
-        Command::Completions { shell } => {
-            let mut out = Vec::new();
-            clap_complete::generate(*shell, &mut Args::command(), "briquette", &mut out);
-            text::print(&String::from_utf8_lossy(&out));
-            Ok(0)
-        }
-        Command::Man => {
-            let mut out = Vec::new();
-            let rendered = clap_mangen::Man::new(Args::command()).render(&mut out);
-            rendered.map_err(|error| Error::bug(format!("the manual page: {error}")))?;
-            text::print(&String::from_utf8_lossy(&out));
-            Ok(0)
-        }
+        Command::Completions { shell } => completions(*shell),
+        Command::Man => text::print(&man::page()?).map(|()| 0),
     }
+}
+
+/// A recipe without stages, which is a conversion.
+fn export(common: &Common, model: &Path, to: &str, output: &Path, force: bool) -> Result<u8> {
+    let raw = raw::RawRecipe {
+        model: raw::RawModel { path: Some(model.to_path_buf()), allow_nonfinite: true, ..Default::default() },
+        output: raw::RawOutput { path: Some(output.to_path_buf()), format: Some(to.to_string()) },
+        ..Default::default()
+    };
+    compress(common, &Recipe::from_raw(raw, Path::new(""))?, force)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<u8> {
+    let mut out = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "briquette", &mut out);
+    text::print(&String::from_utf8_lossy(&out)).map(|()| 0)
 }
 
 pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
@@ -101,9 +99,9 @@ pub(crate) fn run_traced(args: &mut Args) -> Result<u8> {
 pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
         let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
-        text::print(&format!("{json}\n"));
+        text::print(&format!("{json}\n"))?;
     } else if !common.quiet {
-        text::print(&to_text()?);
+        text::print(&to_text()?)?;
     }
     Ok(0)
 }
@@ -129,40 +127,8 @@ fn verified_text(output: &Path, found: &verify::Verified) -> String {
     )
 }
 
-fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
-    let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
-    let recipe = match is_recipe.then(|| Document::from_file(model)).transpose()? {
-        Some(Document::Jobs(jobs)) => return batch::plan(common, &jobs),
-        Some(Document::Recipe(recipe)) => *recipe,
-        None => recipe_of(Some(model), Some(Path::new("-")), what)?,
-    };
-    let checkpoint = Checkpoint::open(&recipe.model)?;
-    let plan = Plan::new(&recipe, &checkpoint)?;
-    if common.json {
-        let prediction = plan.predict()?;
-        let tensors: Vec<serde_json::Value> = plan.tensors.iter().map(|tensor| plan_json(tensor, &plan)).collect();
-        let value = serde_json::json!({
-            "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-            "prediction_is_exact": prediction.is_exact, "tensors": tensors,
-        });
-        return show(common, &value, || Ok(String::new()));
-    }
-    show(common, &(), || tables::plan(&plan, checkpoint.weight_bytes()))
-}
-
-fn plan_json(tensor: &briquette::pipeline::plan::TensorPlan, plan: &Plan) -> serde_json::Value {
-    serde_json::json!({
-        "name": tensor.info.name, "role": tensor.role, "dtype": tensor.info.dtype, "shape": tensor.info.shape,
-        "prune": tensor.prune.map(|prune| format!("{:?}", prune.cut)),
-        "quantize": tensor.quant.map(|quant| format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)),
-        "cast": tensor.cast,
-        "tied_to": tensor.tied_to.map(|main| &plan.tensors[main].info.name),
-        "skipped": tensor.skipped,
-    })
-}
-
 /// The recipe that the flags stand for, or the one they name with its paths overridden.
-fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
+pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
     let (mut raw, directory) = match &what.recipe {
         Some(path) => (recipe::read_raw(path)?, recipe::directory_of(path)),
         None => (raw_of(what)?, PathBuf::new()),
@@ -184,8 +150,17 @@ fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result
     if what.format.is_some() {
         raw.output.format = what.format.clone();
     }
+    if let Some(layout) = what.layout {
+        raw.model.layout = Some(match layout {
+            Layout::Torch => raw::RawLayout::Torch,
+            Layout::Burn => raw::RawLayout::Burn,
+        });
+    }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
-    Recipe::from_raw(raw, &directory)
+    Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
+        Some(path) => recipe::locate(error, path),
+        None => error,
+    })
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
@@ -235,6 +210,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
 }
 
 fn redraw(common: &Common, output: &Path) -> Result<u8> {
+    verify::check_ours(output)?;
     let path = output.join("report.json");
     let file = InputFile::open(&path)?;
     let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_JSON_BYTES)?, "the report", &path)?;
@@ -249,6 +225,5 @@ fn schema(of: SchemaOf) -> Result<u8> {
         SchemaOf::Report => report::schema(),
     };
     let json = serde_json::to_string_pretty(&schema).map_err(|error| Error::bug(format!("the schema: {error}")))?;
-    text::print(&format!("{json}\n"));
-    Ok(0)
+    text::print(&format!("{json}\n")).map(|()| 0)
 }

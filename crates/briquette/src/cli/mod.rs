@@ -4,8 +4,11 @@ mod allocator;
 mod args;
 mod batch;
 mod commands;
+mod devices;
 mod evaluate;
+mod man;
 mod panics;
+mod plan;
 mod progress;
 mod signals;
 mod tables;
@@ -32,8 +35,7 @@ pub(crate) fn main() -> ExitCode {
 /// Help and version go to stdout; a mistake is one line on stderr and exit code 2.
 fn explain(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        text::print(&error.render().to_string());
-        return ExitCode::SUCCESS;
+        return text::print(&error.render().to_string()).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS);
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         text::complain("error: no command, or not all of one; see --help");

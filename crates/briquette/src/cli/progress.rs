@@ -1,7 +1,7 @@
 //! Progress bars on a terminal, nothing elsewhere.
 
 use briquette::pipeline::{Progress, Silent};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
 
@@ -12,16 +12,26 @@ pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
     if is_quiet || !std::io::stderr().is_terminal() {
         return Arc::new(Silent);
     }
-    let style = ProgressStyle::with_template("{msg:>8} {bar:40} {bytes:>10} / {total_bytes} {bytes_per_sec} {eta}");
-    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    Arc::new(Bar(bar))
+    // Nothing is drawn until it is known how much there is to do.
+    Arc::new(Bar(ProgressBar::hidden()))
+}
+
+/// What is shown of a phase: how far it is, or where that is not known (`total` is 0) only its name.
+fn style(total: u64) -> ProgressStyle {
+    let with_bar = "{msg:>8} {bar:40} {decimal_bytes:>10} / {decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+    let template = ProgressStyle::with_template(if total > 0 { with_bar } else { "{msg:>8} ..." });
+    template.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 impl Progress for Bar {
     fn begin(&self, phase: &str, total: u64) {
-        self.0.reset();
+        self.0.set_draw_target(ProgressDrawTarget::hidden());
+        self.0.set_style(style(total));
         self.0.set_length(total);
         self.0.set_message(phase.to_string());
+        self.0.reset();
+        self.0.set_draw_target(ProgressDrawTarget::stderr());
+        self.0.tick();
     }
 
     fn advance(&self, n_bytes: u64) {

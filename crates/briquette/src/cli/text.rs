@@ -1,12 +1,22 @@
 //! The only place that prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::io::{IsTerminal, Write};
+use briquette::{Error, Result};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 /// Writes to stdout; a reader that has gone away is not an error.
-pub(crate) fn print(text: &str) {
+///
+/// # Errors
+/// Io, where what it leads to is full.
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::io("cannot write", Path::new("stdout"), error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes one line to stderr.

@@ -1,7 +1,7 @@
 //! Each figure with how it was measured.
 
 use super::escape::escape;
-use crate::report::{Report, numbers, running};
+use crate::report::{Footprint, Report, numbers, running};
 use std::fmt::Write;
 
 /// The tables of figures.
@@ -18,16 +18,24 @@ pub(super) fn section(report: &Report) -> String {
     )
 }
 
+/// A figure, before, after, and how it was measured.
+type Row = (&'static str, String, String, &'static str);
+
 fn sizes(report: &Report) -> String {
-    let (before, after) = (&report.before, &report.after);
-    let zeros = |n: Option<u64>, of: u64| match n {
-        Some(n) => format!("{} <small>{}</small>", numbers::count(n), numbers::percent(numbers::share(n, of))),
-        None => "<small>not counted</small>".into(),
-    };
-    let count = numbers::count;
-    let bits = |of: &crate::report::Footprint| numbers::bits_per_weight(of.tensor_bytes, of.n_elements);
+    let rows = [in_bytes(report), by_element(report)].concat();
+    rows.iter().fold(String::new(), |mut out, (figure, before, after, how)| {
+        let _ = writeln!(
+            out,
+            "<tr><th scope=\"row\">{figure}</th><td class=\"num\">{before}</td><td class=\"num\">{after}</td><td class=\"how\">{how}</td></tr>"
+        );
+        out
+    })
+}
+
+fn in_bytes(report: &Report) -> Vec<Row> {
+    let (before, after, count) = (&report.before, &report.after, numbers::count);
     let bound = if report.prediction_is_exact { "exactly" } else { "at most" };
-    let rows = [
+    vec![
         (
             "Bytes on disk",
             count(before.file_bytes),
@@ -46,22 +54,21 @@ fn sizes(report: &Report) -> String {
             count(after.tensor_bytes),
             "without file headers: what holding them in memory as stored takes",
         ),
+    ]
+}
+
+fn by_element(report: &Report) -> Vec<Row> {
+    let (before, after, count) = (&report.before, &report.after, numbers::count);
+    let zeros = |of: &Footprint| match of.n_zeros {
+        Some(n) => format!("{} <small>{}</small>", count(n), numbers::percent(numbers::share(n, of.n_elements))),
+        None => "<small>not counted</small>".into(),
+    };
+    let bits = |of: &Footprint| numbers::bits_per_weight(of.tensor_bytes, of.n_elements);
+    vec![
         ("Bits per weight", bits(before), bits(after), "bytes of tensors × 8 over elements, scales and masks included"),
         ("Elements", count(before.n_elements), count(after.n_elements), "by the shapes"),
-        (
-            "Zeros",
-            zeros(before.n_zeros, before.n_elements),
-            zeros(after.n_zeros, after.n_elements),
-            "elements equal to zero, in the values read back and decoded",
-        ),
-    ];
-    rows.iter().fold(String::new(), |mut out, (figure, before, after, how)| {
-        let _ = writeln!(
-            out,
-            "<tr><th scope=\"row\">{figure}</th><td class=\"num\">{before}</td><td class=\"num\">{after}</td><td class=\"how\">{how}</td></tr>"
-        );
-        out
-    })
+        ("Zeros", zeros(before), zeros(after), "elements equal to zero, in the values read back and decoded"),
+    ]
 }
 
 fn running(report: &Report) -> String {

@@ -1,0 +1,45 @@
+//! Flags that leave tensors out, short enough to be copied.
+
+use briquette_core::pattern::Patterns;
+use std::collections::BTreeSet;
+
+/// More are not worth copying.
+const MAX_FLAGS: usize = 12;
+
+/// `--exclude` for each of some names; those that differ in numbers only share a pattern, where it matches no `other`.
+pub(super) fn flags(names: &[&str], others: &[&str]) -> String {
+    let is_safe = |pattern: &String| {
+        Patterns::new(std::slice::from_ref(pattern)).is_ok_and(|glob| !others.iter().any(|other| glob.matches(other)))
+    };
+    let patterns: BTreeSet<String> =
+        names.iter().map(|name| Some(generalised(name)).filter(is_safe).unwrap_or_else(|| name.to_string())).collect();
+    let flags = patterns.iter().take(MAX_FLAGS).map(|pattern| match pattern.contains(['*', '[', ' ']) {
+        true => format!("--exclude '{pattern}'"),
+        false => format!("--exclude {pattern}"),
+    });
+    let more =
+        if patterns.len() > MAX_FLAGS { format!(" and {} more", patterns.len() - MAX_FLAGS) } else { String::new() };
+    flags.collect::<Vec<_>>().join(" ") + &more
+}
+
+/// `layer.11.weight` as `layer.*.weight`.
+fn generalised(name: &str) -> String {
+    let is_number = |segment: &str| !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit());
+    let segments = name.split('.').map(|segment| if is_number(segment) { "*" } else { segment });
+    segments.collect::<Vec<_>>().join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_differ_in_numbers_share_a_pattern_unless_it_takes_too_much() {
+        let names = ["layer.0.up", "layer.1.up", "head"];
+        assert_eq!(flags(&names, &["layer.0.down"]), "--exclude head --exclude 'layer.*.up'");
+        assert_eq!(flags(&names, &["layer.2.up"]), "--exclude head --exclude layer.0.up --exclude layer.1.up");
+        let many: Vec<String> = (0..20).map(|i| format!("n{i}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(flags(&many, &[]).ends_with(" and 8 more"));
+    }
+}

@@ -1,0 +1,100 @@
+//! What models can run on here.
+
+use super::args::Common;
+use super::commands::show;
+use briquette::{Error, Result};
+use serde::Serialize;
+
+/// Refuses a device that is not here, before anything is done.
+///
+/// # Errors
+/// Config, with the names there are.
+pub(super) fn check(name: &str) -> Result<()> {
+    let index = match name {
+        "auto" | "cpu" => return Ok(()),
+        "cuda" => Some(0),
+        _ => name.strip_prefix("cuda:").and_then(|index| index.parse::<usize>().ok()),
+    };
+    let Some(index) = index else {
+        return Err(Error::config(format!("found {name:?}, expected auto, cpu, cuda or cuda:N")).at("device"));
+    };
+    let n = cuda_devices().len();
+    if index < n {
+        return Ok(());
+    }
+    let found = match cfg!(feature = "cuda") {
+        true => format!("{n} CUDA devices are here"),
+        false => "this build has no CUDA; build it with the feature cuda".into(),
+    };
+    Err(Error::config(format!("found {name:?}, and {found}; see `briquette devices`")).at("device"))
+}
+
+/// What models can run on here.
+#[derive(Debug, Serialize)]
+struct Found {
+    cpus: usize,
+    instruction_sets: Vec<&'static str>,
+    /// What 8-bit products use.
+    int8_path: Option<&'static str>,
+    cuda: Vec<String>,
+    runs_models: bool,
+}
+
+/// Lists instruction sets and CUDA devices.
+pub(super) fn list(common: &Common) -> Result<u8> {
+    let found = Found {
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        instruction_sets: instruction_sets(),
+        int8_path: int8_path(),
+        cuda: cuda_devices(),
+        runs_models: cfg!(feature = "model"),
+    };
+    show(common, &found, || {
+        let cuda = match (cfg!(feature = "cuda"), found.cuda.as_slice()) {
+            (false, _) => "not in this build; build it with the feature cuda".to_string(),
+            (true, []) => "none found; is the driver (libcuda) installed?".to_string(),
+            (true, devices) => devices.join(", "),
+        };
+        let sets = found.instruction_sets.join(" ");
+        let int8 = found.int8_path.map_or(String::new(), |path| format!("; int8 products use {path}"));
+        Ok(format!("cpu   {} CPUs, {sets}{int8}\ncuda  {cuda}\n", found.cpus))
+    })
+}
+
+#[cfg(feature = "model")]
+fn int8_path() -> Option<&'static str> {
+    Some(briquette::models::kernel_path())
+}
+
+#[cfg(not(feature = "model"))]
+fn int8_path() -> Option<&'static str> {
+    None
+}
+
+#[cfg(feature = "model")]
+fn cuda_devices() -> Vec<String> {
+    briquette::models::cuda_devices()
+}
+
+#[cfg(not(feature = "model"))]
+fn cuda_devices() -> Vec<String> {
+    Vec::new()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instruction_sets() -> Vec<&'static str> {
+    let known = [
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("avx-vnni", is_x86_feature_detected!("avxvnni")),
+        ("avx512", is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")),
+        ("avx512-vnni", is_x86_feature_detected!("avx512vnni")),
+        ("avx512-vbmi2", is_x86_feature_detected!("avx512vbmi2")),
+    ];
+    known.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn instruction_sets() -> Vec<&'static str> {
+    Vec::new()
+}
