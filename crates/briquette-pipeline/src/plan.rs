@@ -219,14 +219,14 @@ impl Plan {
 
     /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
     fn check_fit(&self) -> Result<()> {
-        let unfit: Vec<(&TensorPlan, String)> =
+        let misfits: Vec<(&TensorPlan, String)> =
             self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
-        let Some((first, what)) = unfit.first() else { return Ok(()) };
-        let others = match unfit.len() - 1 {
+        let Some((first, what)) = misfits.first() else { return Ok(()) };
+        let others = match misfits.len() - 1 {
             0 => String::new(),
             n => format!(", nor those of {n} others"),
         };
-        let names: Vec<&str> = unfit.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
+        let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
         let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
         let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
         let message = format!(
