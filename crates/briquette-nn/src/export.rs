@@ -25,6 +25,7 @@ pub struct Export {
     directory: PathBuf,
     names: NameMap,
     replace: bool,
+    files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 /// What was written.
@@ -50,7 +51,7 @@ struct Planned {
 impl Export {
     /// To this directory, under PyTorch's names and layouts.
     pub fn to(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), names: NameMap::torch(), replace: false }
+        Self { directory: directory.into(), names: NameMap::torch(), replace: false, files: Vec::new() }
     }
 
     /// Under other names and layouts: those that the module was loaded by, to give back what came in.
@@ -64,6 +65,13 @@ impl Export {
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replace = true;
+        self
+    }
+
+    /// A small file that belongs to the module: its configuration, its tokenizer.
+    #[must_use]
+    pub fn file(mut self, name: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
+        self.files.push((name.into(), bytes.into()));
         self
     }
 
@@ -94,7 +102,9 @@ impl Export {
             plan.parts.iter().try_for_each(|(&part, &start)| file.write_at(start, &parts[part]))
         })?;
         file.sync()?;
-        finish(draft, &name, &planned)?;
+        self.files.iter().try_for_each(|(name, bytes)| draft.write_file(name, bytes))?;
+        let small = self.files.iter().map(|(name, _)| name.to_string_lossy().into_owned());
+        finish(draft, &name, small.collect(), &planned)?;
         Ok(Exported { n_tensors: planned.len(), n_bytes })
     }
 
@@ -262,7 +272,7 @@ fn hash(bytes: &[u8], width: usize, rows: &Rows) -> Hash128 {
 }
 
 /// The manifest, the check of what was written, the sums, and the step into place.
-fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Result<()> {
+fn finish(draft: Draft, file: &str, small: Vec<String>, planned: &BTreeMap<String, Planned>) -> Result<()> {
     let entry = |plan: &Planned| Entry {
         dtype: plan.info.dtype,
         shape: plan.info.shape.clone(),
@@ -287,7 +297,8 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Resu
     let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
     verify(stored, planned)?;
     let sum = |name: &str| Ok((name.to_string(), sums::sha256_of(&InputFile::open(&draft.path().join(name))?)?));
-    let sums = [file, manifest::FILE_NAME].map(sum).into_iter().collect::<Result<BTreeMap<_, _>>>()?;
+    let names = [file, manifest::FILE_NAME].into_iter().chain(small.iter().map(String::as_str));
+    let sums = names.map(sum).collect::<Result<BTreeMap<_, _>>>()?;
     draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&sums).as_bytes())?;
     draft.publish()
 }
