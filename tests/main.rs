@@ -5,6 +5,7 @@ mod bad_input;
 mod batch;
 mod bit_flips;
 mod compress;
+mod distill;
 mod evaluate;
 mod export;
 mod faults;

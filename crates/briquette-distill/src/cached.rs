@@ -30,6 +30,9 @@ struct TopK {
     tail: Vec<f32>,
 }
 
+/// A tensor of a file: its shape, type and bytes.
+type Stored = (Vec<usize>, DType, Vec<u8>);
+
 /// The outputs of a teacher for every item of the data, in its order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cached {
@@ -93,7 +96,7 @@ impl Cached {
     pub fn read(path: &Path, n: usize, device: &Device) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let find = |name: &str| file.tensors().iter().position(|info| info.name == name);
-        let bytes = |name: &str| -> Result<Option<(Vec<usize>, DType, Vec<u8>)>> {
+        let bytes = |name: &str| -> Result<Option<Stored>> {
             let Some(index) = find(name) else { return Ok(None) };
             let info = &file.tensors()[index];
             let mut bytes = vec![0; info.n_bytes()];

@@ -106,8 +106,12 @@ pub fn evaluate(
 }
 
 #[cfg(feature = "model")]
+pub(crate) use run::spec_of;
+
+#[cfg(feature = "model")]
 mod run {
     use super::*;
+    use crate::recipe::raw::RawData;
     use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
     use briquette_formats::Checkpoint;
@@ -131,7 +135,7 @@ mod run {
             model: model.to_path_buf(),
             reference: reference.map(Path::to_path_buf),
             arch: asked.arch.as_deref().map(arch_of).transpose()?,
-            data: data_of(asked),
+            data: spec_of(&asked.data),
             batching: Batching { batch_size: asked.batch_size, workers: asked.data.workers.unwrap_or(2) },
             device: device.clone(),
         };
@@ -172,8 +176,9 @@ mod run {
         name.parse().map_err(|error: Error| error.at("model.arch"))
     }
 
-    fn data_of(asked: &Evaluate) -> DataSpec {
-        let data = asked.data.clone();
+    /// The data to evaluate on, as a recipe says it.
+    pub(crate) fn spec_of(data: &RawData) -> DataSpec {
+        let data = data.clone();
         DataSpec {
             path: data.eval.unwrap_or_default(),
             labels: data.labels,
@@ -182,6 +187,7 @@ mod run {
             crop: data.crop,
             normalize: data.normalize.map(|of| Normalize { mean: of.mean, std: of.std }),
             strict: data.strict,
+            ..DataSpec::default()
         }
     }
 

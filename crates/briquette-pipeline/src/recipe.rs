@@ -1,5 +1,6 @@
 //! Recipes: what to do, parsed and sound. A value that cannot be never gets past here.
 
+mod distill;
 mod evaluate;
 mod prune;
 mod quantize;
@@ -10,6 +11,7 @@ use crate::pattern::Patterns;
 use crate::role::{Role, RoleRule};
 use briquette_core::{Error, Result};
 use briquette_formats::{Profile, limits};
+pub use distill::{DistillStage, Dtype, Student, TrainMemory, Trained, Training};
 pub use evaluate::{Bounds, Evaluate};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
@@ -33,7 +35,9 @@ pub struct Recipe {
     pub profile: Profile,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
     pub max_shard_bytes: u64,
-    /// What to do to the weights.
+    /// What is trained first, each time after some stages.
+    pub trained: Vec<Trained>,
+    /// What to do to the weights then.
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
@@ -78,14 +82,7 @@ impl Recipe {
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
         let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
-        let stages = raw.stage.iter().enumerate().map(|(i, stage)| {
-            Stage::from_raw(stage).map_err(|error| error.at(format_args!("stage {} ({})", i + 1, stage.kind)))
-        });
-        let stages: Vec<Stage> = stages.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        let out_of_order = stages.windows(2).any(|pair| matches!(pair, [Stage::Quantize(_), Stage::Prune(_)]));
-        if out_of_order {
-            return Err(Error::config("a prune stage comes after a quantize stage; prune first"));
-        }
+        let (trained, stages) = stages_of(&raw, directory)?;
         let roles = raw
             .model
             .roles
@@ -99,6 +96,7 @@ impl Recipe {
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
+            trained,
             stages,
             evaluate: Evaluate::from_raw(&raw, directory)?,
             asked: raw,
@@ -107,6 +105,11 @@ impl Recipe {
 }
 
 impl Recipe {
+    /// Every stage that works on files, as if nothing was trained in between.
+    pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
+        self.trained.iter().flat_map(|part| &part.stages).chain(&self.stages)
+    }
+
     /// What the manifest keeps: everything but the paths, so that the same work gives the same bytes anywhere.
     ///
     /// # Errors
@@ -119,6 +122,26 @@ impl Recipe {
             ..RawRecipe::default()
         };
         serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
+    }
+}
+
+/// The stages of a recipe, cut after each distill stage.
+fn stages_of(raw: &RawRecipe, directory: &Path) -> Result<(Vec<Trained>, Vec<Stage>)> {
+    let (mut trained, mut stages) = (Vec::new(), Vec::new());
+    for (i, stage) in raw.stage.iter().enumerate() {
+        let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind));
+        if stage.kind == "distill" {
+            let distill = DistillStage::from_raw(raw, i, directory).map_err(name)?;
+            trained.push(Trained { stages: std::mem::take(&mut stages), distill });
+        } else {
+            stages.extend(Stage::from_raw(stage).map_err(name)?);
+        }
+    }
+    let kinds: Vec<&str> = raw.stage.iter().map(|stage| stage.kind.as_str()).collect();
+    let quantized = kinds.iter().position(|kind| *kind == "quantize").unwrap_or(kinds.len());
+    match kinds[quantized..].iter().find(|kind| ["prune", "distill"].contains(kind)) {
+        Some(kind) => Err(Error::config(format!("a {kind} stage comes after a quantize stage; {kind} first"))),
+        None => Ok((trained, stages)),
     }
 }
 
@@ -147,7 +170,7 @@ pub fn profile_of(name: Option<&str>) -> Result<Profile> {
 }
 
 /// Looks a word up, or says which words there are.
-fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
+pub(crate) fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = known.iter().find(|(name, _)| *name == found) {
         return Ok(*value);
     }
@@ -169,10 +192,15 @@ impl Stage {
     /// None for the stage that changes nothing: evaluate.
     fn from_raw(raw: &RawStage) -> Result<Option<Self>> {
         type Parse = fn(&RawStage) -> Result<Option<Stage>>;
-        let kinds: [(&str, Parse); 3] = [
+        if raw.kind != "evaluate" {
+            distill::refuse_distill_keys(raw)?;
+        }
+        let kinds: [(&str, Parse); 4] = [
             ("prune", |raw| Ok(Some(Self::Prune(PruneStage::from_raw(raw)?)))),
             ("quantize", |raw| Ok(Some(Self::Quantize(QuantizeStage::from_raw(raw)?)))),
             ("evaluate", |raw| evaluate::check_stage(raw).map(|()| None)),
+            // Cut out before; the name is here for those who misspell it.
+            ("distill", |_| Ok(None)),
         ];
         one_of("kind", &raw.kind, &kinds)?(raw)
     }

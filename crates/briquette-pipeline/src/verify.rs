@@ -13,8 +13,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// What a training wrote line by line.
+pub const METRICS: &str = "metrics.jsonl";
 /// Files that two runs of one recipe may differ in: not covered by the sums.
-const UNCOVERED: [&str; 3] = ["report.json", "report.html", sums::FILE_NAME];
+const UNCOVERED: [&str; 4] = ["report.json", "report.html", METRICS, sums::FILE_NAME];
 /// Blocks that one thread decodes at a time.
 const BLOCKS_PER_TASK: usize = 32;
 
@@ -191,6 +193,11 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;
+    if raw.stage.iter().any(|stage| stage.kind == "distill") {
+        let message =
+            "its weights were trained, so they do not follow from the original; compare with `briquette diff`";
+        return Err(Error::config(message).at("--against"));
+    }
     raw.model.path = Some(original.to_path_buf());
     raw.output.path = Some(PathBuf::from("-"));
     raw.output.format = Some(manifest.profile.name().to_string());

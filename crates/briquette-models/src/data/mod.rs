@@ -10,7 +10,7 @@ mod spec;
 pub use arrays::{Array, ArrayImages};
 pub use images::{ImageFolder, ImageInput};
 pub use lines::Sentences;
-pub use spec::{Data, DataSpec, Images, Normalize};
+pub use spec::{Data, DataSpec, Images, Normalize, Split};
 
 use briquette_core::{Error, Result};
 use std::path::Path;

@@ -93,7 +93,7 @@ impl Evaluate {
 ///
 /// # Errors
 /// Config for 0.
-fn batch_size_of(asked: Option<usize>) -> Result<usize> {
+pub(super) fn batch_size_of(asked: Option<usize>) -> Result<usize> {
     match asked {
         Some(0) => Err(Error::config("memory.batch_size: found 0, expected at least 1")),
         asked => Ok(asked.unwrap_or(32)),
@@ -104,7 +104,7 @@ fn batch_size_of(asked: Option<usize>) -> Result<usize> {
 ///
 /// # Errors
 /// Config, naming the key.
-fn bytes_of(key: &str, text: &str) -> Result<u64> {
+pub(super) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let units = [
         ("", 1.0),
