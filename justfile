@@ -48,6 +48,16 @@ demo: build
     {{ briquette }} verify out/digits --against fixtures/digits
     {{ briquette }} diff fixtures/digits out/digits
 
+# Train a teacher of digits, then students of it: noisy labels, few labels, a pruned one; reports under out/
+[group('distill')]
+distill-digits *FLAGS: build
+    @for name in teacher noisy few recover; do {{ briquette }} distill configs/digits-$name.toml --force "$@"; done
+
+# Distill MiniLM: 40 % sparse and recovered, three layers of six, int4; an hour and a half on two cores
+[group('distill')]
+distill-minilm *FLAGS: build fetch-minilm
+    @for name in recover 3-layers int4; do {{ briquette }} distill configs/minilm-$name.toml --force "$@"; done
+
 # List a model's tensors
 [group('look')]
 inspect MODEL *FLAGS: build

@@ -7,6 +7,7 @@ mod bit_flips;
 mod cast;
 mod compress;
 mod diff;
+mod distill;
 mod evaluate;
 mod export;
 mod faults;

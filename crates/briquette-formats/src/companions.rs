@@ -10,8 +10,15 @@ const MAX_DEPTH: usize = 3;
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
 /// What we write ourselves.
-const OUR_OWN: [&str; 5] =
-    ["briquette.json", "SHA256SUMS", "report.json", "report.html", "model.safetensors.index.json"];
+const OUR_OWN: [&str; 7] = [
+    "briquette.json",
+    "SHA256SUMS",
+    "report.json",
+    "report.html",
+    "distill.json",
+    "metrics.jsonl",
+    "model.safetensors.index.json",
+];
 
 /// The small files of a model's directory, relative to it, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

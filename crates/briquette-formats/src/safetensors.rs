@@ -176,6 +176,23 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
     (header, starts.into_iter().map(|start| n_header + start).collect())
 }
 
+/// A whole small file: tensors by name, each with its type, shape and bytes.
+///
+/// # Errors
+/// Config where a shape is too large.
+pub fn to_file(tensors: &BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>) -> Result<Vec<u8>> {
+    let info = |(name, (dtype, shape, _)): (&String, &(DType, Vec<usize>, _))| {
+        TensorInfo::checked(name.clone(), *dtype, shape.clone())
+    };
+    let infos = tensors.iter().map(info).collect::<Result<Vec<_>>>()?;
+    let (mut bytes, starts) = write_header(&infos, &BTreeMap::new());
+    for ((_, _, data), start) in tensors.values().zip(starts) {
+        bytes.resize((start as usize).max(bytes.len()), 0);
+        bytes.extend_from_slice(data);
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

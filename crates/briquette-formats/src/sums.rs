@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// The name of the file in a directory.
 pub const FILE_NAME: &str = "SHA256SUMS";
+/// What a training wrote line by line.
+pub const METRICS: &str = "metrics.jsonl";
 const BUFFER: usize = 1 << 20;
 
 /// SHA-256 of a file, as 64 hexadecimal digits.
@@ -68,7 +70,7 @@ pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
 /// Whether the sums leave a file out: themselves, and what two runs of one recipe may differ in.
 pub fn is_uncovered(name: &str) -> bool {
     let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(draft::PARTIAL)).unwrap_or(name);
-    ["report.json", "report.html", FILE_NAME].contains(&name)
+    ["report.json", "report.html", METRICS, FILE_NAME].contains(&name)
 }
 
 /// Every file of a directory, relative to it, in order.

@@ -1,5 +1,7 @@
 //! BERT's encoder, with the parameter names of Hugging Face's `BertModel`.
 
+mod trace;
+
 use crate::Arch;
 use crate::attention::attend_to_tokens;
 use crate::config::{Folder, check_layers, check_sizes};
@@ -13,6 +15,7 @@ use burn::module::Module;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
+pub use trace::Trace;
 
 /// The function between the two layers of a feed-forward block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -98,7 +101,7 @@ impl BertConfig {
         Ok(config)
     }
 
-    fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), String> {
         let (width, heads) = (self.hidden_size, self.num_attention_heads);
         check_sizes(&[self.vocab_size, self.intermediate_size, self.max_position_embeddings])?;
         check_sizes(&[self.type_vocab_size, width, heads])?;
@@ -238,6 +241,10 @@ struct BertLayer {
 impl BertLayer {
     fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
         let attended = self.attention.self_.forward(x.clone(), padding);
+        self.after_attention(attended, x)
+    }
+
+    fn after_attention(&self, attended: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let x = self.attention.output.forward(attended, x);
         let wide = self.intermediate.activation.apply(self.intermediate.dense.forward(x.clone()));
         self.output.forward(wide, x)

@@ -27,6 +27,9 @@ pub struct DigitsCnnConfig {
     pub kernel_size: usize,
     /// Zeros around an image.
     pub padding: usize,
+    /// Whether the second convolution is split in two: one kernel for each channel, then a mixture of channels at each pixel.
+    /// Source: Howard et al., "MobileNets", 2017, section 3.1.
+    pub separable: bool,
     /// Height, width and step of the pool.
     pub pool_size: usize,
     /// Width of the hidden layer.
@@ -46,6 +49,7 @@ impl Default for DigitsCnnConfig {
             conv_channels: [16, 32],
             kernel_size: 3,
             padding: 1,
+            separable: false,
             pool_size: 2,
             hidden_size: 80,
             num_labels: 10,
@@ -62,7 +66,7 @@ impl DigitsCnnConfig {
         Ok(config)
     }
 
-    fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), String> {
         check_sizes(&[self.kernel_size, self.pool_size, self.hidden_size, self.num_labels, self.in_channels])?;
         check_sizes(&self.conv_channels)?;
         check_sizes(&self.image_size)?;
@@ -85,15 +89,18 @@ impl DigitsCnnConfig {
     /// A network of these sizes with random weights.
     pub fn init(&self, device: &Device) -> DigitsCnn {
         let [first, second] = self.conv_channels;
-        let conv = |channels: [usize; 2]| {
+        let conv = |channels: [usize; 2], groups: usize| {
             let padding = PaddingConfig2d::Explicit(self.padding, self.padding, self.padding, self.padding);
-            Conv2dConfig::new(channels, [self.kernel_size; 2]).with_padding(padding).init(device)
+            let config = Conv2dConfig::new(channels, [self.kernel_size; 2]).with_groups(groups);
+            config.with_padding(padding).init(device)
         };
+        let mixture = || Conv2dConfig::new([first, second], [1, 1]).init(device);
         let norm = |channels| BatchNormConfig::new(channels).with_epsilon(self.batch_norm_eps).init(device);
         DigitsCnn {
-            conv1: conv([self.in_channels, first]),
+            conv1: conv([self.in_channels, first], 1),
             bn1: norm(first),
-            conv2: conv([first, second]),
+            depthwise: self.separable.then(|| conv([first, first], first)),
+            conv2: if self.separable { mixture() } else { conv([first, second], 1) },
             bn2: norm(second),
             fc1: LinearConfig::new(self.n_features(), self.hidden_size).init(device),
             fc2: LinearConfig::new(self.hidden_size, self.num_labels).init(device),
@@ -107,6 +114,7 @@ impl DigitsCnnConfig {
 pub struct DigitsCnn {
     conv1: Conv2d,
     bn1: BatchNorm,
+    depthwise: Option<Conv2d>,
     conv2: Conv2d,
     bn2: BatchNorm,
     fc1: Linear,
@@ -118,6 +126,7 @@ impl DigitsCnn {
     /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = self.conv1.forward_norm(images, &self.bn1, Then::Relu);
+        let x = self.depthwise.as_ref().map_or(x.clone(), |depthwise| depthwise.forward(x));
         let x = self.conv2.forward_norm(x, &self.bn2, Then::Relu);
         let size = [self.pool_size; 2];
         let x = max_pool2d(x, MaxPoolOptions::new(size).with_stride(size));

@@ -47,6 +47,7 @@ pub mod naming;
 pub mod outputs;
 pub mod resnet;
 mod rope;
+pub mod smaller;
 pub mod text;
 
 pub use arch::{Arch, Family};
@@ -62,3 +63,4 @@ pub use llama_config::LlamaConfig;
 pub use loaded::{Input, LoadedModel, Network};
 pub use naming::names_of;
 pub use resnet::{ResNet, ResNetConfig};
+pub use smaller::{Smaller, smaller};

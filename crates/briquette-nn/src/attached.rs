@@ -1,9 +1,10 @@
 //! A decision as part of a module: the one reparameterization.
 
 use crate::form::Form;
+use crate::parameters::Trail;
 use crate::view::group_dims;
 use briquette_core::Rows;
-use burn::module::{Module, Param, ParamId, Reparameterization};
+use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 /// A mask, a grid, or both, attached to a parameter: what the module computes with is
@@ -92,6 +93,33 @@ impl Reparameterization for Attached {
             Some(dtype) => value.cast(dtype),
             None => value,
         }
+    }
+}
+
+/// Takes the grids away from a module and leaves the masks: what was trained with rounding in place, before the rounding.
+pub fn without_grids<M: Module>(module: M) -> M {
+    module.map(&mut GridRemover(Trail::default()))
+}
+
+struct GridRemover(Trail);
+
+impl ModuleMapper for GridRemover {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.0.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.0.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let is_grid =
+            |(_, name, field): (String, &str, String)| name == Attached::NAME && (field == "scale" || field == "zero");
+        if !self.0.reparameterized().is_some_and(is_grid) {
+            return param;
+        }
+        let (id, device) = (param.id, param.lazy_device());
+        Param::initialized(id, floats(Vec::new(), &device).reshape([0; D]))
     }
 }
 

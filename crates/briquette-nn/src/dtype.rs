@@ -6,6 +6,7 @@ use briquette_core::Result;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
+use serde::{Deserialize, Serialize};
 
 /// Casts whole modules: weights, biases and running statistics. Masks and scales stay as they are.
 ///
@@ -73,7 +74,7 @@ impl ModuleMapper for Caster {
 ///
 /// The factor starts at 2^16, halves when a gradient overflows (that step is skipped), and doubles after 2000 steps
 /// without. Source: Micikevicius et al., "Mixed Precision Training", 2018; `torch.amp.GradScaler`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LossScaler {
     factor: f32,
     growth_interval: usize,

@@ -26,6 +26,7 @@ pub struct Export {
     names: NameMap,
     replace: bool,
     original: Option<PathBuf>,
+    files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 /// What was written.
@@ -57,7 +58,8 @@ type Likeness = (DType, Vec<usize>, Hash128);
 impl Export {
     /// To this directory, under PyTorch's names and layouts.
     pub fn to(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), names: NameMap::torch(), replace: false, original: None }
+        let directory = directory.into();
+        Self { directory, names: NameMap::torch(), replace: false, original: None, files: Vec::new() }
     }
 
     /// Under other names and layouts: those that the module was loaded by, to give back what came in.
@@ -78,6 +80,13 @@ impl Export {
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replace = true;
+        self
+    }
+
+    /// A small file that belongs to the module: its configuration, its tokenizer.
+    #[must_use]
+    pub fn file(mut self, name: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
+        self.files.push((name.into(), bytes.into()));
         self
     }
 
@@ -104,6 +113,7 @@ impl Export {
         if let Some(original) = &original {
             copy_companions(&draft, original)?;
         }
+        self.files.iter().try_for_each(|(name, bytes)| draft.write_file(name, bytes))?;
         finish(draft, &name, &planned)?;
         Ok(Exported { n_tensors: planned.len(), n_bytes })
     }
@@ -314,7 +324,7 @@ fn hash(bytes: &[u8], width: usize, rows: &Rows) -> Hash128 {
 }
 
 /// The manifest, the check of what was written, the sums, and the step into place.
-fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Result<()> {
+fn finish(draft: Draft, file: &str, small: Vec<String>, planned: &BTreeMap<String, Planned>) -> Result<()> {
     let entry = |plan: &Planned| Entry {
         dtype: plan.info.dtype,
         shape: plan.info.shape.clone(),

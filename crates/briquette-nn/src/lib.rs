@@ -46,7 +46,7 @@ mod sparsity;
 mod view;
 mod weights;
 
-pub use attached::Attached;
+pub use attached::{Attached, without_grids};
 pub use briquette_core::Patterns;
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};

@@ -2,7 +2,7 @@
 
 use crate::weights::read_f32;
 use briquette_core::{DType, Error, Result};
-use briquette_formats::{Checkpoint, TensorInfo, TensorSource, draft, safetensors};
+use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
 use burn::tensor::module::unfold4d;
@@ -124,15 +124,7 @@ impl Probe {
                 tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
             }
         }
-        let infos =
-            tensors.iter().map(|(name, (dtype, shape, _))| TensorInfo::checked(name.clone(), *dtype, shape.clone()));
-        let infos = infos.collect::<Result<Vec<_>>>()?;
-        let (mut bytes, starts) = safetensors::write_header(&infos, &BTreeMap::new());
-        for ((_, _, data), start) in tensors.values().zip(starts) {
-            bytes.resize((start as usize).max(bytes.len()), 0);
-            bytes.extend_from_slice(data);
-        }
-        draft::replace_file(path, &bytes)
+        draft::replace_file(path, &safetensors::to_file(&tensors)?)
     }
 
     /// Reads what [`write`](Self::write) wrote.

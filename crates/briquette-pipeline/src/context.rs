@@ -13,6 +13,8 @@ pub trait Progress: Send + Sync {
     fn advance(&self, n_bytes: u64);
     /// The last phase is over.
     fn end(&self);
+    /// A line for people: how a training goes.
+    fn line(&self, _text: &str) {}
 }
 
 /// Hears nothing.

@@ -112,9 +112,13 @@ pub fn evaluate(
 }
 
 #[cfg(feature = "model")]
+pub(crate) use run::spec_of;
+
+#[cfg(feature = "model")]
 mod run {
     use super::*;
     use crate::recipe::BatchSize;
+    use crate::recipe::raw::RawData;
     use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
     use briquette_formats::Checkpoint;
@@ -175,7 +179,7 @@ mod run {
             model: model.to_path_buf(),
             reference: reference.map(Path::to_path_buf),
             arch: asked.arch.as_deref().map(arch_of).transpose()?,
-            data: data_of(asked),
+            data: spec_of(&asked.data),
             batching: batching_of(asked),
             fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit },
             device,
@@ -205,8 +209,9 @@ mod run {
         name.parse().map_err(|error: Error| error.at("model.arch"))
     }
 
-    fn data_of(asked: &Evaluate) -> DataSpec {
-        let data = asked.data.clone();
+    /// The data to evaluate on, as a recipe says it.
+    pub(crate) fn spec_of(data: &RawData) -> DataSpec {
+        let data = data.clone();
         DataSpec {
             path: data.eval.unwrap_or_default(),
             labels: data.labels,
@@ -216,6 +221,7 @@ mod run {
             tile: data.tile,
             normalize: data.normalize.map(|of| Normalize { mean: of.mean, std: of.std }),
             strict: data.strict,
+            ..DataSpec::default()
         }
     }
 

@@ -12,8 +12,10 @@
 //! Non-goals: printing, and knowing how a format lies on disk.
 
 pub mod batch;
+mod chain;
 pub mod context;
 pub mod diff;
+pub mod distill;
 pub mod encode;
 pub mod evaluate;
 pub mod inspect;

@@ -193,13 +193,14 @@ fn layout_of(checkpoint: &Checkpoint) -> RawLayout {
 }
 
 impl Plan {
-    /// Decides what becomes of each tensor.
+    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself: a smaller student takes
+    /// less.
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
     /// model that is already quantized.
     pub fn new(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Self> {
-        if checkpoint.compressed() == Compressed::Quantized && !recipe.stages.is_empty() {
+        if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
             let message =
                 "the model is already quantized; compress the original, or `briquette export` this to dense first";
             return Err(Error::refused(message).at(checkpoint.path().display()));

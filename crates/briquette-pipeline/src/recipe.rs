@@ -1,6 +1,7 @@
 //! Recipes: what to do, parsed and sound. A value that cannot be never gets past here.
 
 mod cast;
+mod distill;
 mod evaluate;
 mod prune;
 mod quantize;
@@ -12,6 +13,7 @@ use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_formats::{Profile, limits};
 pub use cast::CastStage;
+pub use distill::{DistillStage, Dtype, Student, TrainMemory, Trained, Training};
 pub use evaluate::{BatchSize, Bounds, Evaluate};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
@@ -35,7 +37,9 @@ pub struct Recipe {
     pub profile: Profile,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
     pub max_shard_bytes: u64,
-    /// What to do to the weights.
+    /// What is trained first, each time after some stages.
+    pub trained: Vec<Trained>,
+    /// What to do to the weights then.
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
@@ -82,11 +86,7 @@ impl Recipe {
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
         let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
-        let stages = raw.stage.iter().enumerate().map(|(i, stage)| {
-            Stage::from_raw(stage).map_err(|error| error.at(format_args!("stage {} ({})", i + 1, stage.kind)))
-        });
-        let stages: Vec<Stage> = stages.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        check_order(&stages)?;
+        let (trained, stages) = stages_of(&raw, directory)?;
         let roles = raw
             .model
             .roles
@@ -100,6 +100,7 @@ impl Recipe {
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
+            trained,
             stages,
             evaluate: Evaluate::from_raw(&raw, directory)?,
             asked: raw,
@@ -108,6 +109,11 @@ impl Recipe {
 }
 
 impl Recipe {
+    /// Every stage that works on files, as if nothing was trained in between.
+    pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
+        self.trained.iter().flat_map(|part| &part.stages).chain(&self.stages)
+    }
+
     /// What the manifest keeps: everything but the paths, so that the same work gives the same bytes anywhere.
     ///
     /// # Errors
@@ -121,6 +127,22 @@ impl Recipe {
         };
         serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
     }
+}
+
+/// The stages of a recipe, cut after each distill stage.
+fn stages_of(raw: &RawRecipe, directory: &Path) -> Result<(Vec<Trained>, Vec<Stage>)> {
+    let (mut trained, mut stages) = (Vec::new(), Vec::new());
+    for (i, stage) in raw.stage.iter().enumerate() {
+        let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind));
+        if stage.kind == "distill" {
+            let distill = DistillStage::from_raw(raw, i, directory).map_err(name)?;
+            trained.push(Trained { stages: std::mem::take(&mut stages), distill });
+        } else {
+            stages.extend(Stage::from_raw(stage).map_err(name)?);
+        }
+    }
+    check_order(raw)?;
+    Ok((trained, stages))
 }
 
 /// Reads the TOML of a recipe without judging it.
@@ -154,7 +176,7 @@ pub fn profile_of(name: Option<&str>) -> Result<Profile> {
 }
 
 /// Looks a word up, or says which words there are.
-fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
+pub(crate) fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = known.iter().find(|(name, _)| *name == found) {
         return Ok(*value);
     }
@@ -173,13 +195,15 @@ fn check_keys(raw: &RawStage, own: &[&str]) -> Result<()> {
     unknown.map_or(Ok(()), |key| refuse(key, &Some(()), &raw.kind))
 }
 
-/// Refuses stages in another order than theirs: each works on what those before it left.
-fn check_order(stages: &[Stage]) -> Result<()> {
-    const ORDER: [&str; 3] = ["prune", "quantize", "cast"];
-    let rank = |stage: &Stage| ORDER.iter().position(|kind| *kind == stage.kind());
-    match stages.windows(2).find(|pair| rank(&pair[0]) > rank(&pair[1])) {
+/// Refuses stages in another order than theirs: each works on what those before it left. Pruning and training may take turns.
+fn check_order(raw: &RawRecipe) -> Result<()> {
+    const ORDER: [(&str, usize); 4] = [("prune", 0), ("distill", 0), ("quantize", 1), ("cast", 2)];
+    let rank = |kind: &str| ORDER.iter().find(|(known, _)| *known == kind).map(|(_, rank)| *rank);
+    let ranked: Vec<(&str, usize)> =
+        raw.stage.iter().filter_map(|stage| Some((stage.kind.as_str(), rank(&stage.kind)?))).collect();
+    match ranked.windows(2).find(|pair| pair[0].1 > pair[1].1) {
         Some(pair) => {
-            let (before, after) = (pair[0].kind(), pair[1].kind());
+            let (before, after) = (pair[0].0, pair[1].0);
             Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")))
         }
         None => Ok(()),
@@ -198,11 +222,13 @@ impl Stage {
     /// None for the stage that changes nothing: evaluate.
     fn from_raw(raw: &RawStage) -> Result<Option<Self>> {
         type Parse = fn(&RawStage) -> Result<Option<Stage>>;
-        let kinds: [(&str, Parse); 4] = [
+        let kinds: [(&str, Parse); 5] = [
             ("prune", |raw| Ok(Some(Self::Prune(PruneStage::from_raw(raw)?)))),
             ("quantize", |raw| Ok(Some(Self::Quantize(QuantizeStage::from_raw(raw)?)))),
             ("cast", |raw| Ok(Some(Self::Cast(CastStage::from_raw(raw)?)))),
             ("evaluate", |raw| evaluate::check_stage(raw).map(|()| None)),
+            // Cut out before; the name is here for those who misspell it.
+            ("distill", |_| Ok(None)),
         ];
         one_of("kind", &raw.kind, &kinds)?(raw)
     }

@@ -4,11 +4,13 @@ pub mod html;
 mod running;
 pub mod terminal;
 
+use crate::distill::DistillReport;
 use crate::encode::Outcome;
 use crate::evaluate::EvaluationReport;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::{Recipe, raw::RawStage};
+use crate::run::Origin;
 use crate::verify::Found;
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::stats::ErrorFigures;
@@ -60,6 +62,12 @@ pub struct Report {
     /// What running it showed, where that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationReport>,
+    /// The trainings, where there were any; tensors and errors are then against the last student, not the original.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<DistillReport>,
+    /// Bytes of the weight files after each part of a recipe that trains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stage_bytes: Vec<StageBytes>,
     /// What a reader should know.
     pub remarks: Vec<String>,
     /// Seconds of each phase.
@@ -85,6 +93,15 @@ pub struct Footprint {
     pub n_elements: u64,
     /// Elements that are zero; of the original only where it was read for that.
     pub n_zeros: Option<u64>,
+}
+
+/// Bytes of the weight files after a part of a recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StageBytes {
+    /// Which part.
+    pub stage: String,
+    /// The bytes, as the file system reports them.
+    pub file_bytes: u64,
 }
 
 /// What became of a tensor.
@@ -147,6 +164,8 @@ impl Timing {
 pub struct Made<'a> {
     /// What was asked.
     pub recipe: &'a Recipe,
+    /// Where the model comes from.
+    pub(crate) origin: &'a Origin,
     /// The original.
     pub checkpoint: &'a Checkpoint,
     /// What was planned.
@@ -177,17 +196,17 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
     let mut report = Report {
         version: VERSION,
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
-        model: made.recipe.model.display().to_string(),
+        model: made.origin.model.display().to_string(),
         model_format: made.checkpoint.format().to_string(),
         output: made.recipe.output.display().to_string(),
         format: made.plan.profile.name().to_string(),
         stages: made.recipe.asked.stage.iter().map(RawStage::in_words).collect(),
-        before: Footprint {
+        before: made.origin.before.unwrap_or_else(|| Footprint {
             file_bytes: made.checkpoint.weight_bytes(),
             tensor_bytes: made.plan.tensors.iter().map(|tensor| tensor.info.n_bytes() as u64).sum(),
             n_elements,
             n_zeros: None,
-        },
+        }),
         after: Footprint {
             file_bytes: made.written.weight_bytes(),
             tensor_bytes: tensors.iter().map(|tensor| tensor.after_bytes).sum(),
@@ -199,6 +218,8 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
         histograms: histogram::of_worst(made, &tensors)?,
         tensors,
         evaluation: made.evaluation.clone(),
+        trained: made.origin.trained.clone(),
+        stage_bytes: stage_bytes(made),
         remarks: Vec::new(),
         seconds: timing.0,
         total_seconds: started.elapsed().as_secs_f64(),
@@ -208,6 +229,15 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
     };
     report.remarks = remarks_of(&report, made);
     Ok(report)
+}
+
+/// Bytes after each part, the output's last; none where there was one part only.
+fn stage_bytes(made: &Made) -> Vec<StageBytes> {
+    let mut bytes = made.origin.bytes.clone();
+    if !bytes.is_empty() {
+        bytes.push(StageBytes { stage: "output".into(), file_bytes: made.written.weight_bytes() });
+    }
+    bytes
 }
 
 fn tensors_of(made: &Made) -> Vec<TensorReport> {
@@ -282,9 +312,14 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
             "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
             report.format
         ));
-    } else if !pruned.is_empty() {
+    } else if !pruned.is_empty() && made.origin.trained.is_empty() {
         remarks.push(
             "Pruned without retraining: accuracy usually drops well before size does. Evaluate the output, and prune while training or distill to recover.".into(),
+        );
+    }
+    if !made.origin.trained.is_empty() {
+        remarks.push(
+            "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
         );
     }
     if report.after.file_bytes >= report.before.file_bytes {

@@ -1,13 +1,15 @@
 //! A whole run: plan, survey, lay out, encode, verify, report, publish.
 
+use crate::chain;
 use crate::context::{RunOptions, Workers};
+use crate::distill::DistillReport;
 use crate::encode::{Outcome, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
-use crate::report::{self, Report, Timing};
+use crate::report::{self, Footprint, Report, StageBytes, Timing};
 use crate::role::Role;
 use crate::survey::survey;
 use crate::verify::{self, Found};
@@ -27,7 +29,11 @@ use std::time::Instant;
 /// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
 /// Interrupted for a stop.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
-    let report = make(recipe, options);
+    let report = if recipe.trained.is_empty() {
+        run_stages(recipe, options, &Origin::of(recipe))
+    } else {
+        chain::run(recipe, options)
+    };
     options.progress.end();
     report.map_err(|error| match error.kind {
         ErrorKind::Interrupted(_) => Error { message: format!("{}; nothing was written", error.message), ..error },
@@ -35,7 +41,30 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     })
 }
 
-fn make(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+/// Where the model of a run comes from: what was done to it before.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origin {
+    /// The recipe's own model: what the output is compared with.
+    pub(crate) model: PathBuf,
+    /// Its size, where it is not what the run reads.
+    pub(crate) before: Option<Footprint>,
+    /// The trainings.
+    pub(crate) trained: Vec<DistillReport>,
+    /// Bytes after each part.
+    pub(crate) bytes: Vec<StageBytes>,
+    /// What training wrote line by line.
+    pub(crate) metrics: Option<PathBuf>,
+}
+
+impl Origin {
+    /// Of a run that reads the recipe's own model.
+    pub(crate) fn of(recipe: &Recipe) -> Self {
+        Self { model: recipe.model.clone(), ..Self::default() }
+    }
+}
+
+/// The stages of a recipe that work on files.
+pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
     let started = Instant::now();
     let checkpoint = Checkpoint::open(&recipe.model)?;
     let plan = Plan::new(recipe, &checkpoint)?;
@@ -46,9 +75,10 @@ fn make(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     timing.mark("plan", started);
 
     let (plan, layout, written) = write(recipe, plan, &checkpoint, &draft, &workers, &mut timing)?;
-    let evaluation = evaluated(recipe, &draft, options, &mut timing)?;
+    let evaluation = evaluated(recipe, origin, &draft, options, &mut timing)?;
     let made = report::Made {
         recipe,
+        origin,
         checkpoint: &checkpoint,
         plan: &plan,
         layout: &layout,
@@ -60,8 +90,7 @@ fn make(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
         evaluation,
     };
     let report = report::make(&made, timing, started)?;
-    draft.write_file(Path::new("report.json"), &report::to_json(&report)?)?;
-    draft.write_file(Path::new("report.html"), report::html::to_html(&report).as_bytes())?;
+    write_reports(&draft, &report, origin)?;
     options.stop.check()?;
     draft.publish()?;
     Ok(report)
@@ -69,25 +98,12 @@ fn make(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 
 /// Starts the draft, and refuses at once where there is too little room for it.
 fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, options: &RunOptions) -> Result<Draft> {
-    check_name(&recipe.output)?;
     let draft = Draft::create(&recipe.output, &inputs_of(recipe, checkpoint), options.force)?;
     // An upper bound might refuse what would fit; so might a prediction where tensors may yet be left as they are.
     if prediction.is_exact && !recipe.allow_nonfinite {
         draft.check_space(prediction.n_bytes)?;
     }
     Ok(draft)
-}
-
-/// Longest name of an output: its draft's is longer by a dot, a word and two numbers, and file systems end at 255 bytes.
-const MAX_NAME_BYTES: usize = 220;
-
-fn check_name(output: &Path) -> Result<()> {
-    let n = output.file_name().map_or(0, std::ffi::OsStr::len);
-    if n <= MAX_NAME_BYTES {
-        return Ok(());
-    }
-    let message = format!("the output's name has {n} bytes, expected at most {MAX_NAME_BYTES}; choose a shorter one");
-    Err(Error::config(message).at(output.display()))
 }
 
 /// What writing and reading back showed.
@@ -128,23 +144,34 @@ fn write(
     Ok((plan, layout, Written { outcomes, found, checkpoint: written }))
 }
 
+/// What no sum covers: the report, and what training wrote.
+fn write_reports(draft: &Draft, report: &Report, origin: &Origin) -> Result<()> {
+    draft.write_file(Path::new("report.json"), &report::to_json(report)?)?;
+    draft.write_file(Path::new("report.html"), report::html::to_html(report).as_bytes())?;
+    match origin.metrics.as_deref().filter(|path| path.exists()) {
+        Some(metrics) => draft.copy_file(metrics, Path::new(sums::METRICS)),
+        None => Ok(()),
+    }
+}
+
 /// Runs the draft where that is asked, and refuses it where it is not good enough.
 fn evaluated(
     recipe: &Recipe,
+    origin: &Origin,
     draft: &Draft,
     options: &RunOptions,
     timing: &mut Timing,
 ) -> Result<Option<EvaluationReport>> {
     let Some(asked) = &recipe.evaluate else { return Ok(None) };
     let since = Instant::now();
-    let found = evaluate(asked, draft.path(), Some(&recipe.model), options)?;
+    let found = evaluate(asked, draft.path(), Some(&origin.model), options)?;
     asked.bounds.check(&found.metrics)?;
     timing.mark("evaluate", since);
     Ok(Some(found))
 }
 
 /// What the output may not meet.
-fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
+pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
     let mut inputs: Vec<&Path> = checkpoint.files().iter().map(|file| file.path()).collect();
     inputs.push(&recipe.model);
     inputs

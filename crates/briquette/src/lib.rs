@@ -47,6 +47,8 @@
 //! ```
 
 pub use briquette_core as core;
+#[cfg(feature = "model")]
+pub use briquette_distill as distill;
 pub use briquette_formats as formats;
 #[cfg(feature = "model")]
 pub use briquette_models as models;

@@ -1,6 +1,6 @@
 //! Images and labels as arrays: `.npy`, `.npz`, IDX (MNIST's format) and safetensors.
 
-use super::{ImageInput, npy, read_bytes};
+use super::{ImageInput, Split, npy, read_bytes};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use std::io::{Cursor, Read};
@@ -10,6 +10,10 @@ use std::path::Path;
 const IMAGE_NAMES: [&str; 6] = ["x", "images", "test_x", "x_test", "test_images", "data"];
 /// The same of labels.
 const LABEL_NAMES: [&str; 6] = ["y", "labels", "test_y", "y_test", "test_labels", "targets"];
+/// The same of images to train on.
+const TRAIN_IMAGE_NAMES: [&str; 6] = ["train_x", "x_train", "train_images", "x", "images", "data"];
+/// The same of their labels.
+const TRAIN_LABEL_NAMES: [&str; 6] = ["train_y", "y_train", "train_labels", "y", "labels", "targets"];
 
 /// The types of elements that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,15 +242,19 @@ impl ArrayImages {
     ///
     /// # Errors
     /// Input where files are damaged, hold no image, or not as many labels; Io.
-    pub fn open(path: &Path, labels: Option<&Path>) -> Result<Self> {
-        let images = Array::read(path, &IMAGE_NAMES)?;
+    pub fn open(path: &Path, labels: Option<&Path>, split: Split) -> Result<Self> {
+        let (image_names, label_names) = match split {
+            Split::Test => (&IMAGE_NAMES, &LABEL_NAMES),
+            Split::Train => (&TRAIN_IMAGE_NAMES, &TRAIN_LABEL_NAMES),
+        };
+        let images = Array::read(path, image_names)?;
         let n_images = images.shape.first().copied().unwrap_or(0);
         if n_images == 0 || images.len_of(1) == 0 {
             return Err(super::empty(path, "image"));
         }
         let from = labels.unwrap_or(path);
         let holds_both = labels.is_some() || holds_labels(path);
-        let labels = if holds_both { Some(Array::read(from, &LABEL_NAMES)?) } else { None };
+        let labels = if holds_both { Some(Array::read(from, label_names)?) } else { None };
         let labels = labels.map(|array| array.to_labels()).transpose();
         let labels = labels.map_err(|message| Error::input(message).at(from.display()))?;
         match &labels {

@@ -11,7 +11,7 @@ mod tiles;
 pub use arrays::{Array, ArrayImages};
 pub use images::{ImageFolder, ImageInput};
 pub use lines::Sentences;
-pub use spec::{Data, DataSpec, Images, Normalize};
+pub use spec::{Data, DataSpec, Images, Normalize, Split};
 pub use tiles::Tiles;
 
 use briquette_core::{Error, Result};

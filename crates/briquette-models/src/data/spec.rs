@@ -28,6 +28,19 @@ pub struct DataSpec {
     pub normalize: Option<Normalize>,
     /// Whether an image that does not decode is fatal, not skipped and counted.
     pub strict: bool,
+    /// Which arrays of a file that has several.
+    pub split: Split,
+}
+
+/// Which arrays of a file that has several: it is tried by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    /// Those to test on.
+    #[default]
+    Test,
+    /// Those to train on.
+    Train,
 }
 
 /// The statistics of channels.
@@ -71,7 +84,7 @@ impl DataSpec {
         match (family, is_folder) {
             (Family::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
             (Family::Classifier, false) => {
-                let images = ArrayImages::open(path, self.labels.as_deref())?;
+                let images = ArrayImages::open(path, self.labels.as_deref(), self.split)?;
                 Ok(Data::Images(Arc::new(Images::Array(images))))
             }
             (_, true) => {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies every stage, and says of the rest why nothing is done to it.
 pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
-    for (number, stage) in recipe.stages.iter().enumerate() {
+    for (number, stage) in recipe.file_stages().enumerate() {
         let name = format!("stage {} ({})", number + 1, stage.kind());
         apply_stage(plan, stage).map_err(|error| error.at(name))?;
     }

@@ -30,9 +30,12 @@ pub enum BatchSize {
     Auto,
 }
 
+/// Items of a batch where nothing is said.
+pub(super) const BATCH_SIZE: usize = 32;
+
 impl Default for BatchSize {
     fn default() -> Self {
-        Self::Of(32)
+        Self::Of(BATCH_SIZE)
     }
 }
 
@@ -146,7 +149,7 @@ fn check_data(data: &RawData) -> Result<()> {
 ///
 /// # Errors
 /// Config, naming the key.
-fn bytes_of(key: &str, text: &str) -> Result<u64> {
+pub(super) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let units = [
         ("", 1.0),

@@ -15,7 +15,7 @@ pub struct RawRecipe {
     /// The directory to write.
     #[serde(default)]
     pub output: RawOutput,
-    /// What to do, in order: prune, quantize, cast, evaluate.
+    /// What to do, in order: prune and distill, then quantize, then cast, evaluate last.
     #[serde(default)]
     pub stage: Vec<RawStage>,
     /// What an evaluate stage runs the model on.
@@ -33,6 +33,15 @@ pub struct RawRecipe {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawData {
+    /// What a distill stage trains on: of the kinds that `eval` may be; `train_x` and `train_y` of a file of arrays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<PathBuf>,
+    /// The share of `train` that is used, its first items (1): for trying out how little is enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// The share of labels of `train` that are drawn anew at random (0): for trying out how much noise is borne.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_noise: Option<f64>,
     /// Text lines or .jsonl for encoders; a text file for decoders; a folder of classes or an array for classifiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<PathBuf>,
@@ -85,6 +94,18 @@ pub struct RawMemory {
     /// runs out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<RawBatchSize>,
+    /// distill: batches whose gradients make one step (1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accumulate: Option<usize>,
+    /// distill: make cheap tensors again in the backward pass instead of keeping them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gradient_checkpointing: bool,
+    /// distill: ask the teacher once for each item and look its outputs up from then on; class scores and embeddings only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cache_teacher: bool,
+    /// distill: what networks compute in, over weights that stay f32: "f32" (the default), "bf16" or "f16".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
 }
 
 /// How many items a batch has.
@@ -166,7 +187,7 @@ pub struct RawOutput {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawStage {
-    /// "prune", "quantize", "cast" or "evaluate".
+    /// "prune", "distill", "quantize", "cast" or "evaluate".
     pub kind: String,
     /// prune: "magnitude" (the default) or "random".
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,7 +201,7 @@ pub struct RawStage {
     /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// prune: seed of the method "random".
+    /// prune: seed of the method "random". distill: seed of weights and of the order of the data (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// quantize: a named scheme such as "int8", "int8-dynamic" or "int4-g128".
@@ -219,6 +240,58 @@ pub struct RawStage {
     /// Other values for some tensors; the last that matches counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<RawOverride>,
+    /// distill: "self" (the default) is the model as the stages before left it; "layers" is some of its layers; a table is
+    /// other sizes of its config.json, with random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub student: Option<RawStudent>,
+    /// distill, student "layers": how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_layers: Option<usize>,
+    /// distill, student "layers": "every" (the default), "first", "last", or a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<RawLayers>,
+    /// distill: the teacher's file, index or directory; the recipe's model when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<PathBuf>,
+    /// distill: what goes down, each with its weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loss: Vec<RawLoss>,
+    /// distill: passes over the data (1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<usize>,
+    /// distill: the highest learning rate (5e-5); it falls along half a cosine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// distill: "adamw" (the default) or "sgd".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<String>,
+    /// distill: weight decay (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f32>,
+    /// distill: momentum of sgd (0.9).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
+    /// distill: the share of steps in which the learning rate rises (0.1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<f64>,
+    /// distill: the longest that the gradient of all weights may be (1); longer ones are scaled down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+    /// distill: the metric of the evaluation that says which epoch was best; without it the last epoch counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// distill: epochs without a better metric after which it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<usize>,
+    /// distill: steps between checkpoints (200).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_every: Option<usize>,
+    /// distill: globs over tensor names that do not learn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+    /// distill: train with the rounding of the quantize stage that follows in place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub quantization_aware: bool,
 }
 
 /// How many inputs share a scale.
@@ -245,6 +318,62 @@ pub struct RawOverride {
     pub scheme: Option<String>,
 }
 
+/// What a student is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RawStudent {
+    /// "self" or "layers".
+    Name(String),
+    /// Other sizes of the model's config.json.
+    Sizes(BTreeMap<String, serde_json::Value>),
+}
+
+impl RawStudent {
+    fn in_words(&self) -> String {
+        match self {
+            Self::Name(name) => name.clone(),
+            Self::Sizes(_) => "of other sizes".into(),
+        }
+    }
+}
+
+/// Which layers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RawLayers {
+    /// "every", "first" or "last".
+    Name(String),
+    /// These, from 0.
+    List(Vec<usize>),
+}
+
+/// One thing that goes down. Which keys it may have depends on its kind.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawLoss {
+    /// "logits", "labels", "hidden", "attention" or "embedding".
+    pub kind: String,
+    /// Its factor (1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// How outputs are compared. logits: "kl" (the default) or "js"; hidden: "mse" (the default) or "cosine"; attention:
+    /// "maps" (the default) or "values"; embedding: "cosine" (the default) or "similarity".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// logits: what scores are divided by (4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// labels: the share spread over all classes (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smoothing: Option<f32>,
+    /// hidden, attention: the teacher's layer for each of the student's: "every" (the default), "first", "last" or a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<RawLayers>,
+    /// attention by "values": parts that the width is cut into (12).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<usize>,
+}
+
 impl RawStage {
     /// The stage in words: `prune magnitude, layer, sparsity 0.4`.
     pub fn in_words(&self) -> String {
@@ -258,6 +387,8 @@ impl RawStage {
             text("sparsity", self.sparsity.map(|sparsity| sparsity.to_string())),
             text("pattern", self.pattern.clone()),
             text("range", self.range.clone()),
+            self.student.as_ref().map(RawStudent::in_words),
+            text("epochs", self.epochs.map(|epochs| epochs.to_string())),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         format!("{} {}", self.kind, parts.join(", "))

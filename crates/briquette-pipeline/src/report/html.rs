@@ -12,6 +12,7 @@ mod measured;
 mod rows;
 mod sparsity;
 mod table;
+mod training;
 
 use super::Report;
 use escape::escape;
@@ -25,6 +26,7 @@ pub fn to_html(report: &Report) -> String {
         headline::section(report),
         composition::section(report),
         measured::section(report),
+        training::section(report),
         bytes::section(report),
         errors::section(report),
         sparsity::section(report),

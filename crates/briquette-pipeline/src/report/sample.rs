@@ -1,8 +1,10 @@
 //! Reports to test with.
 
-use super::{ErrorReport, Footprint, Report, TensorReport, VERSION, WeightHistogram};
+use super::{ErrorReport, Footprint, Report, StageBytes, TensorReport, VERSION, WeightHistogram};
 use crate::Role;
+use crate::distill::{CurvePoint, DistillReport, EpochPoint};
 use crate::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
+use std::collections::BTreeMap;
 
 /// A report of nothing: no tensors, no bytes, no figures.
 pub(super) fn empty() -> Report {
@@ -22,6 +24,8 @@ pub(super) fn empty() -> Report {
         tensors: Vec::new(),
         histograms: Vec::new(),
         evaluation: None,
+        trained: Vec::new(),
+        stage_bytes: Vec::new(),
         remarks: Vec::new(),
         seconds: Vec::new(),
         total_seconds: 0.0,
@@ -56,6 +60,8 @@ pub(super) fn of_layers(n_layers: usize) -> Report {
         }],
         tensors,
         evaluation: Some(evaluation()),
+        trained: vec![training()],
+        stage_bytes: vec![StageBytes { stage: "distill 1".into(), file_bytes: 12_000 }],
         remarks: vec!["Pruned without retraining: accuracy usually drops well before size does. ".repeat(3)],
         seconds: vec![("plan".into(), 0.01), ("encode".into(), 2.5)],
         total_seconds: 2.6,
@@ -63,6 +69,28 @@ pub(super) fn of_layers(n_layers: usize) -> Report {
         peak_bytes: Some(123_456_789),
         peak_meter: "resident set of the process".into(),
         ..empty()
+    }
+}
+
+fn training() -> DistillReport {
+    let point = |step: usize| CurvePoint { step, loss: 1.0 / step as f64 };
+    let metrics = BTreeMap::from([("cosine".to_string(), 0.97)]);
+    DistillReport {
+        student: "the model itself".into(),
+        teacher: Some("models/teacher".into()),
+        losses: vec!["1 x embedding".into()],
+        n_items: 640,
+        n_steps: 20,
+        batch_size: 32,
+        at_once: 16,
+        n_weights: 1000,
+        curve: (1..=20).map(point).collect(),
+        epochs: vec![EpochPoint { epoch: 1, step: 20, metrics }],
+        best_epoch: Some(1),
+        peak_bytes: Some(5_000_000),
+        peak_meter: "bytes that this program holds".into(),
+        predicted_peak_bytes: Some(9_000_000),
+        seconds: 3.5,
     }
 }
 

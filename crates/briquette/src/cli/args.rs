@@ -119,6 +119,24 @@ pub(crate) enum Command {
         #[arg(long, value_name = "I/N")]
         shard: Option<String>,
     },
+    /// Train a student to follow a teacher, as a recipe's distill stages say; what was killed goes on where it stood
+    #[command(after_help = "Examples:\n  briquette distill configs/digits-teacher.toml\n  \
+        briquette distill configs/minilm-recover.toml\n  briquette distill configs/minilm-recover.toml models/minilm -o out/mine\n\n\
+        Runs every stage of the recipe. OUT.stages beside the output keeps what is finished and, while one trains, its \
+        checkpoints; run the same command again to go on. report.html of the output shows losses and metrics, and \
+        metrics.jsonl has them line by line.")]
+    Distill {
+        /// A recipe with a distill stage
+        recipe: PathBuf,
+        /// A file, an index of shards, or a directory, instead of the recipe's model
+        model: Option<PathBuf>,
+        /// The directory to write, instead of the recipe's
+        #[arg(long, short, value_name = "OUT")]
+        output: Option<PathBuf>,
+        /// Replace the output if it exists, and begin anew where an unfinished run had another recipe
+        #[arg(long)]
+        force: bool,
+    },
     /// Re-read, re-hash and decode an output; finds a single flipped bit
     #[command(after_help = "Example: briquette verify out/small --against models/minilm")]
     Verify {

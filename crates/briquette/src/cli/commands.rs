@@ -26,6 +26,9 @@ fn run(args: &Args) -> Result<u8> {
             compress(common, &recipe_of(model.as_deref(), output.as_deref(), what)?, *force)
         }
         Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
+        Command::Distill { recipe, model, output, force } => {
+            distill(common, recipe, model.as_deref(), output.as_deref(), *force)
+        }
         Command::Verify { output, against } => {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
             show(common, &found, || Ok(verified_text(output, &found)))
@@ -111,6 +114,22 @@ pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<
     show(common, &report, || Ok(report_text(&report)))
 }
 
+/// Runs a recipe that trains; one that does not is a mistake.
+fn distill(common: &Common, path: &Path, model: Option<&Path>, output: Option<&Path>, force: bool) -> Result<u8> {
+    let (mut raw, directory) = (recipe::read_raw(path)?, recipe::directory_of(path));
+    if !raw.stage.iter().any(|stage| stage.kind == "distill") {
+        let message = "it has no distill stage; add one, or use `briquette run`";
+        return Err(Error::config(message).at(path.display()));
+    }
+    raw.model.path = model.map(absolute).transpose()?.or(raw.model.path.take());
+    raw.output.path = output.map(absolute).transpose()?.or(raw.output.path.take());
+    compress(common, &Recipe::from_raw(raw, &directory)?, force)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))
+}
+
 fn report_text(report: &Report) -> String {
     report::terminal::to_terminal(report, text::width(), text::has_color())
 }
@@ -133,7 +152,6 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
         Some(path) => (recipe::read_raw(path)?, recipe::directory_of(path)),
         None => (raw_of(what)?, PathBuf::new()),
     };
-    let absolute = |path: &Path| std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source));
     let is_placeholder = |path: &&Path| *path == Path::new("-");
     if let Some(model) = model {
         raw.model.path = Some(if directory.as_os_str().is_empty() { model.to_path_buf() } else { absolute(model)? });

@@ -1,5 +1,6 @@
-//! Progress bars on a terminal, nothing elsewhere.
+//! Progress: bars on a terminal, and plain lines of how a training goes on stderr.
 
+use super::text;
 use briquette::pipeline::{Progress, Silent};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -7,10 +8,16 @@ use std::sync::Arc;
 
 struct Bar(ProgressBar);
 
-/// A bar on stderr, unless it is no terminal or nothing is to be shown.
+/// Only the lines.
+struct Lines;
+
+/// A bar on stderr where that is a terminal, lines where it is none; nothing where nothing is to be shown.
 pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
-    if is_quiet || !std::io::stderr().is_terminal() {
+    if is_quiet {
         return Arc::new(Silent);
+    }
+    if !std::io::stderr().is_terminal() {
+        return Arc::new(Lines);
     }
     // Nothing is drawn until it is known how much there is to do.
     Arc::new(Bar(ProgressBar::hidden()))
@@ -21,6 +28,16 @@ fn style(total: u64) -> ProgressStyle {
     let with_bar = "{msg:>8} {bar:40} {decimal_bytes:>10} / {decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
     let template = ProgressStyle::with_template(if total > 0 { with_bar } else { "{msg:>8} ..." });
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl Progress for Lines {
+    fn begin(&self, _phase: &str, _total: u64) {}
+    fn advance(&self, _n_bytes: u64) {}
+    fn end(&self) {}
+
+    fn line(&self, text: &str) {
+        text::complain(text);
+    }
 }
 
 impl Progress for Bar {
@@ -40,5 +57,9 @@ impl Progress for Bar {
 
     fn end(&self) {
         self.0.finish_and_clear();
+    }
+
+    fn line(&self, text: &str) {
+        self.0.suspend(|| text::complain(text));
     }
 }

@@ -1,0 +1,291 @@
+//! Several losses as one number.
+
+use crate::loss::{attention, embedding, hidden, labels, logits};
+use crate::{LayerMap, Outputs, Projections, Wanted};
+use briquette_core::{Error, Result};
+use burn::tensor::{Int, Tensor};
+
+/// How far two distributions of class scores are apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Divergence {
+    /// [`logits::kl`].
+    #[default]
+    Kl,
+    /// [`logits::jensen_shannon`].
+    JensenShannon,
+}
+
+/// How far two vectors are apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distance {
+    /// [`hidden::mse`].
+    #[default]
+    Mse,
+    /// [`hidden::cosine`].
+    Cosine,
+}
+
+/// What of attention is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// [`attention::maps`].
+    Maps,
+    /// [`attention::values`], cut into so many heads.
+    Values(usize),
+}
+
+/// How embeddings are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Match {
+    /// [`embedding::cosine`].
+    #[default]
+    Cosine,
+    /// [`embedding::similarity`].
+    Similarity,
+}
+
+/// One loss.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Loss {
+    /// The teacher's class scores at a temperature.
+    Logits(Divergence, f32),
+    /// Labels, with a smoothing.
+    Labels(f32),
+    /// Hidden states of paired layers; the mean over them.
+    Hidden(Distance, LayerMap),
+    /// Attention of paired layers; the mean over them.
+    Attention(Relation, LayerMap),
+    /// Embeddings.
+    Embedding(Match),
+}
+
+impl Loss {
+    /// Its name in recipes and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Logits(..) => "logits",
+            Self::Labels(_) => "labels",
+            Self::Hidden(..) => "hidden",
+            Self::Attention(..) => "attention",
+            Self::Embedding(_) => "embedding",
+        }
+    }
+
+    /// Whether it compares with a teacher.
+    pub fn needs_teacher(&self) -> bool {
+        !matches!(self, Self::Labels(_))
+    }
+
+    fn check(&self) -> Result<()> {
+        let message = match self {
+            Self::Logits(_, t) if !(t.is_finite() && *t > 0.0) => format!("temperature: found {t}, expected above 0"),
+            Self::Labels(s) if !(0.0..1.0).contains(s) => format!("smoothing: found {s}, expected 0 to below 1"),
+            Self::Attention(Relation::Values(0), _) => "heads: found 0, expected at least 1".into(),
+            _ => return Ok(()),
+        };
+        Err(Error::config(message).at(format_args!("loss {:?}", self.name())))
+    }
+}
+
+/// A loss and how much it counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Term {
+    /// The loss.
+    pub loss: Loss,
+    /// Its factor.
+    pub weight: f64,
+}
+
+/// `Σ weight · loss`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blend(Vec<Term>);
+
+/// One number to go down, and what it is made of.
+#[derive(Debug, Clone)]
+pub struct Blended {
+    /// `Σ weight · loss`.
+    pub total: Tensor<1>,
+    /// Each loss before its weight, in the order of the blend.
+    pub terms: Vec<Tensor<1>>,
+}
+
+/// What a student is held against.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Targets<'a> {
+    /// The teacher's outputs.
+    pub teacher: Option<&'a Outputs>,
+    /// Labels, one a row of scores.
+    pub labels: Option<&'a Tensor<1, Int>>,
+    /// What brings the student's states to the teacher's width, where widths differ.
+    pub projections: Option<&'a Projections>,
+}
+
+impl Blend {
+    /// A blend of at least one loss.
+    ///
+    /// # Errors
+    /// Config where there is none, a weight is negative or not finite, all are 0, a temperature is not above 0 or a
+    /// smoothing out of range.
+    pub fn new(terms: Vec<Term>) -> Result<Self> {
+        for term in &terms {
+            term.loss.check()?;
+            if !(term.weight.is_finite() && term.weight >= 0.0) {
+                let message = format!("weight: found {}, expected a number from 0 up", term.weight);
+                return Err(Error::config(message).at(format_args!("loss {:?}", term.loss.name())));
+            }
+        }
+        if terms.iter().map(|term| term.weight).sum::<f64>() <= 0.0 {
+            return Err(Error::config("loss: the weights sum to 0, so nothing would be learned; raise one"));
+        }
+        Ok(Self(terms))
+    }
+
+    /// Its losses.
+    pub fn terms(&self) -> &[Term] {
+        &self.0
+    }
+
+    /// Whether any loss compares with a teacher.
+    pub fn needs_teacher(&self) -> bool {
+        self.0.iter().any(|term| term.loss.needs_teacher())
+    }
+
+    /// Whether any loss compares with labels.
+    pub fn needs_labels(&self) -> bool {
+        self.0.iter().any(|term| matches!(term.loss, Loss::Labels(_)))
+    }
+
+    /// What networks have to give.
+    pub fn wanted(&self) -> Wanted {
+        self.0.iter().fold(Wanted::default(), |wanted, term| match term.loss {
+            Loss::Hidden(..) => Wanted { hidden: true, ..wanted },
+            Loss::Attention(Relation::Maps, _) => Wanted { attention: true, ..wanted },
+            Loss::Attention(Relation::Values(_), _) => Wanted { values: true, ..wanted },
+            _ => wanted,
+        })
+    }
+
+    /// The loss of a student's outputs.
+    ///
+    /// # Errors
+    /// Config where outputs, labels or the teacher are missing, or shapes do not compare; both are named.
+    pub fn loss(&self, student: &Outputs, targets: Targets) -> Result<Blended> {
+        let mut terms = Vec::with_capacity(self.0.len());
+        for term in &self.0 {
+            let found = one(&term.loss, student, targets);
+            terms.push(found.map_err(|error| error.at(format_args!("loss {:?}", term.loss.name())))?);
+        }
+        let weighted = terms.iter().zip(&self.0).map(|(loss, term)| loss.clone() * term.weight);
+        let total = weighted.reduce(|sum, loss| sum + loss).ok_or_else(|| Error::bug("a blend of nothing"))?;
+        Ok(Blended { total, terms })
+    }
+}
+
+fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
+    if let Loss::Labels(smoothing) = loss {
+        let labels = targets.labels.ok_or_else(|| Error::config("the data has no labels; remove it or name labels"))?;
+        let scores = student.logits.clone().ok_or_else(|| lacks("student", "class scores"))?;
+        return Ok(labels::cross_entropy(scores, labels.clone(), *smoothing));
+    }
+    let teacher = targets.teacher.ok_or_else(|| Error::config("there is no teacher; name one"))?;
+    match loss {
+        Loss::Logits(divergence, temperature) => {
+            let [s, t] = pair(&student.logits, &teacher.logits, "class scores")?;
+            same("classes", s.dims()[1], t.dims()[1])?;
+            Ok(match divergence {
+                Divergence::Kl => logits::kl(s, t, *temperature),
+                Divergence::JensenShannon => logits::jensen_shannon(s, t, *temperature),
+            })
+        }
+        Loss::Embedding(by) => {
+            let [s, t] = pair(&student.embedding, &teacher.embedding, "embeddings")?;
+            if *by == Match::Similarity {
+                return Ok(embedding::similarity(s, t));
+            }
+            same("width of embeddings", s.dims()[1], t.dims()[1])?;
+            Ok(embedding::cosine(s, t))
+        }
+        Loss::Hidden(distance, map) => of_hidden(*distance, map, student, teacher, targets.projections),
+        Loss::Attention(relation, map) => of_attention(*relation, map, student, teacher),
+        Loss::Labels(_) => Err(Error::bug("labels need no teacher")),
+    }
+}
+
+fn of_hidden(
+    distance: Distance,
+    map: &LayerMap,
+    student: &Outputs,
+    teacher: &Outputs,
+    projections: Option<&Projections>,
+) -> Result<Tensor<1>> {
+    over_layers(map, &student.hidden, &teacher.hidden, "hidden states", |layer, s, t| {
+        let s = projections.map_or(s.clone(), |projections| projections.apply(layer, s));
+        same("width of hidden states", s.dims()[2], t.dims()[2])?;
+        Ok(match distance {
+            Distance::Mse => hidden::mse(s, t, student.padding.clone()),
+            Distance::Cosine => hidden::cosine(s, t, student.padding.clone()),
+        })
+    })
+}
+
+fn of_attention(relation: Relation, map: &LayerMap, student: &Outputs, teacher: &Outputs) -> Result<Tensor<1>> {
+    let padding = || student.padding.clone();
+    match relation {
+        Relation::Maps => over_layers(map, &student.attention, &teacher.attention, "attention", |_, s, t| {
+            same("attention heads", s.dims()[1], t.dims()[1])?;
+            Ok(attention::maps(s, t, padding()))
+        }),
+        Relation::Values(n_heads) => {
+            over_layers(map, &student.values, &teacher.values, "values of attention", |_, s, t| {
+                for width in [s.dims()[2], t.dims()[2]] {
+                    if !width.is_multiple_of(n_heads) {
+                        return Err(Error::config(format!("heads: {n_heads} cannot share a width of {width}")));
+                    }
+                }
+                Ok(attention::values(s, t, n_heads, padding()))
+            })
+        }
+    }
+}
+
+/// The mean of a loss over the student's layers, each with the teacher's that it follows.
+fn over_layers<const D: usize>(
+    map: &LayerMap,
+    student: &[Tensor<D>],
+    teacher: &[Tensor<D>],
+    what: &str,
+    loss: impl Fn(usize, Tensor<D>, Tensor<D>) -> Result<Tensor<1>>,
+) -> Result<Tensor<1>> {
+    let layers = map.resolve(student.len(), teacher.len())?;
+    let mut sum: Option<Tensor<1>> = None;
+    for (layer, (s, &of_teacher)) in student.iter().zip(&layers).enumerate() {
+        let found = loss(layer, s.clone(), teacher[of_teacher].clone())?;
+        sum = Some(match sum {
+            Some(sum) => sum + found,
+            None => found,
+        });
+    }
+    let sum = sum.ok_or_else(|| lacks("student", what))?;
+    Ok(sum / student.len() as f32)
+}
+
+fn pair<const D: usize>(
+    student: &Option<Tensor<D>>,
+    teacher: &Option<Tensor<D>>,
+    what: &str,
+) -> Result<[Tensor<D>; 2]> {
+    let student = student.clone().ok_or_else(|| lacks("student", what))?;
+    let teacher = teacher.clone().ok_or_else(|| lacks("teacher", what))?;
+    Ok([student, teacher])
+}
+
+fn lacks(who: &str, what: &str) -> Error {
+    Error::config(format!("the {who} gives no {what}; choose another loss"))
+}
+
+fn same(what: &str, student: usize, teacher: usize) -> Result<()> {
+    if student == teacher {
+        return Ok(());
+    }
+    Err(Error::config(format!("{what}: the student has {student} and the teacher {teacher}; they must be the same")))
+}

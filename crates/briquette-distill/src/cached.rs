@@ -1,0 +1,238 @@
+//! A teacher that is asked once: its outputs are kept on disk and looked up from then on.
+//!
+//! Of class scores the largest are kept in f16, with what the others weigh together; embeddings are kept whole, in f16. Both are
+//! a fraction of what running the teacher takes, and the teacher need not stay in memory.
+
+use crate::grads::read;
+use crate::traced::{Batch, Source, Teacher};
+use crate::{Outputs, Wanted};
+use briquette_core::{DType, Error, Result, rows};
+use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
+use burn::tensor::{Device, Tensor, TensorData};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Rows of one kind of output.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Rows {
+    width: usize,
+    values: Vec<f32>,
+}
+
+/// The largest scores of each row. A class that is not among them scores `tail`, so that together they weigh what they did:
+/// `tail = ln(Σ exp(scores that are not kept)) - ln(how many)`.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct TopK {
+    n_classes: usize,
+    k: usize,
+    ids: Vec<u32>,
+    scores: Vec<f32>,
+    tail: Vec<f32>,
+}
+
+/// A tensor of a file: its shape, type and bytes.
+type Stored = (Vec<usize>, DType, Vec<u8>);
+
+/// The outputs of a teacher for every item of the data, in its order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cached {
+    device: Device,
+    embedding: Option<Rows>,
+    logits: Option<TopK>,
+}
+
+impl Cached {
+    /// Asks a teacher for every item, `at_once` at a time, and keeps at most `k` scores of each.
+    ///
+    /// # Errors
+    /// Those of the teacher and the data; Refused where an output is not finite.
+    pub fn of<I>(
+        teacher: &dyn Teacher<I>,
+        data: &dyn Source<Input = I>,
+        k: usize,
+        at_once: usize,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut found = Self { device: device.clone(), ..Self::default() };
+        let all: Vec<usize> = (0..data.len()).collect();
+        for some in all.chunks(at_once.max(1)) {
+            let outputs = teacher.outputs(&data.batch(some, device)?, Wanted::default())?;
+            if let Some(rows) = outputs.embedding {
+                found.embedding.get_or_insert_default().push(rows)?;
+            }
+            if let Some(scores) = outputs.logits {
+                found.logits.get_or_insert_default().push(scores, k)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes it as safetensors: `embedding` F16 `[n, width]`; `logits.ids` U32 and `logits.scores` F16 `[n, k]`, `logits.tail`
+    /// F32 `[n]` and `logits.classes` U32 `[1]`.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut tensors: BTreeMap<String, (DType, Vec<usize>, Vec<u8>)> = BTreeMap::new();
+        if let Some(rows) = &self.embedding {
+            let shape = vec![rows.values.len() / rows.width.max(1), rows.width];
+            tensors.insert("embedding".into(), (DType::F16, shape, to_bytes(&rows.values, DType::F16)));
+        }
+        if let Some(top) = &self.logits {
+            let ids = |ids: &[u32]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+            let shape = vec![top.tail.len(), top.k];
+            tensors.insert("logits.ids".into(), (DType::U32, shape.clone(), ids(&top.ids)));
+            tensors.insert("logits.scores".into(), (DType::F16, shape, to_bytes(&top.scores, DType::F16)));
+            tensors.insert("logits.tail".into(), (DType::F32, vec![top.tail.len()], to_bytes(&top.tail, DType::F32)));
+            tensors.insert("logits.classes".into(), (DType::U32, vec![1], ids(&[top.n_classes as u32])));
+        }
+        draft::replace_file(path, &safetensors::to_file(&tensors)?)
+    }
+
+    /// Reads what [`write`](Self::write) wrote, of data of `n` items.
+    ///
+    /// # Errors
+    /// Input where the file is not one of these, or of other data; Io.
+    pub fn read(path: &Path, n: usize, device: &Device) -> Result<Self> {
+        let file = Checkpoint::open(path)?;
+        let find = |name: &str| file.tensors().iter().position(|info| info.name == name);
+        let bytes = |name: &str| -> Result<Option<Stored>> {
+            let Some(index) = find(name) else { return Ok(None) };
+            let info = &file.tensors()[index];
+            let mut bytes = vec![0; info.n_bytes()];
+            file.read(index, 0, &mut bytes)?;
+            Ok(Some((info.shape.0.clone(), info.dtype, bytes)))
+        };
+        let ids = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect::<Vec<_>>();
+        let mut found = Self { device: device.clone(), ..Self::default() };
+        if let Some((shape, dtype, bytes)) = bytes("embedding")? {
+            let width = shape.get(1).copied().unwrap_or(0);
+            found.embedding = Some(Rows { width, values: to_floats(&bytes, dtype) });
+        }
+        let parts = [bytes("logits.ids")?, bytes("logits.scores")?, bytes("logits.tail")?, bytes("logits.classes")?];
+        if let [Some((shape, _, id_bytes)), Some((_, dtype, scores)), Some((_, _, tail)), Some((_, _, classes))] = parts
+        {
+            found.logits = Some(TopK {
+                n_classes: ids(&classes).first().copied().unwrap_or(0) as usize,
+                k: shape.get(1).copied().unwrap_or(0),
+                ids: ids(&id_bytes),
+                scores: to_floats(&scores, dtype),
+                tail: to_floats(&tail, DType::F32),
+            });
+        }
+        let n_rows = found.embedding.iter().map(|rows| rows.values.len() / rows.width.max(1));
+        let n_rows = n_rows.chain(found.logits.iter().map(|top| top.tail.len())).min().unwrap_or(0);
+        let is_sound = found.logits.iter().all(|top| top.ids.iter().all(|&id| (id as usize) < top.n_classes));
+        if n_rows != n || !is_sound {
+            let message =
+                format!("found a teacher's outputs for {n_rows} items, expected {n}; start anew with --force");
+            return Err(Error::input(message).at(path.display()));
+        }
+        Ok(found)
+    }
+}
+
+fn to_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * dtype.n_bits() / 8];
+    rows::from_f32(values, dtype, &mut bytes);
+    bytes
+}
+
+fn to_floats(bytes: &[u8], dtype: DType) -> Vec<f32> {
+    let mut values = vec![0.0; bytes.len() * 8 / dtype.n_bits()];
+    rows::to_f32(bytes, dtype, &mut values);
+    values
+}
+
+/// A tensor's rows on the host, all finite.
+fn on_host(rows: Tensor<2>) -> Result<(usize, Vec<f32>)> {
+    let [n, width] = rows.dims();
+    let values = read(rows.reshape([n * width]))?;
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok((width, values)),
+        false => Err(Error::refused("an output of the teacher is not finite; its weights are damaged")),
+    }
+}
+
+impl Rows {
+    fn push(&mut self, rows: Tensor<2>) -> Result<()> {
+        let (width, values) = on_host(rows)?;
+        self.width = width;
+        self.values.extend(values);
+        Ok(())
+    }
+
+    fn at(&self, rows: &[usize], device: &Device) -> Tensor<2> {
+        let values: Vec<f32> =
+            rows.iter().flat_map(|&row| &self.values[row * self.width..(row + 1) * self.width]).copied().collect();
+        Tensor::from_data(TensorData::new(values, [rows.len(), self.width]), device)
+    }
+}
+
+impl TopK {
+    fn push(&mut self, scores: Tensor<2>, k: usize) -> Result<()> {
+        let (width, values) = on_host(scores)?;
+        (self.n_classes, self.k) = (width, k.clamp(1, width));
+        for row in values.chunks(width) {
+            let mut order: Vec<usize> = (0..width).collect();
+            // Ties go to the lower class, so that two runs keep the same.
+            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
+            let (kept, others) = order.split_at(self.k);
+            self.ids.extend(kept.iter().map(|&class| class as u32));
+            self.scores.extend(kept.iter().map(|&class| row[class]));
+            self.tail.push(tail(others.iter().map(|&class| row[class])));
+        }
+        Ok(())
+    }
+
+    fn at(&self, rows: &[usize], device: &Device) -> Tensor<2> {
+        let mut values = Vec::with_capacity(rows.len() * self.n_classes);
+        for &row in rows {
+            let start = values.len();
+            values.resize(start + self.n_classes, self.tail[row]);
+            let kept = row * self.k..(row + 1) * self.k;
+            for (&class, &score) in self.ids[kept.clone()].iter().zip(&self.scores[kept]) {
+                values[start + class as usize] = score;
+            }
+        }
+        Tensor::from_data(TensorData::new(values, [rows.len(), self.n_classes]), device)
+    }
+}
+
+/// What each of these scores has to be for all to weigh together what they do; 0 of none.
+fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
+    let (n, largest) = scores.clone().fold((0, f32::NEG_INFINITY), |(n, most), score| (n + 1, most.max(score)));
+    if n == 0 {
+        return 0.0;
+    }
+    let sum: f64 = scores.map(|score| f64::from(score - largest).exp()).sum();
+    largest + (sum / f64::from(n)).ln() as f32
+}
+
+impl<I> Teacher<I> for Cached {
+    fn outputs(&self, batch: &Batch<I>, wanted: Wanted) -> Result<Outputs> {
+        if !wanted.is_end_only() {
+            return Err(Error::config("a teacher's hidden states and attention are not kept; remove cache_teacher"));
+        }
+        Ok(Outputs {
+            embedding: self.embedding.as_ref().map(|rows| rows.at(&batch.rows, &self.device)),
+            logits: self.logits.as_ref().map(|top| top.at(&batch.rows, &self.device)),
+            ..Outputs::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_weighs_what_it_stands_for() {
+        let others = [1.0_f32, -2.0, 0.5];
+        let each = tail(others.iter().copied());
+        let weight = |scores: &[f32]| scores.iter().map(|score| score.exp()).sum::<f32>();
+        assert!((weight(&[each; 3]) / weight(&others) - 1.0).abs() < 1e-6);
+        assert_eq!(tail(std::iter::empty()), 0.0);
+        assert!(tail([-200.0, 90.0].into_iter()).is_finite());
+    }
+}

@@ -1,0 +1,271 @@
+//! One step of training: a student moves a little towards its targets.
+
+use crate::grads::{self, is_out_of_memory, read};
+use crate::history::StepRecord;
+use crate::traced::{Batch, Source, Teacher, Traced};
+use crate::{Blend, Loss, Outputs, Projections, Settings, Targets};
+use briquette_core::{Error, Result};
+use briquette_nn::{Compression, LossScaler, parameters};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::{Module, ParamGroup};
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use std::time::Instant;
+
+/// A student, and what is trained along with it and thrown away at the end.
+#[derive(Module, Debug)]
+pub struct Trained<N: Module> {
+    /// The student, with what is attached to it.
+    pub student: N,
+    projections: Projections,
+}
+
+/// Trains a student: on a teacher, on labels, or both. What is attached to it (masks, grids) stays attached, and is decided
+/// anew on its schedule.
+///
+/// The student lies on an autodiff device, the teacher and the data on the plain one beneath it.
+pub struct Distiller {
+    pub(crate) settings: Settings,
+    rules: Compression,
+    pub(crate) optimizer: ModuleOptimizer,
+    schedule: ModuleLrScheduler,
+    scaler: Option<LossScaler>,
+    device: Device,
+    pub(crate) step: usize,
+    pub(crate) at_once: usize,
+}
+
+/// A teacher of the inputs of a network.
+pub type DynTeacher<'a, N> = &'a dyn Teacher<<N as Traced>::Input>;
+
+/// Data of the inputs of a network.
+pub type DynSource<'a, N> = &'a dyn Source<Input = <N as Traced>::Input>;
+
+impl Distiller {
+    /// Attaches `rules` to a student, freezes what does not learn, and makes ready for `n_steps` steps. `sample` is any batch:
+    /// where widths of hidden states differ, it shows what the projections have to bridge.
+    ///
+    /// # Errors
+    /// Config where settings or rules cannot be, or student, teacher and data do not go together: what differs is named, of
+    /// both; those of [`Compression::attach`].
+    pub fn new<N: Traced>(
+        student: N,
+        rules: Compression,
+        settings: Settings,
+        teacher: Option<DynTeacher<N>>,
+        sample: &Batch<N::Input>,
+        n_steps: usize,
+    ) -> Result<(Self, Trained<N>)> {
+        settings.check()?;
+        let device = student.devices().into_iter().next().unwrap_or_default();
+        if !device.is_autodiff() {
+            return Err(Error::bug("the student is not on an autodiff device"));
+        }
+        let schedule = settings.schedule(n_steps)?;
+        let projections = try_out(&student, teacher, &settings.blend, sample, &device)?;
+        let student = rules.attach(student)?;
+        let model = freeze(Trained { student, projections }, &settings)?;
+        let optimizer = settings.optimizer.init();
+        let scaler = settings.scale_loss.then(LossScaler::default);
+        let (device, at_once) = (device.without_autodiff(), settings.at_once.min(settings.batch_size));
+        Ok((Self { settings, rules, optimizer, schedule, scaler, device, step: 0, at_once }, model))
+    }
+
+    /// Steps so far.
+    pub fn step_count(&self) -> usize {
+        self.step
+    }
+
+    /// Items in memory at once: fewer than asked for where a device had no room for those.
+    pub fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    pub(crate) fn scaler(&self) -> Option<&LossScaler> {
+        self.scaler.as_ref()
+    }
+
+    /// Stands where a checkpoint stood.
+    pub(crate) fn stand_at(&mut self, step: usize, at_once: usize, scaler: Option<LossScaler>) {
+        for _ in self.step..step {
+            self.schedule.step();
+        }
+        (self.step, self.at_once, self.scaler) = (step, at_once, scaler);
+    }
+
+    /// One step over these rows: the mean of their losses goes down. Where the device has no room for as many rows at once,
+    /// half as many are taken, and the step is made again.
+    ///
+    /// # Errors
+    /// Refused where a loss or a gradient is not finite, with the term; Config where outputs do not compare; those of reading
+    /// data and of refreshing rules.
+    pub fn step<N: Traced>(
+        &mut self,
+        model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        data: DynSource<N>,
+        rows: &[usize],
+    ) -> Result<(Trained<N>, StepRecord)> {
+        let started = Instant::now();
+        let (grads, losses) = loop {
+            match self.gradients(&model, teacher, data, rows) {
+                Err(error) if is_out_of_memory(&error) && self.at_once > 1 => {
+                    self.device.memory_cleanup();
+                    self.at_once = self.at_once.div_ceil(2);
+                }
+                found => break found?,
+            }
+        };
+        let learning_rate = self.schedule.step();
+        let mut record = StepRecord {
+            step: self.step + 1,
+            epoch: 0,
+            loss: losses[0],
+            terms: losses[1..].to_vec(),
+            learning_rate: learning_rate.base(),
+            grad_norm: None,
+            at_once: self.at_once,
+            seconds: 0.0,
+        };
+        self.step += 1;
+        let Some((grads, norm)) = self.tamed(grads, &model)? else {
+            record.seconds = started.elapsed().as_secs_f64();
+            return Ok((model, record));
+        };
+        let Trained { student, projections } = self.optimizer.step(learning_rate, model, grads);
+        let model = Trained { student: self.rules.refresh(student, self.step)?, projections };
+        (record.grad_norm, record.seconds) = (Some(norm), started.elapsed().as_secs_f64());
+        Ok((model, record))
+    }
+
+    /// The gradient of the mean loss over these rows, and the loss and its terms. Rows come in turns of `at_once`, each loss
+    /// counting by its share of rows.
+    pub(crate) fn gradients<N: Traced>(
+        &self,
+        model: &Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        data: DynSource<N>,
+        rows: &[usize],
+    ) -> Result<(GradientsParams, Vec<f64>)> {
+        let mut sum = GradientsAccumulator::new();
+        let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
+        for turn in rows.chunks(self.at_once) {
+            let share = turn.len() as f64 / rows.len() as f64;
+            let batch = data.batch(turn, &self.device)?;
+            if batch.rows.len() != turn.len() {
+                let message = format!("the data ended early: found {} items of {}", batch.rows.len(), turn.len());
+                return Err(Error::input(message));
+            }
+            let (loss, values) = self.loss(model, teacher, &batch)?;
+            losses.iter_mut().zip(values).for_each(|(sum, value)| *sum += share * f64::from(value));
+            let loss = loss * share;
+            let loss = self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss));
+            sum.accumulate(model, GradientsParams::from_grads(loss.backward(), model));
+        }
+        Ok((sum.grads(), losses))
+    }
+
+    /// The loss of a batch, and its value with those of its terms. All of them are finite.
+    fn loss<N: Traced>(
+        &self,
+        model: &Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        batch: &Batch<N::Input>,
+    ) -> Result<(Tensor<1>, Vec<f32>)> {
+        let wanted = self.settings.blend.wanted();
+        let of_teacher = teacher.map(|teacher| teacher.outputs(batch, wanted)).transpose()?;
+        let found = model.student.outputs(&batch.input, wanted);
+        let targets = Targets {
+            teacher: of_teacher.as_ref(),
+            labels: batch.labels.as_ref(),
+            projections: Some(&model.projections),
+        };
+        let blended = self.settings.blend.loss(&found, targets)?;
+        let all = std::iter::once(blended.total.clone()).chain(blended.terms).map(Tensor::without_autodiff);
+        let values = read(Tensor::cat(all.collect(), 0))?;
+        let terms = self.settings.blend.terms().iter().map(|term| term.loss.name());
+        let broken =
+            values.iter().zip(std::iter::once("total").chain(terms)).filter(|(value, _)| !value.is_finite()).last();
+        match broken {
+            None => Ok((blended.total, values)),
+            Some((value, name)) => {
+                let first = batch.rows.first().copied().unwrap_or(0);
+                let message = format!(
+                    "the loss {name:?} is {value} at step {}, in the batch that begins with item {first}; lower the \
+                     learning rate, or look at that data",
+                    self.step + 1
+                );
+                Err(Error::refused(message))
+            }
+        }
+    }
+
+    /// Gradients unscaled and no longer than they may be, and how long they were; `None` where they overflowed in f16.
+    fn tamed<N: Traced>(
+        &mut self,
+        grads: GradientsParams,
+        model: &Trained<N>,
+    ) -> Result<Option<(GradientsParams, f64)>> {
+        let grads = match &mut self.scaler {
+            None => grads,
+            Some(scaler) => match scaler.unscale(grads, model)? {
+                Some(grads) => grads,
+                None => return Ok(None),
+            },
+        };
+        // Reading this before the optimizer steps also tells whether every gradient could be held.
+        let norm = grads::norm(&grads, model)?;
+        if !norm.is_finite() {
+            let message = format!("the gradient is {norm} at step {}; lower the learning rate", self.step);
+            return Err(Error::refused(message));
+        }
+        // burn clips each parameter by itself; together they keep their direction, as torch's `clip_grad_norm_` has it.
+        match self.settings.clip {
+            Some(most) if norm > most => Ok(Some((grads::scaled(grads, model, most / norm), norm))),
+            _ => Ok(Some((grads, norm))),
+        }
+    }
+}
+
+/// Runs student and teacher once, so that what does not go together shows before any work, and makes the projections.
+fn try_out<N: Traced>(
+    student: &N,
+    teacher: Option<DynTeacher<N>>,
+    blend: &Blend,
+    sample: &Batch<N::Input>,
+    device: &Device,
+) -> Result<Projections> {
+    if blend.needs_teacher() && teacher.is_none() {
+        return Err(Error::config("there is no teacher, and a loss compares with one; name one"));
+    }
+    let wanted = blend.wanted();
+    let found = student.valid().outputs(&sample.input, wanted);
+    let of_teacher = teacher.map(|teacher| teacher.outputs(sample, wanted)).transpose()?;
+    let hidden = blend.terms().iter().any(|term| matches!(term.loss, Loss::Hidden(..)));
+    let widths = |teacher: &Outputs| Some([found.hidden.first()?.dims()[2], teacher.hidden.first()?.dims()[2]]);
+    let widths = of_teacher.as_ref().filter(|_| hidden).and_then(widths).unwrap_or([0, 0]);
+    let projections = Projections::new(found.hidden.len(), widths, device);
+    let plain = projections.valid();
+    let targets = Targets { teacher: of_teacher.as_ref(), labels: sample.labels.as_ref(), projections: Some(&plain) };
+    blend.loss(&found, targets)?;
+    Ok(projections)
+}
+
+/// Stops the gradients of what does not learn.
+pub(crate) fn freeze<N: Traced>(model: Trained<N>, settings: &Settings) -> Result<Trained<N>> {
+    if settings.frozen.is_empty() {
+        return Ok(model);
+    }
+    let paths: Vec<String> = parameters(&model.student).into_iter().map(|parameter| parameter.path).collect();
+    settings.frozen.check_used(paths.iter().map(String::as_str)).map_err(|error| error.at("freeze"))?;
+    let frozen: Vec<String> = paths.into_iter().filter(|path| settings.frozen.matches(path)).collect();
+    let Trained { student, projections } = model;
+    Ok(Trained { student: student.set_require_grad_group(ParamGroup::from_paths(frozen), false), projections })
+}
+
+impl<N: Traced> Trained<N> {
+    /// The student with what is attached to it.
+    pub fn into_student(self) -> N {
+        self.student
+    }
+}

@@ -1,0 +1,51 @@
+//! Trains a student network to follow a teacher.
+//!
+//! [`loss`] holds the losses as pure functions of burn tensors, [`Blend`] adds several up, [`LayerMap`] pairs layers: enough
+//! for a training loop of one's own. [`Distiller`] is such a loop: any [`Traced`] network learns from a [`Teacher`] over a
+//! [`Source`] of data, with what `briquette-nn` attaches to it held in place, and goes on after a kill where it stood. Non-goals: architectures (anything that implements a trait can be a student), file
+//! formats, and printing.
+//!
+//! ```
+//! # #[cfg(feature = "flex")] {
+//! use briquette_distill::loss::{labels, logits};
+//! use burn::tensor::{Device, Int, Tensor};
+//!
+//! let device = Device::flex().autodiff();
+//! let student = Tensor::<2>::from_floats([[1.0, 0.0, -1.0]], &device).require_grad();
+//! let teacher = Tensor::<2>::from_floats([[2.0, 1.0, -3.0]], &Device::flex()); // a constant
+//! let truth = Tensor::<1, Int>::from_ints([0], &Device::flex());
+//! let loss = logits::kl(student.clone(), teacher, 4.0) * 0.7 + labels::cross_entropy(student.clone(), truth, 0.0) * 0.3;
+//! assert!(student.grad(&loss.backward()).is_some());
+//! # }
+//! ```
+
+mod blend;
+mod cached;
+pub mod checkpoints;
+mod distiller;
+mod fit;
+mod grads;
+pub mod history;
+mod layer_map;
+pub mod loss;
+mod order;
+mod outputs;
+mod projection;
+mod run;
+mod settings;
+mod traced;
+mod train_step;
+
+pub use blend::{Blend, Blended, Distance, Divergence, Loss, Match, Relation, Targets, Term};
+pub use cached::Cached;
+pub use checkpoints::Checkpoints;
+pub use distiller::{Distiller, DynSource, DynTeacher, Trained};
+pub use fit::Fit;
+pub use layer_map::LayerMap;
+pub use order::order;
+pub use outputs::{Outputs, Wanted};
+pub use projection::Projections;
+pub use run::{Finished, Watch, n_steps};
+pub use settings::{Goal, Optimizer, Settings};
+pub use traced::{Batch, Frozen, Source, Teacher, Traced};
+pub use train_step::{DistillOutput, Distilling};

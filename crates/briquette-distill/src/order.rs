@@ -1,0 +1,78 @@
+//! The order of the data.
+
+use briquette_core::{Error, Result};
+use burn::data::dataset::transform::ShuffledDataset;
+use burn::data::dataset::{Dataset, InMemDataset};
+
+/// A permutation of `0..n`, a function of the seed and the epoch alone: a run that is taken up again goes on in the same
+/// order.
+///
+/// # Errors
+/// None that a caller could cause.
+pub fn order(n: usize, seed: u64, epoch: usize) -> Result<Vec<usize>> {
+    // Seeds that are neighbours have no epoch in common.
+    let of_epoch = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(epoch as u64);
+    let rows = ShuffledDataset::new(InMemDataset::new((0..n).collect::<Vec<usize>>()), of_epoch);
+    let each = (0..n).map(|at| rows.get(at).map_err(|error| Error::bug(format!("the order of the data: {error}"))));
+    each.collect()
+}
+
+/// Batches whose items are gathered by cost before they are cut.
+const WINDOW: usize = 16;
+
+/// Rows in another order, so that items of one batch cost much the same: short texts are not padded to a long one's length.
+/// Within windows of 16 batches rows are sorted by `cost` and cut, then all full batches are shuffled.
+///
+/// # Errors
+/// As [`order`].
+pub(crate) fn gathered(
+    mut rows: Vec<usize>,
+    batch_size: usize,
+    seed: u64,
+    epoch: usize,
+    cost: impl Fn(usize) -> usize,
+) -> Result<Vec<usize>> {
+    for window in rows.chunks_mut(WINDOW * batch_size) {
+        window.sort_by_key(|&row| cost(row));
+    }
+    let n_full = rows.len() / batch_size;
+    let (full, rest) = rows.split_at(n_full * batch_size);
+    // Another seed than that of the rows.
+    let batches = order(n_full, !seed, epoch)?;
+    let full = batches.into_iter().flat_map(|batch| &full[batch * batch_size..(batch + 1) * batch_size]);
+    Ok(full.chain(rest).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_a_batch_cost_much_the_same() {
+        let cost = |row: usize| row * 7 % 50;
+        let rows = gathered(order(1003, 1, 0).unwrap(), 10, 1, 0, cost).unwrap();
+        let spread = |rows: &[usize]| {
+            let costs = rows.iter().map(|&row| cost(row));
+            rows.len() * (costs.clone().max().unwrap() - costs.min().unwrap())
+        };
+        let of = |rows: &[usize]| rows.chunks(10).map(spread).sum::<usize>();
+        assert!(of(&rows) < of(&order(1003, 1, 0).unwrap()) / 5, "{}", of(&rows));
+        let mut sorted = rows.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1003).collect::<Vec<_>>());
+        assert!(!rows.chunks(10).map(|rows| cost(rows[0])).is_sorted());
+        assert_eq!(gathered(vec![2, 0, 1], 10, 1, 0, |_| 0).unwrap(), [2, 0, 1]);
+    }
+
+    #[test]
+    fn an_order_holds_every_row_once_and_depends_on_seed_and_epoch() {
+        for n in [0, 1, 2, 1000] {
+            let mut rows = order(n, 3, 1).unwrap();
+            rows.sort_unstable();
+            assert_eq!(rows, (0..n).collect::<Vec<_>>());
+        }
+        let of = |seed, epoch| order(1000, seed, epoch).unwrap();
+        assert_eq!(of(3, 1), of(3, 1));
+        assert!(of(3, 1) != of(3, 2) && of(3, 1) != of(4, 1));
+    }
+}

@@ -1,0 +1,185 @@
+//! A whole training: epochs, evaluation, checkpoints, and going on after a kill.
+
+use crate::checkpoints::{Best, Checkpoints, State};
+use crate::distiller::{DynSource, DynTeacher, freeze};
+use crate::history::{EpochRecord, Line, StepRecord};
+use crate::order::{gathered, order};
+use crate::{Distiller, Settings, Traced, Trained};
+use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Sees a training go by.
+pub trait Watch<N> {
+    /// What a student is worth, by the names of metrics; it comes as it trains. Called at the end of each epoch.
+    ///
+    /// # Errors
+    /// Those of evaluating.
+    fn evaluate(&mut self, _student: &N) -> Result<BTreeMap<String, f64>> {
+        Ok(BTreeMap::new())
+    }
+
+    /// A step is done.
+    ///
+    /// # Errors
+    /// One here ends the training: Interrupted where somebody wishes so.
+    fn stepped(&mut self, _record: &StepRecord) -> Result<()> {
+        Ok(())
+    }
+
+    /// An epoch is done.
+    ///
+    /// # Errors
+    /// As [`Watch::stepped`].
+    fn epoch(&mut self, _record: &EpochRecord) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Sees nothing.
+impl<N> Watch<N> for () {}
+
+/// What a training came to.
+#[derive(Debug)]
+pub struct Finished<N> {
+    /// The best student where a metric says so, else the last; what is attached to it still is.
+    pub student: N,
+    /// Every step and epoch, those before a kill too.
+    pub history: Vec<Line>,
+    /// The best epoch.
+    pub best: Option<Best>,
+    /// Steps that had been made when it was taken up.
+    pub resumed_at: usize,
+}
+
+/// How many steps a training takes.
+pub fn n_steps(n_items: usize, batch_size: usize, epochs: usize) -> usize {
+    n_items.div_ceil(batch_size.max(1)) * epochs
+}
+
+impl Distiller {
+    /// Trains to the end, or from the last checkpoint in `checkpoints` to the end. The same seed, data and device give the
+    /// same student, whether or not a run was killed in between.
+    ///
+    /// # Errors
+    /// Input where there is no data or a checkpoint does not fit; Config where the evaluation does not give the metric that
+    /// is watched; those of [`Distiller::step`] (the last checkpoint stays) and of `watch`.
+    pub fn run<N: Traced>(
+        mut self,
+        model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        data: DynSource<N>,
+        checkpoints: &Checkpoints,
+        watch: &mut dyn Watch<N>,
+    ) -> Result<Finished<N>> {
+        if data.is_empty() {
+            return Err(Error::input("there is nothing to train on; the data is empty"));
+        }
+        let (mut model, mut state) = self.take_up(model, checkpoints)?;
+        let resumed_at = state.step;
+        while !state.is_done {
+            model = self.epoch(model, teacher, data, &mut state, checkpoints, watch)?;
+        }
+        let student = match &state.best {
+            Some(_) => checkpoints.load_best(model)?.into_student(),
+            None => model.into_student(),
+        };
+        Ok(Finished { student, history: checkpoints.lines()?, best: state.best, resumed_at })
+    }
+
+    /// Where an earlier run stood; at the start where there was none.
+    fn take_up<N: Traced>(&mut self, model: Trained<N>, checkpoints: &Checkpoints) -> Result<(Trained<N>, State)> {
+        let Some(state) = checkpoints.state()? else {
+            checkpoints.forget_after(0)?;
+            let (at_once, scaler) = (self.at_once, self.scaler().cloned());
+            let (epoch, step_of_epoch, step, best, is_done) = (0, 0, 0, None, false);
+            return Ok((model, State { epoch, step_of_epoch, step, at_once, scaler, best, is_done }));
+        };
+        checkpoints.forget_after(state.step)?;
+        let (model, optimizer) = checkpoints.load(model, self.optimizer.clone(), &state)?;
+        self.optimizer = optimizer;
+        self.stand_at(state.step, state.at_once, state.scaler.clone());
+        Ok((freeze(model, &self.settings)?, state))
+    }
+
+    /// The rest of an epoch, and what follows from it.
+    fn epoch<N: Traced>(
+        &mut self,
+        mut model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        data: DynSource<N>,
+        state: &mut State,
+        checkpoints: &Checkpoints,
+        watch: &mut dyn Watch<N>,
+    ) -> Result<Trained<N>> {
+        let rows = order(data.len(), self.settings.seed, state.epoch)?;
+        let Settings { seed, batch_size, .. } = self.settings;
+        let rows = gathered(rows, batch_size, seed, state.epoch, |row| data.cost(row))?;
+        let (mut sum, mut n) = (0.0, 0);
+        for rows in rows.chunks(self.settings.batch_size).skip(state.step_of_epoch) {
+            let made = self.step(model, teacher, data, rows);
+            let (next, record) = made.map_err(|error| kept(error, state))?;
+            model = next;
+            let record = StepRecord { epoch: state.epoch + 1, ..record };
+            (sum, n) = (sum + record.loss, n + 1);
+            (state.step, state.step_of_epoch) = (self.step, state.step_of_epoch + 1);
+            checkpoints.log(&Line::Step(record.clone()))?;
+            if self.step.is_multiple_of(self.settings.save_every) {
+                self.save(&model, state, checkpoints)?;
+            }
+            watch.stepped(&record)?;
+        }
+        let loss = if n == 0 { 0.0 } else { sum / n as f64 };
+        self.end_of_epoch(&model, loss, state, checkpoints, watch)?;
+        Ok(model)
+    }
+
+    /// Evaluates, keeps the student where it is the best, and says whether training goes on.
+    fn end_of_epoch<N: Traced>(
+        &self,
+        model: &Trained<N>,
+        loss: f64,
+        state: &mut State,
+        checkpoints: &Checkpoints,
+        watch: &mut dyn Watch<N>,
+    ) -> Result<()> {
+        let metrics = watch.evaluate(&model.student)?;
+        let is_best = self.judge(&metrics, state)?;
+        if is_best {
+            checkpoints.save_best(model)?;
+        }
+        let record = EpochRecord { epoch: state.epoch + 1, step: self.step, loss, metrics, is_best };
+        checkpoints.log(&Line::Epoch(record.clone()))?;
+        watch.epoch(&record)?;
+        let best = state.best.map_or(state.epoch, |best| best.epoch - 1);
+        let is_stale = self.settings.patience.is_some_and(|patience| state.epoch - best >= patience);
+        (state.epoch, state.step_of_epoch) = (state.epoch + 1, 0);
+        state.is_done = is_stale || state.epoch == self.settings.epochs;
+        self.save(model, state, checkpoints)
+    }
+
+    /// Whether this epoch's student is the best so far.
+    fn judge(&self, metrics: &BTreeMap<String, f64>, state: &mut State) -> Result<bool> {
+        let Some(goal) = &self.settings.goal else { return Ok(false) };
+        let Some(&value) = metrics.get(&goal.metric) else {
+            let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
+            let message = format!("the metric {:?} is not measured here, only {}", goal.metric, known.join(", "));
+            return Err(Error::config(message).at("metric"));
+        };
+        let is_better = |than: f64| if goal.is_more_better { value > than } else { value < than };
+        let is_best = state.best.is_none_or(|best| is_better(best.value));
+        if is_best {
+            state.best = Some(Best { epoch: state.epoch + 1, value });
+        }
+        Ok(is_best)
+    }
+
+    fn save<N: Traced>(&self, model: &Trained<N>, state: &mut State, checkpoints: &Checkpoints) -> Result<()> {
+        (state.at_once, state.scaler) = (self.at_once, self.scaler().cloned());
+        checkpoints.save(model, &self.optimizer, state)
+    }
+}
+
+/// Where in the data a step failed, and what is left of the work before.
+fn kept(error: Error, state: &State) -> Error {
+    error.at(format_args!("epoch {}, batch {}", state.epoch + 1, state.step_of_epoch + 1))
+}

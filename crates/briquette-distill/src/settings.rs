@@ -1,0 +1,204 @@
+//! How to train.
+
+use crate::Blend;
+use briquette_core::{Error, Result};
+use briquette_nn::Patterns;
+use burn::lr_scheduler::LrSchedulerConfig;
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
+
+/// What turns gradients into steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Optimizer {
+    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+    AdamW {
+        /// Weight decay.
+        decay: f32,
+    },
+    /// Gradient descent with momentum.
+    Sgd {
+        /// Momentum; 0 for none.
+        momentum: f64,
+        /// Weight decay.
+        decay: f32,
+    },
+}
+
+impl Optimizer {
+    pub(crate) fn init(self) -> ModuleOptimizer {
+        match self {
+            Self::AdamW { decay } => AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(decay).init(),
+            Self::Sgd { momentum, decay } => {
+                let momentum =
+                    (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum).with_dampening(0.0));
+                let decay = (decay > 0.0).then(|| WeightDecayConfig::new(decay));
+                SgdConfig::new().with_momentum(momentum).with_weight_decay(decay).init()
+            }
+        }
+    }
+
+    /// Floats that it remembers for each weight.
+    pub(crate) fn n_moments(self) -> u64 {
+        match self {
+            Self::AdamW { .. } => 2,
+            Self::Sgd { momentum, .. } => u64::from(momentum > 0.0),
+        }
+    }
+}
+
+/// Which metric says what the best student is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Goal {
+    /// Its name, as the evaluation gives it.
+    pub metric: String,
+    /// Whether more is better.
+    pub is_more_better: bool,
+}
+
+/// How to train.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What goes down.
+    pub blend: Blend,
+    /// Passes over the data.
+    pub epochs: usize,
+    /// Items of one step.
+    pub batch_size: usize,
+    /// Items in memory at once; a step takes as many turns as it needs.
+    pub at_once: usize,
+    /// What turns gradients into steps.
+    pub optimizer: Optimizer,
+    /// The highest learning rate: reached after the warm-up, and falling along half a cosine to 0 by the end.
+    pub learning_rate: f64,
+    /// The share of all steps that the warm-up takes, 0 to below 1.
+    pub warmup: f64,
+    /// The longest that the gradient of all parameters together may be.
+    pub clip: Option<f64>,
+    /// What the order of the data follows from.
+    pub seed: u64,
+    /// Which metric says what the best student is; without one it is the last.
+    pub goal: Option<Goal>,
+    /// Epochs without a better metric after which training ends.
+    pub patience: Option<usize>,
+    /// Steps between checkpoints; they are made at the end of each epoch too.
+    pub save_every: usize,
+    /// Parameters of the student that do not learn.
+    pub frozen: Patterns,
+    /// Whether gradients are scaled against underflow: for f16.
+    pub scale_loss: bool,
+}
+
+impl Settings {
+    /// AdamW with no decay, one tenth of the steps as warm-up, batches of 32, clipping at 1.
+    pub fn new(blend: Blend, epochs: usize, learning_rate: f64) -> Self {
+        Self {
+            blend,
+            epochs,
+            batch_size: 32,
+            at_once: 32,
+            optimizer: Optimizer::AdamW { decay: 0.0 },
+            learning_rate,
+            warmup: 0.1,
+            clip: Some(1.0),
+            seed: 0,
+            goal: None,
+            patience: None,
+            save_every: 200,
+            frozen: Patterns::default(),
+            scale_loss: false,
+        }
+    }
+
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn check(&self) -> Result<()> {
+        let at_least_one = [
+            ("epochs", self.epochs),
+            ("batch_size", self.batch_size),
+            ("batch_size", self.at_once),
+            ("save_every", self.save_every),
+            ("patience", self.patience.unwrap_or(1)),
+        ];
+        if let Some((key, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
+            return Err(Error::config(format!("{key}: found 0, expected at least 1")));
+        }
+        let within = |key: &str, value: f64, is_fine: bool, range: &str| match is_fine {
+            true => Ok(()),
+            false => Err(Error::config(format!("{key}: found {value}, expected {range}"))),
+        };
+        let rate = self.learning_rate;
+        within("learning_rate", rate, rate > 0.0 && rate <= 1.0, "above 0 and at most 1")?;
+        within("warmup", self.warmup, (0.0..1.0).contains(&self.warmup), "a share of the steps, 0 to below 1")?;
+        let clip = self.clip.unwrap_or(1.0);
+        within("clip", clip, clip.is_finite() && clip > 0.0, "a length above 0")?;
+        if self.patience.is_some() && self.goal.is_none() {
+            return Err(Error::config("patience: no metric is watched; name one"));
+        }
+        Ok(())
+    }
+
+    /// The learning rate of each step: up a straight line, then down half a cosine. `η(t) = η t / w` for `t` up to `w`, then
+    /// `η (1 + cos(π (t - w) / (n - w))) / 2`. Source: Loshchilov and Hutter, "SGDR", 2017, eq. 5.
+    ///
+    /// # Errors
+    /// As [`Settings::check`].
+    pub(crate) fn schedule(&self, n_steps: usize) -> Result<ModuleLrScheduler> {
+        let n_warm = (self.warmup * n_steps as f64).round() as usize;
+        let cosine = CosineAnnealingLrSchedulerConfig::new(self.learning_rate, (n_steps - n_warm.min(n_steps)).max(1));
+        let found = match n_warm {
+            0 => cosine.init(),
+            n_warm => {
+                let linear =
+                    LinearLrSchedulerConfig::new(self.learning_rate / (n_warm + 1) as f64, self.learning_rate, n_warm);
+                let both = vec![LrSchedulerConfig::Linear(linear), LrSchedulerConfig::Cosine(cosine)];
+                SequentialLrSchedulerConfig::new(both, vec![n_warm]).init()
+            }
+        };
+        found.map_err(|message| Error::config(message).at("learning_rate"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Loss, Term};
+
+    fn settings() -> Settings {
+        let blend = Blend::new(vec![Term { loss: Loss::Labels(0.0), weight: 1.0 }]).unwrap();
+        Settings::new(blend, 2, 1e-3)
+    }
+
+    #[test]
+    fn the_learning_rate_rises_then_falls_to_nearly_nothing() {
+        let mut schedule = settings().schedule(100).unwrap();
+        let rates: Vec<f64> = (0..100).map(|_| schedule.step().base()).collect();
+        assert!(rates[0] > 0.0 && rates[..11].is_sorted() && rates[10] == 1e-3, "{:?}", &rates[..12]);
+        assert!(rates[10..].iter().rev().is_sorted() && rates[99] < 1e-6);
+        for warmup in [0.0, 0.99] {
+            assert!(Settings { warmup, ..settings() }.schedule(1).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_key() {
+        let base = settings();
+        let cases = [
+            (Settings { epochs: 0, ..base.clone() }, "epochs: found 0"),
+            (Settings { learning_rate: f64::NAN, ..base.clone() }, "learning_rate: found NaN"),
+            (Settings { warmup: 1.0, ..base.clone() }, "warmup: found 1"),
+            (Settings { clip: Some(0.0), ..base.clone() }, "clip: found 0"),
+            (Settings { patience: Some(2), ..base.clone() }, "patience: no metric is watched"),
+        ];
+        for (settings, expected) in cases {
+            assert!(settings.check().unwrap_err().to_string().contains(expected), "{expected}");
+        }
+        assert!(base.check().is_ok());
+    }
+}

@@ -1,0 +1,69 @@
+//! What goes on inside: for losses that look at layers, and for students made of some of them.
+
+use super::{Bert, BertEncoder, BertSelfAttention};
+use crate::attention::Heads;
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Int, Tensor};
+
+/// What each layer did with a batch.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// The state after each layer, `[batch, length, width]`.
+    pub hidden: Vec<Tensor<3>>,
+    /// Who attended to whom, `[batch, heads, length, length]`: rows sum to 1.
+    pub attention: Vec<Tensor<4>>,
+    /// Values of the attention, `[batch, length, width]`.
+    pub values: Vec<Tensor<3>>,
+}
+
+impl BertSelfAttention {
+    /// As `forward`, with the map and the values: `a = softmax(q kᵀ / √width)` over tokens that are there, and `a v`.
+    fn trace(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> (Tensor<3>, Tensor<4>, Tensor<3>) {
+        let values = self.value.forward(x.clone());
+        let split = |x| Heads::split(x, self.n_heads);
+        let (q, k) = (split(self.query.forward(x.clone())), split(self.key.forward(x)));
+        let [batch, n_heads, length, width] = q.dims();
+        let padding = padding.reshape([batch, 1, 1, length]).expand([batch, n_heads, length, length]);
+        let scores = q.matmul(k.transpose()) / (width as f32).sqrt();
+        let map = softmax(scores.mask_fill(padding, f32::NEG_INFINITY), 3);
+        (Heads::merge(map.clone().matmul(split(values.clone()))), map, values)
+    }
+}
+
+impl Bert {
+    /// As [`Bert::forward`], with what each layer did; maps of attention are made only where `has_attention` asks for them,
+    /// as they take the square of the length.
+    ///
+    /// # Panics
+    /// As [`Bert::forward`].
+    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> Trace {
+        let (mut trace, mut x) = (Trace::default(), self.embeddings.forward(tokens));
+        for layer in &self.encoder.layer {
+            x = if has_attention {
+                let (attended, map, values) = layer.attention.self_.trace(x.clone(), padding.clone());
+                trace.attention.push(map);
+                trace.values.push(values);
+                layer.after_attention(attended, x)
+            } else {
+                layer.forward(x, padding.clone())
+            };
+            trace.hidden.push(x.clone());
+        }
+        trace
+    }
+
+    /// Layers it has.
+    pub fn n_layers(&self) -> usize {
+        self.encoder.layer.len()
+    }
+
+    /// A network of its embeddings and these of its layers, in this order, with their weights.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    #[must_use]
+    pub fn with_layers(&self, layers: &[usize]) -> Self {
+        let layer = layers.iter().map(|&layer| self.encoder.layer[layer].clone()).collect();
+        Self { embeddings: self.embeddings.clone(), encoder: BertEncoder { layer } }
+    }
+}

@@ -1,0 +1,232 @@
+//! Recipes that train: what comes before the last stages is kept beside the output until all is done, so that a run that
+//! was killed goes on where it stood.
+//!
+//! `OUT.stages/` holds `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`, ..) and, while
+//! one trains, its checkpoints. A part that is there is whole: directories appear in one step.
+
+use crate::context::RunOptions;
+use crate::distill::{self, Asked, DistillReport};
+use crate::plan::Plan;
+use crate::recipe::{PruneStage, Recipe, Stage, Trained};
+use crate::report::{Footprint, Report, StageBytes};
+use crate::run::{Origin, inputs_of, run_stages};
+use briquette_core::{Error, Hash128, Result};
+use briquette_formats::{Checkpoint, Draft, InputFile, Profile, TensorSource, draft, json, limits};
+use std::path::{Path, PathBuf};
+
+/// Data of up to this size is known by its content, not only by its path.
+const MAX_HASHED: u64 = 64 << 20;
+
+/// Runs every part of a recipe that trains.
+pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+    let original = Checkpoint::open(&recipe.model)?;
+    // Whatever can be known now should not be found out after hours of training.
+    Plan::new(recipe, &original)?;
+    recipe.trained.iter().try_for_each(|part| check_data(part.distill.data.train.as_deref()))?;
+    drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
+    let work = Work::open(recipe, options)?;
+    let mut origin = Origin { before: Some(footprint(&original)), ..Origin::of(recipe) };
+    origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
+    let mut model = recipe.model.clone();
+    let mut pruned = None;
+    for (index, part) in recipe.trained.iter().enumerate() {
+        model = work.compress(index, part, recipe, &model, options, &mut origin)?;
+        pruned = pruned.or_else(|| prune_stage(&part.stages));
+        let trained = work.distill(index, part, recipe, &model, pruned, options)?;
+        origin.trained.push(trained);
+        model = work.part(index, "distill");
+        push_bytes(&mut origin, format!("distill {}", index + 1), &model)?;
+        origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
+    }
+    let last = Recipe { model, trained: Vec::new(), ..recipe.clone() };
+    let report = run_stages(&last, options, &origin)?;
+    // What is left of the work is of no use once the output is there.
+    let _ = std::fs::remove_dir_all(&work.0);
+    Ok(report)
+}
+
+/// Refuses data that is not there.
+fn check_data(path: Option<&Path>) -> Result<()> {
+    match path.filter(|path| !path.is_dir()) {
+        Some(path) => InputFile::open(path).map(drop),
+        None => Ok(()),
+    }
+}
+
+fn prune_stage(stages: &[Stage]) -> Option<&PruneStage> {
+    stages.iter().find_map(|stage| match stage {
+        Stage::Prune(stage) => Some(stage),
+        Stage::Quantize(_) => None,
+    })
+}
+
+fn footprint(checkpoint: &Checkpoint) -> Footprint {
+    let tensors = checkpoint.tensors().iter();
+    Footprint {
+        file_bytes: checkpoint.weight_bytes(),
+        tensor_bytes: tensors.clone().map(|info| info.n_bytes() as u64).sum(),
+        n_elements: tensors.map(|info| info.n_elements() as u64).sum(),
+        n_zeros: None,
+    }
+}
+
+fn push_bytes(origin: &mut Origin, stage: String, directory: &Path) -> Result<()> {
+    let file_bytes = Checkpoint::open(directory)?.weight_bytes();
+    origin.bytes.push(StageBytes { stage, file_bytes });
+    Ok(())
+}
+
+/// The directory of what is not done yet.
+struct Work(PathBuf);
+
+impl Work {
+    /// Opens what an earlier run of the same recipe left, or begins.
+    fn open(recipe: &Recipe, options: &RunOptions) -> Result<Self> {
+        let name = recipe.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let directory = recipe.output.with_file_name(format!("{name}.stages"));
+        let (path, now) = (directory.join("recipe.json"), identity(recipe)?);
+        if path.exists() {
+            let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
+            let before: serde_json::Value = json::parse(&bytes, "the recipe", &path)?;
+            let changes = changes("", &before, &now);
+            match (changes.is_empty(), options.force || !holds_training(&directory)?) {
+                (true, _) => return Ok(Self(directory)),
+                (false, false) => {
+                    let message = format!(
+                        "an unfinished run of another recipe is kept here: {}; put that back to go on, or pass --force to \
+                         begin anew",
+                        changes.join(", ")
+                    );
+                    return Err(Error::refused(message).at(directory.display()));
+                }
+                (false, true) => {}
+            }
+        }
+        if directory.exists() {
+            std::fs::remove_dir_all(&directory).map_err(|error| Error::io("cannot remove", &directory, error))?;
+        }
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| Error::io("cannot create the directory", &directory, error))?;
+        let text = serde_json::to_vec_pretty(&now).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
+        draft::replace_file(&path, &text)?;
+        Ok(Self(directory))
+    }
+
+    fn part(&self, index: usize, kind: &str) -> PathBuf {
+        self.0.join(format!("{}-{kind}", index + 1))
+    }
+
+    fn checkpoints(&self, index: usize) -> PathBuf {
+        self.part(index, "training")
+    }
+
+    /// The file stages before a training. Returns what it starts from.
+    fn compress(
+        &self,
+        index: usize,
+        part: &Trained,
+        recipe: &Recipe,
+        model: &Path,
+        options: &RunOptions,
+        origin: &mut Origin,
+    ) -> Result<PathBuf> {
+        if part.stages.is_empty() {
+            return Ok(model.to_path_buf());
+        }
+        let output = self.part(index, "compress");
+        if !output.exists() {
+            let asked = Recipe {
+                model: model.to_path_buf(),
+                output: output.clone(),
+                trained: Vec::new(),
+                stages: part.stages.clone(),
+                evaluate: None,
+                profile: Profile::Briquette,
+                ..recipe.clone()
+            };
+            run_stages(&asked, options, &Origin::of(&asked))?;
+        }
+        push_bytes(origin, format!("compress {}", index + 1), &output)?;
+        Ok(output)
+    }
+
+    /// One training.
+    fn distill(
+        &self,
+        index: usize,
+        part: &Trained,
+        recipe: &Recipe,
+        model: &Path,
+        pruned: Option<&PruneStage>,
+        options: &RunOptions,
+    ) -> Result<DistillReport> {
+        let (output, work) = (self.part(index, "distill"), self.checkpoints(index));
+        let stage = &part.distill;
+        let asked =
+            Asked { stage, pruned, roles: &recipe.roles, original: &recipe.model, model, output: &output, work: &work };
+        if !output.exists() {
+            distill::train(&asked, options)?;
+        }
+        let path = output.join(distill::REPORT);
+        let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
+        json::parse(&bytes, "the report", &path)
+    }
+}
+
+/// Whether there is anything that took training.
+fn holds_training(directory: &Path) -> Result<bool> {
+    let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
+    let holds = |path: PathBuf| path.join(distill::REPORT).exists() || path.join("last.json").exists();
+    Ok(entries.filter_map(std::result::Result::ok).any(|entry| holds(entry.path())))
+}
+
+/// What makes two runs the same: the recipe but for its evaluation, and the data that it trains on.
+fn identity(recipe: &Recipe) -> Result<serde_json::Value> {
+    let stages = recipe.asked.stage.iter().filter(|stage| stage.kind != "evaluate");
+    let hashes: Vec<Option<String>> =
+        recipe.trained.iter().map(|part| hash_of(part.distill.data.train.as_deref())).collect();
+    let asked = &recipe.asked;
+    let value = serde_json::json!({
+        "model": asked.model, "stage": stages.collect::<Vec<_>>(), "memory": asked.memory, "data": asked.data,
+        "train_data": hashes,
+    });
+    Ok(value)
+}
+
+fn hash_of(path: Option<&Path>) -> Option<String> {
+    let file = InputFile::open(path?).ok()?;
+    Some(Hash128::of_block(&file.read_all(MAX_HASHED).ok()?).to_string())
+}
+
+/// What differs between two values: `stage.0.epochs was 2 and is 3`.
+fn changes(key: &str, before: &serde_json::Value, now: &serde_json::Value) -> Vec<String> {
+    use serde_json::Value::{Array, Null, Object};
+    let below = |name: &str| if key.is_empty() { name.to_string() } else { format!("{key}.{name}") };
+    match (before, now) {
+        (Object(before), Object(now)) => {
+            let names: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+            let of =
+                |map: &serde_json::Map<String, serde_json::Value>, name: &str| map.get(name).cloned().unwrap_or(Null);
+            names.into_iter().flat_map(|name| changes(&below(name), &of(before, name), &of(now, name))).collect()
+        }
+        (Array(before), Array(now)) if before.len() == now.len() => {
+            let pairs = before.iter().zip(now).enumerate();
+            pairs.flat_map(|(place, (before, now))| changes(&below(&place.to_string()), before, now)).collect()
+        }
+        (before, now) if before == now => Vec::new(),
+        (before, now) => vec![format!("{key} was {before} and is {now}")],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_names_its_key_and_both_values() {
+        let before = serde_json::json!({ "a": 1, "stage": [{ "epochs": 2 }, { "x": true }] });
+        let now = serde_json::json!({ "a": 1, "stage": [{ "epochs": 3 }, { "x": true }], "b": "new" });
+        assert_eq!(changes("", &before, &before), [""; 0]);
+        assert_eq!(changes("", &before, &now), ["b was null and is \"new\"", "stage.0.epochs was 2 and is 3"]);
+    }
+}

@@ -1,0 +1,145 @@
+//! The data of a training, read once and kept on the host.
+
+use super::learner::Inputs;
+use crate::recipe::raw::RawData;
+use briquette_core::{Error, Result};
+use briquette_distill::{Batch, Source};
+use briquette_models::batches::stacked;
+use briquette_models::data::{Data, DataSpec, Images, Split};
+use briquette_models::text::{Tokens, padded};
+use briquette_models::{Input, LoadedModel};
+use briquette_prune::score;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// What tells the draws of labels from the draws of which labels.
+const SECOND_STREAM: u64 = 0x6c61_6265_6c73;
+
+/// Items to train on.
+#[derive(Debug)]
+pub(super) enum Examples {
+    Texts(Vec<Tokens>),
+    Images { pixels: Vec<Vec<f32>>, extents: [usize; 3], labels: Option<Vec<usize>> },
+}
+
+impl Examples {
+    /// Reads `data.train` as `model` takes it. Labels are held against its classes where `n_classes` says how many.
+    pub(super) fn open(data: &RawData, model: &LoadedModel, n_classes: Option<usize>, seed: u64) -> Result<Self> {
+        let train = data.train.clone().unwrap_or_default();
+        let mut spec = crate::evaluate::spec_of(data);
+        spec.path = train.clone();
+        (spec.labels, spec.split) = (None, Split::Train);
+        let mut examples = Self::read(&spec, model).map_err(|error| match error.message.contains("evaluate") {
+            true => Error { message: error.message.replace("evaluate", "train on"), ..error },
+            false => error,
+        })?;
+        examples.cut(data.share.unwrap_or(1.0));
+        if let Some(n_classes) = n_classes {
+            let checked = examples.check_labels(n_classes);
+            checked.map_err(|error| error.at(train.display()))?;
+            examples.add_noise(data.label_noise.unwrap_or(0.0), n_classes, seed);
+        }
+        Ok(examples)
+    }
+
+    fn read(spec: &DataSpec, model: &LoadedModel) -> Result<Self> {
+        match (spec.open(model.arch.family())?, &model.input) {
+            (Data::Sentences(sentences), Input::Text { .. }) => {
+                let tokenizer = model.tokenizer()?;
+                let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
+                Ok(Self::Texts(tokens.collect::<Result<_>>()?))
+            }
+            (Data::Images(images), Input::Images(input)) => {
+                let input = spec.image_input(input)?;
+                let extents = images.extents(&input)?;
+                let all = 0..images.len();
+                let pixels = all.clone().map(|index| images.pixels(index, &input)).collect::<Result<_>>()?;
+                let labels = all.map(|index| Images::label(&images, index)).collect();
+                Ok(Self::Images { pixels, extents, labels })
+            }
+            _ => Err(Error::config(format!("{} cannot be trained on this kind of data", model.arch))),
+        }
+    }
+
+    /// Keeps the first items.
+    fn cut(&mut self, share: f64) {
+        let n = ((self.len() as f64 * share).round() as usize).max(1);
+        match self {
+            Self::Texts(tokens) => tokens.truncate(n),
+            Self::Images { pixels, labels, .. } => {
+                pixels.truncate(n);
+                labels.iter_mut().for_each(|labels| labels.truncate(n));
+            }
+        }
+    }
+
+    fn check_labels(&self, n_classes: usize) -> Result<()> {
+        let Self::Images { labels: Some(labels), .. } = self else { return Ok(()) };
+        match labels.iter().position(|&label| label >= n_classes) {
+            Some(at) => {
+                let message =
+                    format!("label {} of item {at} is out of range, the student has {n_classes} classes", labels[at]);
+                Err(Error::input(message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Draws a share of the labels anew, each class as likely as another, the right one too.
+    fn add_noise(&mut self, share: f64, n_classes: usize, seed: u64) {
+        let Self::Images { labels: Some(labels), .. } = self else { return };
+        let (mut is_drawn, mut drawn) = (vec![0.0; labels.len()], vec![0.0; labels.len()]);
+        score::random(seed, 0, &mut is_drawn);
+        score::random(seed ^ SECOND_STREAM, 0, &mut drawn);
+        for (label, (is_drawn, drawn)) in labels.iter_mut().zip(is_drawn.iter().zip(drawn)) {
+            if f64::from(*is_drawn) < share {
+                *label = (drawn * n_classes as f32) as usize;
+            }
+        }
+    }
+
+    /// The texts' first tokens, for holding two tokenizers against each other.
+    pub(super) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
+        let spec = DataSpec { path: data.train.clone().unwrap_or_default(), ..DataSpec::default() };
+        match spec.open(briquette_models::Family::Encoder)? {
+            Data::Sentences(sentences) => Ok(sentences.texts.iter().take(n).cloned().collect()),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Source for Examples {
+    type Input = Inputs;
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Texts(tokens) => tokens.len(),
+            Self::Images { pixels, .. } => pixels.len(),
+        }
+    }
+
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Inputs>> {
+        let (input, labels) = match self {
+            Self::Texts(tokens) => {
+                let tokens: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
+                let (tokens, padding) = padded(&tokens, device);
+                (Inputs::Text(tokens, padding), None)
+            }
+            Self::Images { pixels, extents, labels } => {
+                let pixels: Vec<Vec<f32>> = rows.iter().map(|&row| pixels[row].clone()).collect();
+                let labels = labels.as_ref().map(|labels| {
+                    let labels: Vec<i64> = rows.iter().map(|&row| labels[row] as i64).collect();
+                    Tensor::<1, Int>::from_data(TensorData::new(labels, [rows.len()]), device)
+                });
+                (Inputs::Images(stacked(&pixels, *extents, device)), labels)
+            }
+        };
+        Ok(Batch { rows: rows.to_vec(), input, labels })
+    }
+
+    fn cost(&self, row: usize) -> usize {
+        match self {
+            Self::Texts(tokens) => tokens[row].0.len(),
+            Self::Images { .. } => 0,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What stays in place while a student learns: zeros, grids, and weights that do not learn.
+
+use super::learner::Learner;
+use crate::recipe::{DistillStage, PruneStage, QuantizeStage, Selection};
+use crate::role::{Role, RoleRule};
+use briquette_core::{DType, Error, Result};
+use briquette_formats::TensorInfo;
+use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters, sparsity};
+use briquette_quant::Scheme;
+
+/// Steps after which scales follow weights that moved.
+const STEPS_PER_SCALE: usize = 10;
+/// The learner's own part of a parameter's path.
+const PREFIX: &str = "network.";
+
+/// A parameter of the student, and what its tensor is called and is.
+pub(super) struct Named {
+    path: String,
+    name: String,
+    role: Role,
+    is_matrix: bool,
+}
+
+/// The parameters of a student under the names of its checkpoint.
+pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<Named>> {
+    let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
+    let one = |parameter: Parameter| {
+        let own = parameter.path.strip_prefix(PREFIX).unwrap_or(&parameter.path).to_string();
+        let name = names.file_name(&Parameter { path: own, ..parameter.clone() });
+        let info = TensorInfo::checked(name.clone(), DType::F32, parameter.shape.0.clone())?;
+        let is_matrix = parameter.shape.rank() >= 2;
+        Ok(Named { path: parameter.path, name, role: Role::of(&info, roles), is_matrix })
+    };
+    floats.map(one).collect()
+}
+
+/// Zeros of what was pruned stay zero, and what is to be quantized is rounded as it will be.
+pub(super) fn rules(
+    stage: &DistillStage,
+    pruned: Option<&PruneStage>,
+    student: &Learner,
+    named: &[Named],
+) -> Result<Compression> {
+    let mut rules = Compression::new();
+    let matrices = || named.iter().filter(|named| named.is_matrix);
+    let chooses = |selection: &Selection, named: &&Named| selection.chooses(&named.name, named.role);
+    if let Some(pruned) = pruned {
+        let zeros = sparsity(student)?;
+        for named in matrices().filter(|named| chooses(&pruned.selection, named)) {
+            let share = zeros.get(&named.path).map_or(0.0, |zeros| zeros.ratio());
+            if share > 0.0 {
+                rules = rules.prune(Prune::new(&named.path, share)?);
+            }
+        }
+    }
+    if let Some(quantize) = &stage.quantize {
+        for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
+            let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
+            rules = rules.quantize(Quantize::with_scheme(&named.path, scheme_of(quantize, &named.name))?.on(every));
+        }
+    }
+    Ok(rules)
+}
+
+/// The scheme of a tensor: the last override that matches it counts.
+fn scheme_of(stage: &QuantizeStage, name: &str) -> Scheme {
+    let rule = stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(name));
+    rule.map_or(stage.scheme, |(_, scheme)| *scheme)
+}
+
+/// Paths of what does not learn, from the globs over tensor names.
+pub(super) fn frozen(stage: &DistillStage, named: &[Named]) -> Result<Patterns> {
+    stage.freeze.check_used(named.iter().map(|named| named.name.as_str())).map_err(|error| error.at("freeze"))?;
+    let paths: Vec<&str> =
+        named.iter().filter(|named| stage.freeze.matches(&named.name)).map(|named| named.path.as_str()).collect();
+    if paths.len() == named.len() {
+        return Err(Error::config("freeze: nothing is left to learn; freeze less"));
+    }
+    Patterns::new(paths)
+}

@@ -1,0 +1,276 @@
+//! One training, from models and data on disk to a student on disk.
+
+use super::examples::Examples;
+use super::learner::{Inputs, Learner};
+use super::watch::Watcher;
+use super::{Asked, CurvePoint, DistillReport, EpochPoint, held, settings};
+use crate::context::RunOptions;
+use crate::recipe::{DistillStage, Dtype, Student};
+use briquette_core::{Error, Result};
+use briquette_distill::history::Line;
+use briquette_distill::{
+    Cached, Checkpoints, Distiller, Finished, Fit, Frozen, Settings, Source, Teacher, Term, Trained, n_steps,
+};
+use briquette_formats::{Checkpoint, InputFile, limits, model_config};
+use briquette_models::{Arch, Input, LoadedModel, Smaller, smaller};
+use briquette_nn::{Compression, Export, without_grids};
+use burn::module::Module;
+use burn::tensor::{Device, FloatDType};
+use std::path::Path;
+
+/// Points that a curve is drawn with.
+const N_POINTS: usize = 400;
+/// Texts that two tokenizers are held against each other on.
+const N_PROBES: usize = 64;
+
+/// Class scores of an item that are kept of a teacher.
+const N_SCORES: usize = 64;
+
+/// All that a training works on.
+struct Training {
+    start: Checkpoint,
+    /// The student as it begins.
+    student: LoadedModel,
+    /// Its config.json, where it is not that of `start`.
+    config: Option<Vec<u8>>,
+    teacher: Option<LoadedModel>,
+    examples: Examples,
+    settings: Settings,
+    rules: Compression,
+}
+
+/// Trains, and writes the student with its report as an output directory.
+pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
+    let plain = briquette_models::device(&options.device)?;
+    let before = options.meter.live_bytes();
+    let training = Training::open(asked, &plain)?;
+    let n_steps = n_steps(training.examples.len(), training.settings.batch_size, training.settings.epochs);
+    let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), options, n_steps)?;
+    options.meter.reset_peak();
+    let (finished, at_once, fit) = run(asked, &training, &mut watcher, options, n_steps)?;
+    let peak = options.meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+    let mut report = report(asked, &training, &finished);
+    (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, options.meter.name().to_string());
+    report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
+    write(asked, &training, without_grids(finished.student), &report)
+}
+
+impl Training {
+    fn open(asked: &Asked, plain: &Device) -> Result<Self> {
+        let stage = asked.stage;
+        let mut settings = settings::of(stage)?;
+        let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
+        let start = Checkpoint::open(asked.model)?;
+        let device = if stage.memory.gradient_checkpointing {
+            plain.clone().autodiff().gradient_checkpointing()
+        } else {
+            plain.clone().autodiff()
+        };
+        plain.seed(settings.seed);
+        let (mut student, config) = student_of(stage, &start, arch, &device)?;
+        let teacher = settings.blend.needs_teacher().then(|| {
+            let path = stage.teacher.as_deref().unwrap_or(asked.original);
+            LoadedModel::open(path, arch.filter(|_| stage.teacher.is_none()), plain)
+        });
+        let mut teacher = teacher.transpose()?;
+        if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {
+            student.set_max_length(max_length)?;
+            teacher.iter_mut().try_for_each(|teacher| teacher.set_max_length(max_length))?;
+        }
+        if let Some(teacher) = &teacher {
+            check_together(asked, &student, teacher)?;
+        }
+        let learner = Learner::of(&student, None)?;
+        let n_classes = n_classes(&learner, &student);
+        let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
+        let named = held::named(&learner, &student.names, asked.roles)?;
+        settings.frozen = held::frozen(stage, &named)?;
+        let rules = held::rules(stage, asked.pruned, &learner, &named)?;
+        Ok(Self { start, student, config, teacher, examples, settings, rules })
+    }
+
+    fn words(&self) -> Vec<String> {
+        let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
+        self.settings.blend.terms().iter().map(word).collect()
+    }
+}
+
+/// The student as it begins, and its config.json where that is new.
+fn student_of(
+    stage: &DistillStage,
+    start: &Checkpoint,
+    arch: Option<Arch>,
+    device: &Device,
+) -> Result<(LoadedModel, Option<Vec<u8>>)> {
+    let model = LoadedModel::load(start, arch, device)?;
+    let how = match &stage.student {
+        Student::Same => return Ok((model, None)),
+        Student::Sizes(sizes) => Smaller::Sizes(sizes.clone().into_iter().collect()),
+        Student::Layers(n_layers, layers) => {
+            let briquette_models::Network::Bert(bert) = &model.network else {
+                return Err(Error::config(format!("student: {} has no layers to choose from", model.arch)));
+            };
+            let map = settings::layer_map(layers.as_ref())?;
+            let listed = match &map {
+                briquette_distill::LayerMap::Explicit(layers) => layers.len(),
+                _ => 0,
+            };
+            Smaller::Layers(map.resolve(n_layers.unwrap_or(listed), bert.n_layers())?)
+        }
+    };
+    let (student, config) = smaller(&model, start, &how, device)?;
+    Ok((student, Some(config)))
+}
+
+/// Classes that a classifier tells apart.
+fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
+    let Input::Images(input) = &student.input else { return None };
+    use briquette_distill::{Traced, Wanted};
+    let plain = learner.valid();
+    let device = plain.devices().into_iter().next()?;
+    let one = burn::tensor::Tensor::<4>::zeros([1, input.channels, input.crop[0], input.crop[1]], &device);
+    plain.outputs(&Inputs::Images(one), Wanted::default()).logits.map(|scores| scores.dims()[1])
+}
+
+/// Refuses two that read the same text in different ways.
+fn check_together(asked: &Asked, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
+    let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
+    if student.arch.family() != teacher.arch.family() {
+        let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
+        return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
+    }
+    if !matches!(student.input, Input::Text { .. }) {
+        return Ok(());
+    }
+    let (student, teacher) = (student.tokenizer()?, teacher.tokenizer()?);
+    for text in Examples::first_texts(&asked.stage.data, N_PROBES)? {
+        let [found, expected] = [student.encode(&text)?, teacher.encode(&text)?];
+        if found != expected {
+            let message = format!(
+                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: of {text:?} they make {} and \
+                 {} tokens; they must be the same",
+                found.0.len(),
+                expected.0.len()
+            );
+            return Err(Error::config(message).at("teacher"));
+        }
+    }
+    Ok(())
+}
+
+/// Trains to the end. Returns the student as it computes in f32, items at once, and what was foretold of memory.
+fn run(
+    asked: &Asked,
+    training: &Training,
+    watcher: &mut Watcher,
+    options: &RunOptions,
+    n_steps: usize,
+) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+    let stage = asked.stage;
+    let compute = match stage.memory.dtype {
+        Dtype::F32 => None,
+        Dtype::Bf16 => Some(FloatDType::BF16),
+        Dtype::F16 => Some(FloatDType::F16),
+    };
+    let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
+    let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
+    let teacher = training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain)).transpose()?;
+    let teacher = teacher.as_deref();
+    let sample = training.examples.batch(&[0], &plain)?;
+    let learner = Learner::of(&training.student, compute)?;
+    let checkpoints = Checkpoints::at(asked.work)?;
+    let made = Distiller::new(learner, rules, training.settings.clone(), teacher, &sample, n_steps)?;
+    let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
+    let mut fit = None;
+    if let Some(limit) = stage.memory.limit {
+        let live = options.meter.live_bytes().unwrap_or(0);
+        let found;
+        (model, found) = distiller.fit(model, teacher, &training.examples, limit, options.meter.as_ref())?;
+        options
+            .progress
+            .line(&format!("{} items at once, for {live} bytes in use now and {limit} at most", found.at_once));
+        fit = Some(found);
+        options.meter.reset_peak();
+    }
+    let finished = distiller.run(model, teacher, &training.examples, &checkpoints, watcher)?;
+    if finished.resumed_at > 0 {
+        options.progress.line(&format!("went on from step {}", finished.resumed_at));
+    }
+    let at_once = checkpoints.state()?.map_or(training.settings.at_once, |state| state.at_once);
+    Ok((finished, at_once, fit))
+}
+
+/// The teacher as the student asks it: a network, or what one said before.
+fn teacher_of(
+    asked: &Asked,
+    training: &Training,
+    teacher: &LoadedModel,
+    plain: &Device,
+) -> Result<Box<dyn Teacher<Inputs>>> {
+    let network = Frozen::new(&Learner::of(teacher, None)?);
+    if !asked.stage.memory.cache_teacher {
+        return Ok(Box::new(network));
+    }
+    let path = Checkpoints::at(asked.work)?.directory().join("teacher.safetensors");
+    if !path.exists() {
+        Cached::of::<Inputs>(&network, &training.examples, N_SCORES, training.settings.at_once, plain)?.write(&path)?;
+    }
+    Ok(Box::new(Cached::read(&path, training.examples.len(), plain)?))
+}
+
+fn report(asked: &Asked, training: &Training, finished: &Finished<Learner>) -> DistillReport {
+    let (mut steps, mut epochs) = (Vec::new(), Vec::new());
+    for line in &finished.history {
+        match line {
+            Line::Step(record) => steps.push(record),
+            Line::Epoch(record) => {
+                epochs.push(EpochPoint { epoch: record.epoch, step: record.step, metrics: record.metrics.clone() })
+            }
+        }
+    }
+    let curve = steps.chunks(steps.len().div_ceil(N_POINTS).max(1)).map(|near| CurvePoint {
+        step: near.last().map_or(0, |record| record.step),
+        loss: near.iter().map(|record| record.loss).sum::<f64>() / near.len() as f64,
+    });
+    let teacher = asked.stage.teacher.as_deref().unwrap_or(asked.original);
+    DistillReport {
+        student: match &asked.stage.student {
+            Student::Same => "the model itself".into(),
+            Student::Layers(..) => "some of its layers".into(),
+            Student::Sizes(_) => "the same family at other sizes".into(),
+        },
+        teacher: training.teacher.as_ref().map(|_| teacher.display().to_string()),
+        losses: training.words(),
+        n_items: training.examples.len(),
+        n_steps: steps.len(),
+        batch_size: training.settings.batch_size,
+        at_once: training.settings.at_once,
+        n_weights: training.student.network.num_params(),
+        curve: curve.collect(),
+        epochs,
+        best_epoch: finished.best.map(|best| best.epoch),
+        peak_bytes: None,
+        peak_meter: String::new(),
+        predicted_peak_bytes: None,
+        seconds: steps.iter().map(|record| record.seconds).sum(),
+    }
+}
+
+/// The student as an output directory, with the small files that belong to it and its report.
+fn write(asked: &Asked, training: &Training, student: Learner, report: &DistillReport) -> Result<()> {
+    let mut export = Export::to(asked.output).names(training.student.names.clone());
+    let directory = training.start.directory();
+    for name in training.start.companions() {
+        let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
+        if !(is_config && training.config.is_some()) {
+            let bytes = InputFile::open(&directory.join(name))?.read_all(limits::MAX_COMPANION_BYTES)?;
+            export = export.file(name, bytes);
+        }
+    }
+    if let Some(config) = &training.config {
+        export = export.file(model_config::FILE_NAME, config.clone());
+    }
+    let json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    export.file(super::REPORT, json).write(&student.network)?;
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! The stage that trains a student.
+
+use super::raw::{RawLayers, RawLoss, RawRecipe, RawStage, RawStudent};
+use super::{BatchSize, QuantizeStage, Stage, check_keys, one_of, refuse};
+use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
+use briquette_core::{Error, Patterns, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Train a student. What losses are made of is judged by `briquette-distill`, before any work.
+#[derive(Debug, Clone)]
+pub struct DistillStage {
+    /// What the student is.
+    pub student: Student,
+    /// The teacher, where it is not the recipe's model.
+    pub teacher: Option<PathBuf>,
+    /// The architecture, where files do not tell.
+    pub arch: Option<String>,
+    /// What goes down.
+    pub loss: Vec<RawLoss>,
+    /// What to train and, where it is named, to evaluate on; paths are resolved.
+    pub data: super::raw::RawData,
+    /// What training may use.
+    pub memory: TrainMemory,
+    /// How to train: keys that have their meaning in `briquette-distill`.
+    pub training: Training,
+    /// Tensors that do not learn.
+    pub freeze: Patterns,
+    /// The quantize stage whose rounding is in place while it learns.
+    pub quantize: Option<QuantizeStage>,
+}
+
+/// What a student is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Student {
+    /// The model as the stages before left it.
+    Same,
+    /// Some of its layers: how many, and which.
+    Layers(Option<usize>, Option<RawLayers>),
+    /// Other sizes.
+    Sizes(BTreeMap<String, serde_json::Value>),
+}
+
+/// What training may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainMemory {
+    /// The most bytes.
+    pub limit: Option<u64>,
+    /// Items in memory at once, at most.
+    pub batch_size: usize,
+    /// Batches of one step.
+    pub accumulate: usize,
+    /// Whether cheap tensors are made again in the backward pass.
+    pub gradient_checkpointing: bool,
+    /// Whether the teacher is asked once for each item.
+    pub cache_teacher: bool,
+    /// What networks compute in.
+    pub dtype: Dtype,
+}
+
+/// What networks compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dtype {
+    /// f32.
+    F32,
+    /// bf16, over weights in f32.
+    Bf16,
+    /// f16, over weights in f32, with loss scaling.
+    F16,
+}
+
+/// How to train.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Training {
+    /// Passes over the data.
+    pub epochs: usize,
+    /// The highest learning rate.
+    pub learning_rate: f64,
+    /// Whether the optimizer is sgd with this momentum, else AdamW.
+    pub momentum: Option<f64>,
+    /// Weight decay.
+    pub weight_decay: f32,
+    /// The share of steps in which the learning rate rises.
+    pub warmup: f64,
+    /// The longest gradient.
+    pub clip: f64,
+    /// The metric that says which epoch was best.
+    pub metric: Option<String>,
+    /// Epochs without a better one after which it ends.
+    pub patience: Option<usize>,
+    /// Steps between checkpoints.
+    pub save_every: usize,
+    /// Seed of weights and of the order of the data.
+    pub seed: u64,
+}
+
+impl DistillStage {
+    /// What stage `index` of a recipe says, which is a distill stage.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub(super) fn from_raw(recipe: &RawRecipe, index: usize, directory: &Path) -> Result<Self> {
+        let raw = &recipe.stage[index];
+        check_own(raw)?;
+        let next = recipe.stage[index + 1..].iter().find(|stage| stage.kind == "quantize");
+        let quantize = match (raw.quantization_aware, next) {
+            (false, _) => None,
+            (true, Some(next)) => Some(QuantizeStage::from_raw(next)?),
+            (true, None) => {
+                return Err(Error::config("quantization_aware: no quantize stage follows; add one"));
+            }
+        };
+        let stage = Self {
+            student: Student::from_raw(raw)?,
+            teacher: raw.teacher.as_ref().map(|path| directory.join(path)),
+            arch: recipe.model.arch.clone(),
+            loss: raw.loss.clone(),
+            data: data_of(recipe, raw, directory)?,
+            memory: TrainMemory::from_raw(recipe)?,
+            training: Training::from_raw(raw)?,
+            freeze: Patterns::new(&raw.freeze)?,
+            quantize,
+        };
+        crate::distill::check(&stage)?;
+        Ok(stage)
+    }
+}
+
+/// The keys of such a stage.
+const KEYS: [&str; 18] = [
+    "student",
+    "n_layers",
+    "layers",
+    "teacher",
+    "loss",
+    "epochs",
+    "learning_rate",
+    "optimizer",
+    "weight_decay",
+    "momentum",
+    "warmup",
+    "clip",
+    "metric",
+    "patience",
+    "save_every",
+    "seed",
+    "freeze",
+    "quantization_aware",
+];
+
+/// Refuses the keys of other kinds, also those by which they choose tensors.
+fn check_own(raw: &RawStage) -> Result<()> {
+    check_keys(raw, &KEYS)?;
+    refuse("include", &raw.include, "distill")?;
+    refuse("exclude", &raw.exclude.first(), "distill")?;
+    refuse("roles", &raw.roles, "distill")
+}
+
+/// The data, which must be there to train on; bounds of `share` and `label_noise` too.
+fn data_of(recipe: &RawRecipe, raw: &RawStage, directory: &Path) -> Result<super::raw::RawData> {
+    let mut data = recipe.data.clone().unwrap_or_default();
+    let Some(train) = &data.train else {
+        return Err(Error::config("data.train: missing; name the data to train on"));
+    };
+    data.train = Some(directory.join(train));
+    data.eval = data.eval.map(|path| directory.join(path));
+    data.labels = data.labels.map(|path| directory.join(path));
+    let share = data.share.unwrap_or(1.0);
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(Error::config(format!("data.share: found {share}, expected a share above 0 and at most 1")));
+    }
+    let noise = data.label_noise.unwrap_or(0.0);
+    if !(0.0..=1.0).contains(&noise) {
+        return Err(Error::config(format!("data.label_noise: found {noise}, expected a share from 0 to 1")));
+    }
+    if raw.metric.is_some() && data.eval.is_none() {
+        return Err(Error::config("metric: there is no data to measure it on; name data.eval"));
+    }
+    Ok(data)
+}
+
+impl Student {
+    fn from_raw(raw: &RawStage) -> Result<Self> {
+        let refuse_layers = |student: &str| {
+            refuse("n_layers", &raw.n_layers, &format!("distill (student {student})"))?;
+            refuse("layers", &raw.layers, &format!("distill (student {student})"))
+        };
+        match &raw.student {
+            Some(RawStudent::Sizes(sizes)) => refuse_layers("of other sizes").map(|()| Self::Sizes(sizes.clone())),
+            None => refuse_layers("self").map(|()| Self::Same),
+            Some(RawStudent::Name(name)) => match one_of("student", name, &[("self", true), ("layers", false)])? {
+                true => refuse_layers("self").map(|()| Self::Same),
+                false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => {
+                    Err(Error::config("n_layers: missing; say how many layers the student has, or list them as layers"))
+                }
+                false => Ok(Self::Layers(raw.n_layers, raw.layers.clone())),
+            },
+        }
+    }
+}
+
+impl TrainMemory {
+    fn from_raw(recipe: &RawRecipe) -> Result<Self> {
+        let memory = recipe.memory.clone().unwrap_or_default();
+        let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
+        if memory.accumulate == Some(0) {
+            return Err(Error::config("memory.accumulate: found 0, expected at least 1"));
+        }
+        Ok(Self {
+            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
+            batch_size: match memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default() {
+                BatchSize::Of(n) => n,
+                // As many of the usual number as fit the limit; the rest of a batch is accumulated.
+                BatchSize::Auto => BATCH_SIZE,
+            },
+            accumulate: memory.accumulate.unwrap_or(1),
+            gradient_checkpointing: memory.gradient_checkpointing,
+            cache_teacher: memory.cache_teacher,
+            dtype: one_of("memory.dtype", memory.dtype.as_deref().unwrap_or("f32"), &dtypes)?,
+        })
+    }
+}
+
+impl Training {
+    fn from_raw(raw: &RawStage) -> Result<Self> {
+        let optimizer = raw.optimizer.as_deref().unwrap_or("adamw");
+        let is_sgd = one_of("optimizer", optimizer, &[("adamw", false), ("sgd", true)])?;
+        if !is_sgd {
+            refuse("momentum", &raw.momentum, "distill (with adamw)")?;
+        }
+        Ok(Self {
+            epochs: raw.epochs.unwrap_or(1),
+            learning_rate: raw.learning_rate.unwrap_or(5e-5),
+            momentum: is_sgd.then(|| raw.momentum.unwrap_or(0.9)),
+            weight_decay: raw.weight_decay.unwrap_or(0.0),
+            warmup: raw.warmup.unwrap_or(0.1),
+            clip: raw.clip.unwrap_or(1.0),
+            metric: raw.metric.clone(),
+            patience: raw.patience,
+            save_every: raw.save_every.unwrap_or(200),
+            seed: raw.seed.unwrap_or(0),
+        })
+    }
+}
+
+/// What a recipe trains before its last file stages: stages before each, and the distill stage that follows them.
+#[derive(Debug, Clone)]
+pub struct Trained {
+    /// Stages since the one before.
+    pub stages: Vec<Stage>,
+    /// What then trains.
+    pub distill: DistillStage,
+}
