@@ -209,7 +209,7 @@ pub(crate) fn multiply_sparse_panel(
     let (masks, values) = panels.panel(index);
     match path.0 {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => {
+        Isa::Amx if rows.n_rows() > amx::FEW_SPARSE_ROWS => {
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
             // one of `SparsePanels`.
             unsafe { amx::multiply_sparse_panel(rows, masks, values, columns, out) };

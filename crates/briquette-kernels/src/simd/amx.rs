@@ -8,15 +8,14 @@ mod tiles;
 
 use super::avx512::{expand, finish_rows};
 use super::{Block, Columns, PANEL, RowBlock};
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::RefCell;
 pub(super) use tiles::is_available;
 use tiles::{Sums, Tiles, load_sums, multiply_steps, store_sums, zero_sums};
 
-/// Up to this many rows, AVX-512 is faster.
-pub(super) const FEW_ROWS: usize = 4;
-/// How far ahead weights are fetched that a single tile of rows is multiplied by, in bytes.
-const AHEAD: usize = CHUNK * STEP_BYTES;
+/// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
+pub(super) const FEW_ROWS: usize = 8;
+/// The same of sparse weights, which it must spread out in the units that multiply.
+pub(super) const FEW_SPARSE_ROWS: usize = 4;
 /// Groups of 4 inputs in a tile.
 const GROUPS: usize = 16;
 
@@ -101,15 +100,8 @@ impl Steps<'_> {
                 let next = next.get((at * n_tiles + index * weights.len()) * 256..).unwrap_or(&[]);
                 let next = if next.is_empty() { weights.as_ptr().cast() } else { next.as_ptr() };
                 let last = last.filter(|_| at + n > whole.len());
-                // A few rows are done long before the weights are here: fetch those far ahead.
-                let ahead = if n_tiles == 1 { weights.as_flattened().as_chunks::<64>().0 } else { &[] };
-                // SAFETY: as the caller says; a prefetch may be of any address.
-                unsafe {
-                    for line in ahead {
-                        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD));
-                    }
-                    multiply_tile(rows, first, at, (weights.as_ptr().cast(), weights.len()), last, next);
-                }
+                // SAFETY: as the caller says.
+                unsafe { multiply_tile(rows, first, at, (weights.as_ptr().cast(), weights.len()), last, next) };
             }
             Self::Sparse { masks, values, steps } => {
                 let weights: *const i8 = steps.as_ptr().cast();

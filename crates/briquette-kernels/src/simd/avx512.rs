@@ -214,7 +214,7 @@ impl<const SPARSE: bool> Reader<SPARSE> {
     }
 }
 
-/// `M` rows times one panel, with `U` sums for each output so that one need not wait for the other.
+/// `M` rows times one panel, `U` groups of 4 inputs at a time.
 ///
 /// # Safety
 /// Rows `first..first + M` exist, each at least as long as the panel is deep; `SPARSE` says what `weights` are, and sparse
@@ -227,23 +227,20 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     columns: &Columns,
     out: &mut Block,
 ) {
-    let codes = rows.codes[first * rows.stride..].as_ptr();
+    let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
     let (n_groups, mut reader) = (weights.n_groups(), Reader::<SPARSE>::new(weights));
-    // Every third row is pointed to, and the two after it lie one stride and two away, which addresses can say. The compiler
-    // would otherwise add its way from row to row, in the units that multiply.
-    let mut thirds = std::hint::black_box(std::array::from_fn(|i| codes.wrapping_add(3 * i * rows.stride)));
     // SAFETY: a step for each group, which has 4 codes in each row.
     unsafe {
-        for _ in 0..n_groups / 4 {
-            multiply_group::<M>(&thirds, 0, rows.stride, reader.next(), &mut sums[0]);
-            multiply_group::<M>(&thirds, 4, rows.stride, reader.next(), &mut sums[1 % U]);
-            multiply_group::<M>(&thirds, 8, rows.stride, reader.next(), &mut sums[2 % U]);
-            multiply_group::<M>(&thirds, 12, rows.stride, reader.next(), &mut sums[3 % U]);
-            thirds = thirds.map(|row| row.wrapping_add(16));
+        for _ in 0..n_groups / U {
+            for sums in &mut sums {
+                multiply_group::<M>(codes, rows.stride, reader.next(), sums);
+                codes = codes.add(4);
+            }
         }
-        for group in 0..n_groups % 4 {
-            multiply_group::<M>(&thirds, 4 * group, rows.stride, reader.next(), &mut sums[0]);
+        for _ in 0..n_groups % U {
+            multiply_group::<M>(codes, rows.stride, reader.next(), &mut sums[0]);
+            codes = codes.add(4);
         }
     }
     let epilogue = Epilogue::new(columns);
@@ -257,19 +254,18 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
 }
 
 /// # Safety
-/// 4 codes can be read in each of `M` rows, `at` bytes after where they begin.
+/// At `codes`, 4 codes can be read in each of `M` rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn multiply_group<const M: usize>(
-    thirds: &[*const u8; MAX_ROWS.div_ceil(3)],
-    at: usize,
+    codes: *const u8,
     stride: usize,
     weights: [__m512i; 2],
     sums: &mut [[__m512i; 2]; M],
 ) {
     for (i, sums) in sums.iter_mut().enumerate() {
         // SAFETY: the caller vouches for row `i`.
-        let code = _mm512_set1_epi32(unsafe { thirds[i / 3].add(i % 3 * stride + at).cast::<i32>().read_unaligned() });
+        let code = _mm512_set1_epi32(unsafe { codes.add(i * stride).cast::<i32>().read_unaligned() });
         sums[0] = _mm512_dpbusd_epi32(sums[0], code, weights[0]);
         sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
     }
