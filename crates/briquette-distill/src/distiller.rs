@@ -257,7 +257,7 @@ pub(crate) fn freeze<N: Traced>(model: Trained<N>, settings: &Settings) -> Resul
         return Ok(model);
     }
     let paths: Vec<String> = parameters(&model.student).into_iter().map(|parameter| parameter.path).collect();
-    settings.frozen.check_used(paths.iter().map(String::as_str)).map_err(|error| error.at("freeze"))?;
+    settings.frozen.check_used("parameter", paths.iter().map(String::as_str)).map_err(|error| error.at("freeze"))?;
     let frozen: Vec<String> = paths.into_iter().filter(|path| settings.frozen.matches(path)).collect();
     let Trained { student, projections } = model;
     Ok(Trained { student: student.set_require_grad_group(ParamGroup::from_paths(frozen), false), projections })

@@ -324,7 +324,7 @@ fn hash(bytes: &[u8], width: usize, rows: &Rows) -> Hash128 {
 }
 
 /// The manifest, the check of what was written, the sums, and the step into place.
-fn finish(draft: Draft, file: &str, small: Vec<String>, planned: &BTreeMap<String, Planned>) -> Result<()> {
+fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Result<()> {
     let entry = |plan: &Planned| Entry {
         dtype: plan.info.dtype,
         shape: plan.info.shape.clone(),

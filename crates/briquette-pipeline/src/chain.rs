@@ -56,7 +56,7 @@ fn check_data(path: Option<&Path>) -> Result<()> {
 fn prune_stage(stages: &[Stage]) -> Option<&PruneStage> {
     stages.iter().find_map(|stage| match stage {
         Stage::Prune(stage) => Some(stage),
-        Stage::Quantize(_) => None,
+        Stage::Quantize(_) | Stage::Cast(_) => None,
     })
 }
 

@@ -70,7 +70,10 @@ fn scheme_of(stage: &QuantizeStage, name: &str) -> Scheme {
 
 /// Paths of what does not learn, from the globs over tensor names.
 pub(super) fn frozen(stage: &DistillStage, named: &[Named]) -> Result<Patterns> {
-    stage.freeze.check_used(named.iter().map(|named| named.name.as_str())).map_err(|error| error.at("freeze"))?;
+    stage
+        .freeze
+        .check_used("tensor", named.iter().map(|named| named.name.as_str()))
+        .map_err(|error| error.at("freeze"))?;
     let paths: Vec<&str> =
         named.iter().filter(|named| stage.freeze.matches(&named.name)).map(|named| named.path.as_str()).collect();
     if paths.len() == named.len() {

@@ -78,7 +78,7 @@ impl Watch<Learner> for Watcher<'_> {
         let network = student.network.valid().materialize().single();
         let model = LoadedModel { network, ..self.model.clone() };
         let found = self.sit(exam, &model)?;
-        let compared = compare(model.arch, &exam.data, exam.batching, &found, exam.reference.as_ref())?;
+        let compared = compare(model.arch, &exam.data, &found, exam.reference.as_ref())?;
         Ok(compared.metrics)
     }
 
