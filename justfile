@@ -129,10 +129,11 @@ examples:
 cuda-build PROFILE="release":
     CUDARC_CUDA_VERSION=13000 cargo build --profile {{ PROFILE }} -p briquette --features cuda
 
-# Link the tests' build with CUDA, and run what it says of devices that are not there
+# Link with CUDA, unoptimised, and see that a machine without a device says so in one line
 [group('develop')]
-cuda-check:
-    CUDARC_CUDA_VERSION=13000 cargo test -p briquette --features cuda --test e2e -- evaluate
+cuda-link:
+    CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
+      cargo test -p briquette --features cuda --target-dir {{ target }}/cuda --test e2e -- device what_cannot_be_run
 
 # Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
 [group('develop')]
