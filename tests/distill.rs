@@ -260,7 +260,11 @@ fn what_cannot_be_trained_is_one_line() {
         (with("loss = [{ kind = \"labels\" }]\nstudent = { hiden_size = 7 }"), 2, &["unknown size \"hiden_size\""]),
         (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"conv9.*\"]"), 2, &["freeze", "conv9"]),
         (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"**\"]"), 2, &["nothing is left to learn"]),
-        (RECIPE.replace("metric = \"accuracy\"", "metric = \"cosine\""), 2, &["metric", "\"cosine\"", "not measured"]),
+        (
+            RECIPE.replace("metric = \"accuracy\"", "metric = \"perplexity\""),
+            2,
+            &["metric", "\"perplexity\"", "not measured"],
+        ),
         (RECIPE.replace(data, ""), 2, &["data.train: missing"]),
         (RECIPE.replace(data, "train = \"nothing.npy\""), 4, &["nothing.npy"]),
         (RECIPE.replace("learning_rate = 1e-3", "learning_rate = 0"), 2, &["learning_rate: found 0"]),
