@@ -281,6 +281,10 @@ fn what_cannot_be_trained_is_one_line() {
         sandbox.run("distill recipe.toml --quiet").assert_fails(code, phrases);
         assert!(!sandbox.path("out").exists());
     }
+}
+
+#[test]
+fn a_recipe_without_training_is_for_another_command() {
     let sandbox = digits("[model]\npath = \"digits\"\n[output]\npath = \"out\"\n");
     sandbox.run("distill recipe.toml").assert_fails(2, &["no distill stage", "briquette run"]);
 }

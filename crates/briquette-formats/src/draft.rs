@@ -1,6 +1,8 @@
 //! Writing a directory that is there whole or not at all. The only module that opens files for writing.
 
 mod partial;
+#[cfg(test)]
+mod tests;
 
 use crate::{InputFile, sums};
 use briquette_core::{Error, Result};
@@ -319,129 +321,4 @@ fn sync_tree(directory: &Path) -> Result<()> {
         }
     }
     sync_directory(directory)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::manifest;
-    use briquette_core::ErrorKind;
-    use std::collections::BTreeMap;
-
-    fn names(directory: &Path) -> Vec<String> {
-        let entries = std::fs::read_dir(directory).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn a_draft_is_there_whole_or_not_at_all() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("out");
-        let draft = Draft::create(&target, &[], false).unwrap();
-        draft.write_file(Path::new("sub/a"), b"hello").unwrap();
-        assert!(!target.exists());
-        drop(draft);
-        assert_eq!(names(dir.path()), [] as [&str; 0]);
-        let draft = Draft::create(&target, &[], false).unwrap();
-        draft.write_file(Path::new("a"), b"hello").unwrap();
-        draft.publish().unwrap();
-        assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["a".to_string()]));
-    }
-
-    /// Writes what makes a directory one of ours.
-    fn write_ours(directory: &Path) {
-        std::fs::write(directory.join(manifest::FILE_NAME), "{}").unwrap();
-        let sums = BTreeMap::from([(manifest::FILE_NAME.to_string(), sums::sha256_of_bytes(b"{}"))]);
-        std::fs::write(directory.join(sums::FILE_NAME), sums::to_lines(&sums)).unwrap();
-    }
-
-    #[test]
-    fn only_our_own_output_is_replaced_and_only_when_asked() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("out");
-        std::fs::create_dir(&target).unwrap();
-        let refused = |replace| {
-            let error = Draft::create(&target, &[], replace).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Refused, "{error}");
-            error.message
-        };
-        std::fs::write(target.join("precious"), "x").unwrap();
-        refused(false);
-        refused(true);
-        std::fs::write(target.join(manifest::FILE_NAME), "").unwrap();
-        refused(true);
-        write_ours(&target);
-        assert!(refused(true).contains("precious"));
-        std::fs::remove_file(target.join("precious")).unwrap();
-        std::fs::write(target.join("report.html"), "x").unwrap();
-        let draft = Draft::create(&target, &[], true).unwrap();
-        draft.write_file(Path::new("new"), b"y").unwrap();
-        std::fs::write(target.join("late"), "x").unwrap();
-        assert_eq!(draft.publish().unwrap_err().kind, ErrorKind::Refused);
-        std::fs::remove_file(target.join("late")).unwrap();
-        let draft = Draft::create(&target, &[], true).unwrap();
-        draft.write_file(Path::new("new"), b"y").unwrap();
-        draft.publish().unwrap();
-        assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["new".to_string()]));
-    }
-
-    #[test]
-    fn directories_made_for_a_draft_go_with_it() {
-        let dir = tempfile::tempdir().unwrap();
-        drop(Draft::create(&dir.path().join("a/b/out"), &[], false).unwrap());
-        assert_eq!(names(dir.path()), [] as [&str; 0]);
-        let draft = Draft::create(&dir.path().join("a/../out"), &[], false).unwrap();
-        draft.publish().unwrap();
-        assert_eq!(names(dir.path()), ["out"]);
-        let long = dir.path().join("n".repeat(255));
-        Draft::create(&long, &[], false).unwrap().publish().unwrap();
-        assert!(long.is_dir());
-    }
-
-    #[test]
-    fn a_file_is_replaced_whole_whatever_a_killed_run_left() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, precious) = (dir.path().join("report.html"), dir.path().join("precious"));
-        std::fs::write(&precious, "x").unwrap();
-        std::os::unix::fs::symlink(&precious, dir.path().join(".report.html.partial")).unwrap();
-        assert!(sums::is_uncovered(".report.html.partial") && !sums::is_uncovered(".x.partial"));
-        replace_file(&path, b"new").unwrap();
-        assert_eq!(
-            (std::fs::read(&path).unwrap(), std::fs::read(&precious).unwrap()),
-            (b"new".to_vec(), b"x".to_vec())
-        );
-        assert_eq!(names(dir.path()), ["precious", "report.html"]);
-    }
-
-    #[test]
-    fn an_output_that_meets_its_input_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let input = dir.path().join("in");
-        std::fs::create_dir(&input).unwrap();
-        std::os::unix::fs::symlink(&input, dir.path().join("link")).unwrap();
-        for target in ["in", "in/out", "in/a/b", "link", "link/out", "in/../in"] {
-            let error = Draft::create(&dir.path().join(target), &[&input], true).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Refused, "{target}: {error}");
-        }
-        let file = input.join("model");
-        std::fs::write(&file, "x").unwrap();
-        assert!(Draft::create(&input, &[&file], true).is_err(), "an output that contains the input");
-        assert!(Draft::create(&dir.path().join("out"), &[&input], true).is_ok());
-    }
-
-    #[test]
-    fn what_a_killed_run_left_is_removed_and_a_running_one_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("out");
-        std::fs::create_dir(dir.path().join(".out.partial-1-0")).unwrap();
-        let running = Draft::create(&target, &[], false).unwrap();
-        let second = Draft::create(&target, &[], false).unwrap();
-        assert!(running.path().exists() && second.path().exists());
-        assert_eq!(names(dir.path()).len(), 2, "{:?}", names(dir.path()));
-        second.publish().unwrap();
-        assert_eq!(running.publish().unwrap_err().kind, ErrorKind::Refused);
-        assert_eq!(names(dir.path()), ["out"]);
-    }
 }

@@ -6,7 +6,7 @@ use burn::tensor::{Bool, Tensor};
 /// `mean over tokens and width of (student - teacher)²`; both are `[batch, length, width]`.
 ///
 /// Tokens where `padding` `[batch, length]` is true do not count. Where widths differ, project the student's states
-/// first: [`Projection`](crate::Projection). Source: Jiao et al., "TinyBERT", 2020, eq. 8.
+/// first: [`Projections`](crate::Projections). Source: Jiao et al., "TinyBERT", 2020, eq. 8.
 ///
 /// # Panics
 /// If the shapes disagree.

@@ -20,6 +20,7 @@ pub(super) struct Learner {
 
 /// What a network takes in.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one a batch, on its way to the network")]
 pub(super) enum Inputs {
     /// Tokens and their padding, `[batch, length]`.
     Text(Tensor<2, Int>, Tensor<2, Bool>),
