@@ -314,7 +314,11 @@ fn the_configs_that_come_along_are_sound() {
     for entry in std::fs::read_dir(configs).unwrap() {
         let path = entry.unwrap().path();
         let needs_model = ["minilm", "resnet152"].iter().any(|name| path.to_string_lossy().contains(name));
-        match Document::from_file(&path).unwrap() {
+        let found = match Document::from_file(&path) {
+            Err(error) if !cfg!(feature = "model") && error.to_string().contains("cannot train models") => continue,
+            found => found.unwrap(),
+        };
+        match found {
             Document::Jobs(jobs) if !needs_model => {
                 let plans = batch::plan(&jobs).unwrap();
                 assert!(plans.iter().all(|plan| plan.error.is_none()), "{}: {plans:?}", path.display());

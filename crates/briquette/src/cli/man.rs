@@ -47,7 +47,7 @@ fn section(command: &Command, above: &str) -> Result<String> {
     rendered.and_then(|()| man.render_extra_section(&mut out)).map_err(as_bug)?;
     let text = String::from_utf8_lossy(&out);
     // Sections of a page of its own are plain paragraphs here.
-    let lines = text.lines().filter(|line| !line.starts_with(".SH") && !line.starts_with(".TH"));
+    let lines = text.lines().map(|line| if line.starts_with(".SH") { ".PP" } else { line });
     let mut section = format!(".SS \"{name}\"\n");
     lines.for_each(|line| section += &format!("{line}\n"));
     for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
