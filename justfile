@@ -108,9 +108,8 @@ size:
 # Quality, latency and memory of MiniLM before and after int8
 [group('measure')]
 eval-minilm SCHEME="int8-dynamic" *FLAGS: build fetch-minilm
-    @shift || true
-    {{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
-    {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
+    @{{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
+    @shift; {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
 
 # A training step of MiniLM with masks against without (`just examples` shows that of the digits teacher)
 [group('measure')]
