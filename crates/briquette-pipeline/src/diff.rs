@@ -110,9 +110,9 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
     let found = workers.map(&tasks, Buffers::default, |buffers, (place, range)| {
         let (i, j) = pairs[*place];
         let compared = if a.tensors()[i].dtype.is_weight() {
-            buffers.values(a, b, i, j, range)
+            buffers.values((a, i), (b, j), range)
         } else {
-            buffers.bytes(a, b, i, j, range)
+            buffers.bytes((a, i), (b, j), range)
         };
         workers.advance(range.len());
         compared
@@ -135,6 +135,9 @@ fn length(info: &TensorInfo) -> usize {
     if info.dtype.is_weight() { info.n_elements() } else { info.n_bytes() }
 }
 
+/// A tensor: the checkpoint that has it, and its index there.
+type Place<'a> = (&'a Checkpoint, usize);
+
 #[derive(Default)]
 struct Buffers {
     one: Vec<u8>,
@@ -145,16 +148,9 @@ struct Buffers {
 
 impl Buffers {
     /// Compares some values of two weights. NaN and infinity that both have at a place count as equal.
-    fn values(
-        &mut self,
-        a: &Checkpoint,
-        b: &Checkpoint,
-        i: usize,
-        j: usize,
-        range: &Range<usize>,
-    ) -> Result<(ErrorStats, bool)> {
-        read_values(a, i, range, &mut self.one, &mut self.w)?;
-        read_values(b, j, range, &mut self.one, &mut self.v)?;
+    fn values(&mut self, a: Place, b: Place, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
+        read_values(a, range, &mut self.one, &mut self.w)?;
+        read_values(b, range, &mut self.one, &mut self.v)?;
         for (w, v) in self.w.iter_mut().zip(&mut self.v) {
             if !w.is_finite() && w.to_bits() == v.to_bits() {
                 (*w, *v) = (0.0, 0.0);
@@ -166,15 +162,8 @@ impl Buffers {
     }
 
     /// Compares some bytes of two tensors that are no weights.
-    fn bytes(
-        &mut self,
-        a: &Checkpoint,
-        b: &Checkpoint,
-        i: usize,
-        j: usize,
-        range: &Range<usize>,
-    ) -> Result<(ErrorStats, bool)> {
-        for (source, index, bytes) in [(a, i, &mut self.one), (b, j, &mut self.other)] {
+    fn bytes(&mut self, a: Place, b: Place, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
+        for ((source, index), bytes) in [(a, &mut self.one), (b, &mut self.other)] {
             bytes.resize(range.len(), 0);
             source.read(index, range.start, bytes)?;
         }
@@ -182,13 +171,7 @@ impl Buffers {
     }
 }
 
-fn read_values(
-    source: &Checkpoint,
-    index: usize,
-    range: &Range<usize>,
-    bytes: &mut Vec<u8>,
-    values: &mut Vec<f32>,
-) -> Result<()> {
+fn read_values((source, index): Place, range: &Range<usize>, bytes: &mut Vec<u8>, values: &mut Vec<f32>) -> Result<()> {
     let dtype: DType = source.tensors()[index].dtype;
     let width = dtype.n_bits() / 8;
     bytes.resize(range.len() * width, 0);
