@@ -40,8 +40,10 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     }
     let last = Recipe { model, trained: Vec::new(), ..recipe.clone() };
     let report = run_stages(&last, options, &origin)?;
-    // What is left of the work is of no use once the output is there.
-    let _ = std::fs::remove_dir_all(&work.0);
+    // What is left of the work is of no use once the output is there; what is not ours stays.
+    if check_is_ours(&work.0).is_ok() {
+        let _ = std::fs::remove_dir_all(&work.0);
+    }
     Ok(report)
 }
 
@@ -103,6 +105,7 @@ impl Work {
             }
         }
         if directory.exists() {
+            check_is_ours(&directory)?;
             std::fs::remove_dir_all(&directory).map_err(|error| Error::io("cannot remove", &directory, error))?;
         }
         std::fs::create_dir_all(&directory)
@@ -173,6 +176,26 @@ impl Work {
     }
 }
 
+/// Refuses a directory with anything that no run keeps there: it is about to be removed.
+fn check_is_ours(directory: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| Error::io("cannot list", directory, error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_part = |name: &str| {
+            let (number, kind) = name.split_once('-').unwrap_or_default();
+            number.parse::<usize>().is_ok() && ["compress", "distill", "training"].contains(&kind)
+        };
+        // Drafts are called after their part, behind a dot.
+        let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
+        if part != "recipe.json" && !is_part(part) {
+            let message = "is nothing that a run keeps here; move it, or choose another output";
+            return Err(Error::refused(message).at(entry.path().display()));
+        }
+    }
+    Ok(())
+}
+
 /// Whether there is anything that took training.
 fn holds_training(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
@@ -221,6 +244,24 @@ fn changes(key: &str, before: &serde_json::Value, now: &serde_json::Value) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_a_run_keeps_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["1-compress", "2-distill", "12-training", ".1-distill.partial-77-0"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        for name in ["recipe.json", ".recipe.json.partial"] {
+            std::fs::write(dir.path().join(name), "{}").unwrap();
+        }
+        check_is_ours(dir.path()).unwrap();
+        for name in ["thesis.txt", "1-notes", "compress", ".hidden"] {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+            let error = check_is_ours(dir.path()).unwrap_err();
+            assert!(error.message.contains(name) && error.exit_code() == 6, "{error}");
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+        }
+    }
 
     #[test]
     fn a_change_names_its_key_and_both_values() {
