@@ -1,0 +1,43 @@
+//! int8 products by dot products of four: for devices without int8 matrix instructions, and as the oracle of those.
+
+use crate::finish::{Finish, Target, place, scaled, write};
+use cubecl_core as cubecl;
+use cubecl_core::ir::ElemType;
+use cubecl_core::prelude::*;
+
+/// Units of a cube.
+pub const UNITS: usize = 256;
+
+/// Rows of codes times rows of weights, `row_words` words of four each: a unit for each output.
+#[cube(launch_unchecked)]
+pub fn product_dp4a<F: Float>(
+    a: &[u32],
+    b: &[u32],
+    row_scales: &[f32],
+    row_zeros: &[i32],
+    col_sums: &[i32],
+    col_scales: &[f32],
+    scale: &[f32],
+    shift: &[f32],
+    y: &mut [F],
+    n_rows: u32,
+    n_cols: u32,
+    row_words: u32,
+    target: Target,
+    #[comptime] finish: Finish,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS as usize;
+    let (n_cols, row_words) = (n_cols as usize, row_words as usize);
+    if at < n_rows as usize * n_cols {
+        let (row, col) = (at / n_cols, at % n_cols);
+        let mut sum = 0i32;
+        for word in 0..row_words {
+            let codes = i32::reinterpret(a[row * row_words + word]);
+            sum = dp4a(codes, i32::reinterpret(b[col * row_words + word]), sum);
+        }
+        let (image, first) = place(&target, row);
+        let value = scaled(sum, row_zeros[image], row_scales[image], col_sums[col], col_scales[col]);
+        write::<F>(value, col, first, scale, shift, y, &target, finish);
+    }
+}

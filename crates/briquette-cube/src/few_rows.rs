@@ -1,0 +1,210 @@
+//! Products of a few rows, which are bound by reading the weights: a warp makes some outputs of each row.
+
+use crate::finish::{Finish, Target, place, scaled, write, write_at};
+use cubecl_core as cubecl;
+use cubecl_core::ir::ElemType;
+use cubecl_core::prelude::*;
+
+/// Warps of a cube.
+pub const WARPS: usize = 4;
+/// Outputs of a warp.
+pub const OUTPUTS: usize = 4;
+/// Units of a warp.
+const WARP: usize = 32;
+
+/// Rows of codes times rows of weights by dot products of four: cube `(outputs, rows)`, `rows` of them at a time.
+#[cube(launch_unchecked)]
+pub fn few_rows_codes<F: Float>(
+    a: &[u32],
+    b: &[u32],
+    row_scales: &[f32],
+    row_zeros: &[i32],
+    col_sums: &[i32],
+    col_scales: &[f32],
+    scale: &[f32],
+    shift: &[f32],
+    y: &mut [F],
+    n_rows: u32,
+    n_cols: u32,
+    row_words: u32,
+    target: Target,
+    #[comptime] rows: usize,
+    #[comptime] finish: Finish,
+    #[define(F)] _dtype: ElemType,
+) {
+    let lane = UNIT_POS as usize % WARP;
+    let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
+    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, first_output());
+    let mut sums = Array::<i32>::new(comptime!(rows * OUTPUTS));
+    #[unroll]
+    for i in 0..comptime!(rows * OUTPUTS) {
+        sums[i] = 0i32;
+    }
+    let mut word = lane;
+    while word < row_words {
+        #[unroll]
+        for row in 0..rows {
+            let codes = i32::reinterpret(a[min(first_row + row, n_rows - 1) * row_words + word]);
+            #[unroll]
+            for col in 0..OUTPUTS {
+                let weights = i32::reinterpret(b[min(first_col + col, n_cols - 1) * row_words + word]);
+                let at = comptime!(row * OUTPUTS + col);
+                sums[at] = dp4a(codes, weights, sums[at]);
+            }
+        }
+        word += WARP;
+    }
+    sync_plane();
+    #[unroll]
+    for i in 0..rows {
+        #[unroll]
+        for j in 0..OUTPUTS {
+            let sum = plane_sum(sums[comptime!(i * OUTPUTS + j)]);
+            let (row, col) = (first_row + i, first_col + j);
+            if lane == 0 && row < n_rows && col < n_cols {
+                let (image, first) = place(&target, row);
+                let value = scaled(sum, row_zeros[image], row_scales[image], col_sums[col], col_scales[col]);
+                write::<F>(value, col, first, scale, shift, y, &target, finish);
+            }
+        }
+    }
+}
+
+/// Rows of floats times rows of int8 weights, with a scale for each output: cube `(outputs, rows)`. Inputs are a multiple of
+/// four; `row_words` may be more than they fill.
+#[cube(launch_unchecked)]
+pub fn few_rows_int8<F: Float>(
+    x: &[Vector<F, Const<4>>],
+    b: &[u32],
+    col_scales: &[f32],
+    shift: &[f32],
+    y: &mut [F],
+    n_rows: u32,
+    n_cols: u32,
+    row_quads: u32,
+    row_words: u32,
+    #[comptime] rows: usize,
+    #[comptime] has_shift: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let lane = UNIT_POS as usize % WARP;
+    let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
+    let row_quads = row_quads as usize;
+    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, first_output());
+    let mut sums = zeros(comptime!(rows * OUTPUTS));
+    let mut quad = lane;
+    while quad < row_quads {
+        #[unroll]
+        for col in 0..OUTPUTS {
+            let codes = b[min(first_col + col, n_cols - 1) * row_words + quad] ^ 0x8080_8080u32;
+            #[unroll]
+            for row in 0..rows {
+                let values = Vector::<f32, Const<4>>::cast_from(x[min(first_row + row, n_rows - 1) * row_quads + quad]);
+                #[unroll]
+                for k in 0..4usize {
+                    let weight = float_of((codes >> comptime!(k as u32 * 8)) & 0xffu32, 128.0f32);
+                    sums[comptime!(row * OUTPUTS + col)] += values.extract(k) * weight;
+                }
+            }
+        }
+        quad += WARP;
+    }
+    sync_plane();
+    #[unroll]
+    for i in 0..rows {
+        #[unroll]
+        for j in 0..OUTPUTS {
+            let sum = plane_sum(sums[comptime!(i * OUTPUTS + j)]);
+            let (row, col) = (first_row + i, first_col + j);
+            if lane == 0 && row < n_rows && col < n_cols {
+                let value = sum * col_scales[col];
+                let finish = comptime!(Finish { shift: has_shift, scale: false, adds: false, relu: false });
+                write_at::<F>(value, col, row * n_cols + col, shift, shift, y, finish);
+            }
+        }
+    }
+}
+
+/// Rows of floats times rows of int4 weights, with a scale for each `group` inputs of each output, a multiple of eight: cube
+/// `(outputs, rows)`. Inputs are a multiple of eight, `row_words` words of eight codes.
+#[cube(launch_unchecked)]
+pub fn few_rows_int4<F: Float>(
+    x: &[Vector<F, Const<4>>],
+    b: &[u32],
+    scales: &[f32],
+    shift: &[f32],
+    y: &mut [F],
+    n_rows: u32,
+    n_cols: u32,
+    row_words: u32,
+    group_words: u32,
+    #[comptime] rows: usize,
+    #[comptime] has_shift: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let lane = UNIT_POS as usize % WARP;
+    let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
+    let n_groups = row_words.div_ceil(group_words as usize);
+    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, first_output());
+    let mut sums = zeros(comptime!(rows * OUTPUTS));
+    let mut word = lane;
+    while word < row_words {
+        #[unroll]
+        for j in 0..OUTPUTS {
+            let col = min(first_col + j, n_cols - 1);
+            let weights = b[col * row_words + word];
+            let scale = scales[col * n_groups + word / group_words as usize];
+            #[unroll]
+            for i in 0..rows {
+                let at = (min(first_row + i, n_rows - 1) * row_words + word) * 2;
+                let mut sum = 0.0f32;
+                #[unroll]
+                for half in 0..2usize {
+                    let values = Vector::<f32, Const<4>>::cast_from(x[at + half]);
+                    #[unroll]
+                    for k in 0..4usize {
+                        let code = (weights >> comptime!((half * 4 + k) as u32 * 4)) & 15u32;
+                        sum += values.extract(k) * float_of(code, 8.0f32);
+                    }
+                }
+                sums[comptime!(i * OUTPUTS + j)] += sum * scale;
+            }
+        }
+        word += WARP;
+    }
+    sync_plane();
+    #[unroll]
+    for i in 0..rows {
+        #[unroll]
+        for j in 0..OUTPUTS {
+            let sum = plane_sum(sums[comptime!(i * OUTPUTS + j)]);
+            let (row, col) = (first_row + i, first_col + j);
+            if lane == 0 && row < n_rows && col < n_cols {
+                let finish = comptime!(Finish { shift: has_shift, scale: false, adds: false, relu: false });
+                write_at::<F>(sum, col, row * n_cols + col, shift, shift, y, finish);
+            }
+        }
+    }
+}
+
+/// The first output of a warp.
+#[cube]
+fn first_output() -> usize {
+    (CUBE_POS_X as usize * WARPS + UNIT_POS as usize / WARP) * OUTPUTS
+}
+
+#[cube]
+fn zeros(#[comptime] n: usize) -> Array<f32> {
+    let mut sums = Array::<f32>::new(n);
+    #[unroll]
+    for i in 0..n {
+        sums[i] = 0.0f32;
+    }
+    sums
+}
+
+/// A code less its offset, as a float: put behind the bits of 2^23, which is faster than a conversion.
+#[cube]
+pub(crate) fn float_of(code: u32, offset: f32) -> f32 {
+    f32::reinterpret(code | 0x4b00_0000u32) - (8388608.0f32 + offset)
+}

@@ -1,0 +1,123 @@
+//! Buffers of a device, and launches of kernels on them.
+
+use cubecl_core::client::Client;
+use cubecl_core::ir::features::MmaConfig;
+use cubecl_core::ir::{ElemType, IntKind};
+use cubecl_core::prelude::CubeCount;
+use cubecl_core::server::Handle;
+
+/// Elements that lie one behind the other.
+#[derive(Clone)]
+pub struct Buffer {
+    handle: Handle,
+    n_bytes: usize,
+}
+
+impl Buffer {
+    /// Takes what another library has allocated.
+    pub const fn new(handle: Handle, n_bytes: usize) -> Self {
+        Self { handle, n_bytes }
+    }
+
+    /// What other libraries know it by.
+    pub fn into_handle(self) -> Handle {
+        self.handle
+    }
+
+    pub(crate) const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Bytes of its elements.
+    pub const fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer of {} bytes", self.n_bytes)
+    }
+}
+
+/// A device.
+#[derive(Clone)]
+pub struct Gpu {
+    client: Client,
+}
+
+impl Gpu {
+    /// The device behind a client.
+    pub const fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Copies elements to memory that is theirs for as long as they are needed, as weights are.
+    pub fn keep<E: bytemuck::Pod + Sync>(&self, elements: &[E]) -> Buffer {
+        self.client.memory_persistent_allocation(elements, |elements| self.copy(elements))
+    }
+
+    /// Copies elements to memory that is soon free again.
+    pub fn copy<E: bytemuck::Pod>(&self, elements: &[E]) -> Buffer {
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        // Nothing can be asked for no bytes.
+        let bytes = if bytes.is_empty() { &[0; 4] } else { bytes };
+        Buffer { handle: self.client.create_from_slice(bytes), n_bytes: size_of_val(elements) }
+    }
+
+    /// Room for elements that are soon gone again.
+    pub fn empty<E>(&self, n: usize) -> Buffer {
+        let n_bytes = n * size_of::<E>();
+        Buffer { handle: self.client.empty(n_bytes.max(4)), n_bytes }
+    }
+
+    /// Copies a buffer back.
+    ///
+    /// # Errors
+    /// Whatever went wrong on the device since.
+    pub fn read<E: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<E>, String> {
+        let bytes = self.client.read_one(buffer.handle.clone()).map_err(|error| error.to_string())?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes[..buffer.n_bytes]))
+    }
+
+    /// Whether it multiplies int8 matrices.
+    pub fn has_int8_matrices(&self) -> bool {
+        let (int8, int32) = (ElemType::Int(IntKind::I8), ElemType::Int(IntKind::I32));
+        let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
+        self.client.features().matmul.mma.contains(&config)
+    }
+
+    /// Multiprocessors, as far as they are known.
+    pub fn n_multiprocessors(&self) -> usize {
+        self.client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize
+    }
+}
+
+/// Whole groups of `per` that hold `n`, at least one.
+pub(crate) const fn groups(n: usize, per: usize) -> usize {
+    let n = n.div_ceil(per);
+    if n == 0 { 1 } else { n }
+}
+
+/// A size that kernels take as 32 bits.
+///
+/// # Panics
+/// If it is more.
+pub(crate) fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("more than 32 bits of elements in one tensor: take a smaller batch")
+}
+
+/// Cubes side by side.
+pub(crate) fn cubes(x: usize, y: usize) -> CubeCount {
+    CubeCount::Static(u32_of(x), u32_of(y), 1)
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.client.name())
+    }
+}
