@@ -40,31 +40,18 @@ impl Conv2dSteps {
 /// Weights `[out, in / groups, ky, kx]` with a scale for each output.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
-    gpu: Gpu,
     dims: [usize; 4],
-    /// Those of each group; a depthwise convolution is one.
-    groups: Vec<Int8>,
-    is_depthwise: bool,
+    weights: Int8,
 }
 
 impl Conv2d {
     /// Copies row-major `codes`, worth `codes[o, ..] * scales[o]` each, to the device.
     ///
     /// # Panics
-    /// If the lengths disagree with the extents, or the groups do not divide the outputs.
-    pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], dims: [usize; 4], groups: usize, is_sparse: bool) -> Self {
+    /// If the lengths disagree with the extents.
+    pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Self {
         let [n_out, n_in, height, width] = dims;
-        let depth = n_in * height * width;
-        assert!(groups > 0 && n_out.is_multiple_of(groups), "{groups} groups of {n_out} outputs");
-        assert_eq!((codes.len(), scales.len()), (n_out * depth, n_out), "codes and scales of {dims:?}");
-        let is_depthwise = groups > 1 && groups == n_out && n_in == 1;
-        let n = if is_depthwise { n_out } else { n_out / groups };
-        let group = |i: usize| {
-            let rows = i * n..(i + 1) * n;
-            Int8::new(gpu, &codes[rows.start * depth..rows.end * depth], &scales[rows], [n, depth], is_sparse)
-        };
-        let groups = (0..n_out.checked_div(n).unwrap_or(0)).map(group).collect();
-        Self { gpu: gpu.clone(), dims, groups, is_depthwise }
+        Self { dims, weights: Int8::new(gpu, codes, scales, [n_out, n_in * height * width], is_sparse) }
     }
 
     /// Extents of the weights.
@@ -72,34 +59,37 @@ impl Conv2d {
         self.dims
     }
 
+    /// The weights as rows of outputs.
+    pub const fn rows(&self) -> &Int8 {
+        &self.weights
+    }
+
     /// Whether zeros are left out.
-    pub fn is_sparse(&self) -> bool {
-        self.groups.first().is_some_and(Int8::is_sparse)
+    pub const fn is_sparse(&self) -> bool {
+        self.weights.is_sparse()
     }
 
     /// Bytes held on the device.
     pub fn n_bytes(&self) -> usize {
-        self.groups.iter().map(Int8::n_bytes).sum()
-    }
-
-    /// The weights of each group as floats.
-    pub fn decode(&self, dtype: ElemType) -> Vec<Floats> {
-        self.groups.iter().map(|group| group.decode(dtype)).collect()
+        self.weights.n_bytes()
     }
 
     /// Convolves images, a row of `x` each, to `y` `[image, out, height, width]`; each image is quantized by itself.
     ///
     /// # Panics
-    /// If sizes disagree.
+    /// If sizes disagree, or the groups do not divide the outputs.
     pub fn forward(&self, x: &Floats, steps: &Conv2dSteps, symmetric: bool, ending: &Ending, y: &Floats) {
         let [out_height, out_width] = steps.out_size();
-        let (n_pixels, n_out) = (out_height * out_width, self.dims[0]);
+        let (n_pixels, [n_out, n_in, ..]) = (out_height * out_width, self.dims);
+        let groups = steps.channels.checked_div(n_in).unwrap_or(1).max(1);
+        assert!(n_out.is_multiple_of(groups), "{groups} groups of {n_out} outputs");
         assert_eq!(x.n_cols, steps.channels * steps.size[0] * steps.size[1], "values of an image");
         assert_eq!((y.n_rows, y.n_cols), (x.n_rows, n_out * n_pixels), "images of outputs");
         if y.n_rows * y.n_cols == 0 {
             return;
         }
-        let (images, rows) = launch::quantize(&self.gpu, x, pack::row_words(x.n_cols), symmetric);
+        let (gpu, weights) = (self.weights.gpu(), &self.weights);
+        let (images, rows) = launch::quantize(gpu, x, pack::row_words(x.n_cols), symmetric);
         let place = Place {
             image_rows: n_pixels,
             image_stride: n_out * n_pixels,
@@ -107,20 +97,20 @@ impl Conv2d {
             col_stride: n_pixels,
             first_row: 0,
             first_col: 0,
+            end_col: n_out,
         };
-        if self.is_depthwise {
-            let weights = &self.groups[0];
+        if groups > 1 && groups == n_out && n_in == 1 {
             let product = Product { codes: &images, rows: &rows, weights, place, ending };
-            return launch::depthwise(&self.gpu, &product, &weights.words(), steps, y);
+            return launch::depthwise(gpu, &product, &weights.words(), steps, y);
         }
-        for (i, weights) in self.groups.iter().enumerate() {
-            let row_words = weights.row_words();
-            let piece = (PIECE / 4 / row_words.max(1)).max(128) / 128 * 128;
+        let (row_words, n) = (weights.row_words(), n_out / groups);
+        let piece = (PIECE / 4 / row_words.max(1)).max(128) / 128 * 128;
+        for group in 0..groups {
             for first_row in (0..x.n_rows * n_pixels).step_by(piece) {
                 let n_rows = piece.min(x.n_rows * n_pixels - first_row);
-                let from = [first_row, n_rows, i * self.dims[1]];
-                let patches = launch::patches(&self.gpu, &images, &rows.zeros, from, [weights.n_in(), row_words], steps);
-                let place = Place { first_row, first_col: i * weights.n_out(), ..place };
+                let from = [first_row, n_rows, group * n_in];
+                let patches = launch::patches(gpu, &images, &rows.zeros, from, [weights.n_in(), row_words], steps);
+                let place = Place { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
                 weights.multiply(weights.way(n_rows), &patches, &rows, place, ending, y);
             }
         }

@@ -8,7 +8,7 @@ use cubecl_core::prelude::*;
 /// Units of a cube.
 pub const UNITS: usize = 256;
 
-/// Rows of codes times rows of weights, `row_words` words of four each: a unit for each output.
+/// Rows of codes times rows of weights up to `n_cols`, `row_words` words of four each: a unit for each output.
 #[cube(launch_unchecked)]
 pub fn product_dp4a<F: Float>(
     a: &[u32],
@@ -28,9 +28,10 @@ pub fn product_dp4a<F: Float>(
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS as usize;
-    let (n_cols, row_words) = (n_cols as usize, row_words as usize);
-    if at < n_rows as usize * n_cols {
-        let (row, col) = (at / n_cols, at % n_cols);
+    let row_words = row_words as usize;
+    let width = (n_cols - target.first_col) as usize;
+    if at < n_rows as usize * width {
+        let (row, col) = (at / width, target.first_col as usize + at % width);
         let mut sum = 0i32;
         for word in 0..row_words {
             let codes = i32::reinterpret(a[row * row_words + word]);

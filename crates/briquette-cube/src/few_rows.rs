@@ -12,7 +12,7 @@ pub const OUTPUTS: usize = 4;
 /// Units of a warp.
 const WARP: usize = 32;
 
-/// Rows of codes times rows of weights by dot products of four: cube `(outputs, rows)`, `rows` of them at a time.
+/// Rows of codes times rows of weights up to `n_cols` by dot products of four: cube `(outputs, rows)`, `rows` of them at a time.
 #[cube(launch_unchecked)]
 pub fn few_rows_codes<F: Float>(
     a: &[u32],
@@ -34,7 +34,7 @@ pub fn few_rows_codes<F: Float>(
 ) {
     let lane = UNIT_POS as usize % WARP;
     let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
-    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, first_output());
+    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, target.first_col as usize + first_output());
     let mut sums = Array::<i32>::new(comptime!(rows * OUTPUTS));
     #[unroll]
     for i in 0..comptime!(rows * OUTPUTS) {

@@ -30,7 +30,7 @@ pub struct Target {
     pub col_stride: u32,
     /// The row of the first one.
     pub first_row: u32,
-    /// The column of the first one, of the factors and terms too.
+    /// The first column: columns before it, of the weights too, belong to other products.
     pub first_col: u32,
 }
 
@@ -54,7 +54,6 @@ pub fn write<F: Float>(
     target: &Target,
     #[comptime] finish: Finish,
 ) {
-    let col = target.first_col as usize + col;
     write_at::<F>(value, col, first + col * target.col_stride as usize, scale, shift, y, finish);
 }
 

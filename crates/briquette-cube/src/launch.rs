@@ -115,18 +115,20 @@ pub struct Place {
     pub col_stride: usize,
     /// The row of the first one.
     pub first_row: usize,
-    /// The column of the first one.
+    /// The first column that is made.
     pub first_col: usize,
+    /// And the one behind the last.
+    pub end_col: usize,
 }
 
 impl Place {
     /// Rows one behind the other, each with its own scale.
     pub const fn rows(n_cols: usize) -> Self {
-        Self { image_rows: 1, image_stride: n_cols, row_stride: 0, col_stride: 1, first_row: 0, first_col: 0 }
+        Self { image_rows: 1, image_stride: n_cols, row_stride: 0, col_stride: 1, first_row: 0, first_col: 0, end_col: n_cols }
     }
 
     fn launch(self) -> TargetLaunch {
-        let Self { image_rows, image_stride, row_stride, col_stride, first_row, first_col } = self;
+        let Self { image_rows, image_stride, row_stride, col_stride, first_row, first_col, end_col: _ } = self;
         let [a, b, c, d, e, f] = [image_rows, image_stride, row_stride, col_stride, first_row, first_col].map(u32_of);
         TargetLaunch::new(a, b, c, d, e, f)
     }
@@ -226,32 +228,37 @@ pub(crate) struct Product<'a> {
 }
 
 impl Product<'_> {
+    const fn n_cols(&self) -> usize {
+        self.place.end_col - self.place.first_col
+    }
+
     fn args(&self) -> [BufferArg; 6] {
-        let [scale, shift] = self.ending.args(self.place.first_col + self.weights.n_out(), &self.weights.scales);
+        let [scale, shift] = self.ending.args(self.weights.n_out(), &self.weights.scales);
         let (rows, weights) = (self.rows, self.weights);
         assert_eq!(self.codes.row_words, weights.row_words(), "words of a row");
+        assert!(self.place.end_col <= weights.n_out(), "columns of {} outputs", weights.n_out());
         [arg(&rows.scales, 4), arg(&rows.zeros, 4), arg(&weights.sums, 4), arg(&weights.scales, 4), scale, shift]
     }
 }
 
-/// A product by matrix instructions.
-pub(crate) fn product_mma(gpu: &Gpu, product: &Product, tile: Tile, y: &Floats) {
+/// A product by matrix instructions, of weights as they are kept, or of `words`, with their zeros.
+pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&Buffer>, tile: Tile, y: &Floats) {
     let (codes, weights) = (product.codes, product.weights);
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let [tile_rows, tile_cols] = tile.extents();
-    let (dense, blocks) = match &weights.kept {
-        Kept::Dense(words) => (arg(words, 16), [arg(&weights.scales, 4), arg(&weights.scales, 4), arg(&weights.scales, 4)]),
-        Kept::Blocks(Blocks { bits, values, bases }) => {
-            (arg(&codes.words, 16), [arg(bits, 4), arg(values, 4), arg(bases, 4)])
+    let nothing = || arg(&weights.scales, 4);
+    let (dense, is_sparse, [bits, values, bases]) = match (&weights.kept, words) {
+        (Kept::Dense(words), _) | (_, Some(words)) => (arg(words, 16), false, [(); 3].map(|()| nothing())),
+        (Kept::Blocks(Blocks { bits, values, bases }), None) => {
+            (codes.arg(4), true, [arg(bits, 4), arg(values, 4), arg(bases, 4)])
         }
     };
-    let [bits, values, bases] = blocks;
     // SAFETY: rows and columns behind the last are read as the last and not written; codes and weights have rows of the same
     // length.
     unsafe {
         mma::product_mma::launch_unchecked(
             gpu.client(),
-            cubes(groups(weights.n_out(), tile_cols), groups(codes.n_rows, tile_rows)),
+            cubes(groups(product.n_cols(), tile_cols), groups(codes.n_rows, tile_rows)),
             CubeDim::new_2d(32, tile.n_warps() as u32),
             codes.arg(4),
             dense,
@@ -266,11 +273,11 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, tile: Tile, y: &Floats) 
             shift,
             y.arg(1),
             u32_of(codes.n_rows),
-            u32_of(weights.n_out()),
+            u32_of(product.place.end_col),
             u32_of(codes.row_words / 4),
             product.place.launch(),
             tile,
-            matches!(weights.kept, Kept::Blocks(_)),
+            is_sparse,
             product.ending.finish(),
             y.dtype,
         );
@@ -281,7 +288,7 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, tile: Tile, y: &Floats) 
 pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
     let (codes, weights) = (product.codes, product.weights);
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
-    let n = codes.n_rows * weights.n_out();
+    let n = codes.n_rows * product.n_cols();
     // SAFETY: a unit for each output; codes and weights have rows of the same length.
     unsafe {
         dp4a::product_dp4a::launch_unchecked(
@@ -298,7 +305,7 @@ pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Flo
             shift,
             y.arg(1),
             u32_of(codes.n_rows),
-            u32_of(weights.n_out()),
+            u32_of(product.place.end_col),
             u32_of(codes.row_words),
             product.place.launch(),
             product.ending.finish(),
@@ -326,7 +333,7 @@ pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &Buffer, y: &F
     unsafe {
         few_rows::few_rows_codes::launch_unchecked(
             gpu.client(),
-            few_rows_cubes(codes.n_rows, weights.n_out(), rows),
+            few_rows_cubes(codes.n_rows, product.n_cols(), rows),
             CubeDim::new_2d(32, few_rows::WARPS as u32),
             codes.arg(1),
             arg(words, 4),
@@ -338,7 +345,7 @@ pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &Buffer, y: &F
             shift,
             y.arg(1),
             u32_of(codes.n_rows),
-            u32_of(weights.n_out()),
+            u32_of(product.place.end_col),
             u32_of(codes.row_words),
             product.place.launch(),
             rows,

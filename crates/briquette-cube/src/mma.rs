@@ -49,7 +49,7 @@ impl Tile {
     }
 }
 
-/// Rows of codes times rows of weights, `row_vectors` vectors of 16 each: cube `(column tile, row tile)` of
+/// Rows of codes times rows of weights up to `n_cols`, `row_vectors` vectors of 16 each: cube `(column tile, row tile)` of
 /// `[warp, unit]`. Weights are dense, `b`, or in the blocks of [`bitmask`](crate::bitmask).
 #[cube(launch_unchecked)]
 pub fn product_mma<F: Float>(
@@ -76,7 +76,7 @@ pub fn product_mma<F: Float>(
 ) {
     let [tile_rows, tile_cols] = comptime!(tile.extents());
     let first_row = CUBE_POS_Y as usize * tile_rows;
-    let first_col = CUBE_POS_X as usize * tile_cols;
+    let first_col = target.first_col as usize + CUBE_POS_X as usize * tile_cols;
     let (n_rows, n_cols, row_vectors) = (n_rows as usize, n_cols as usize, row_vectors as usize);
 
     let mut shared_a = Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(2 * tile_rows * STRIDE / 4));

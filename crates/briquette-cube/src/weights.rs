@@ -1,5 +1,6 @@
 //! Weights on a device, as they are kept there.
 
+use crate::bitmask::BLOCK_ROWS;
 use crate::gpu::{Buffer, Gpu};
 use crate::launch::{self, Ending, Floats, Ids, Place, Product, RowScales};
 use crate::launch::Codes;
@@ -176,12 +177,16 @@ impl Int8 {
         ending: &Ending,
         y: &Floats,
     ) {
-        if codes.n_rows == 0 || self.n_out == 0 {
+        if codes.n_rows == 0 || place.first_col == place.end_col {
             return;
         }
         let product = Product { codes, rows, weights: self, place, ending };
         match way {
-            Way::Mma(tile) => launch::product_mma(&self.gpu, &product, tile, y),
+            Way::Mma(tile) => {
+                // A product that begins within a block has its zeros put back first.
+                let words = (self.is_sparse() && !place.first_col.is_multiple_of(BLOCK_ROWS)).then(|| self.words());
+                launch::product_mma(&self.gpu, &product, words.as_ref(), tile, y);
+            }
             Way::FewRows => launch::few_rows_codes(&self.gpu, &product, &self.words(), y),
             Way::Dp4a => launch::product_dp4a(&self.gpu, &product, &self.words(), y),
         }

@@ -70,14 +70,14 @@ fn convolution(shape: Conv2dShape, size: usize, seconds: f64) {
     let weights = codes(dims.iter().product());
     let packed = PackedConv2d::new(&weights, &vec![0.01; shape.n_out], dims, false).unwrap();
     let weights = QuantizedConv2d::new(packed, ActivationGrid::Asymmetric);
-    let call = Conv2dCall { weights, shape, scale: None, shift: None, relu: false };
+    let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false };
     let x = Tensor::<4>::random([1, shape.n_in, size, size], Distribution::Normal(0.0, 1.0), &device);
     let floats = Tensor::<4>::random(dims, Distribution::Normal(0.0, 1.0), &device);
     let pairs = shape.padding.map(|[before, after]| (before, after));
     let options = ConvOptions::new_with_padding(shape.stride, pairs, shape.dilation, shape.groups);
     let best = best_of(
         seconds,
-        || ops::conv2d(x.clone(), None, call.clone()),
+        || ops::conv2d(x.clone(), None, [None, None], call.clone()),
         || conv2d(x.clone(), floats.clone(), None, options.clone()),
     );
     let [height, width] = shape.kernel;

@@ -97,7 +97,7 @@ impl Reparameterizer for Packer<'_> {
         let Some((index, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let kept = coded(self.stored, index, D).and_then(|coded| coded.pack(what));
+        let kept = coded(self.stored, index, D).and_then(|coded| coded.pack(what, &param.lazy_device()));
         let kept = kept.map_err(|error| error.at(format_args!("tensor {:?}", self.stored.tensors[index].info.name)));
         Packed::replace_or_keep(kept, param, self.error)
     }

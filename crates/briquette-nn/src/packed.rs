@@ -1,11 +1,10 @@
 //! Weights held as codes in place of a parameter's floats.
 
 use briquette_core::{Error, OutputAxis, Result, Rows};
-use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d};
-use briquette_kernels::{ActivationGrid, CodeRows, Int8Embedding, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use briquette_kernels::ActivationGrid;
+use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table, Weights};
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use std::sync::Arc;
 
 /// Codes that stand for a parameter. Beneath it lies one NaN, stretched to the parameter's shape; its value is decoded
 /// anew wherever it is asked for, and the layers of [`crate::layers`] do not ask.
@@ -27,9 +26,9 @@ pub(crate) enum Kept {
     /// Panels of a convolution.
     Conv(QuantizedConv2d),
     /// Rows that are looked up.
-    Table(Arc<Int8Embedding>),
+    Table(Table),
     /// Rows of weights whose arithmetic stays float: decoded for each use.
-    Decoded(Arc<Int8Embedding>, OutputAxis),
+    Decoded(Table, OutputAxis),
 }
 
 /// How weights can be held, as reports say it.
@@ -64,13 +63,13 @@ impl Kept {
         }
     }
 
-    /// Values as rows of outputs, and where those are in the parameter.
-    fn to_rows(&self) -> (Vec<f32>, OutputAxis) {
+    /// The weights as rows of outputs, and where those are in the parameter.
+    fn rows(&self) -> (Weights, OutputAxis) {
         match self {
-            Self::Linear(weights) => (weights.to_floats(), OutputAxis::Last),
-            Self::Conv(weights) => (weights.to_floats(), OutputAxis::First),
-            Self::Table(table) => (table.to_floats(), OutputAxis::First),
-            Self::Decoded(table, axis) => (table.to_floats(), *axis),
+            Self::Linear(weights) => (Weights::Linear(weights.clone()), OutputAxis::Last),
+            Self::Conv(weights) => (Weights::Conv(weights.clone()), OutputAxis::First),
+            Self::Table(table) => (Weights::Table(table.clone()), OutputAxis::First),
+            Self::Decoded(table, axis) => (Weights::Table(table.clone()), *axis),
         }
     }
 }
@@ -113,12 +112,12 @@ impl Reparameterization for Packed {
     const NAME: &'static str = "packed";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let (rows, axis) = self.kept.to_rows();
+        let (weights, axis) = self.kept.rows();
         let mut shape: Vec<usize> = base.dims().to_vec();
         if axis == OutputAxis::Last {
             shape.reverse();
         }
-        let values = Tensor::from_data(TensorData::new(rows, shape), (&base.device(), base.dtype()));
+        let values = ops::decode(base, &weights).reshape::<D, _>(burn::tensor::Shape::from(shape));
         if axis == OutputAxis::Last { values.transpose() } else { values }
     }
 }
@@ -160,31 +159,16 @@ pub(crate) enum Use {
 }
 
 impl Coded {
-    /// Lays the codes out for their use.
-    pub(crate) fn pack(self, what: Use) -> Result<Kept> {
-        let Rows { n_rows, n_cols, axis } = self.rows;
-        let table = |coded: &Self| {
-            let pack = if coded.is_sparse { CodeRows::bitmask } else { CodeRows::dense };
-            Arc::new(Int8Embedding::new(pack(&coded.codes, n_rows, n_cols), coded.scales.clone()))
-        };
+    /// Lays the codes out for their use on `device`.
+    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<Kept> {
+        let Self { rows, codes, scales, is_sparse } = &self;
+        let dims = [rows.n_rows, rows.n_cols];
         Ok(match what {
-            Use::Int8(grid) if self.is_sparse => Kept::Linear(LinearWeights::sparse_int8(
-                SparseInt8::new(&self.codes, &self.scales, n_rows, n_cols)?,
-                grid,
-            )),
-            Use::Int8(grid) => {
-                Kept::Linear(LinearWeights::int8(PackedInt8::new(&self.codes, &self.scales, n_rows, n_cols)?, grid))
-            }
-            Use::Conv(grid, dims) => {
-                let weights = PackedConv2d::new(&self.codes, &self.scales, dims, self.is_sparse)?;
-                Kept::Conv(QuantizedConv2d::new(weights, grid))
-            }
-            Use::Int4 { group } => {
-                let weights = PackedInt4::new(&self.codes, &self.scales, n_rows, n_cols, group);
-                Kept::Linear(LinearWeights::int4(weights))
-            }
-            Use::Table => Kept::Table(table(&self)),
-            Use::Decoded => Kept::Decoded(table(&self), axis),
+            Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, codes, scales, dims, *is_sparse, grid)?),
+            Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, codes, scales, dims, *is_sparse, grid)?),
+            Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, codes, scales, dims, group)),
+            Use::Table => Kept::Table(Table::on(device, codes, scales, dims, *is_sparse)),
+            Use::Decoded => Kept::Decoded(Table::on(device, codes, scales, dims, *is_sparse), rows.axis),
         })
     }
 }

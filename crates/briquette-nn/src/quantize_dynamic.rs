@@ -143,7 +143,7 @@ impl Reparameterizer for Packer<'_> {
         };
         let kept = read_f32(param.val(), path).and_then(|values| {
             let rows = parameter.rows();
-            coded(&view::to_rows(values, &rows), rows, self.is_sparse).pack(what)
+            coded(&view::to_rows(values, &rows), rows, self.is_sparse).pack(what, &param.lazy_device())
         });
         Packed::replace_or_keep(kept, param, self.error)
     }

@@ -1,9 +1,9 @@
 //! The operations on the CPU.
 
 use super::QuantizedOps;
-use super::weights::{Conv2dCall, Kind, LinearWeights};
+use super::weights::{Conv2dCall, ConvKind, Kind, LinearWeights, Table, TableKind, Weights};
 use crate::conv2d::{Finish, Int8Conv2d, int8_conv2d};
-use crate::embedding::{Int8Embedding, int8_embedding};
+use crate::embedding::int8_embedding;
 use crate::int4::int4_linear;
 use crate::linear::int8_linear;
 use crate::path::active_path;
@@ -14,7 +14,10 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use half::{bf16, f16};
-use std::sync::Arc;
+
+/// A bug of the caller.
+#[cfg(feature = "cuda")]
+const ELSEWHERE: &str = "weights are laid out for another device";
 
 /// Calls `$run` with the elements of a float tensor, and returns its f32 result in the type of the tensor.
 macro_rules! with_floats {
@@ -59,20 +62,35 @@ fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: 
         Kind::Int8(weights, None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
         Kind::Sparse(weights, None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
         Kind::Int4(weights) => int4_linear(path, x, n_rows, weights, bias, &mut y),
+        #[cfg(feature = "cuda")]
+        Kind::CubeInt8(..) | Kind::CubeInt4(_) => panic!("{ELSEWHERE}"),
     }
     y
 }
 
-/// `call` with outputs that are added to what there is, or not.
-fn finished(call: &Conv2dCall, adds: bool) -> Int8Conv2d<'_> {
-    let finish = Finish { scale: call.scale.as_deref(), shift: call.shift.as_deref(), adds, relu: call.relu };
-    Int8Conv2d { weights: &call.weights.weights, shape: call.shape, grid: call.weights.grid, finish }
+/// A vector as f32, where there is one; it has a few kilobytes.
+fn vector(tensor: FlexTensor, is_there: bool) -> Option<Vec<f32>> {
+    is_there.then(|| tensor.into_data().iter::<f32>().collect())
 }
 
-fn conv2d<T: Activation>(x: &[T], size: [usize; 3], n: usize, call: &Conv2dCall) -> Vec<f32> {
-    let mut y = vec![0.0; n];
-    int8_conv2d(active_path(), x, size, &finished(call, false), &mut y);
-    y
+/// What finishes the outputs of a convolution.
+struct Ending {
+    scale: Option<Vec<f32>>,
+    shift: Option<Vec<f32>>,
+    adds: bool,
+}
+
+fn conv2d<T: Activation>(x: &[T], size: [usize; 3], call: &Conv2dCall, ending: &Ending, y: &mut [f32]) {
+    let Ending { scale, shift, adds } = ending;
+    let finish = Finish { scale: scale.as_deref(), shift: shift.as_deref(), adds: *adds, relu: call.relu };
+    match &call.weights.kind {
+        ConvKind::Host(weights) => {
+            let conv = Int8Conv2d { weights, shape: call.shape, grid: call.weights.grid, finish };
+            int8_conv2d(active_path(), x, size, &conv, y);
+        }
+        #[cfg(feature = "cuda")]
+        ConvKind::Cube(_) => panic!("{ELSEWHERE}"),
+    }
 }
 
 /// Images, their height and width, and the shape of the output.
@@ -84,8 +102,13 @@ fn conv2d_sizes(x: &FlexTensor, call: &Conv2dCall) -> ([usize; 3], Shape) {
 }
 
 impl QuantizedOps for Flex {
-    fn quantized_linear(x: FloatTensor<Self>, weights: LinearWeights, bias: Option<Vec<f32>>) -> FloatTensor<Self> {
-        let x = x.to_contiguous();
+    fn quantized_linear(
+        x: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        weights: LinearWeights,
+        has_bias: bool,
+    ) -> FloatTensor<Self> {
+        let (x, bias) = (x.to_contiguous(), vector(bias, has_bias));
         let mut shape = x.layout().shape().clone();
         let (last, n_in) = (shape.num_dims() - 1, weights.n_in());
         assert_eq!(shape[last], n_in, "{shape:?} times weights of [{}, {n_in}]", weights.n_out());
@@ -94,26 +117,56 @@ impl QuantizedOps for Flex {
         with_floats!(x, |values| linear(values, n_rows, &weights, bias.as_deref()), shape)
     }
 
-    fn quantized_conv2d(x: FloatTensor<Self>, call: Conv2dCall) -> FloatTensor<Self> {
+    fn quantized_conv2d(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        call: Conv2dCall,
+    ) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let (size, out) = conv2d_sizes(&x, &call);
-        with_floats!(x, |values| conv2d(values, size, out.num_elements(), &call), out.clone())
+        let ending = Ending { scale: vector(scale, call.has_scale), shift: vector(shift, call.has_shift), adds: false };
+        let mut y = vec![0.0; out.num_elements()];
+        with_floats!(
+            x,
+            |values| {
+                conv2d(values, size, &call, &ending, &mut y);
+                y
+            },
+            out
+        )
     }
 
-    fn quantized_conv2d_add(x: FloatTensor<Self>, y: FloatTensor<Self>, call: Conv2dCall) -> FloatTensor<Self> {
+    fn quantized_conv2d_add(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        call: Conv2dCall,
+    ) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let (size, out) = conv2d_sizes(&x, &call);
         assert_eq!(y.layout().shape(), &out, "the tensor that outputs are added to");
-        change(y, |y| int8_conv2d(active_path(), elements::<f32>(&x), size, &finished(&call, true), y))
+        let ending = Ending { scale: vector(scale, call.has_scale), shift: vector(shift, call.has_shift), adds: true };
+        change(y, |y| conv2d(elements::<f32>(&x), size, &call, &ending, y))
     }
 
-    fn quantized_embedding(ids: IntTensor<Self>, table: Arc<Int8Embedding>) -> FloatTensor<Self> {
+    fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self> {
         let mut shape: Vec<usize> = (0..ids.layout().shape().num_dims()).map(|i| ids.layout().shape()[i]).collect();
         shape.push(table.n_cols());
         let ids: Vec<usize> =
             ids.into_data().iter::<i64>().map(|id| usize::try_from(id).unwrap_or(usize::MAX)).collect();
         let mut out = vec![0.0_f32; ids.len() * table.n_cols()];
-        int8_embedding(&ids, &table, &mut out);
+        match &table.0 {
+            TableKind::Host(table) => int8_embedding(&ids, table, &mut out),
+            #[cfg(feature = "cuda")]
+            TableKind::Cube(_) => panic!("{ELSEWHERE}"),
+        }
         FlexTensor::from_data(TensorData::new(out, shape))
+    }
+
+    fn quantized_decode(like: FloatTensor<Self>, weights: Weights) -> FloatTensor<Self> {
+        let floats = weights.host_floats().unwrap_or_else(|| panic!("weights are laid out for another device"));
+        FlexTensor::from_data(TensorData::new(floats, weights.dims()).convert_dtype(like.dtype()))
     }
 }

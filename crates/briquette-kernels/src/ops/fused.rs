@@ -1,6 +1,6 @@
 //! What lies between matrix products, fused where the CPU runs it.
 
-use super::{floats, runs_on};
+use super::{floats, is_cpu};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
@@ -48,13 +48,13 @@ pub trait FusedOps: Backend {
 
 /// Whether there are fused operations for this tensor.
 pub fn fuses<const D: usize>(x: &Tensor<D>) -> bool {
-    runs_on(&x.device()) && x.dtype() == DType::F32
+    is_cpu(&x.device()) && x.dtype() == DType::F32
 }
 
 /// Rows of activations that are best taken through a network at once on this device, where that is known: as many as
 /// stay in the second caches of the threads that share them.
 pub fn rows_at_once(device: &Device) -> Option<usize> {
-    runs_on(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
+    is_cpu(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
 }
 
 /// GELU: see [`gelu`](crate::gelu()); burn's own where nothing is fused.

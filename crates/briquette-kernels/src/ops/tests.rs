@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ActivationGrid, CodeRows, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use crate::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
 use burn::tensor::{Device, Distribution, FloatDType, TensorData};
 
 fn codes(n: usize) -> Vec<i8> {
@@ -23,7 +23,7 @@ fn a_linear_layer_is_close_to_its_floats_in_every_form() {
     assert!(runs_on(&device) && !runs_on(&device.clone().autodiff()));
     for weights in [&dense, &sparse] {
         let floats: Vec<f32> = codes.iter().map(|&code| f32::from(code) * 0.01).collect();
-        assert_eq!(weights.to_floats(), floats, "{}", weights.name());
+        assert_eq!(Weights::Linear(weights.clone()).host_floats(), Some(floats), "{}", weights.name());
     }
     let dense = linear(x.clone(), &dense, bias.clone());
     let sparse = linear(x.clone(), &sparse, bias);
@@ -37,7 +37,8 @@ fn views_and_half_floats_give_what_their_elements_do() {
     let device = Device::flex();
     let weights = PackedInt4::new(&[1, -2, 3, 4, 5, -6], &[0.5; 2], 2, 3, 3);
     let weights = LinearWeights::int4(weights);
-    assert_eq!(weights.to_floats(), [0.5, -1.0, 1.5, 2.0, 2.5, -3.0]);
+    let floats = decode(Tensor::<1>::ones([1], &device), &Weights::Linear(weights.clone()));
+    assert_eq!(floats.into_data().try_to_vec::<f32>().unwrap(), [0.5, -1.0, 1.5, 2.0, 2.5, -3.0]);
     let x = Tensor::<2>::from_data([[9.0, 9.0], [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &device);
     let y = linear(x.narrow(0, 1, 3).transpose(), &weights, None);
     assert_eq!(y.clone().into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5, 6.0, -4.0]);
@@ -53,14 +54,15 @@ fn a_convolution_and_an_embedding_run_on_tensors() {
     let shape = Conv2dShape::new(2, 1, [3, 3]);
     let weights = PackedConv2d::new(&[1; 18], &[1.0], shape.weight_dims(), false).unwrap();
     let weights = QuantizedConv2d::new(weights, ActivationGrid::Symmetric);
-    let call = Conv2dCall { weights, shape, scale: None, shift: Some(vec![1.0]), relu: true };
+    let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: true };
+    let shift = [None, Some(Tensor::<1>::ones([1], &device))];
     let x = Tensor::<4>::ones([2, 2, 4, 5], &device);
-    let y = conv2d(x.clone(), None, call.clone());
+    let y = conv2d(x.clone(), None, shift.clone(), call.clone());
     assert_eq!(y.dims(), [2, 1, 2, 3]);
     assert!((y.clone() - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
-    let added = conv2d(x, Some(y.clone()), call);
+    let added = conv2d(x, Some(y.clone()), shift, call);
     assert!((added - y * 2.0).abs().max().into_scalar::<f32>() < 1e-4);
-    let table = Arc::new(Int8Embedding::new(CodeRows::bitmask(&[1, 0, 0, 2], 2, 2), vec![1.0, 0.5]));
+    let table = Table::on(&device, &[1, 0, 0, 2], &[1.0, 0.5], [2, 2], true);
     let rows = embedding(Tensor::<2, Int>::from_data([[1, 0, 1]], &device), &table);
     assert_eq!(rows.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
 }

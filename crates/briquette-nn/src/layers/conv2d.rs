@@ -99,7 +99,7 @@ impl Conv2d {
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let bias = self.bias.as_ref().map(Param::val);
         if let Some(call) = self.call(&input) {
-            return ops::conv2d(input, None, Conv2dCall { shift: bias.map(to_host), ..call });
+            return ops::conv2d(input, None, [None, bias], call);
         }
         let [[top, bottom], [left, right]] = self.pads(&input);
         let padding = [(top, bottom), (left, right)];
@@ -116,9 +116,9 @@ impl Conv2d {
             Some(call) => {
                 let (scale, shift) = self.folded(norm);
                 let is_plain = matches!(then, Then::Nothing);
-                let call = Conv2dCall { scale: Some(scale), shift: Some(shift), relu: !is_plain, ..call };
+                let call = Conv2dCall { relu: !is_plain, ..call };
                 let shortcut = if let Then::AddRelu(shortcut) = then { Some(shortcut) } else { None };
-                ops::conv2d(input, shortcut, call)
+                ops::conv2d(input, shortcut, [Some(scale), Some(shift)], call)
             }
             None => {
                 let output = norm.forward(self.forward(input));
@@ -144,7 +144,7 @@ impl Conv2d {
             padding: self.pads(input),
             dilation: self.dilation,
         };
-        Some(Conv2dCall { weights: weights.clone(), shape, scale: None, shift: None, relu: false })
+        Some(Conv2dCall { weights: weights.clone(), shape, has_scale: false, has_shift: false, relu: false })
     }
 
     /// Zeros before and after, of height and of width.
@@ -163,20 +163,16 @@ impl Conv2d {
     }
 
     /// `gamma / sqrt(var + epsilon)`, and what is added after multiplying by it: the norm, and the bias before it.
-    fn folded(&self, norm: &BatchNorm) -> (Vec<f32>, Vec<f32>) {
-        let (gamma, beta) = (to_host(norm.gamma.val()), to_host(norm.beta.val()));
-        let (mean, var) = (to_host(norm.running_mean.value()), to_host(norm.running_var.value()));
-        let bias = self.bias.as_ref().map_or_else(|| vec![0.0; mean.len()], |bias| to_host(bias.val()));
-        let one = |i: usize| {
-            let scale = gamma[i] / (var[i] + norm.epsilon as f32).sqrt();
-            (scale, beta[i] + (bias[i] - mean[i]) * scale)
+    fn folded(&self, norm: &BatchNorm) -> (Tensor<1>, Tensor<1>) {
+        let scale = norm.gamma.val() / (norm.running_var.value() + norm.epsilon as f32).sqrt();
+        let mean = norm.running_mean.value();
+        let offset = match &self.bias {
+            Some(bias) => bias.val() - mean,
+            None => -mean,
         };
-        (0..gamma.len()).map(one).unzip()
+        let shift = norm.beta.val() + offset * scale.clone();
+        (scale, shift)
     }
-}
-
-fn to_host(vector: Tensor<1>) -> Vec<f32> {
-    vector.into_data().iter::<f32>().collect()
 }
 
 impl ModuleDisplay for Conv2d {
