@@ -1,0 +1,111 @@
+// The words of CUDA C++ that cubecl-cpp writes, for a C++ compiler: the file of a kernel is this, then the kernel.
+#pragma once
+#include <type_traits>
+
+#include "launch.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __launch_bounds__(threads)
+#define __cluster_dims__(x, y, z)
+// A fragment of bytes is read as words though it is aligned as bytes are.
+#define alignas(bytes)
+
+#define warpSize 32u
+#define __syncthreads() ::emulator::sync_threads(__LINE__)
+#define __syncwarp() ::emulator::sync_warp(__LINE__)
+#define __threadfence() ((void)0)
+#define __activemask() ::emulator::active_mask()
+#define __shfl_sync(mask, value, lane) ::emulator::shuffle((value), (lane), __LINE__)
+#define __shfl_up_sync(mask, value, delta) ::emulator::shuffle_up((value), (delta), __LINE__)
+#define __shfl_down_sync(mask, value, delta) ::emulator::shuffle_down((value), (delta), __LINE__)
+#define __shfl_xor_sync(mask, value, other) ::emulator::shuffle_xor((value), (other), __LINE__)
+#define __all_sync(mask, predicate) ::emulator::all((predicate), __LINE__)
+#define __any_sync(mask, predicate) (::emulator::ballot((predicate), __LINE__) != 0)
+#define __ballot_sync(mask, predicate) ::emulator::ballot((predicate), __LINE__)
+
+namespace emulator {
+
+// A conversion to an integer. C++ leaves it open what a number that does not fit becomes, so that is an error.
+template <class T, class S>
+inline T to_integer(S value) {
+    if constexpr (!std::is_integral_v<S>) {
+        double number = __builtin_trunc((double)value), half_range = (double)(1ull << (8 * sizeof(T) - 1));
+        double low = (T)-1 < 0 ? -half_range : 0.0, high = (T)-1 < 0 ? half_range : 2.0 * half_range;
+        if (!(number >= low && number < high)) fail("%g was converted to an integer of %zu bytes", number, sizeof(T));
+    }
+    return (T)value;
+}
+
+// Of an array of shared or local memory.
+inline void check_index(size_t index, size_t length) {
+    if (index >= length) fail("thread %u,%u,%u: index %zu of an array of %zu", threadIdx.x, threadIdx.y, threadIdx.z, index, length);
+}
+
+#define BRIQUETTE_UNARY(name)                                            \
+    inline float name(float x) { return __builtin_##name##f(x); }        \
+    inline double name(double x) { return __builtin_##name(x); }
+#define BRIQUETTE_BINARY(name, builtin)                                                \
+    inline float name(float x, float y) { return __builtin_##builtin##f(x, y); }       \
+    inline double name(double x, double y) { return __builtin_##builtin(x, y); }
+#define BRIQUETTE_INTEGER(type)                                  \
+    inline type min(type x, type y) { return x < y ? x : y; }    \
+    inline type max(type x, type y) { return x < y ? y : x; }
+BRIQUETTE_UNARY(fabs)
+BRIQUETTE_UNARY(rint)
+BRIQUETTE_UNARY(floor)
+BRIQUETTE_UNARY(ceil)
+BRIQUETTE_UNARY(trunc)
+BRIQUETTE_UNARY(sqrt)
+BRIQUETTE_UNARY(exp)
+BRIQUETTE_UNARY(log)
+BRIQUETTE_UNARY(tanh)
+BRIQUETTE_UNARY(erf)
+BRIQUETTE_UNARY(sin)
+BRIQUETTE_UNARY(cos)
+BRIQUETTE_BINARY(min, fmin)
+BRIQUETTE_BINARY(max, fmax)
+BRIQUETTE_BINARY(pow, pow)
+BRIQUETTE_BINARY(fmod, fmod)
+BRIQUETTE_INTEGER(int)
+BRIQUETTE_INTEGER(unsigned)
+BRIQUETTE_INTEGER(long long)
+BRIQUETTE_INTEGER(unsigned long long)
+inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
+inline float rsqrt(float x) { return (float)(1.0 / __builtin_sqrt((double)x)); }
+inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
+inline bool isnan(float x) { return x != x; }
+inline bool isinf(float x) { return __builtin_isinf(x); }
+inline int abs(int x) { return x < 0 ? -x : x; }
+inline long long abs(long long x) { return x < 0 ? -x : x; }
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned __brev(unsigned x) {
+    unsigned reversed = 0;
+    for (int i = 0; i < 32; i++) reversed |= (x >> i & 1u) << (31 - i);
+    return reversed;
+}
+inline int __mulhi(int x, int y) { return (int)((long long)x * y >> 32); }
+inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((unsigned long long)x * y >> 32); }
+
+// c + the sum of the products of the four bytes, which wraps.
+inline int __dp4a(int a, int b, int c) {
+    unsigned sum = (unsigned)c;
+    for (int i = 0; i < 4; i++) sum += (unsigned)(byte_of((unsigned)a, i, true) * byte_of((unsigned)b, i, true));
+    return (int)sum;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 4; i++) c += (unsigned)(byte_of(a, i, false) * byte_of(b, i, false));
+    return c;
+}
+
+}  // namespace emulator

@@ -1,0 +1,121 @@
+// The threads of a block as fibers: each has a stack, runs until it waits for others, and then hands control back to
+// the scheduler. One fiber runs at a time, in a fixed order, so that a launch always does the same.
+#pragma once
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+namespace emulator {
+
+#if defined(__x86_64__)
+// ucontext would do, but asks the kernel for the signal mask at each switch.
+struct Context {
+    void* stack_pointer;
+};
+extern "C" __attribute__((visibility("hidden"))) void briquette_switch(void** from, void* to);
+asm(R"(
+.text
+.type briquette_switch, @function
+briquette_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size briquette_switch, .-briquette_switch
+)");
+inline void switch_context(Context& from, Context& to) { briquette_switch(&from.stack_pointer, to.stack_pointer); }
+inline void start_context(Context& context, char* stack, size_t bytes, void (*entry)()) {
+    // `ret` takes the entry; behind it the stack is aligned as it is behind a call.
+    void** slot = (void**)(((size_t)stack + bytes - 32) & ~(size_t)15);
+    slot[0] = (void*)entry;
+    slot[1] = nullptr;
+    context.stack_pointer = slot - 6;
+    memset(context.stack_pointer, 0, 6 * sizeof(void*));
+}
+#else
+struct Context {
+    ucontext_t context;
+};
+inline void switch_context(Context& from, Context& to) { swapcontext(&from.context, &to.context); }
+inline void start_context(Context& context, char* stack, size_t bytes, void (*entry)()) {
+    getcontext(&context.context);
+    context.context.uc_stack.ss_sp = stack;
+    context.context.uc_stack.ss_size = bytes;
+    context.context.uc_link = nullptr;
+    makecontext(&context.context, entry, 0);
+}
+#endif
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+// What a thread waits for. Every thread of its group, a warp or the block, has to come to the same one.
+enum Wait { Ready, Barrier, WarpBarrier, Shuffle, Vote, Mma, Done };
+static const char* const wait_names[] = {
+    "runs", "__syncthreads", "__syncwarp", "a shuffle", "a vote", "mma.sync", "returned",
+};
+
+struct Fiber {
+    Context context;
+    char* stack;
+    uint3 index;
+    Wait wait;
+    int line;
+    // Operands and result of the collective operation that the fiber waits for.
+    unsigned long long value[2], result[2];
+    int source_lane;
+    unsigned a[4], b[2], c[4], d[4];
+};
+
+constexpr unsigned warp_size = 32, max_threads = 1024;
+constexpr size_t stack_bytes = 128 << 10;
+
+static Fiber fibers[max_threads];
+static unsigned n_fibers;
+static Fiber* current;
+static Context scheduler;
+
+// The kernel's builtins, of the thread that runs and of the launch.
+static uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+// Where a failed launch goes back to, and what it says.
+static sigjmp_buf escape;
+static char* message;
+static size_t message_bytes;
+
+[[noreturn]] __attribute__((format(printf, 1, 2))) static void fail(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, message_bytes, format, arguments);
+    va_end(arguments);
+    siglongjmp(escape, 1);
+}
+
+static unsigned position(const Fiber& fiber) { return &fiber - fibers; }
+
+// Stops the current thread until the scheduler lets it go on.
+__attribute__((noinline)) static void wait_for(Wait what, int line) {
+    current->wait = what;
+    current->line = line;
+    switch_context(current->context, scheduler);
+}
+
+}  // namespace emulator
