@@ -24,3 +24,6 @@ pub use cubecl_core::ir::ElemType;
 pub use gpu::{Buffer, Gpu};
 pub use launch::{Ending, Floats, Ids};
 pub use weights::{Int4, Int8, Table, Way};
+
+/// 32-bit floats.
+pub const F32: ElemType = ElemType::Float(cubecl_core::ir::FloatKind::F32);

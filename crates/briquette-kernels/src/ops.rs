@@ -17,6 +17,8 @@ use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+#[cfg(feature = "cuda")]
+pub use cube::gpu_of;
 pub use fused::{FusedOps, Heads, Norm, add_norm, attention, fuses, gelu, rows_at_once};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};
 

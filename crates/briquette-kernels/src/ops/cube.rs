@@ -18,7 +18,7 @@ use burn_cubecl::{CubeBackend, ops};
 const ELSEWHERE: &str = "weights are laid out for another device";
 
 /// The CUDA device that a device is, if it is one.
-pub(crate) fn gpu_of(device: &Device) -> Option<Gpu> {
+pub fn gpu_of(device: &Device) -> Option<Gpu> {
     match device.as_dispatch() {
         DispatchDevice::Cube(device @ CubeDevice::Cuda(_)) => Some(Gpu::new(device.client())),
         _ => None,
