@@ -21,7 +21,7 @@ const MAX_HASHED: u64 = 64 << 20;
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     let original = Checkpoint::open(&recipe.model)?;
     // Whatever can be known now should not be found out after hours of training.
-    Plan::new(recipe, &original)?;
+    Plan::new(recipe, &original, &options.stop)?;
     recipe.trained.iter().try_for_each(|part| check_data(part.distill.data.train.as_deref()))?;
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, options)?;

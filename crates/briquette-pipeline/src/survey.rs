@@ -293,9 +293,10 @@ impl Scan {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
         let method = tensor.prune.map_or(Method::Magnitude, |prune| prune.method);
-        let mut piece = self.reader.read(source, tensor, &part.rows)?;
+        let mut piece = self.reader.read(source, tensor, &part.rows, workers.stop())?;
         workers.advance(piece.bytes.len());
         piece.for_each_block(|block| {
+            workers.check_stop()?;
             each(block, scored(method, block.first_row * tensor.rows.n_cols, block.values, &mut self.scores))
         })
     }
