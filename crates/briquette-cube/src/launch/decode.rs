@@ -1,0 +1,114 @@
+//! Codes with their zeros, and as floats.
+
+use super::{Codes, Floats, arg};
+use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
+use crate::weights::Blocks;
+use crate::{bitmask, decode};
+use cubecl_core::ir::ElemType;
+use cubecl_core::prelude::CubeDim;
+
+/// Weights with their zeros, in memory that is soon free again.
+pub(crate) fn expand(gpu: &Gpu, blocks: &Blocks, n_out: usize, n_in: usize) -> Buffer {
+    let row_words = crate::pack::row_words(n_in);
+    let codes = Codes::empty(gpu, n_out, row_words);
+    let row_blocks = n_in.div_ceil(bitmask::BLOCK_INPUTS);
+    let n_blocks = n_out.div_ceil(bitmask::BLOCK_ROWS) * row_blocks;
+    // SAFETY: a warp for each block, whose rows and words are written as far as they are there.
+    unsafe {
+        bitmask::expand::launch_unchecked(
+            gpu.client(),
+            cubes(groups(n_blocks, bitmask::BLOCKS), 1),
+            CubeDim::new_2d(32, bitmask::BLOCKS as u32),
+            arg(&blocks.bits, 4),
+            arg(&blocks.values, 4),
+            arg(&blocks.bases, 4),
+            codes.arg(1),
+            u32_of(n_out),
+            u32_of(row_words),
+            u32_of(row_blocks),
+            u32_of(n_blocks),
+        );
+    }
+    codes.words
+}
+
+/// Weights `[n_out, n_in]` as floats, from codes of `bits` bits with a scale for each `group` of a row.
+pub(crate) fn decode(gpu: &Gpu, words: &Buffer, scales: &Buffer, group: usize, bits: usize, out: &Floats) {
+    let n = out.n_rows * out.n_cols;
+    let row_words = if bits == 8 { crate::pack::row_words(out.n_cols) } else { out.n_cols.div_ceil(8) };
+    // SAFETY: a unit for each weight.
+    unsafe {
+        decode::decode::launch_unchecked(
+            gpu.client(),
+            cubes(groups(n, decode::UNITS), 1),
+            CubeDim::new_1d(decode::UNITS as u32),
+            arg(words, 4),
+            arg(scales, 4),
+            out.arg(1),
+            u32_of(out.n_rows),
+            u32_of(out.n_cols),
+            u32_of(row_words),
+            u32_of(group),
+            bits,
+            out.dtype,
+        );
+    }
+}
+
+/// Integers that are ids.
+#[derive(Debug, Clone)]
+pub struct Ids {
+    /// Where they are.
+    pub buffer: Buffer,
+    /// Of what type.
+    pub dtype: ElemType,
+}
+
+impl Ids {
+    /// How many there are.
+    pub fn n(&self) -> usize {
+        self.buffer.n_bytes() / self.dtype.size()
+    }
+}
+
+/// Rows of a table whose rows are whole words.
+pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &Buffer, scales: &Buffer, n_rows: usize, out: &Floats) {
+    // SAFETY: a cube for each id, which reads a row that is there.
+    unsafe {
+        decode::lookup::launch_unchecked(
+            gpu.client(),
+            cubes(ids.n(), 1),
+            CubeDim::new_1d(decode::UNITS as u32),
+            arg(&ids.buffer, ids.dtype.size()),
+            arg(words, 4),
+            arg(scales, 4),
+            out.arg(1),
+            u32_of(n_rows),
+            u32_of(out.n_cols),
+            u32_of(crate::pack::row_words(out.n_cols)),
+            [ids.dtype, out.dtype],
+        );
+    }
+}
+
+/// Rows of a table without its zeros.
+pub(crate) fn lookup_bitmask(gpu: &Gpu, ids: &Ids, rows: &Blocks, scales: &Buffer, n_rows: usize, out: &Floats) {
+    // SAFETY: a warp for each id, which reads a row that is there.
+    unsafe {
+        decode::lookup_bitmask::launch_unchecked(
+            gpu.client(),
+            cubes(ids.n(), 1),
+            CubeDim::new_1d(32),
+            arg(&ids.buffer, ids.dtype.size()),
+            arg(&rows.bits, 4),
+            arg(&rows.values, 4),
+            arg(&rows.bases, 4),
+            arg(scales, 4),
+            out.arg(1),
+            u32_of(n_rows),
+            u32_of(out.n_cols),
+            u32_of(out.n_cols.div_ceil(32)),
+            [ids.dtype, out.dtype],
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Products of a few rows.
+
+use super::{Floats, Product, arg};
+use crate::few_rows;
+use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
+use crate::weights::Int8;
+use cubecl_core::prelude::{CubeCount, CubeDim};
+
+/// How many rows kernels of few rows take at once.
+fn rows_at_once(n_rows: usize) -> usize {
+    n_rows.next_power_of_two().min(8)
+}
+
+/// Cubes of kernels of few rows.
+fn few_rows_cubes(n_rows: usize, n_out: usize, rows: usize) -> CubeCount {
+    cubes(groups(n_out, few_rows::WARPS * few_rows::OUTPUTS), groups(n_rows, rows))
+}
+
+/// A product of a few rows of codes, of weights with their zeros.
+pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
+    let codes = product.codes;
+    let [row_scales, zeros, sums, scales, scale, shift] = product.args();
+    let rows = rows_at_once(codes.n_rows);
+    // SAFETY: rows and columns behind the last are read as the last and not written.
+    unsafe {
+        few_rows::few_rows_codes::launch_unchecked(
+            gpu.client(),
+            few_rows_cubes(codes.n_rows, product.n_cols(), rows),
+            CubeDim::new_2d(32, few_rows::WARPS as u32),
+            codes.arg(1),
+            arg(words, 4),
+            row_scales,
+            zeros,
+            sums,
+            scales,
+            scale,
+            shift,
+            y.arg(1),
+            u32_of(codes.n_rows),
+            u32_of(product.place.end_col),
+            u32_of(codes.row_words),
+            product.place.launch(),
+            rows,
+            product.ending.finish(),
+            y.dtype,
+        );
+    }
+}
+
+/// A few rows of floats times int8 weights with their zeros; inputs are a multiple of four.
+pub(crate) fn few_rows_int8(gpu: &Gpu, x: &Floats, weights: &Int8, words: &Buffer, shift: Option<&Buffer>, y: &Floats) {
+    assert!(x.n_cols == weights.n_in() && x.n_cols.is_multiple_of(4), "{} inputs", x.n_cols);
+    let rows = rows_at_once(x.n_rows);
+    // SAFETY: rows and columns behind the last are read as the last and not written.
+    unsafe {
+        few_rows::few_rows_int8::launch_unchecked(
+            gpu.client(),
+            few_rows_cubes(x.n_rows, weights.n_out(), rows),
+            CubeDim::new_2d(32, few_rows::WARPS as u32),
+            x.arg(4),
+            arg(words, 4),
+            arg(&weights.scales, 4),
+            arg(shift.unwrap_or(&weights.scales), 4),
+            y.arg(1),
+            u32_of(x.n_rows),
+            u32_of(weights.n_out()),
+            u32_of(x.n_cols / 4),
+            u32_of(weights.row_words()),
+            rows,
+            shift.is_some(),
+            y.dtype,
+        );
+    }
+}
+
+/// A few rows of floats times int4 weights; inputs and groups are multiples of eight.
+pub(crate) fn few_rows_int4(
+    gpu: &Gpu,
+    x: &Floats,
+    [words, scales]: [&Buffer; 2],
+    group: usize,
+    shift: Option<&Buffer>,
+    y: &Floats,
+) {
+    assert!(x.n_cols.is_multiple_of(8) && group.is_multiple_of(8), "{} inputs by {group}", x.n_cols);
+    let rows = rows_at_once(x.n_rows);
+    // SAFETY: rows and columns behind the last are read as the last and not written.
+    unsafe {
+        few_rows::few_rows_int4::launch_unchecked(
+            gpu.client(),
+            few_rows_cubes(x.n_rows, y.n_cols, rows),
+            CubeDim::new_2d(32, few_rows::WARPS as u32),
+            x.arg(4),
+            arg(words, 4),
+            arg(scales, 4),
+            arg(shift.unwrap_or(scales), 4),
+            y.arg(1),
+            u32_of(x.n_rows),
+            u32_of(y.n_cols),
+            u32_of(x.n_cols / 8),
+            u32_of(group / 8),
+            rows,
+            shift.is_some(),
+            y.dtype,
+        );
+    }
+}

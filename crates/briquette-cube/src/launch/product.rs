@@ -1,0 +1,104 @@
+//! Products of codes.
+
+use super::{Codes, Ending, Floats, Place, RowScales, arg};
+use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
+use crate::mma::{self, Tile};
+use crate::weights::{Blocks, Int8, Kept};
+use crate::dp4a;
+use cubecl_core::prelude::{BufferArg, CubeDim};
+
+/// What a product is made of.
+pub(crate) struct Product<'a> {
+    pub(crate) codes: &'a Codes,
+    pub(crate) rows: &'a RowScales,
+    pub(crate) weights: &'a Int8,
+    pub(crate) place: Place,
+    pub(crate) ending: &'a Ending,
+}
+
+impl Product<'_> {
+    pub(super) const fn n_cols(&self) -> usize {
+        self.place.end_col - self.place.first_col
+    }
+
+    pub(super) fn args(&self) -> [BufferArg; 6] {
+        let [scale, shift] = self.ending.args(self.weights.n_out(), &self.weights.scales);
+        let (rows, weights) = (self.rows, self.weights);
+        assert_eq!(self.codes.row_words, weights.row_words(), "words of a row");
+        assert!(self.place.end_col <= weights.n_out(), "columns of {} outputs", weights.n_out());
+        [arg(&rows.scales, 4), arg(&rows.zeros, 4), arg(&weights.sums, 4), arg(&weights.scales, 4), scale, shift]
+    }
+}
+
+/// A product by matrix instructions, of weights as they are kept, or of `words`, with their zeros.
+pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&Buffer>, tile: Tile, y: &Floats) {
+    let (codes, weights) = (product.codes, product.weights);
+    let [row_scales, zeros, sums, scales, scale, shift] = product.args();
+    let [tile_rows, tile_cols] = tile.extents();
+    let nothing = || arg(&weights.scales, 4);
+    let (dense, is_sparse, [bits, values, bases]) = match (&weights.kept, words) {
+        (Kept::Dense(words), _) | (_, Some(words)) => (arg(words, 16), false, [(); 3].map(|()| nothing())),
+        (Kept::Blocks(Blocks { bits, values, bases }), None) => {
+            (codes.arg(4), true, [arg(bits, 4), arg(values, 4), arg(bases, 4)])
+        }
+    };
+    // SAFETY: rows and columns behind the last are read as the last and not written; codes and weights have rows of the same
+    // length.
+    unsafe {
+        mma::product_mma::launch_unchecked(
+            gpu.client(),
+            cubes(groups(product.n_cols(), tile_cols), groups(codes.n_rows, tile_rows)),
+            CubeDim::new_2d(32, tile.n_warps() as u32),
+            codes.arg(4),
+            dense,
+            bits,
+            values,
+            bases,
+            row_scales,
+            zeros,
+            sums,
+            scales,
+            scale,
+            shift,
+            y.arg(1),
+            u32_of(codes.n_rows),
+            u32_of(product.place.end_col),
+            u32_of(codes.row_words / 4),
+            product.place.launch(),
+            tile,
+            is_sparse,
+            product.ending.finish(),
+            y.dtype,
+        );
+    }
+}
+
+/// A product by dot products of four, of weights with their zeros.
+pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
+    let codes = product.codes;
+    let [row_scales, zeros, sums, scales, scale, shift] = product.args();
+    let n = codes.n_rows * product.n_cols();
+    // SAFETY: a unit for each output; codes and weights have rows of the same length.
+    unsafe {
+        dp4a::product_dp4a::launch_unchecked(
+            gpu.client(),
+            cubes(groups(n, dp4a::UNITS), 1),
+            CubeDim::new_1d(dp4a::UNITS as u32),
+            codes.arg(1),
+            arg(words, 4),
+            row_scales,
+            zeros,
+            sums,
+            scales,
+            scale,
+            shift,
+            y.arg(1),
+            u32_of(codes.n_rows),
+            u32_of(product.place.end_col),
+            u32_of(codes.row_words),
+            product.place.launch(),
+            product.ending.finish(),
+            y.dtype,
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Activations to codes.
+
+use super::{Codes, Floats, RowScales, arg};
+use crate::gpu::{Gpu, cubes, groups, u32_of};
+use crate::quantize_rows;
+use cubecl_core::prelude::CubeDim;
+
+/// Above this, parts of a row are looked at side by side.
+const WIDE: usize = 1 << 16;
+/// Values in a part of a wide row.
+const PART: usize = 1 << 14;
+
+/// Quantizes each row by itself, to rows of `row_words` words.
+pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (Codes, RowScales) {
+    let codes = Codes::empty(gpu, x.n_rows, row_words);
+    let rows = RowScales { scales: gpu.empty::<f32>(x.n_rows), zeros: gpu.empty::<i32>(x.n_rows) };
+    if x.n_rows == 0 {
+        return (codes, rows);
+    }
+    if x.n_cols <= WIDE {
+        // SAFETY: a cube for each row; `codes`, `scales` and `zeros` have that many.
+        unsafe {
+            quantize_rows::quantize_rows::launch_unchecked(
+                gpu.client(),
+                cubes(x.n_rows, 1),
+                CubeDim::new_1d(quantize_rows::UNITS as u32),
+                x.arg(1),
+                codes.arg(1),
+                arg(&rows.scales, 4),
+                arg(&rows.zeros, 4),
+                u32_of(x.n_cols),
+                u32_of(row_words),
+                symmetric,
+                x.dtype,
+            );
+        }
+    } else {
+        quantize_parts(gpu, x, &codes, &rows, symmetric);
+    }
+    (codes, rows)
+}
+
+/// Quantizes wide rows, by the spans of their parts.
+fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &Codes, rows: &RowScales, symmetric: bool) {
+    let (client, dim) = (gpu.client(), CubeDim::new_1d(quantize_rows::UNITS as u32));
+    let [n_cols, words] = [x.n_cols, codes.row_words].map(u32_of);
+    let n_parts = x.n_cols.div_ceil(PART);
+    let [least, most] = [(); 2].map(|()| gpu.empty::<f32>(x.n_rows * n_parts));
+    let magnitude = gpu.empty::<u32>(x.n_rows * n_parts);
+    let inverses = gpu.empty::<f32>(x.n_rows);
+    let n_words = x.n_rows * codes.row_words;
+    // SAFETY: a span for each part of each row, then one scale for each row, then each word of codes.
+    unsafe {
+        quantize_rows::spans::launch_unchecked(
+            client,
+            cubes(n_parts, x.n_rows),
+            dim,
+            x.arg(1),
+            arg(&least, 4),
+            arg(&most, 4),
+            arg(&magnitude, 4),
+            n_cols,
+            PART as u32,
+            x.dtype,
+        );
+        quantize_rows::row_scales::launch_unchecked(
+            client,
+            cubes(groups(x.n_rows, quantize_rows::UNITS), 1),
+            dim,
+            arg(&least, 4),
+            arg(&most, 4),
+            arg(&magnitude, 4),
+            arg(&rows.scales, 4),
+            arg(&inverses, 4),
+            arg(&rows.zeros, 4),
+            u32_of(x.n_rows),
+            u32_of(n_parts),
+            symmetric,
+        );
+        quantize_rows::encode::launch_unchecked(
+            client,
+            cubes(groups(n_words, quantize_rows::UNITS), 1),
+            dim,
+            x.arg(1),
+            arg(&rows.scales, 4),
+            arg(&inverses, 4),
+            arg(&rows.zeros, 4),
+            codes.arg(1),
+            n_cols,
+            words,
+            u32_of(n_words),
+            x.dtype,
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Patches of images and depthwise convolutions, as an emulated GPU makes them.
+
+mod support;
+
+use briquette_cube::conv::{StepsCompilationArg, depthwise, patches};
+use briquette_cube::decode::{lookup, lookup_bitmask};
+use briquette_cube::finish::Finish;
+use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
+use briquette_cube::{ElemType, pack};
+use cubecl_core::ir::{FloatKind, IntKind};
+use cubecl_core::prelude::*;
+use half::{bf16, f16};
+use support::cuda::{Gpu, buffer};
+use support::emulator::{Buffer, ByValue, Emulated};
+use support::{F32, codes, floats};
+
+/// A convolution of two images of three channels.
+struct Conv {
+    size: [usize; 2],
+    out: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+}
+
+const CHANNELS: usize = 3;
+
+impl Conv {
+    fn image_words(&self) -> usize {
+        pack::row_words(CHANNELS * self.size[0] * self.size[1])
+    }
+
+    fn scalars(&self) -> Vec<ByValue> {
+        let ([h, w], [oh, ow], [kh, kw]) = (self.size, self.out, self.kernel);
+        let ([sy, sx], [top, left], [dy, dx]) = (self.stride, self.padding, self.dilation);
+        let all = [CHANNELS, h, w, self.image_words(), oh, ow, kh, kw, sy, sx, top, left, dy, dx];
+        all.into_iter().map(|n| ByValue::of(n as u32)).collect()
+    }
+
+    /// The code under a tap, or the zero point.
+    fn tap(&self, image: &[i8], channel: usize, pixel: usize, tap: usize, zero: i32) -> i32 {
+        let at = |i: usize, pixel: usize, tap: usize| {
+            let at = pixel * self.stride[i] + tap * self.dilation[i];
+            at.checked_sub(self.padding[i]).filter(|at| *at < self.size[i])
+        };
+        let y = at(0, pixel / self.out[1], tap / self.kernel[1]);
+        let x = at(1, pixel % self.out[1], tap % self.kernel[1]);
+        match (y, x) {
+            (Some(y), Some(x)) => i32::from(image[(channel * self.size[0] + y) * self.size[1] + x]),
+            _ => zero,
+        }
+    }
+}
+
+const fn steps() -> StepsCompilationArg {
+    StepsCompilationArg {
+        channels: (),
+        height: (),
+        width: (),
+        image_words: (),
+        out_height: (),
+        out_width: (),
+        kernel_height: (),
+        kernel_width: (),
+        stride_y: (),
+        stride_x: (),
+        top: (),
+        left: (),
+        dilation_y: (),
+        dilation_x: (),
+    }
+}
+
+#[test]
+fn patches_and_depthwise_convolutions_see_their_taps() {
+    let gpu = Gpu::sm(75);
+    let convs = [
+        Conv { size: [5, 7], out: [5, 7], kernel: [3, 3], stride: [1, 1], padding: [1, 1], dilation: [1, 1] },
+        Conv { size: [8, 5], out: [2, 2], kernel: [3, 2], stride: [2, 3], padding: [0, 1], dilation: [2, 1] },
+    ];
+    let settings = || gpu.settings(CubeDim::new_1d(256));
+    for conv in convs {
+        let (n_pixels, taps) = (conv.out[0] * conv.out[1], conv.kernel[0] * conv.kernel[1]);
+        let image = CHANNELS * conv.size[0] * conv.size[1];
+        let (images, zeros) = (codes(2 * image, 0, 5), [17_i32, -100]);
+        let words = pack::rows(&images, 2, image);
+        let b = || buffer();
+
+        // Patches of the last two channels, from the second pixel on.
+        let (first, first_channel, depth) = (1, 1, 2 * taps);
+        let (n_rows, row_words) = (2 * n_pixels - first, pack::row_words(depth));
+        let kernel = patches::Patches::new(
+            settings(),
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            (),
+            (),
+            (),
+            steps(),
+        );
+        let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
+        let sizes = [first, first_channel, depth, row_words, n_rows * row_words].map(|n| ByValue::of(n as u32));
+        let out = kernel.run(
+            [(n_rows * row_words).div_ceil(256) as u32, 1, 1],
+            [Buffer::of(&words), Buffer::of(&zeros), Buffer::poisoned::<u32>(n_rows * row_words)],
+            sizes.into_iter().chain(conv.scalars()),
+        );
+        let found = out[2].to_vec::<u32>();
+        let found: &[i8] = bytemuck::cast_slice(&found);
+        for row in 0..n_rows {
+            let (n, pixel) = ((row + first) / n_pixels, (row + first) % n_pixels);
+            for input in 0..depth {
+                let one = &images[n * image..(n + 1) * image];
+                let expected = conv.tap(one, first_channel + input / taps, pixel, input % taps, zeros[n]);
+                assert_eq!(i32::from(found[row * row_words * 4 + input]), expected, "row {row}, input {input}");
+            }
+        }
+
+        let (weights, scales) = (codes(CHANNELS * taps, 5, 9), floats(CHANNELS, 3));
+        let (image_scales, shift) = ([0.5_f32, 2.0], floats(CHANNELS, 4));
+        let finish = Finish { scale: false, shift: true, adds: false, relu: true };
+        let kernel = depthwise::Depthwise::new(
+            settings(),
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            steps(),
+            finish,
+            F32,
+        );
+        let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
+        let n = 2 * CHANNELS * n_pixels;
+        let sizes = [n, pack::row_words(taps)].map(|n| ByValue::of(n as u32));
+        let weight_words = pack::rows(&weights, CHANNELS, taps);
+        let vectors = [
+            Buffer::of(&image_scales),
+            Buffer::of(&zeros),
+            Buffer::of(&scales),
+            Buffer::of(&scales),
+            Buffer::of(&shift),
+        ];
+        let out = kernel.run(
+            [n.div_ceil(256) as u32, 1, 1],
+            [Buffer::of(&words), Buffer::of(&weight_words)]
+                .into_iter()
+                .chain(vectors)
+                .chain([Buffer::poisoned::<f32>(n)]),
+            sizes.into_iter().chain(conv.scalars()),
+        );
+        for (at, found) in out[7].to_vec::<f32>().into_iter().enumerate() {
+            let (n, channel, pixel) = (at / CHANNELS / n_pixels, at / n_pixels % CHANNELS, at % n_pixels);
+            let one = &images[n * image..(n + 1) * image];
+            let product = |tap: usize| {
+                (conv.tap(one, channel, pixel, tap, zeros[n]) - zeros[n]) * i32::from(weights[channel * taps + tap])
+            };
+            let sum = (0..taps).map(product).sum::<i32>();
+            let expected = (sum as f32 * image_scales[n] * scales[channel] + shift[channel]).max(0.0);
+            assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{at}: {found} is {expected}");
+        }
+    }
+}
