@@ -11,5 +11,4 @@
 
 pub(crate) mod cuda;
 pub(crate) mod emulator;
-mod library;
-mod translate;
+pub(crate) mod registry;

@@ -28,13 +28,18 @@
 
 namespace emulator {
 
-// A conversion to an integer. C++ leaves it open what a number that does not fit becomes, so that is an error.
+// A conversion to an integer. C++ leaves it open what a number that does not fit becomes; a device takes the nearest that
+// does, and 0 for NaN.
 template <class T, class S>
 inline T to_integer(S value) {
     if constexpr (!std::is_integral_v<S>) {
         double number = __builtin_trunc((double)value), half_range = (double)(1ull << (8 * sizeof(T) - 1));
         double low = (T)-1 < 0 ? -half_range : 0.0, high = (T)-1 < 0 ? half_range : 2.0 * half_range;
-        if (!(number >= low && number < high)) fail("%g was converted to an integer of %zu bytes", number, sizeof(T));
+        if (!(number >= low && number < high)) {
+            if (!saturates) fail("%g was converted to an integer of %zu bytes", number, sizeof(T));
+            unsigned long long bits = (T)-1 < 0 ? 1ull << (8 * sizeof(T) - 1) : 0;
+            return number != number ? (T)0 : number < low ? (T)bits : (T)(bits - 1);
+        }
     }
     return (T)value;
 }
@@ -96,6 +101,26 @@ inline unsigned __brev(unsigned x) {
 }
 inline int __mulhi(int x, int y) { return (int)((long long)x * y >> 32); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((unsigned long long)x * y >> 32); }
+
+// One fiber runs at a time, so nothing can come between.
+template <class T>
+inline T atomic_add(void* at, T value) {
+    T old = *(T*)at;
+    *(T*)at = old + value;
+    return old;
+}
+template <class T>
+inline T atomic_min(void* at, T value) {
+    T old = *(T*)at;
+    if (value < old) *(T*)at = value;
+    return old;
+}
+template <class T>
+inline T atomic_max(void* at, T value) {
+    T old = *(T*)at;
+    if (old < value) *(T*)at = value;
+    return old;
+}
 
 // c + the sum of the products of the four bytes, which wraps.
 inline int __dp4a(int a, int b, int c) {
