@@ -145,6 +145,29 @@ cuda-offline NAME="":
       { echo "NVIDIA's compilers cannot be fetched from the package index: no kernel was compiled" >&2; exit 77; }
     @cargo run --quiet -p briquette-cube --example cuda_offline -- {{ nvidia }} "{{ NAME }}"
 
+# One archive for a machine with an NVIDIA GPU and nothing of ours: cuda_check, MiniLM in int8, the scripts; at most 40 MB
+[group('measure')]
+cuda-pack: build fetch-minilm
+    #!/usr/bin/env bash
+    set -euo pipefail
+    pack=bench-out/cuda-pack
+    CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} cargo build --release --quiet -p briquette --features cuda \
+      --example cuda_check --target-dir {{ target }}/cuda
+    rm -rf $pack && mkdir -p $pack
+    strip -o $pack/cuda_check {{ target }}/cuda/release/examples/cuda_check
+    {{ briquette }} compress models/minilm -o $pack/minilm-int8 --quantize int8-dynamic --quiet
+    cp bench/cuda_check.py bench/peers/cuda_torch.py $pack/
+    tar -C bench-out -cJf bench-out/cuda-pack.tar.xz cuda-pack
+    bytes=$(stat -c %s bench-out/cuda-pack.tar.xz)
+    echo "bench-out/cuda-pack.tar.xz: $bytes bytes; unpack it there and run python3 cuda-pack/cuda_check.py"
+    if [ "$bytes" -gt 40000000 ]; then echo "cuda-pack: expected at most 40 MB" >&2; exit 1; fi
+
+# Check the CUDA kernels on this machine's GPU and measure them beside PyTorch; FLAGS of bench/cuda_check.py
+[group('measure')]
+cuda-check *FLAGS: cuda-pack
+    @python3 bench-out/cuda-pack/cuda_check.py --out bench-out "$@"
+
+
 # Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
 [group('develop')]
 fuzz SECONDS="60" *FLAGS:

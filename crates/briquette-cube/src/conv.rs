@@ -46,16 +46,7 @@ pub struct Steps {
 
 /// The code under a tap of an output pixel, or `zero` where that is padding.
 #[cube]
-fn tap(
-    codes: &[u32],
-    image: u32,
-    channel: u32,
-    ky: u32,
-    kx: u32,
-    pixel: u32,
-    zero: u32,
-    steps: &Steps,
-) -> u32 {
+fn tap(codes: &[u32], image: u32, channel: u32, ky: u32, kx: u32, pixel: u32, zero: u32, steps: &Steps) -> u32 {
     let y = pixel / steps.out_width * steps.stride_y + ky * steps.dilation_y;
     let x = pixel % steps.out_width * steps.stride_x + kx * steps.dilation_x;
     let mut code = zero;

@@ -4,7 +4,6 @@ use crate::gpu::Gpu;
 use crate::launch::{self, Ending, Floats, Place, Product};
 use crate::pack;
 use crate::weights::Int8;
-use cubecl_core::ir::ElemType;
 
 /// Patches are made in pieces of at most so many bytes.
 const PIECE: usize = 64 << 20;

@@ -93,7 +93,7 @@ pub fn decode<F: Float>(
     #[comptime] bits: usize,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS as usize;
+    let at = ABSOLUTE_POS;
     let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);
     if at < n_rows * n_cols {
         let (row, col) = (at / n_cols, at % n_cols);
@@ -101,13 +101,10 @@ pub fn decode<F: Float>(
         let word = codes[row * row_words as usize + col / per_word];
         let code = (word >> ((col % per_word) as u32 * comptime!(bits as u32))) & comptime!((1u32 << bits as u32) - 1);
         let scale = scales[row * n_cols.div_ceil(group as usize) + col / group as usize];
-        let mut value = 0.0f32;
-        if comptime!(bits == 8) {
-            value = float_of(code ^ 0x80u32, 128.0f32);
-        } else {
-            value = float_of(code, 8.0f32);
-        }
-        out[at] = F::cast_from(value * scale);
+        // int8 codes are signed, those of 4 bits have 8 added.
+        let flip = comptime!(if bits == 8 { 0x80u32 } else { 0 });
+        let offset = comptime!(if bits == 8 { 128.0f32 } else { 8.0 });
+        out[at] = F::cast_from(float_of(code ^ flip, offset) * scale);
     }
 }
 

@@ -27,7 +27,7 @@ pub fn product_dp4a<F: Float>(
     #[comptime] finish: Finish,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS as usize;
+    let at = ABSOLUTE_POS;
     let row_words = row_words as usize;
     let width = (n_cols - target.first_col) as usize;
     if at < n_rows as usize * width {

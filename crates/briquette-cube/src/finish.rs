@@ -78,10 +78,8 @@ pub fn write_at<F: Float>(
     if comptime!(finish.adds) {
         value += f32::cast_from(y[at]);
     }
-    if comptime!(finish.relu) {
-        if value < 0.0f32 {
-            value = 0.0f32;
-        }
+    if comptime!(finish.relu) && value < 0.0f32 {
+        value = 0.0f32;
     }
     y[at] = F::cast_from(value);
 }

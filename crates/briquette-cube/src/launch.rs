@@ -46,7 +46,7 @@ impl Floats {
 
 /// Rows of codes, in whole words.
 #[derive(Debug, Clone)]
-pub struct Codes {
+pub(crate) struct Codes {
     /// Where they are.
     pub words: Buffer,
     /// Rows.
@@ -68,7 +68,7 @@ impl Codes {
 
 /// The scale and the zero point of each row, or of each image.
 #[derive(Debug, Clone)]
-pub struct RowScales {
+pub(crate) struct RowScales {
     /// f32.
     pub scales: Buffer,
     /// i32.
@@ -104,7 +104,7 @@ impl Ending {
 
 /// Where the outputs of a product go; see [`crate::finish::Target`].
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub(crate) struct Place {
     /// Rows that share a scale.
     pub image_rows: usize,
     /// Outputs from one image to the next.
@@ -123,8 +123,16 @@ pub struct Place {
 
 impl Place {
     /// Rows one behind the other, each with its own scale.
-    pub const fn rows(n_cols: usize) -> Self {
-        Self { image_rows: 1, image_stride: n_cols, row_stride: 0, col_stride: 1, first_row: 0, first_col: 0, end_col: n_cols }
+    pub(crate) const fn rows(n_cols: usize) -> Self {
+        Self {
+            image_rows: 1,
+            image_stride: n_cols,
+            row_stride: 0,
+            col_stride: 1,
+            first_row: 0,
+            first_col: 0,
+            end_col: n_cols,
+        }
     }
 
     fn launch(self) -> TargetLaunch {
@@ -140,7 +148,7 @@ const WIDE: usize = 1 << 16;
 const PART: usize = 1 << 14;
 
 /// Quantizes each row by itself, to rows of `row_words` words.
-pub fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (Codes, RowScales) {
+pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (Codes, RowScales) {
     let codes = Codes::empty(gpu, x.n_rows, row_words);
     let rows = RowScales { scales: gpu.empty::<f32>(x.n_rows), zeros: gpu.empty::<i32>(x.n_rows) };
     if x.n_rows == 0 {
@@ -286,7 +294,7 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&Buffer>, 
 
 /// A product by dot products of four, of weights with their zeros.
 pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
-    let (codes, weights) = (product.codes, product.weights);
+    let codes = product.codes;
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let n = codes.n_rows * product.n_cols();
     // SAFETY: a unit for each output; codes and weights have rows of the same length.
@@ -326,7 +334,7 @@ fn few_rows_cubes(n_rows: usize, n_out: usize, rows: usize) -> cubecl_core::prel
 
 /// A product of a few rows of codes, of weights with their zeros.
 pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
-    let (codes, weights) = (product.codes, product.weights);
+    let codes = product.codes;
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let rows = rows_at_once(codes.n_rows);
     // SAFETY: rows and columns behind the last are read as the last and not written.

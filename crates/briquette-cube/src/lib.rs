@@ -3,7 +3,7 @@
 //! The kernels behind the operations of `briquette-kernels` on CUDA. They know nothing of burn: buffers in, buffers out.
 //! Weights lie on the device as they are kept, in memory that is theirs alone; a module of kernels each says what it does.
 
-#![allow(missing_docs, reason = "the macro of a kernel writes items without any")]
+#![expect(missing_docs, reason = "the macro of a kernel writes items without any")]
 
 pub mod bitmask;
 pub mod conv;
@@ -20,6 +20,10 @@ pub mod quantize_rows;
 mod weights;
 
 pub use conv2d::{Conv2d, Conv2dSteps};
+pub use cubecl_core::ir::ElemType;
 pub use gpu::{Buffer, Gpu};
 pub use launch::{Ending, Floats, Ids};
 pub use weights::{Int4, Int8, Table, Way};
+
+/// 32-bit floats.
+pub const F32: ElemType = ElemType::Float(cubecl_core::ir::FloatKind::F32);

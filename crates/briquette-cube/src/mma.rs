@@ -204,7 +204,7 @@ fn keep(
     #[unroll]
     for i in 0..comptime!(tile.reads(tile_rows)) {
         let at = UNIT_POS as usize + comptime!(i * tile.n_warps() * WARP);
-        if comptime!(tile_rows * STEP % (tile.n_warps() * WARP) == 0) {
+        if comptime!((tile_rows * STEP).is_multiple_of(tile.n_warps() * WARP)) {
             shared[(stage * tile_rows + at / STEP) * (STRIDE / 4) + at % STEP] = next[i];
         } else {
             if at < comptime!(tile_rows * STEP) {

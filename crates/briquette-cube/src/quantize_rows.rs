@@ -52,8 +52,7 @@ pub fn quantize_rows<F: Float>(
     }
     let mut word = UNIT_POS as usize;
     while word < row_words {
-        codes[row * row_words + word] =
-            word_of::<F>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
+        codes[row * row_words + word] = word_of::<F>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
         word += UNITS;
     }
 }
@@ -94,7 +93,7 @@ pub fn row_scales(
     n_parts: u32,
     #[comptime] symmetric: bool,
 ) {
-    let row = ABSOLUTE_POS as usize;
+    let row = ABSOLUTE_POS;
     if row < n_rows as usize {
         let mut at = row * n_parts as usize;
         let end = at + n_parts as usize;
@@ -127,7 +126,7 @@ pub fn encode<F: Float>(
     n_words: u32,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS as usize;
+    let at = ABSOLUTE_POS;
     if at < n_words as usize {
         let (row, word) = (at / row_words as usize, at % row_words as usize);
         let n_cols = n_cols as usize;
@@ -208,15 +207,7 @@ fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) 
 
 /// Four codes of a row of `n_cols` values that begins at `start`; behind the last column, those of zero.
 #[cube]
-fn word_of<F: Float>(
-    x: &[F],
-    start: usize,
-    word: usize,
-    n_cols: usize,
-    scale: f32,
-    inverse: f32,
-    zero: i32,
-) -> u32 {
+fn word_of<F: Float>(x: &[F], start: usize, word: usize, n_cols: usize, scale: f32, inverse: f32, zero: i32) -> u32 {
     let mut packed = 0u32;
     #[unroll]
     for i in 0..4usize {

@@ -2,8 +2,8 @@
 
 use crate::bitmask::BLOCK_ROWS;
 use crate::gpu::{Buffer, Gpu};
-use crate::launch::{self, Ending, Floats, Ids, Place, Product, RowScales};
 use crate::launch::Codes;
+use crate::launch::{self, Ending, Floats, Ids, Place, Product, RowScales};
 use crate::mma::Tile;
 use crate::pack;
 use cubecl_core::ir::ElemType;
@@ -13,7 +13,7 @@ const FEW: usize = 8;
 
 /// Codes without their zeros, on a device.
 #[derive(Debug, Clone)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     pub(crate) bits: Buffer,
     pub(crate) values: Buffer,
     pub(crate) bases: Buffer,

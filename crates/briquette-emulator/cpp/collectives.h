@@ -63,8 +63,8 @@ inline int byte_of(unsigned word, int index, bool is_signed) {
 }
 
 // d = a * b + c of mma.sync.aligned.m16n8k32.row.col.s32.{s8,u8}.{s8,u8}.s32, which wraps where it overflows.
-template <bool A_SIGNED, bool B_SIGNED>
-inline void mma_m16n8k32(int line, unsigned& d0, unsigned& d1, unsigned& d2, unsigned& d3, unsigned a0, unsigned a1,
+template <bool A_SIGNED, bool B_SIGNED, typename D>
+inline void mma_m16n8k32(int line, D& d0, D& d1, D& d2, D& d3, unsigned a0, unsigned a1,
                          unsigned a2, unsigned a3, unsigned b0, unsigned b1, unsigned c0, unsigned c1, unsigned c2,
                          unsigned c3) {
     unsigned a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1}, c[4] = {c0, c1, c2, c3};
@@ -73,7 +73,7 @@ inline void mma_m16n8k32(int line, unsigned& d0, unsigned& d1, unsigned& d2, uns
     memcpy(current->c, c, sizeof c);
     current->source_lane = A_SIGNED + 2 * B_SIGNED;
     wait_for(Mma, line);
-    d0 = current->d[0], d1 = current->d[1], d2 = current->d[2], d3 = current->d[3];
+    d0 = (D)current->d[0], d1 = (D)current->d[1], d2 = (D)current->d[2], d3 = (D)current->d[3];
 }
 
 // The fragments as "Matrix Fragments for mma.m16n8k32" of the PTX ISA lays them out: with group = lane / 4 and

@@ -17,6 +17,8 @@ use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+#[cfg(feature = "cuda")]
+pub use cube::gpu_of;
 pub use fused::{FusedOps, Heads, Norm, add_norm, attention, fuses, gelu, rows_at_once};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};
 
@@ -24,7 +26,7 @@ pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub trait QuantizedOps: Backend {
     /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
-    #[cfg_attr(feature = "cuda", fusion(dtype = x, shape = linear_shape(x, weights)))]
+    #[fusion(dtype = x, shape = linear_shape(x, weights))]
     fn quantized_linear(
         x: FloatTensor<Self>,
         bias: FloatTensor<Self>,
@@ -33,7 +35,7 @@ pub trait QuantizedOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
-    #[cfg_attr(feature = "cuda", fusion(dtype = x, shape = conv2d_shape(x, call)))]
+    #[fusion(dtype = x, shape = conv2d_shape(x, call))]
     fn quantized_conv2d(
         x: FloatTensor<Self>,
         scale: FloatTensor<Self>,
@@ -42,7 +44,7 @@ pub trait QuantizedOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The same, added to `y` before ReLU; both are f32.
-    #[cfg_attr(feature = "cuda", fusion(dtype = y, shape = y))]
+    #[fusion(dtype = y, shape = y)]
     fn quantized_conv2d_add(
         x: FloatTensor<Self>,
         y: FloatTensor<Self>,
@@ -52,11 +54,11 @@ pub trait QuantizedOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// Rows of a table, with one more dimension than `ids`, as f32.
-    #[cfg_attr(feature = "cuda", fusion(dtype = DType::F32, shape = embedding_shape(ids, table)))]
+    #[fusion(dtype = DType::F32, shape = embedding_shape(ids, table))]
     fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self>;
 
     /// The weights as rows of floats of the type of `like`, which is on their device.
-    #[cfg_attr(feature = "cuda", fusion(dtype = like, shape = Shape::new(weights.dims())))]
+    #[fusion(dtype = like, shape = Shape::new(weights.dims()))]
     fn quantized_decode(like: FloatTensor<Self>, weights: Weights) -> FloatTensor<Self>;
 }
 

@@ -21,17 +21,87 @@ pub struct Memory {
     pub after_bytes: Option<u64>,
 }
 
-/// The bytes a device's pool has in use.
-#[derive(Debug, Clone)]
-pub struct DevicePool(pub Device);
+/// What can be measured of a device's memory: bytes in use and reserved by its pool, and what its driver says. Nothing of the
+/// CPU, whose memory is that of the process.
+pub fn device_meters(device: &Device) -> Vec<Box<dyn MemoryMeter>> {
+    let of_pool: [Box<dyn MemoryMeter>; 2] = [Box::new(InUse(device.clone())), Box::new(Reserved(device.clone()))];
+    let mut meters: Vec<_> = of_pool.into_iter().filter(|meter| meter.live_bytes().is_some()).collect();
+    if let Some(driver) = Driver::of(device) {
+        meters.push(Box::new(driver));
+    }
+    meters
+}
 
-impl MemoryMeter for DevicePool {
+/// The bytes a device's pool has in use. It keeps no peak.
+#[derive(Debug, Clone)]
+struct InUse(Device);
+
+impl MemoryMeter for InUse {
     fn name(&self) -> &str {
         "bytes in use in the device's pool"
     }
 
     fn live_bytes(&self) -> Option<u64> {
         self.0.memory_pool_usage().map(|usage| usage.bytes_in_use)
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The bytes a device's pool has reserved; its peak is that of its pages.
+#[derive(Debug, Clone)]
+struct Reserved(Device);
+
+impl MemoryMeter for Reserved {
+    fn name(&self) -> &str {
+        "bytes reserved by the device's pool"
+    }
+
+    fn live_bytes(&self) -> Option<u64> {
+        self.0.memory_pool_usage().map(|usage| usage.bytes_reserved)
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        let pools = self.0.memory_pool_report()?;
+        let pages: u64 = pools.iter().map(|pool| pool.page_size * pool.pages_peak as u64).sum();
+        // Weights lie outside of these pools.
+        Some(pages.max(self.live_bytes().unwrap_or(0)))
+    }
+}
+
+/// The bytes of a device that are taken, by whom ever, as its driver says.
+#[derive(Debug, Clone)]
+struct Driver {
+    #[cfg(feature = "cuda")]
+    context: std::sync::Arc<cudarc::driver::CudaContext>,
+}
+
+impl Driver {
+    #[cfg(feature = "cuda")]
+    fn of(device: &Device) -> Option<Self> {
+        use burn::backend::{CubeDevice, DispatchDevice};
+        let DispatchDevice::Cube(CubeDevice::Cuda(device)) = device.as_dispatch() else { return None };
+        Some(Self { context: cudarc::driver::CudaContext::new(device.index).ok()? })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn of(_device: &Device) -> Option<Self> {
+        None
+    }
+}
+
+impl MemoryMeter for Driver {
+    fn name(&self) -> &str {
+        "bytes of the device that its driver has given"
+    }
+
+    fn live_bytes(&self) -> Option<u64> {
+        #[cfg(feature = "cuda")]
+        return self.context.mem_get_info().ok().map(|(free, total)| (total - free) as u64);
+        #[cfg(not(feature = "cuda"))]
+        None
     }
 
     fn peak_bytes(&self) -> Option<u64> {

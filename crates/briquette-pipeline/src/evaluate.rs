@@ -125,7 +125,7 @@ mod run {
     use briquette_models::batches::Batching;
     use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::Device;
-    use briquette_models::memory::{DevicePool, Memory, predicted_bytes};
+    use briquette_models::memory::{Memory, device_meters, predicted_bytes};
     use briquette_models::{Arch, Evaluation, Fits, Held, Latency, Request};
 
     /// What is tried first where the size of a batch is to be found.
@@ -139,11 +139,11 @@ mod run {
     ) -> Result<EvaluationReport> {
         let device = briquette_models::device(&options.device)?;
         let request = request_of(asked, model, reference, device.clone())?;
-        let pool = DevicePool(device.clone());
-        let mut meters: Vec<&dyn MemoryMeter> = vec![options.meter.as_ref()];
-        if pool.live_bytes().is_some() {
-            meters.push(&pool);
-        }
+        let of_device = device_meters(&device);
+        let meters: Vec<&dyn MemoryMeter> = [options.meter.as_ref() as &dyn MemoryMeter]
+            .into_iter()
+            .chain(of_device.iter().map(|meter| meter.as_ref() as &dyn MemoryMeter))
+            .collect();
         options.progress.begin("evaluate", 0);
         let found = measured(&request, &meters, options)?;
         let before =

@@ -12,3 +12,31 @@
 pub(crate) mod cuda;
 pub(crate) mod emulator;
 pub(crate) mod registry;
+
+use briquette_cube::ElemType;
+use cubecl_core::ir::FloatKind;
+
+/// The type of most tests.
+pub(crate) const F32: ElemType = ElemType::Float(FloatKind::F32);
+
+/// Numbers of 31 bits.
+pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed | 1;
+    (0..n).map(move |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 33
+    })
+}
+
+/// Floats from -1 to 1.
+pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
+    numbers(n, seed * 0x9e37_79b9).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
+}
+
+/// Codes of which every `zero_each`th or so is zero.
+pub(crate) fn codes(n: usize, zero_each: u64, seed: u64) -> Vec<i8> {
+    let is_zero = |bits: u64| zero_each > 0 && (bits >> 8) % zero_each == 0;
+    numbers(n, seed * 0x9e37_79b9).map(|bits| if is_zero(bits) { 0 } else { bits as i8 }).collect()
+}

@@ -3,7 +3,8 @@
 use super::QuantizedOps;
 use super::weights::{Conv2dCall, ConvKind, Kind, LinearWeights, Table, TableKind, Weights};
 use crate::quantize_rows::ActivationGrid;
-use briquette_cube::{Buffer, Conv2dSteps, Ending, Floats, Gpu, Ids};
+use briquette_cube::{Buffer, Conv2dSteps, ElemType, Ending, Floats, Gpu, Ids};
+use burn::backend::cubecl::dtype_to_elem_type;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{CubeDevice, DispatchDevice};
 use burn::tensor::{DType, Device, Shape};
@@ -17,7 +18,7 @@ use burn_cubecl::{CubeBackend, ops};
 const ELSEWHERE: &str = "weights are laid out for another device";
 
 /// The CUDA device that a device is, if it is one.
-pub(crate) fn gpu_of(device: &Device) -> Option<Gpu> {
+pub fn gpu_of(device: &Device) -> Option<Gpu> {
     match device.as_dispatch() {
         DispatchDevice::Cube(device @ CubeDevice::Cuda(_)) => Some(Gpu::new(device.client())),
         _ => None,
@@ -37,8 +38,8 @@ fn floats(tensor: CubeTensor, n_cols: usize) -> Floats {
     Floats { buffer: buffer(tensor), dtype, n_rows: n.checked_div(n_cols).unwrap_or(0), n_cols }
 }
 
-fn elem_type(dtype: DType) -> cubecl::ir::ElemType {
-    burn::backend::cubecl::dtype_to_elem_type(dtype)
+fn elem_type(dtype: DType) -> ElemType {
+    dtype_to_elem_type(dtype)
 }
 
 /// f32 elements of a vector, where there is one.

@@ -253,13 +253,7 @@ impl Table {
     ///
     /// # Panics
     /// If the lengths disagree with the shape.
-    pub fn on(
-        device: &Device,
-        codes: &[i8],
-        scales: &[f32],
-        [n_rows, n_cols]: [usize; 2],
-        is_sparse: bool,
-    ) -> Self {
+    pub fn on(device: &Device, codes: &[i8], scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = super::cube::gpu_of(device) {
             let table = briquette_cube::Table::new(&gpu, codes, scales, [n_rows, n_cols], is_sparse);

@@ -1,0 +1,441 @@
+//! Every product against plain sums of integers and floats, as an emulated GPU makes it.
+
+mod support;
+
+use briquette_cube::bitmask::{BLOCK_INPUTS, BLOCK_ROWS, BLOCKS, expand};
+use briquette_cube::decode::decode;
+use briquette_cube::dp4a::product_dp4a;
+use briquette_cube::few_rows::{OUTPUTS, WARPS, few_rows_codes, few_rows_int4, few_rows_int8};
+use briquette_cube::finish::{Finish, TargetCompilationArg};
+use briquette_cube::mma::{Tile, product_mma};
+use briquette_cube::{ElemType, pack};
+use cubecl_core::prelude::*;
+use support::cuda::{Gpu, buffer};
+use support::emulator::{Buffer, ByValue, Emulated};
+use support::{F32, codes, floats};
+
+/// A product and what it should give.
+struct Case {
+    shape: [usize; 3],
+    a: Vec<i8>,
+    b: Vec<i8>,
+    scales: Vec<f32>,
+    zeros: Vec<i32>,
+    col_scales: Vec<f32>,
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+    before: Vec<f32>,
+    /// Rows that share a scale.
+    image_rows: usize,
+    /// Columns from here on are made.
+    first_col: usize,
+    finish: Finish,
+}
+
+const FINISHES: [Finish; 3] = [
+    Finish { scale: false, shift: false, adds: false, relu: false },
+    Finish { scale: false, shift: true, adds: false, relu: false },
+    Finish { scale: true, shift: true, adds: true, relu: true },
+];
+
+impl Case {
+    /// `m` rows in images of `image_rows`, `n` columns, `k` inputs.
+    fn new([m, n, k]: [usize; 3], image_rows: usize, first_col: usize, finish: Finish) -> Self {
+        let n_images = m.div_ceil(image_rows);
+        Self {
+            shape: [m, n, k],
+            a: codes(m * k, 3, 1),
+            b: codes(n * k, 5, 2),
+            scales: floats(n_images, 7).iter().map(|scale| scale + 1.5).collect(),
+            zeros: (0..n_images).map(|i| i as i32 * 37 % 255 - 128).collect(),
+            col_scales: floats(n, 11).iter().map(|scale| scale * 0.01).collect(),
+            scale: floats(n, 13),
+            shift: floats(n, 17),
+            before: floats(m * n, 19),
+            image_rows,
+            first_col,
+            finish,
+        }
+    }
+
+    /// Where output `(row, col)` lies: rows one behind the other, or images `[col, row]`.
+    fn place(&self, row: usize, col: usize) -> usize {
+        let [_, n, _] = self.shape;
+        let (image, pixel) = (row / self.image_rows, row % self.image_rows);
+        if self.image_rows == 1 { row * n + col } else { (image * n + col) * self.image_rows + pixel }
+    }
+
+    fn expected(&self) -> Vec<f32> {
+        let ([m, n, k], mut y) = (self.shape, self.before.clone());
+        for row in 0..m {
+            for col in self.first_col..n {
+                let image = row / self.image_rows;
+                let products = (0..k)
+                    .map(|i| (i32::from(self.a[row * k + i]) - self.zeros[image]) * i32::from(self.b[col * k + i]));
+                let mut value = products.sum::<i32>() as f32 * self.scales[image] * self.col_scales[col];
+                value = if self.finish.scale { value * self.scale[col] } else { value };
+                value = if self.finish.shift { value + self.shift[col] } else { value };
+                let y = &mut y[self.place(row, col)];
+                value = if self.finish.adds { value + *y } else { value };
+                *y = if self.finish.relu { value.max(0.0) } else { value };
+            }
+        }
+        y
+    }
+
+    fn assert_eq(&self, y: &[f32], what: &str) {
+        for (i, (y, expected)) in y.iter().zip(self.expected()).enumerate() {
+            let error = (y - expected).abs() / expected.abs().max(1.0);
+            assert!(error <= 1e-5, "{what} {:?}: {y} is {expected} at {i}", self.shape);
+        }
+    }
+
+    fn sums(&self) -> Vec<i32> {
+        self.b.chunks(self.shape[2]).map(|row| row.iter().map(|&code| i32::from(code)).sum()).collect()
+    }
+
+    /// The buffers behind the codes and the weights.
+    fn rest(&self) -> [Buffer; 7] {
+        let [scales, col_scales] = [&self.scales, &self.col_scales].map(|scales| Buffer::of(&scales[..]));
+        let [scale, shift, y] = [&self.scale, &self.shift, &self.before].map(|values| Buffer::of(&values[..]));
+        [scales, Buffer::of(&self.zeros), Buffer::of(&self.sums()), col_scales, scale, shift, y]
+    }
+
+    fn scalars(&self, row_units: usize) -> Vec<ByValue> {
+        let [m, n, _] = self.shape;
+        let target = match self.image_rows {
+            1 => [1, n, 0, 1, 0, self.first_col],
+            rows => [rows, n * rows, 1, rows, 0, self.first_col],
+        };
+        [m, n, row_units].into_iter().chain(target).map(|n| ByValue::of(n as u32)).collect()
+    }
+
+    fn mma(&self, tile: Tile, sparse: bool) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(80);
+        let ([m, n, k], settings) = (self.shape, gpu.settings(CubeDim::new_2d(32, tile.n_warps() as u32)));
+        let b = || buffer();
+        let kernel = product_mma::ProductMma::new(
+            settings,
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            (),
+            target(),
+            tile,
+            sparse,
+            self.finish,
+            F32,
+        );
+        let kernel = Emulated::new(gpu, Box::new(kernel))?;
+        let nothing = || Buffer::of(&[0_u32; 4]);
+        let weights = if sparse {
+            let blocks = pack::blocks(&self.b, n, k);
+            [nothing(), Buffer::of(&blocks.bits), Buffer::of(&blocks.values), Buffer::of(&blocks.bases)]
+        } else {
+            [Buffer::of(&pack::rows(&self.b, n, k)), nothing(), nothing(), nothing()]
+        };
+        let buffers = [Buffer::of(&pack::rows(&self.a, m, k))].into_iter().chain(weights).chain(self.rest());
+        let [rows, cols] = tile.extents();
+        let cubes = [(n - self.first_col).div_ceil(cols) as u32, m.div_ceil(rows) as u32, 1];
+        let out = kernel.run(cubes, buffers, self.scalars(pack::row_words(k) / 4));
+        Some(out[11].to_vec())
+    }
+
+    fn by_words(
+        &self,
+        gpu: Gpu,
+        kernel: Box<dyn cubecl_runtime::kernel::CubeKernel>,
+        cubes: [u32; 3],
+    ) -> Option<Vec<f32>> {
+        let [m, n, k] = self.shape;
+        let kernel = Emulated::new(gpu, kernel)?;
+        let [a, b] = [(&self.a, m), (&self.b, n)].map(|(codes, rows)| Buffer::of(&pack::rows(codes, rows, k)));
+        let out = kernel.run(cubes, [a, b].into_iter().chain(self.rest()), self.scalars(pack::row_words(k)));
+        Some(out[8].to_vec())
+    }
+
+    fn dp4a(&self) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(75);
+        let b = || buffer();
+        let kernel = product_dp4a::ProductDp4a::new(
+            gpu.settings(CubeDim::new_1d(256)),
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            (),
+            target(),
+            self.finish,
+            F32,
+        );
+        let [m, n, _] = self.shape;
+        let n_cubes = (m * (n - self.first_col)).div_ceil(256);
+        self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1])
+    }
+
+    fn few_rows(&self, rows: usize) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(75);
+        let b = || buffer();
+        let kernel = few_rows_codes::FewRowsCodes::new(
+            gpu.settings(CubeDim::new_2d(32, WARPS as u32)),
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            (),
+            target(),
+            rows,
+            self.finish,
+            F32,
+        );
+        let [m, n, _] = self.shape;
+        let cubes = [(n - self.first_col).div_ceil(WARPS * OUTPUTS), m.div_ceil(rows), 1];
+        self.by_words(gpu, Box::new(kernel), cubes.map(|n| n as u32))
+    }
+}
+
+const fn target() -> TargetCompilationArg {
+    TargetCompilationArg {
+        image_rows: (),
+        image_stride: (),
+        row_stride: (),
+        col_stride: (),
+        first_row: (),
+        first_col: (),
+    }
+}
+
+#[test]
+fn matrix_instructions_give_the_sums_at_awkward_shapes() {
+    let tiles = [Tile::LARGE, Tile::MEDIUM, Tile::SMALL];
+    let shapes = [[1, 1, 1], [17, 9, 33], [64, 64, 64], [130, 65, 70], [5, 130, 200]];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
+        for tile in tiles {
+            for sparse in [false, true] {
+                let Some(y) = case.mma(tile, sparse) else { return };
+                case.assert_eq(&y, &format!("{tile:?}, sparse: {sparse}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn products_write_images_and_leave_other_columns_alone() {
+    for (first_col, sparse) in [(0, false), (16, true), (7, false)] {
+        let case = Case::new([60, 40, 50], 20, first_col, FINISHES[2]);
+        let Some(y) = case.mma(Tile::MEDIUM, sparse) else { return };
+        case.assert_eq(&y, "mma");
+        case.assert_eq(&case.dp4a().expect("a compiler"), "dp4a");
+        case.assert_eq(&case.few_rows(4).expect("a compiler"), "few rows");
+    }
+}
+
+#[test]
+fn dot_products_give_the_sums_at_awkward_shapes() {
+    for (i, shape) in [[1, 1, 1], [3, 9, 33], [9, 40, 130], [2, 17, 300]].into_iter().enumerate() {
+        let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
+        let Some(y) = case.dp4a() else { return };
+        case.assert_eq(&y, "dp4a");
+        for rows in [1, 2, 4, 8] {
+            case.assert_eq(&case.few_rows(rows).expect("a compiler"), &format!("{rows} rows"));
+        }
+    }
+}
+
+#[test]
+fn the_deepest_sum_there_is_does_not_overflow() {
+    let k = 1 << 16;
+    let mut case = Case::new([1, 1, k], 1, 0, FINISHES[0]);
+    (case.a, case.b, case.zeros) = (vec![-128; k], vec![-128; k], vec![127]);
+    let Some(y) = case.mma(Tile::SMALL, false) else { return };
+    case.assert_eq(&y, "mma");
+    case.assert_eq(&case.few_rows(1).expect("a compiler"), "few rows");
+}
+
+#[test]
+fn floats_times_codes_are_their_products() {
+    let gpu = Gpu::sm(75);
+    for (rows, [m, n, k]) in [(1, [1, 5, 8]), (2, [3, 17, 72]), (8, [5, 16, 256])] {
+        let (x, scales, shift) = (floats(m * k, 3), floats(n, 5), floats(n, 7));
+        let cubes = [n.div_ceil(WARPS * OUTPUTS) as u32, m.div_ceil(rows) as u32, 1];
+        let int8 = codes(n * k, 4, 1);
+        let b = || buffer();
+        let settings = gpu.settings(CubeDim::new_2d(32, WARPS as u32));
+        let kernel = few_rows_int8::FewRowsInt8::new(
+            settings.clone(),
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            (),
+            (),
+            rows,
+            true,
+            F32,
+        );
+        let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
+        let out = kernel.run(
+            cubes,
+            [
+                Buffer::of(&x),
+                Buffer::of(&pack::rows(&int8, n, k)),
+                Buffer::of(&scales),
+                Buffer::of(&shift),
+                Buffer::poisoned::<f32>(m * n),
+            ],
+            [m, n, k / 4, pack::row_words(k)].map(|n| ByValue::of(n as u32)),
+        );
+        let weight = |col: usize, i: usize| f32::from(int8[col * k + i]) * scales[col];
+        assert_near(&out[4].to_vec::<f32>(), [m, n, k], &x, weight, &shift);
+
+        let group = 8;
+        let (int4, scales) = (int4(n * k), floats(n * k.div_ceil(group), 9));
+        let kernel = few_rows_int4::FewRowsInt4::new(
+            settings,
+            gpu.properties(),
+            gpu.target(),
+            b(),
+            b(),
+            b(),
+            b(),
+            b(),
+            (),
+            (),
+            (),
+            (),
+            rows,
+            true,
+            F32,
+        );
+        let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
+        let out = kernel.run(
+            cubes,
+            [
+                Buffer::of(&x),
+                Buffer::of(&pack::rows_of_int4(&int4, k)),
+                Buffer::of(&scales),
+                Buffer::of(&shift),
+                Buffer::poisoned::<f32>(m * n),
+            ],
+            [m, n, k / 8, group / 8].map(|n| ByValue::of(n as u32)),
+        );
+        let weight = |col: usize, i: usize| f32::from(int4[col * k + i]) * scales[col * k.div_ceil(group) + i / group];
+        assert_near(&out[4].to_vec::<f32>(), [m, n, k], &x, weight, &shift);
+    }
+}
+
+fn int4(n: usize) -> Vec<i8> {
+    codes(n, 0, 3).into_iter().map(|code| code >> 4).collect()
+}
+
+fn assert_near(y: &[f32], [m, n, k]: [usize; 3], x: &[f32], weight: impl Fn(usize, usize) -> f32, shift: &[f32]) {
+    for (at, y) in y.iter().enumerate() {
+        let (row, col) = (at / n, at % n);
+        let sum: f64 = (0..k).map(|i| f64::from(x[row * k + i]) * f64::from(weight(col, i))).sum();
+        let expected = sum + f64::from(shift[col]);
+        assert!((f64::from(*y) - expected).abs() < 1e-3 * k as f64, "{m} {n} {k}: {y} is {expected}");
+    }
+}
+
+#[test]
+fn blocks_expand_to_the_rows_they_were_made_of() {
+    let gpu = Gpu::sm(75);
+    let settings = gpu.settings(CubeDim::new_2d(32, BLOCKS as u32));
+    let b = || buffer();
+    let kernel = expand::Expand::new(settings, gpu.properties(), gpu.target(), b(), b(), b(), b(), (), (), (), ());
+    let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
+    for [n, k] in [[1, 1], [16, 64], [17, 65], [40, 200]] {
+        let weights = codes(n * k, 2, 1);
+        let (blocks, row_words) = (pack::blocks(&weights, n, k), pack::row_words(k));
+        let row_blocks = k.div_ceil(BLOCK_INPUTS);
+        let n_blocks = n.div_ceil(BLOCK_ROWS) * row_blocks;
+        let out = kernel.run(
+            [n_blocks.div_ceil(BLOCKS) as u32, 1, 1],
+            [
+                Buffer::of(&blocks.bits),
+                Buffer::of(&blocks.values),
+                Buffer::of(&blocks.bases),
+                Buffer::poisoned::<u32>(n * row_words),
+            ],
+            [n, row_words, row_blocks, n_blocks].map(|n| ByValue::of(n as u32)),
+        );
+        assert_eq!(out[3].to_vec::<u32>(), pack::rows(&weights, n, k), "[{n}, {k}]");
+    }
+}
+
+fn run_decode(words: &[u32], scales: &[f32], sizes: [usize; 4], bits: usize, dtype: ElemType) -> Option<Vec<Buffer>> {
+    let gpu = Gpu::sm(75);
+    let b = || buffer();
+    let kernel = decode::Decode::new(
+        gpu.settings(CubeDim::new_1d(256)),
+        gpu.properties(),
+        gpu.target(),
+        b(),
+        b(),
+        b(),
+        (),
+        (),
+        (),
+        (),
+        bits,
+        dtype,
+    );
+    let n = sizes[0] * sizes[1];
+    let cubes = [n.div_ceil(256) as u32, 1, 1];
+    let buffers = [Buffer::of(words), Buffer::of(scales), Buffer::poisoned::<f32>(n)];
+    Some(Emulated::new(gpu, Box::new(kernel))?.run(cubes, buffers, sizes.map(|n| ByValue::of(n as u32))))
+}
+
+#[test]
+fn weights_decode_to_their_floats() {
+    let (n, k) = (7, 45);
+    let (weights, scales) = (codes(n * k, 4, 1), floats(n, 2));
+    let words = pack::rows(&weights, n, k);
+    let Some(out) = run_decode(&words, &scales, [n, k, pack::row_words(k), k], 8, F32) else { return };
+    let expected: Vec<f32> = weights.iter().enumerate().map(|(i, &code)| f32::from(code) * scales[i / k]).collect();
+    assert_eq!(out[2].to_vec::<f32>(), expected);
+    let (weights, group) = (int4(n * k), 20);
+    let scales = floats(n * k.div_ceil(group), 2);
+    let words = pack::rows_of_int4(&weights, k);
+    let out = run_decode(&words, &scales, [n, k, k.div_ceil(8), group], 4, F32).expect("a compiler");
+    let scale = |i: usize| scales[i / k * k.div_ceil(group) + i % k / group];
+    let expected: Vec<f32> = weights.iter().enumerate().map(|(i, &code)| f32::from(code) * scale(i)).collect();
+    assert_eq!(out[2].to_vec::<f32>(), expected);
+}

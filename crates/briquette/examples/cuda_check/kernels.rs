@@ -1,0 +1,252 @@
+//! Every kernel on random inputs of odd shapes, with poisoned outputs and rows that are not finite.
+
+use crate::Options;
+use crate::findings::Finding;
+use briquette_cube::mma::Tile;
+use briquette_cube::{Ending, Floats, Gpu, Int8, Way};
+use briquette_kernels::ops::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
+use briquette_kernels::{ActivationGrid, Conv2dShape};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+
+/// Rounding may differ where a device fuses a product and a sum.
+const RELATIVE: f64 = 1e-5;
+/// Sums of floats are taken in another order.
+const FLOATS: f64 = 1e-4;
+
+pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+    let gpu = gpu_of(device).expect("a CUDA device");
+    let mut found = vec![Finding::figure("int8 matrix instructions", f64::from(u8::from(gpu.has_int8_matrices())), "")];
+    found.extend(products(&gpu, options));
+    found.extend(linear(device, cpu, options));
+    found.extend(weight_only(device, cpu, options));
+    found.extend(convolutions(device, cpu));
+    found.push(embedding(device, cpu));
+    found.push(nan_rows(device));
+    found
+}
+
+/// Numbers of 31 bits.
+pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..n).map(move |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 33
+    })
+}
+
+/// Codes, half of them zero.
+pub(crate) fn codes(n: usize, seed: u64) -> Vec<i8> {
+    numbers(n, seed).map(|bits| if bits & 0x100 == 0 { 0 } else { bits as i8 }).collect()
+}
+
+/// Floats from -1 to 1.
+pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
+    numbers(n, seed).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
+}
+
+fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// The largest difference, of the largest expected value.
+pub(crate) fn difference(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len(), "outputs");
+    let largest = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
+    let differ =
+        |(a, b): (&f32, &f32)| if a.is_nan() == b.is_nan() { f64::from((a - b).abs() / largest) } else { f64::NAN };
+    let worst = found.iter().zip(expected).map(differ).filter(|value| !(value.is_nan() && expected[0].is_nan()));
+    worst.fold(0.0, |most, value| if value > most || value.is_nan() { value } else { most })
+}
+
+/// Leaves NaN where the next outputs of this size are likely to go.
+fn poison(device: &Device, n: usize) {
+    let nan = Tensor::<1>::full([n.max(1)], f32::NAN, device);
+    device.sync().unwrap();
+    drop(nan);
+}
+
+/// Integer sums by each kind of kernel against dot products, bit for bit: every scale is 1.
+fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
+    let mut shapes = vec![[1, 1, 1], [3, 33, 70], [17, 65, 130], [130, 129, 257]];
+    if !options.is_quick {
+        shapes.extend([[8, 4096, 500], [512, 1536, 384], [300, 1000, 1000]]);
+    }
+    let mut worst: Vec<(String, f64)> = Vec::new();
+    for shape @ [m, n, k] in shapes {
+        // A row that reaches 127 has scale 1, and sums stay below 2^24.
+        let mut x: Vec<f32> = codes(m * k, 1).iter().map(|code| f32::from(*code / 2)).collect();
+        x.chunks_mut(k).for_each(|row| row[0] = 127.0);
+        let weights = codes(n * k, 2);
+        let dtype = briquette_cube::F32;
+        let x = Floats { buffer: gpu.copy(&x), dtype, n_rows: m, n_cols: k };
+        let run = |way: Way, is_sparse: bool| -> Vec<f32> {
+            let weights = Int8::new(gpu, &weights, &vec![1.0; n], [n, k], is_sparse);
+            let y = weights.linear_by(way, &x, true, &Ending::default());
+            gpu.read(&y.buffer).expect("a product that ran")
+        };
+        let oracle = run(Way::Dp4a, false);
+        let mut ways = vec![("few rows", Way::FewRows)];
+        if gpu.has_int8_matrices() {
+            let tiles = [("large tiles", Tile::LARGE), ("medium tiles", Tile::MEDIUM), ("small tiles", Tile::SMALL)];
+            ways.extend(tiles.map(|(name, tile)| (name, Way::Mma(tile))));
+        }
+        for (name, way) in ways {
+            for is_sparse in [false, true] {
+                let wrong = run(way, is_sparse).iter().zip(&oracle).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                let name = format!("{name}{}: sums unlike dot products", if is_sparse { ", sparse" } else { "" });
+                match worst.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, most)) => *most += wrong as f64,
+                    None => worst.push((name, wrong as f64)),
+                }
+            }
+        }
+        let by_host = |row: usize, col: usize| {
+            (0..k).map(|i| host_code(&x_codes(m, k), k, row, i) * i32::from(weights[col * k + i])).sum::<i32>()
+        };
+        let spots = (0..20).map(|i| (i * 7 % m, i * 13 % n));
+        let wrong = spots.filter(|&(row, col)| by_host(row, col) as f32 != oracle[row * n + col]).count();
+        worst.push((format!("dot products unlike the host's at {shape:?}"), wrong as f64));
+    }
+    worst.into_iter().map(|(name, n)| Finding::at_most(name, n, "outputs", 0.0)).collect()
+}
+
+/// The codes that `products` gives its activations.
+fn x_codes(m: usize, k: usize) -> Vec<i32> {
+    let mut x: Vec<i32> = codes(m * k, 1).iter().map(|code| i32::from(*code / 2)).collect();
+    x.chunks_mut(k).for_each(|row| row[0] = 127);
+    x
+}
+
+fn host_code(codes: &[i32], k: usize, row: usize, i: usize) -> i32 {
+    codes[row * k + i]
+}
+
+/// Linear layers as an operation of burn, on both devices.
+fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+    let mut shapes = vec![[1, 40, 64], [5, 33, 70], [40, 100, 384]];
+    if !options.is_quick {
+        shapes.extend([[1, 11008, 4096], [300, 1536, 384], [1000, 384, 1536]]);
+    }
+    let mut found = Vec::new();
+    for is_sparse in [false, true] {
+        for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+            for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+                let worst = shapes.iter().map(|&[m, n, k]| {
+                    let (weights, scales) = (codes(n * k, 3), floats(n, 4));
+                    let run = |device: &Device| {
+                        let weights =
+                            LinearWeights::int8_on(device, &weights, &scales, [n, k], is_sparse, Some(grid)).unwrap();
+                        let bias = tensor(floats(n, 5), [n], device);
+                        let x = tensor(floats(m * k, 6), [m, k], device).cast(dtype);
+                        poison(device, m * n);
+                        host(ops::linear(x, &weights, Some(bias)).cast(FloatDType::F32))
+                    };
+                    difference(&run(device), &run(cpu))
+                });
+                let worst = worst.fold(0.0, f64::max);
+                let kind = if is_sparse { "sparse" } else { "dense" };
+                // A half is rounded once more, and may fall to the other side.
+                let most = if dtype == FloatDType::F32 { RELATIVE } else { 1e-2 };
+                found.push(Finding::at_most(
+                    format!("int8 linear, {kind}, {grid:?}, {dtype:?}"),
+                    worst,
+                    "relative",
+                    most,
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Weight-only products, few rows and many.
+fn weight_only(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+    let (n, k) = if options.is_quick { (40, 64) } else { (1000, 512) };
+    let x = |rows: usize, device: &Device| tensor(floats(rows * k, 7), [rows, k], device);
+    let bias = |device: &Device| Some(tensor(floats(n, 8), [n], device));
+    let mut found = Vec::new();
+    for rows in [1, 3, 8, 40] {
+        let int8 = |device: &Device, is_sparse: bool| {
+            let weights =
+                LinearWeights::int8_on(device, &codes(n * k, 9), &floats(n, 2), [n, k], is_sparse, None).unwrap();
+            host(ops::linear(x(rows, device), &weights, bias(device)))
+        };
+        let int4 = |device: &Device| {
+            let codes: Vec<i8> = codes(n * k, 10).iter().map(|code| code >> 4).collect();
+            let weights = LinearWeights::int4_on(device, &codes, &floats(n * k.div_ceil(32), 2), [n, k], 32);
+            host(ops::linear(x(rows, device), &weights, bias(device)))
+        };
+        for is_sparse in [false, true] {
+            let kind = if is_sparse { "sparse" } else { "dense" };
+            let worst = difference(&int8(device, is_sparse), &int8(cpu, is_sparse));
+            found.push(Finding::at_most(format!("int8 weight-only, {kind}, {rows} rows"), worst, "relative", FLOATS));
+        }
+        let worst = difference(&int4(device), &int4(cpu));
+        found.push(Finding::at_most(format!("int4 weight-only, {rows} rows"), worst, "relative", FLOATS));
+    }
+    found
+}
+
+fn convolutions(device: &Device, cpu: &Device) -> Vec<Finding> {
+    let plain = Conv2dShape { padding: [[1, 1]; 2], ..Conv2dShape::new(6, 40, [3, 3]) };
+    let strided = Conv2dShape { stride: [2, 2], ..Conv2dShape::new(5, 33, [1, 1]) };
+    let grouped = Conv2dShape { groups: 3, dilation: [2, 1], ..Conv2dShape::new(6, 48, [2, 3]) };
+    let depthwise = Conv2dShape { groups: 7, padding: [[1, 1]; 2], ..Conv2dShape::new(7, 7, [3, 3]) };
+    let cases = [("plain", plain), ("strided", strided), ("grouped", grouped), ("depthwise", depthwise)];
+    let mut found = Vec::new();
+    for (name, shape) in cases {
+        for is_sparse in [false, true] {
+            let dims @ [n_out, n_in, height, width] = shape.weight_dims();
+            let [out_height, out_width] = shape.out_size([13, 11]);
+            let run = |device: &Device| {
+                let weights = codes(n_out * n_in * height * width, 11);
+                let grid = ActivationGrid::Asymmetric;
+                let weights = QuantizedConv2d::on(device, &weights, &floats(n_out, 12), dims, is_sparse, grid).unwrap();
+                let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: true };
+                let x = tensor(floats(2 * shape.n_in * 13 * 11, 13), [2, shape.n_in, 13, 11], device);
+                let y_shape = [2, n_out, out_height, out_width];
+                let y = tensor(floats(y_shape.iter().product(), 14), y_shape, device);
+                let vectors = [15, 16].map(|seed| Some(tensor(floats(n_out, seed), [n_out], device)));
+                host(ops::conv2d(x, Some(y), vectors, call))
+            };
+            let kind = if is_sparse { "sparse" } else { "dense" };
+            let worst = difference(&run(device), &run(cpu));
+            found.push(Finding::at_most(format!("int8 conv2d, {name}, {kind}"), worst, "relative", RELATIVE));
+        }
+    }
+    found
+}
+
+fn embedding(device: &Device, cpu: &Device) -> Finding {
+    let run = |device: &Device, is_sparse: bool| {
+        let table = Table::on(device, &codes(50 * 77, 17), &floats(50, 18), [50, 77], is_sparse);
+        let ids = Tensor::<2, Int>::from_data([[0, 49, 7], [7, 30, 1]], device);
+        host(ops::embedding(ids, &table))
+    };
+    let worst = [false, true].map(|is_sparse| difference(&run(device, is_sparse), &run(cpu, is_sparse)));
+    Finding::at_most("int8 embedding", worst[0].max(worst[1]), "relative", 0.0)
+}
+
+/// Rows of NaN stay rows of NaN, and their neighbours are what they were.
+fn nan_rows(device: &Device) -> Finding {
+    let weights = LinearWeights::int8_on(
+        device,
+        &codes(40 * 70, 19),
+        &floats(40, 20),
+        [40, 70],
+        false,
+        Some(ActivationGrid::Asymmetric),
+    );
+    let mut x = floats(30 * 70, 21);
+    x[70 * 3 + 5] = f32::NAN;
+    x[70 * 20] = f32::INFINITY;
+    let y = host(ops::linear(tensor(x, [30, 70], device), &weights.unwrap(), None));
+    let wrong = y.iter().enumerate().filter(|(i, value)| value.is_nan() != [3, 20].contains(&(i / 40))).count();
+    Finding::at_most("rows that are not finite, and their neighbours", wrong as f64, "outputs", 0.0)
+}

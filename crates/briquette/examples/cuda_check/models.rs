@@ -1,0 +1,228 @@
+//! MiniLM and ResNet-152 on both devices: what they give, and what their weights take.
+
+use crate::Options;
+use crate::findings::Finding;
+use crate::kernels::{difference, floats, numbers};
+use briquette::formats::Checkpoint;
+use briquette::models::arch::Arch;
+use briquette::models::memory::device_meters;
+use briquette::models::{Bert, BertConfig, LoadedModel, Network, ResNetConfig};
+use briquette::nn::{Compression, DynamicSpec, Prune, quantize_dynamic};
+use burn::module::Module;
+use burn::nn::loss::MseLoss;
+use burn::optim::{AdamWConfig, GradientsParams};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::time::Instant;
+
+pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+    let mut found = minilm(device, cpu, options);
+    found.extend(resnet(device, cpu, options));
+    found
+}
+
+/// Bytes of the device that `make` leaves in use, and what it made.
+fn weighed<T>(device: &Device, make: impl FnOnce() -> T) -> (T, Vec<(String, u64)>) {
+    device.memory_cleanup();
+    device.sync().unwrap();
+    let meters = device_meters(device);
+    let before: Vec<u64> = meters.iter().map(|meter| meter.live_bytes().unwrap_or(0)).collect();
+    let made = make();
+    device.sync().unwrap();
+    device.memory_cleanup();
+    device.sync().unwrap();
+    let bytes = meters
+        .iter()
+        .zip(before)
+        .map(|(meter, before)| (meter.name().to_string(), meter.live_bytes().unwrap_or(0).saturating_sub(before)));
+    (made, bytes.collect())
+}
+
+fn figures(what: &str, bytes: &[(String, u64)]) -> Vec<Finding> {
+    bytes.iter().map(|(meter, n)| Finding::figure(format!("{what}: {meter}"), *n as f64 / 1e6, "MB")).collect()
+}
+
+fn in_use(bytes: &[(String, u64)]) -> f64 {
+    bytes.first().map_or(f64::NAN, |(_, bytes)| *bytes as f64)
+}
+
+fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+    let checkpoint = Checkpoint::open(options.minilm.as_ref()).expect("MiniLM as an int8 directory");
+    let load = |device: &Device| LoadedModel::load(&checkpoint, None, device).expect("MiniLM").network;
+    // The f32 side is the same codes: for training they are decoded.
+    let plain = |device: &Device| {
+        let training = device.clone().autodiff();
+        LoadedModel::load(&checkpoint, None, &training).expect("MiniLM").network.valid()
+    };
+    let shape = if options.is_quick { [2, 8] } else { [64, 64] };
+    let embed = |network: &Network, device: &Device| {
+        let n = shape.iter().product();
+        let ids: Vec<i32> = numbers(n, 3).map(|bits| (bits % 30_000) as i32).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
+        let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), device);
+        network.encode(ids, padding).into_data().iter::<f32>().collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    let (network, float_bytes) = weighed(device, || plain(device));
+    let expected = embed(&plain(cpu), cpu);
+    found.push(Finding::at_most(
+        "MiniLM f32, to the CPU's",
+        difference(&embed(&network, device), &expected),
+        "relative",
+        1e-2,
+    ));
+    drop(network);
+    found.extend(figures("MiniLM f32", &float_bytes));
+    let (network, bytes) = weighed(device, || load(device));
+    let expected = embed(&load(cpu), cpu);
+    // A code may fall to the other side where floats before it differ.
+    found.push(Finding::at_most(
+        "MiniLM int8, to the CPU's",
+        difference(&embed(&network, device), &expected),
+        "relative",
+        5e-2,
+    ));
+    drop(network);
+    found.extend(figures("MiniLM int8", &bytes));
+    found.push(Finding::at_most("MiniLM int8, of f32", in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
+    let (network, bytes) = weighed(device, || sparse(plain(device)));
+    let expected = embed(&sparse(plain(cpu)), cpu);
+    found.push(Finding::at_most(
+        "MiniLM 50 % sparse int8, to the CPU's",
+        difference(&embed(&network, device), &expected),
+        "relative",
+        5e-2,
+    ));
+    found.extend(figures("MiniLM 50 % sparse int8", &bytes));
+    found.push(Finding::at_most(
+        "MiniLM 50 % sparse int8, of f32",
+        in_use(&bytes) / in_use(&float_bytes),
+        "of f32",
+        0.17,
+    ));
+    found
+}
+
+/// Half of every weight of rank 2 and up pruned, then int8.
+fn sparse<M: Module>(network: M) -> M {
+    let rules = Compression::new().prune(Prune::new("**.weight", 0.5).expect("a rule"));
+    let pruned = rules.attach(network).expect("masks").materialize();
+    quantize_dynamic(pruned, &DynamicSpec::new()).expect("int8")
+}
+
+fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+    let (arch, name, size) = match options.is_quick {
+        true => (Arch::ResNet18, "ResNet-18", 32),
+        false => (Arch::ResNet152, "ResNet-152", 224),
+    };
+    let config = ResNetConfig::of(arch, 1000);
+    let host = filled(config.init(cpu));
+    let on_device = || host.clone().fork(device);
+    let x = |device: &Device| {
+        let shape = [2, 3, size, size];
+        Tensor::<4>::from_data(TensorData::new(floats(shape.iter().product(), 5), shape), device)
+    };
+    let scores = |scores: Tensor<2>| scores.into_data().iter::<f32>().collect::<Vec<_>>();
+    let (network, float_bytes) = weighed(device, on_device);
+    let expected = scores(host.forward(x(cpu)));
+    let mut found = vec![Finding::at_most(
+        format!("{name} f32, to the CPU's"),
+        difference(&scores(network.forward(x(device))), &expected),
+        "relative",
+        2e-2,
+    )];
+    found.extend(figures(&format!("{name} f32"), &float_bytes));
+    let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8");
+    drop(network);
+    let (network, bytes) = weighed(device, || int8(on_device()));
+    let expected = scores(int8(host.clone()).forward(x(cpu)));
+    found.push(Finding::at_most(
+        format!("{name} int8, to the CPU's"),
+        difference(&scores(network.forward(x(device))), &expected),
+        "relative",
+        5e-2,
+    ));
+    drop(network);
+    found.extend(figures(&format!("{name} int8"), &bytes));
+    found.push(Finding::at_most(format!("{name} int8, of f32"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
+    let (network, bytes) = weighed(device, || sparse(on_device()));
+    let expected = scores(sparse(host.clone()).forward(x(cpu)));
+    found.push(Finding::at_most(
+        format!("{name} 50 % sparse int8, to the CPU's"),
+        difference(&scores(network.forward(x(device))), &expected),
+        "relative",
+        5e-2,
+    ));
+    found.extend(figures(&format!("{name} 50 % sparse int8"), &bytes));
+    found.push(Finding::at_most(
+        format!("{name} 50 % sparse int8, of f32"),
+        in_use(&bytes) / in_use(&float_bytes),
+        "of f32",
+        0.17,
+    ));
+    found
+}
+
+/// The same weights at every run.
+fn filled<M: Module>(network: M) -> M {
+    struct Fill(u64);
+    impl burn::module::ModuleMapper for Fill {
+        fn map_float<const D: usize>(
+            &mut self,
+            param: burn::module::Param<Tensor<D>>,
+        ) -> burn::module::Param<Tensor<D>> {
+            self.0 += 1;
+            let seed = self.0;
+            param.map(|old| {
+                let shape = old.dims();
+                let n: usize = shape.iter().product();
+                // Of the size that Kaiming's has, so that neither end of a deep network vanishes.
+                let size = if D == 1 { return old } else { (3.0 * shape[0] as f32 / n as f32).sqrt() };
+                let values: Vec<f32> = floats(n, seed).iter().map(|value| value * size).collect();
+                Tensor::from_data(TensorData::new(values, shape), &old.device())
+            })
+        }
+    }
+    network.map(&mut Fill(0))
+}
+
+/// A step of training a smaller encoder after a larger one, and what it takes.
+pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
+    let (layers, shape) = if options.is_quick { (2, [2, 8]) } else { (6, [32, 128]) };
+    let config = |n_layers: usize| {
+        let json = format!(
+            r#"{{"vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": {n_layers}, "num_attention_heads": 12, "intermediate_size": 1536, "max_position_embeddings": 512}}"#
+        );
+        serde_json::from_str::<BertConfig>(&json).expect("a config")
+    };
+    let teacher = filled(config(layers).init(device));
+    let mut student: Bert = filled(config(layers / 2).init(&device.clone().autodiff()));
+    let mut optimizer = AdamWConfig::new().init();
+    let n: usize = shape.iter().product();
+    let ids: Vec<i32> = numbers(n, 9).map(|bits| (bits % 30_000) as i32).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
+    let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), device);
+    let (mut ms, mut losses) = (Vec::new(), Vec::new());
+    for _ in 0..if options.is_quick { 2 } else { 20 } {
+        let start = Instant::now();
+        let target = teacher.forward(ids.clone(), padding.clone()).mean_dim(1);
+        let embedded = student.forward(ids.clone(), padding.clone()).mean_dim(1);
+        let loss = MseLoss::new().forward(embedded, target, burn::nn::loss::Reduction::Mean);
+        losses.push(f64::from(loss.clone().into_scalar::<f32>()));
+        let grads = GradientsParams::from_grads(loss.backward(), &student);
+        student = optimizer.step(1e-4, student, grads);
+        device.sync().unwrap();
+        ms.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    ms.sort_by(f64::total_cmp);
+    let falls = losses.last().copied().unwrap_or(f64::NAN) / losses[0];
+    let mut found = vec![
+        Finding::figure(format!("a step of {shape:?}, {layers} to {} layers", layers / 2), ms[ms.len() / 2], "ms"),
+        Finding::at_most("the last loss, of the first", falls, "", 0.999),
+    ];
+    for meter in device_meters(device) {
+        if let Some(peak) = meter.peak_bytes() {
+            found.push(Finding::figure(format!("peak: {}", meter.name()), peak as f64 / 1e6, "MB"));
+        }
+    }
+    found
+}

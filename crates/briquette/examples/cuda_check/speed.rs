@@ -1,0 +1,118 @@
+//! How fast the kernels are: medians over rounds of calls on rotating weights that no cache holds.
+
+use crate::findings::Finding;
+use crate::kernels::{codes, floats};
+use briquette_cube::mma::Tile;
+use briquette_cube::{Ending, F32, Floats, Gpu, Int8, Way};
+use briquette_kernels::ops::gpu_of;
+use burn::tensor::{Device, Distribution, FloatDType, Tensor};
+use std::time::Instant;
+
+/// More than the second cache of any GPU.
+const ROTATED: usize = 256 << 20;
+const ROUNDS: usize = 15;
+
+pub(crate) fn measure(device: &Device) -> Vec<Finding> {
+    let gpu = gpu_of(device).expect("a CUDA device");
+    let sync = || device.sync().unwrap();
+    let mut found = vec![copy_bandwidth(device)];
+    for [m, n, k] in
+        [[4096, 4096, 4096], [512, 11008, 4096], [1024, 11008, 4096], [2048, 11008, 4096], [4096, 11008, 4096]]
+    {
+        found.extend(products(&gpu, &sync, [m, n, k]));
+        found.push(bf16_product(device, [m, n, k]));
+    }
+    found.extend(few_rows(&gpu, &sync));
+    found
+}
+
+/// The median seconds of a call, over rounds of as many as take 20 ms.
+fn seconds(sync: &impl Fn(), mut call: impl FnMut(usize)) -> f64 {
+    (0..3).for_each(&mut call);
+    sync();
+    let start = Instant::now();
+    (0..3).for_each(&mut call);
+    sync();
+    let n = (0.02 / (start.elapsed().as_secs_f64() / 3.0)).ceil().clamp(3.0, 2000.0) as usize;
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            (0..n).for_each(&mut call);
+            sync();
+            start.elapsed().as_secs_f64() / n as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+fn tops([m, n, k]: [usize; 3], seconds: f64) -> f64 {
+    2.0 * (m * n * k) as f64 / seconds / 1e12
+}
+
+/// Copies of weights `[n, k]`, more than caches hold.
+fn copies(gpu: &Gpu, [n, k]: [usize; 2], is_sparse: bool) -> Vec<Int8> {
+    let (codes, scales) = (codes(n * k, 1), floats(n, 2));
+    (0..(ROTATED / (n * k)).clamp(2, 16)).map(|_| Int8::new(gpu, &codes, &scales, [n, k], is_sparse)).collect()
+}
+
+fn products(gpu: &Gpu, sync: &impl Fn(), shape @ [m, n, k]: [usize; 3]) -> Vec<Finding> {
+    let x = Floats { buffer: gpu.copy(&floats(m * k, 3)), dtype: F32, n_rows: m, n_cols: k };
+    let mut found = Vec::new();
+    for is_sparse in [false, true] {
+        let weights = copies(gpu, [n, k], is_sparse);
+        let kind = if is_sparse { "50 % sparse int8" } else { "int8" };
+        for (tile, name) in [(Tile::LARGE, "large"), (Tile::MEDIUM, "medium")] {
+            let one = |i: usize| {
+                weights[i % weights.len()].linear_by(Way::Mma(tile), &x, false, &Ending::default());
+            };
+            let time = seconds(sync, one);
+            found.push(Finding::figure(
+                format!("{kind} linear {shape:?}, {name} tiles, whole"),
+                tops(shape, time),
+                "TOP/s",
+            ));
+        }
+    }
+    found
+}
+
+/// burn's own product of bf16.
+fn bf16_product(device: &Device, shape @ [m, n, k]: [usize; 3]) -> Finding {
+    let random =
+        |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(FloatDType::BF16);
+    let (a, b) = (random([m, k]), random([k, n]));
+    let time = seconds(&|| device.sync().unwrap(), |_| drop(a.clone().matmul(b.clone())));
+    Finding::figure(format!("burn bf16 matmul {shape:?}"), tops(shape, time), "TOP/s")
+}
+
+/// One and eight rows: bytes of weights a second.
+fn few_rows(gpu: &Gpu, sync: &impl Fn()) -> Vec<Finding> {
+    let (n, k) = (11008, 4096);
+    let mut found = Vec::new();
+    for rows in [1, 8] {
+        let x = Floats { buffer: gpu.copy(&floats(rows * k, 4)), dtype: F32, n_rows: rows, n_cols: k };
+        for is_sparse in [false, true] {
+            let weights = copies(gpu, [n, k], is_sparse);
+            let kind = if is_sparse { "50 % sparse" } else { "dense" };
+            let rate = |time: f64| (n * k) as f64 / time / 1e9;
+            let time = seconds(sync, |i| drop(weights[i % weights.len()].weight_only(&x, None)));
+            found.push(Finding::figure(
+                format!("weight-only int8, {kind}, M = {rows}, 4096x11008"),
+                rate(time),
+                "GB/s",
+            ));
+            let time = seconds(sync, |i| drop(weights[i % weights.len()].linear(&x, false, &Ending::default())));
+            found.push(Finding::figure(format!("int8 dynamic, {kind}, M = {rows}, 4096x11008"), rate(time), "GB/s"));
+        }
+    }
+    found
+}
+
+/// Bytes read and written a second by a copy.
+fn copy_bandwidth(device: &Device) -> Finding {
+    let n = 256 << 20;
+    let x = Tensor::<1>::ones([n], device);
+    let time = seconds(&|| device.sync().unwrap(), |_| drop(x.clone() * 2.0));
+    Finding::figure("copy of 1 GiB (read and written)", 2.0 * 4.0 * n as f64 / time / 1e9, "GB/s")
+}
