@@ -2,16 +2,16 @@
 #![expect(unsafe_code, reason = "these are functions of a C library")]
 #![allow(non_snake_case, reason = "NVIDIA's names")]
 
+mod kernels;
+mod memory;
+
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::kernel::{Grid, Kernel};
-use crate::memory::{Guarded, Side};
-use crate::nvrtc::TOKEN;
+use crate::memory::Guarded;
 
 const INVALID_VALUE: c_int = 1;
 const OUT_OF_MEMORY: c_int = 2;
@@ -22,10 +22,6 @@ const LAUNCH_FAILED: c_int = 719;
 
 /// What a context, a stream or a priority is: nothing is known of it but that it is there.
 const SOMETHING: *mut c_void = std::ptr::without_provenance_mut(0x1000);
-/// Addresses behind each allocation that are nobody's.
-const REACH: usize = 1 << 32;
-/// What `cuMemAlloc` aligns to.
-const ALIGNMENT: usize = 256;
 
 /// What there is on the device.
 struct Device {
@@ -73,6 +69,8 @@ macro_rules! functions {
         }
     )*};
 }
+
+pub(crate) use functions;
 
 // The device.
 functions! {
@@ -149,240 +147,6 @@ unsafe fn elapsed(out: *mut f32, from: *const Instant, to: *const Instant) -> c_
     // SAFETY: the caller's.
     unsafe { *out = (*to).saturating_duration_since(*from).as_secs_f32() * 1e3 };
     0
-}
-
-// Memory.
-functions! {
-    cuMemAlloc_v2(out: *mut u64, n: usize) { allocate(out, n) }
-    cuMemAllocAsync(out: *mut u64, n: usize, _stream: *mut c_void) { allocate(out, n) }
-    cuMemFree_v2(pointer: u64) { free(pointer) }
-    cuMemFreeAsync(pointer: u64, _stream: *mut c_void) { free(pointer) }
-    cuMemAllocHost_v2(out: *mut *mut c_void, n: usize) { host(out, n) }
-    cuMemHostAlloc(out: *mut *mut c_void, n: usize, _flags: c_uint) { host(out, n) }
-    cuMemFreeHost(pointer: *mut c_void) { free_host(pointer) }
-    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        let device = device();
-        (*free, *total) = (device.total - device.used, device.total);
-        0
-    }
-    cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, n: usize, _stream: *mut c_void) { copy(to as _, from, n) }
-    cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, n: usize, _stream: *mut c_void) { copy(to, from as _, n) }
-    cuMemcpyDtoDAsync_v2(to: u64, from: u64, n: usize, _stream: *mut c_void) { copy(to as _, from as _, n) }
-    cuMemcpyHtoD_v2(to: u64, from: *const u8, n: usize) { copy(to as _, from, n) }
-    cuMemcpyDtoH_v2(to: *mut u8, from: u64, n: usize) { copy(to, from as _, n) }
-    cuMemcpy2DAsync_v2(copy: *const Copy2d, _stream: *mut c_void) { (*copy).run() }
-    cuMemsetD8Async(to: u64, byte: u8, n: usize, _stream: *mut c_void) { (to as *mut u8).write_bytes(byte, n); 0 }
-    cuMemsetD8_v2(to: u64, byte: u8, n: usize) { (to as *mut u8).write_bytes(byte, n); 0 }
-}
-
-/// # Safety
-/// `out` is there.
-unsafe fn allocate(out: *mut u64, n: usize) -> c_int {
-    let mut device = device();
-    if n == 0 {
-        return INVALID_VALUE;
-    }
-    if n > device.total - device.used {
-        return OUT_OF_MEMORY;
-    }
-    let Some(memory) = Guarded::new(n, Side::End(ALIGNMENT), REACH) else { return OUT_OF_MEMORY };
-    let pointer = memory.pointer() as u64;
-    device.used += n;
-    device.allocations.insert(pointer, memory);
-    // SAFETY: the caller's.
-    unsafe { *out = pointer };
-    0
-}
-
-fn free(pointer: u64) -> c_int {
-    let mut device = device();
-    let Some(memory) = device.allocations.remove(&pointer) else {
-        return if pointer == 0 { 0 } else { INVALID_VALUE };
-    };
-    device.used -= memory.n_bytes();
-    match memory.damage() {
-        None => 0,
-        Some(at) => {
-            say(&format!("byte {at} of an allocation of {} was written", memory.n_bytes()));
-            device.broken = ILLEGAL_ADDRESS;
-            ILLEGAL_ADDRESS
-        }
-    }
-}
-
-/// What host memory begins with: its size.
-const HOST_HEADER: usize = 512;
-
-fn host_layout(n: usize) -> Option<std::alloc::Layout> {
-    std::alloc::Layout::from_size_align(n.checked_add(HOST_HEADER)?, HOST_HEADER).ok()
-}
-
-/// # Safety
-/// `out` is there.
-unsafe fn host(out: *mut *mut c_void, n: usize) -> c_int {
-    let Some(layout) = host_layout(n) else { return OUT_OF_MEMORY };
-    // SAFETY: the layout is not empty; the size is written before the memory that is given away.
-    unsafe {
-        let memory = std::alloc::alloc(layout);
-        if memory.is_null() {
-            return OUT_OF_MEMORY;
-        }
-        memory.cast::<usize>().write(n);
-        *out = memory.add(HOST_HEADER).cast();
-    }
-    0
-}
-
-/// # Safety
-/// Given by `host`.
-unsafe fn free_host(pointer: *mut c_void) -> c_int {
-    // SAFETY: the size is where `host` has put it.
-    unsafe {
-        let memory = pointer.cast::<u8>().sub(HOST_HEADER);
-        let Some(layout) = host_layout(memory.cast::<usize>().read()) else { return INVALID_VALUE };
-        std::alloc::dealloc(memory, layout);
-    }
-    0
-}
-
-/// # Safety
-/// So many bytes are at both.
-unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { to.copy_from(from, n) };
-    0
-}
-
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-struct Copy2d {
-    from: Place2d,
-    to: Place2d,
-    width: usize,
-    height: usize,
-}
-
-#[repr(C)]
-struct Place2d {
-    x: usize,
-    y: usize,
-    /// 1 for the host.
-    kind: c_uint,
-    host: *mut u8,
-    device: u64,
-    array: *mut c_void,
-    pitch: usize,
-}
-
-impl Place2d {
-    fn row(&self, row: usize) -> *mut u8 {
-        let begin = if self.kind == 1 { self.host } else { self.device as *mut u8 };
-        begin.wrapping_add((self.y + row) * self.pitch + self.x)
-    }
-}
-
-impl Copy2d {
-    /// # Safety
-    /// All rows are there.
-    unsafe fn run(&self) -> c_int {
-        for row in 0..self.height {
-            // SAFETY: the caller's.
-            unsafe { self.to.row(row).copy_from(self.from.row(row), self.width) };
-        }
-        0
-    }
-}
-
-/// A kernel of a module.
-struct Function {
-    kernel: Kernel,
-    name: String,
-}
-
-// Kernels. They are never unloaded.
-functions! {
-    cuModuleLoadData(out: *mut *mut Function, image: *const c_char) { load(out, image) }
-    cuModuleUnload(_module: *mut Function) { 0 }
-    cuModuleGetFunction(out: *mut *mut Function, module: *mut Function, name: *const c_char) {
-        (*module).name = CStr::from_ptr(name).to_string_lossy().into_owned();
-        *out = module;
-        if out.is_null() { NOT_FOUND } else { 0 }
-    }
-    cuFuncSetAttribute(_function: *mut Function, _attribute: c_int, _value: c_int) { 0 }
-    cuFuncGetAttribute(out: *mut c_int, _attribute: c_int, _function: *mut Function) { *out = 0; 0 }
-    cuLaunchKernel(
-        function: *const Function,
-        grid_x: c_uint,
-        grid_y: c_uint,
-        grid_z: c_uint,
-        block_x: c_uint,
-        block_y: c_uint,
-        block_z: c_uint,
-        shared_bytes: c_uint,
-        _stream: *mut c_void,
-        parameters: *const *mut c_void,
-        _extra: *const *mut c_void
-    ) {
-        let grid = Grid {
-            blocks: [grid_x, grid_y, grid_z],
-            threads: [block_x, block_y, block_z],
-            shared_bytes: shared_bytes as usize,
-            backwards: false,
-            saturates: true,
-        };
-        launch(&*function, &grid, parameters)
-    }
-}
-
-/// # Safety
-/// The image ends with a zero, and `out` is there.
-unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
-    // SAFETY: the caller's.
-    let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
-    let Some(path) = text.strip_prefix(TOKEN) else { return INVALID_IMAGE };
-    // SAFETY: made by `nvrtcCompileProgram`.
-    match unsafe { Kernel::open(Path::new(path)) } {
-        Ok(kernel) => {
-            let function = Box::new(Function { kernel, name: String::new() });
-            // SAFETY: the caller's.
-            unsafe { *out = Box::into_raw(function) };
-            0
-        }
-        Err(error) => {
-            say(&error);
-            INVALID_IMAGE
-        }
-    }
-}
-
-/// # Safety
-/// As `cuLaunchKernel`.
-unsafe fn launch(function: &Function, grid: &Grid, parameters: *const *mut c_void) -> c_int {
-    let (broken, log) = (device().broken, device().log);
-    if broken != 0 {
-        return broken;
-    }
-    if grid.blocks.contains(&0) || grid.blocks[1..].iter().any(|n| *n > 65535) {
-        return INVALID_VALUE;
-    }
-    let start = Instant::now();
-    let n = function.kernel.parameter_bytes().len();
-    // SAFETY: the caller's; a kernel without parameters may have none given.
-    let result = unsafe {
-        let parameters = if n == 0 { &[] } else { std::slice::from_raw_parts(parameters, n) };
-        function.kernel.launch(grid, parameters)
-    };
-    if log {
-        say(&format!("{} {:?} of {:?}: {:?}", function.name, grid.blocks, grid.threads, start.elapsed()));
-    }
-    let Err(mistake) = result else { return 0 };
-    let mut device = device();
-    let touched =
-        device.allocations.values().find_map(|memory| Some((memory.offset_of(mistake.fault)?, memory.n_bytes())));
-    let place = touched.map_or_else(String::new, |(at, n)| format!(" byte {at} of an allocation of {n}"));
-    say(&format!("{}: {}{place}", function.name, mistake.text));
-    device.broken = if mistake.fault.is_null() { LAUNCH_FAILED } else { ILLEGAL_ADDRESS };
-    device.broken
 }
 
 #[unsafe(no_mangle)]

@@ -107,10 +107,10 @@ fn enter(table: &mut Table, job: &Job, usage: Usage) {
 }
 
 fn print_table(table: &Table) {
-    println!("{:44} registers: most sm_{SHOWN}  shared memory   spills", "kernel");
+    println!("{:56} registers: most, sm_{SHOWN}a  shared memory  spills", "kernel");
     for (name, (most, shown)) in table {
         let shared = most.static_shared + most.launch_shared;
-        println!("{name:44} {:>15} {:>5} {shared:>14} {:>8}", most.registers, shown.registers, most.spills);
+        println!("{name:56} {:>15} {:>7} {shared:>14} {:>7}", most.registers, shown.registers, most.spills);
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
             all.extend([of.few_rows_codes(rows, dtype), of.few_rows_int8(rows, dtype), of.few_rows_int4(rows, dtype)]);
         }
         all.extend([4, 8].map(|bits| of.decode(bits, dtype)));
-        let finishes = if dtype == F32 { &[PLAIN, BIAS, ALL][..] } else { &[ALL] };
+        let finishes = if dtype == F32 { &[BIAS, ALL][..] } else { &[ALL] };
         for (&finish, tile) in finishes.iter().flat_map(|f| [Tile::LARGE, Tile::MEDIUM, Tile::SMALL].map(|t| (f, t))) {
             all.extend([false, true].map(|sparse| of.product_mma(tile, sparse, finish, dtype)));
         }
