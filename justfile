@@ -54,7 +54,7 @@ demo: build
 distill-digits *FLAGS: build
     @for name in teacher noisy few recover; do {{ briquette }} distill configs/digits-$name.toml --force "$@"; done
 
-# Distill MiniLM: 40 % sparse and recovered, three layers of six, int4; an hour and a half on two cores
+# Distill MiniLM: 40 % sparse and recovered, three layers of six, int4; half an hour on two cores
 [group('distill')]
 distill-minilm *FLAGS: build fetch-minilm
     @for name in recover 3-layers int4; do {{ briquette }} distill configs/minilm-$name.toml --force "$@"; done

@@ -72,6 +72,9 @@ def ratios(figures):
     gemv = figures.get("weight-only int8, dense, M = 1, 4096x11008")
     if copy and gemv:
         rows.append(("weight-only int8, M = 1", "copy bandwidth", gemv / copy, 0.75, gemv / copy >= 0.75))
+    int8, bf16 = (figures.get(f"MiniLM, 256 texts of 128 tokens, {kind}") for kind in ("int8", "burn bf16"))
+    if int8 and bf16:
+        rows.append(("MiniLM int8, 256 texts", "burn bf16", bf16 / int8, 1.0, bf16 >= int8))
     return rows
 
 

@@ -78,6 +78,20 @@ fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
     assert!(n_stopped > 0, "no run was ever stopped");
 }
 
+/// Nothing of such a file could be hashed whole in the time that a signal leaves.
+#[test]
+fn the_sum_of_a_huge_file_is_left_at_once() {
+    let sandbox = with_model(1);
+    sandbox.ok("compress model.safetensors -o out --quiet --quantize int8");
+    let weights = std::fs::File::options().write(true).open(sandbox.path("out/model.briquette.safetensors")).unwrap();
+    weights.set_len(256 << 30).unwrap();
+    let (outcome, killed_by, took) = run_and_signal(&sandbox, "verify out", Duration::from_millis(500), Signal::INT);
+    assert_eq!(killed_by, None, "it was hashing by then");
+    outcome.assert_fails(130, &["stopped by signal"]);
+    // A fifth of that where nothing else runs.
+    assert!(took < Duration::from_secs(1), "left after {took:?}");
+}
+
 /// The first signal asks it to stop, which takes a moment; the second does not ask.
 #[test]
 fn the_second_signal_ends_it_at_once() {

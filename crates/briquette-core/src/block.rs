@@ -1,7 +1,8 @@
 //! Rows to parts and back, a few rows at a time, so that a tensor never has to be in memory whole.
 
 use crate::encoded::{Codes, Part, Parts, ScaleType};
-use crate::{Affine, Coding, DType, GridKind, Grouping, Mask, Storage, bits, simd};
+use crate::{Affine, Coding, DType, GridKind, Grouping, Mask, OutputAxis, Rows, Storage, bits, simd};
+use std::ops::Range;
 
 /// Appends rows to the parts of a tensor. One encoder serves consecutive rows.
 #[derive(Debug)]
@@ -116,13 +117,22 @@ pub struct RowDecoder {
     packed: Vec<i8>,
     codes: Vec<i8>,
     values: Vec<f32>,
+    strip: Vec<f32>,
 }
 
 impl RowDecoder {
     /// A decoder for rows of `n_cols` elements, in `dtype` where they are not codes.
     pub fn new(coding: Coding, dtype: DType, n_cols: usize) -> Self {
         let width = dtype.n_bits() / 8;
-        Self { coding, width, n_cols, packed: Vec::new(), codes: vec![0; n_cols], values: vec![0.0; n_cols] }
+        Self {
+            coding,
+            width,
+            n_cols,
+            packed: Vec::new(),
+            codes: vec![0; n_cols],
+            values: vec![0.0; n_cols],
+            strip: Vec::new(),
+        }
     }
 
     /// Fills `out` with rows that are kept as floats, in their own type.
@@ -133,11 +143,8 @@ impl RowDecoder {
         match self.coding.storage {
             Storage::Dense => out.copy_from_slice(stored.elements),
             Storage::Bitmask if self.n_cols > 0 => {
-                let (mut elements, row_bytes) = (stored.elements, Mask::row_bytes(self.n_cols));
-                for (out, keep) in out.chunks_mut(self.n_cols * self.width).zip(stored.bitmask.chunks(row_bytes)) {
-                    let used = simd::expand(elements, self.width, keep, out);
-                    elements = &elements[used * self.width..];
-                }
+                let n_rows = stored.bitmask.len() / Mask::row_bytes(self.n_cols);
+                self.expand_rows(stored, 0..n_rows, 0, out);
             }
             Storage::Bitmask => {}
         }
@@ -152,21 +159,79 @@ impl RowDecoder {
         if self.n_cols == 0 || out.is_empty() {
             return;
         }
-        let per_row = codes.grouping.per_row(self.n_cols).expect("the group size divides the row");
         let mut next = stored.first;
         for (row, out) in out.chunks_mut(self.n_cols).enumerate() {
-            let keep = self.read_row(codes, stored, row, &mut next);
-            let first_group = if codes.grouping == Grouping::Tensor { 0 } else { row * per_row };
-            let group_size = self.n_cols / per_row;
-            for (group, values) in out.chunks_mut(group_size).enumerate() {
-                let affine = read_affine(codes, stored.scale, stored.zero, first_group + group);
-                simd::dequantize(&self.codes[group * group_size..][..group_size], affine, values);
-            }
-            if let (Some(keep), GridKind::Asymmetric) = (keep, codes.grid) {
-                self.values.copy_from_slice(out);
-                simd::copy_kept(&self.values, keep, out);
+            self.decode_row(codes, stored, row, &mut next, out);
+        }
+    }
+
+    fn decode_row(&mut self, codes: Codes, stored: &StoredRows, row: usize, next: &mut usize, out: &mut [f32]) {
+        let per_row = codes.grouping.per_row(self.n_cols).expect("the group size divides the row");
+        let keep = self.read_row(codes, stored, row, next);
+        let first_group = if codes.grouping == Grouping::Tensor { 0 } else { row * per_row };
+        let group_size = self.n_cols / per_row;
+        for (group, values) in out.chunks_mut(group_size).enumerate() {
+            let affine = read_affine(codes, stored.scale, stored.zero, first_group + group);
+            simd::dequantize(&self.codes[group * group_size..][..group_size], affine, values);
+        }
+        if let (Some(keep), GridKind::Asymmetric) = (keep, codes.grid) {
+            self.values.copy_from_slice(out);
+            simd::copy_kept(&self.values, keep, out);
+        }
+    }
+
+    /// Calls `each` with the values of a few of `n_rows` rows after the other, as bytes: those of
+    /// [`decode_codes`](Self::decode_codes) or [`decode_floats`](Self::decode_floats). Rows before and from a multiple
+    /// of `block_rows` never come together; the second argument says that the last rows of such a block were shown.
+    ///
+    /// # Panics
+    /// As those.
+    pub fn for_each_strip(
+        &mut self,
+        stored: &StoredRows,
+        n_rows: usize,
+        block_rows: usize,
+        mut each: impl FnMut(&[u8], bool),
+    ) {
+        let rows = Rows { n_rows, n_cols: self.n_cols, axis: OutputAxis::First };
+        let strip_rows = rows.rows_per_strip();
+        let row_bytes = match self.coding.storage {
+            // Bytes that are no weights come as rows of one byte, whatever their type.
+            Storage::Dense => stored.elements.len() / n_rows.max(1),
+            Storage::Bitmask => self.n_cols * self.width,
+        };
+        let (mut next, mut values) = (stored.first, std::mem::take(&mut self.strip));
+        for start in (0..n_rows).step_by(block_rows) {
+            let end = (start + block_rows).min(n_rows);
+            for first in (start..end).step_by(strip_rows) {
+                let last = (first + strip_rows).min(end);
+                if let (Some(codes), true) = (self.coding.codes, self.n_cols > 0) {
+                    values.resize((last - first) * self.n_cols, 0.0);
+                    for (row, out) in (first..last).zip(values.chunks_mut(self.n_cols)) {
+                        self.decode_row(codes, stored, row, &mut next, out);
+                    }
+                    each(bytemuck::cast_slice(&values), last == end);
+                } else if self.coding.storage == Storage::Dense {
+                    each(&stored.elements[first * row_bytes..last * row_bytes], last == end);
+                } else {
+                    values.resize(((last - first) * row_bytes).div_ceil(4), 0.0);
+                    let out = &mut bytemuck::cast_slice_mut(&mut values)[..(last - first) * row_bytes];
+                    next += self.expand_rows(stored, first..last, next, out);
+                    each(out, last == end);
+                }
             }
         }
+        self.strip = values;
+    }
+
+    /// Fills `out` with sparse rows of floats, whose first kept one is the `next`-th. Returns how many were kept.
+    fn expand_rows(&self, stored: &StoredRows, rows: Range<usize>, next: usize, out: &mut [u8]) -> usize {
+        let (mut used, mask_bytes) = (0, Mask::row_bytes(self.n_cols));
+        for (row, out) in rows.zip(out.chunks_mut((self.n_cols * self.width).max(1))) {
+            let keep = &stored.bitmask[row * mask_bytes..(row + 1) * mask_bytes];
+            used += simd::expand(&stored.elements[(next + used) * self.width..], self.width, keep, out);
+        }
+        used
     }
 
     /// Fills `out` with the codes of rows that are kept as codes; those of dropped elements are 0.

@@ -1,7 +1,11 @@
 //! The 128-bit hash of a tensor's values, in blocks, so that it is the same whoever computes which part.
 
+mod strips;
+
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
+
+pub use strips::BlockHasher;
 
 /// A 128-bit hash, written as 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

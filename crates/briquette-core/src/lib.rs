@@ -45,7 +45,7 @@ pub use encoded::{Coding, Encoded, Storage, decode, encode};
 pub use error::{Error, ErrorKind, Result};
 pub use grid::{Grid, GridKind};
 pub use grouping::Grouping;
-pub use hash::{Hash128, TensorHasher};
+pub use hash::{BlockHasher, Hash128, TensorHasher};
 pub use mask::Mask;
 pub use pattern::Patterns;
 pub use quant_params::QuantParams;

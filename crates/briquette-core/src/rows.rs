@@ -18,6 +18,9 @@ pub enum OutputAxis {
 /// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
 const BLOCK_ELEMENTS: usize = 1 << 16;
 
+/// Elements that a strip of rows aims at: what goes from one loop to the next before it leaves the fastest cache.
+const STRIP_ELEMENTS: usize = 1 << 11;
+
 /// The row view of a tensor: `n_rows` outputs by `n_cols` inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
@@ -55,6 +58,11 @@ impl Rows {
     /// Rows in a block: as many whole rows as fit 65,536 elements, at least one.
     pub fn rows_per_block(&self) -> usize {
         (BLOCK_ELEMENTS / self.n_cols.max(1)).max(1)
+    }
+
+    /// Rows in a strip: as many whole rows as fit 2,048 elements, at least one. A block is cut into strips from its start.
+    pub fn rows_per_strip(&self) -> usize {
+        (STRIP_ELEMENTS / self.n_cols.max(1)).max(1)
     }
 
     /// The blocks in order, as row ranges. None for a tensor without elements.

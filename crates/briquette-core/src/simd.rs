@@ -100,6 +100,16 @@ dispatch! {
     error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4]
 }
 
+/// Bytes of an xxh3 block, after which its accumulators are scrambled.
+pub const XXH3_BLOCK: usize = 1024;
+/// Bytes of an xxh3 secret.
+pub const XXH3_SECRET: usize = 192;
+
+dispatch! {
+    /// The long loop of xxh3: adds whole blocks of [`XXH3_BLOCK`] bytes to the accumulators.
+    xxh3_blocks(accumulators: &mut [u64; 8], blocks: &[u8], secret: &[u8; XXH3_SECRET])
+}
+
 /// Appends the `width`-byte elements whose bit is set.
 pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
     match width {
@@ -213,6 +223,16 @@ mod tests {
                 prop_assert_eq!(bytemuck::cast_slice::<f32, u32>(&fast), bytemuck::cast_slice::<f32, u32>(&reference));
                 prop_assert_eq!(error_sums(&values, &fast), scalar::error_sums(&values, &fast));
             }
+        }
+
+        #[test]
+        fn blocks_are_added_to_a_hash_as_the_reference_does(seed in any::<u64>(), n in 0_usize..4) {
+            let bytes: Vec<u8> = (0..n * XXH3_BLOCK).map(|i| (seed.wrapping_mul(i as u64 | 1) >> 17) as u8).collect();
+            let secret = std::array::from_fn(|i| (seed >> (i % 57)) as u8);
+            let (mut fast, mut slow) = ([seed; 8], [seed; 8]);
+            xxh3_blocks(&mut fast, &bytes, &secret);
+            scalar::xxh3_blocks(&mut slow, &bytes, &secret);
+            prop_assert_eq!(fast, slow);
         }
 
         #[test]

@@ -40,6 +40,7 @@ impl Floats {
 
     fn arg(&self, lanes: usize) -> BufferArg {
         assert_eq!(self.buffer.n_bytes(), self.n_rows * self.n_cols * self.dtype.size(), "the size of floats");
+        u32_of(self.n_rows * self.n_cols);
         arg(&self.buffer, lanes * self.dtype.size())
     }
 }
@@ -62,6 +63,7 @@ impl Codes {
 
     fn arg(&self, lanes: usize) -> BufferArg {
         assert_eq!(self.words.n_bytes(), self.n_rows * self.row_words * 4, "the size of codes");
+        u32_of(self.n_rows * self.row_words);
         arg(&self.words, lanes * 4)
     }
 }

@@ -48,9 +48,10 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
 /// Copies the small files of a model into a draft: all but its config.json, which may have to change.
 ///
 /// # Errors
-/// Those of reading and writing.
-pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint) -> Result<()> {
+/// Those of reading and writing, and the first that `go_on` has, which is asked before each.
+pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, go_on: &dyn Fn() -> Result<()>) -> Result<()> {
     for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
+        go_on()?;
         draft.copy_file(&checkpoint.directory().join(companion), companion)?;
     }
     Ok(())

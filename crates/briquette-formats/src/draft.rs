@@ -184,6 +184,27 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
     }
 }
 
+/// Keeps a directory to one process for as long as it lives.
+#[derive(Debug)]
+pub struct DirectoryLock(#[expect(dead_code, reason = "holds the lock")] File);
+
+impl DirectoryLock {
+    /// Locks a directory. Where the file system has no locks, nothing is kept.
+    ///
+    /// # Errors
+    /// Refused where another holds the lock, Io where it cannot be had.
+    pub fn of(directory: &Path) -> Result<Self> {
+        match lock(directory) {
+            Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self(file)),
+            Ok(Lock::Taken) => {
+                let message = "another run is at work here; wait for it, or choose another output";
+                Err(Error::refused(message).at(directory.display()))
+            }
+            Err(source) => Err(Error::io("cannot lock the directory", directory, source)),
+        }
+    }
+}
+
 /// Removes directories, the innermost first, up to the first that has something in it.
 fn remove_empty(directories: &[PathBuf]) {
     let _ = directories.iter().try_for_each(std::fs::remove_dir);

@@ -1,16 +1,28 @@
 //! Sharded checkpoints: an index that says which file each tensor is in.
 
-use crate::{InputFile, json, json::UniqueMap, limits};
+use crate::{InputFile, TensorInfo, json, limits};
 use briquette_core::{Error, Result};
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// The file of each tensor, by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The file of each tensor, by name. Names lie in one string, as there may be millions of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Index {
-    /// Paths are relative to the index and stay inside its directory.
-    pub weight_map: BTreeMap<String, String>,
+    /// The files, in order, and how many tensors each has. Paths are relative to the index and stay inside its directory.
+    files: BTreeMap<String, usize>,
+    text: String,
+    /// In the order of the names.
+    tensors: Vec<Entry>,
+}
+
+/// Where the name of a tensor and its file are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    start: u32,
+    end: u32,
+    file: u32,
 }
 
 impl Index {
@@ -21,52 +33,109 @@ impl Index {
     pub fn read(path: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
-            weight_map: UniqueMap<String>,
+            weight_map: RawMap,
         }
         let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
         let raw: Raw = json::parse(&bytes, "the index", path)?;
-        for (tensor, file) in &raw.weight_map.0 {
-            if !stays_inside(file) {
-                let message = format!(
-                    "tensor {tensor:?} is said to be in {file:?}, expected a file beside the index; do not trust it"
-                );
-                return Err(Error::input(message).at(path.display()));
-            }
+        Self::checked(raw.weight_map).map_err(|error| error.at(path.display()))
+    }
+
+    fn checked(RawMap { text, mut tensors, files }: RawMap) -> Result<Self> {
+        let name = |entry: &Entry| &text[entry.start as usize..entry.end as usize];
+        if let Some(outside) = files.keys().find(|file| !stays_inside(file)) {
+            let first = tensors.iter().find(|entry| files.get(outside) == Some(&entry.file)).map_or("", name);
+            return Err(Error::input(format!(
+                "tensor {first:?} is said to be in {outside:?}, expected a file beside the index; do not trust it"
+            )));
         }
-        if raw.weight_map.0.is_empty() {
-            return Err(Error::input("the index names no tensor; it is damaged").at(path.display()));
+        if tensors.is_empty() {
+            return Err(Error::input("the index names no tensor; it is damaged"));
         }
-        Ok(Self { weight_map: raw.weight_map.0 })
+        tensors.sort_unstable_by(|a, b| name(a).cmp(name(b)));
+        if let Some(pair) = tensors.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
+            return Err(Error::input(format!("key {:?} comes twice; the index is damaged", name(&pair[0]))));
+        }
+        // From the order in which files were met to that of their names.
+        let mut place = vec![0; files.len()];
+        files.values().zip(0..).for_each(|(met, sorted)| place[*met as usize] = sorted);
+        let mut counts = vec![0; files.len()];
+        for entry in &mut tensors {
+            entry.file = place[entry.file as usize];
+            counts[entry.file as usize] += 1;
+        }
+        Ok(Self { files: files.into_keys().zip(counts).collect(), text, tensors })
     }
 
     /// The files named, each once, in order.
-    pub fn files(&self) -> BTreeSet<&str> {
-        self.weight_map.values().map(String::as_str).collect()
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
     }
 
-    /// Refuses tensors that are missing from `file`, or there without the index knowing.
+    fn name(&self, entry: &Entry) -> &str {
+        &self.text[entry.start as usize..entry.end as usize]
+    }
+
+    /// Refuses tensors that are missing from `file`, or there without the index knowing. No tensor is found twice.
     ///
     /// # Errors
     /// Input, naming the first such tensor.
-    pub fn check_file(&self, file: &str, found: &[String], path: &Path) -> Result<()> {
-        let found: BTreeSet<&str> = found.iter().map(String::as_str).collect();
-        for name in &found {
-            if self.weight_map.get(*name).map(String::as_str) != Some(file) {
+    pub fn check_file(&self, file: &str, found: &[TensorInfo], path: &Path) -> Result<()> {
+        let place = self.files.keys().position(|name| name == file).and_then(|place| u32::try_from(place).ok());
+        for TensorInfo { name, .. } in found {
+            let entry = self.tensors.binary_search_by(|entry| self.name(entry).cmp(name));
+            if entry.ok().and_then(|entry| self.tensors.get(entry)).map(|entry| entry.file) != place {
                 let message = format!(
                     "tensor {name:?} is here, but the index does not say so; the shards do not belong together"
                 );
                 return Err(Error::input(message).at(path.display()));
             }
         }
-        let missing = self.weight_map.iter().find(|(name, place)| *place == file && !found.contains(name.as_str()));
-        match missing {
-            Some((name, _)) => {
-                let message =
-                    format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
-                Err(Error::input(message).at(path.display()))
-            }
-            None => Ok(()),
+        if self.files.get(file).is_none_or(|n| *n == found.len()) {
+            return Ok(());
         }
+        let mut names: Vec<&str> = found.iter().map(|info| info.name.as_str()).collect();
+        names.sort_unstable();
+        let is_missing = |entry: &&Entry| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
+        let name = self.tensors.iter().find(is_missing).map_or("", |entry| self.name(entry));
+        let message =
+            format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
+        Err(Error::input(message).at(path.display()))
+    }
+}
+
+/// An index as it comes: tensors in the order of the file, files by the order in which they were met.
+#[derive(Default)]
+struct RawMap {
+    text: String,
+    tensors: Vec<Entry>,
+    files: BTreeMap<String, u32>,
+}
+
+impl<'de> Deserialize<'de> for RawMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RawMap;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object of file names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMap, A::Error> {
+                let mut found = RawMap::default();
+                let too_long = |_| serde::de::Error::custom("the names are too long");
+                while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+                    let start = u32::try_from(found.text.len()).map_err(too_long)?;
+                    found.text.push_str(&tensor);
+                    let end = u32::try_from(found.text.len()).map_err(too_long)?;
+                    let n_files = u32::try_from(found.files.len()).map_err(too_long)?;
+                    let file = *found.files.entry(file).or_insert(n_files);
+                    found.tensors.push(Entry { start, end, file });
+                }
+                Ok(found)
+            }
+        }
+        deserializer.deserialize_map(Entries)
     }
 }
 
@@ -112,7 +181,8 @@ mod tests {
         let path = dir.path().join("x.index.json");
         std::fs::write(&path, r#"{"metadata":{},"weight_map":{"a":"1","b":"1","c":"2"}}"#).unwrap();
         let index = Index::read(&path).unwrap();
-        let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        let info = |name: &&str| TensorInfo::checked(name.to_string(), briquette_core::DType::U8, vec![1]).unwrap();
+        let names = |names: &[&str]| names.iter().map(info).collect::<Vec<_>>();
         assert!(index.check_file("1", &names(&["a", "b"]), &path).is_ok());
         assert!(index.check_file("1", &names(&["a"]), &path).unwrap_err().to_string().contains("missing"));
         assert!(

@@ -2,7 +2,7 @@
 
 use crate::pytorch::{self, Place};
 use crate::sniff::Kind;
-use crate::tensor::{TensorInfo, TensorSource};
+use crate::tensor::{self, TensorInfo, TensorSource};
 use crate::{InputFile, burnpack, safetensors};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
@@ -18,26 +18,36 @@ pub struct PlainFiles {
 }
 
 impl PlainFiles {
-    /// Reads the header of one more file. Returns the names of its tensors.
+    /// Reads the header of one more file. Returns its tensors.
     ///
     /// # Errors
     /// Input where the file is damaged, or has a tensor that an earlier one has too.
-    pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<Vec<String>> {
-        let (found, metadata) = match kind {
-            Kind::Burnpack => in_place(burnpack::read_header(&file)?),
-            Kind::Safetensors => in_place(safetensors::Header::read(&file)?),
-            Kind::PyTorch => (pytorch::read(&file)?, BTreeMap::new()),
-        };
-        let names: Vec<String> = found.iter().map(|(info, _)| info.name.clone()).collect();
-        for (info, place) in found {
-            self.places.push((self.files.len(), place));
-            self.infos.push(info);
-        }
-        for (key, value) in metadata {
-            self.metadata.entry(key).or_insert(value);
+    pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<&[TensorInfo]> {
+        let (before, index) = (self.infos.len(), self.files.len());
+        match kind {
+            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?),
+            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?),
+            Kind::PyTorch => {
+                for (info, place) in pytorch::read(&file)? {
+                    self.places.push((index, place));
+                    self.infos.push(info);
+                }
+            }
         }
         self.files.push(file);
-        Ok(names)
+        Ok(&self.infos[before..])
+    }
+
+    fn push_header(&mut self, header: safetensors::Header) {
+        self.infos.reserve(header.tensors.len());
+        self.places.reserve(header.tensors.len());
+        for (info, offset) in header.tensors {
+            self.places.push((self.files.len(), Place::At(offset)));
+            self.infos.push(info);
+        }
+        for (key, value) in header.metadata {
+            self.metadata.entry(key).or_insert(value);
+        }
     }
 
     /// Refuses a name that two files have.
@@ -45,15 +55,12 @@ impl PlainFiles {
     /// # Errors
     /// Input, naming the tensor and both files.
     pub fn check_unique(&self) -> Result<()> {
-        let mut seen = BTreeMap::new();
-        for (info, (file, _)) in self.infos.iter().zip(&self.places) {
-            if let Some(other) = seen.insert(&info.name, *file) {
-                let (a, b) = (self.files[other].path().display(), self.files[*file].path().display());
-                return Err(Error::input(format!("is in both {a} and {b}; remove one"))
-                    .at(format_args!("tensor {:?}", info.name)));
-            }
-        }
-        Ok(())
+        let Some((first, second)) = tensor::first_repeated(self.infos.len(), |index| &self.infos[index].name) else {
+            return Ok(());
+        };
+        let path = |index: usize| self.files[self.places[index].0].path().display();
+        let message = format!("is in both {} and {}; remove one", path(first), path(second));
+        Err(Error::input(message).at(format_args!("tensor {:?}", self.infos[first].name)))
     }
 
     /// Each tensor that lies in a file as it is, with its file's index and its offset there, by name.
@@ -71,13 +78,6 @@ impl PlainFiles {
     pub fn into_files(self) -> Vec<InputFile> {
         self.files
     }
-}
-
-type Found = (Vec<(TensorInfo, Place)>, BTreeMap<String, String>);
-
-fn in_place(header: safetensors::Header) -> Found {
-    let tensors = header.tensors.into_iter().map(|(info, offset)| (info, Place::At(offset)));
-    (tensors.collect(), header.metadata)
 }
 
 impl TensorSource for PlainFiles {

@@ -21,7 +21,7 @@ pub(crate) enum Place {
     /// In the file from this offset, as they are.
     At(u64),
     /// To be gathered from a view, or unpacked.
-    Gathered(Tensor),
+    Gathered(Box<Tensor>),
 }
 
 /// Reads what tensors an archive holds and where.
@@ -173,7 +173,7 @@ fn agree(
             other.shape() == info.shape.0.as_slice() && format!("{:?}", other.dtype()) == dtype_name(&info)
         };
         let other = other.filter(is_same).ok_or_else(|| differs(&info.name))?;
-        placed.push((info, offset.map_or_else(|| Place::Gathered(other), Place::At)));
+        placed.push((info, offset.map_or_else(|| Place::Gathered(Box::new(other)), Place::At)));
     }
     match others.keys().min() {
         Some(name) => Err(differs(name)),

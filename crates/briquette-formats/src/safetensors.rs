@@ -1,10 +1,11 @@
 //! The safetensors format: an 8-byte length, a JSON header, and the tensors one after the other.
 
 use crate::json::Strings;
-use crate::{InputFile, TensorInfo, limits};
+use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result, Shape};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The key of the free-form strings in a header.
@@ -21,16 +22,21 @@ pub struct Header {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawTensor {
-    dtype: String,
+struct RawTensor<'a> {
+    #[serde(borrow)]
+    dtype: Cow<'a, str>,
     shape: Shape,
     data_offsets: (u64, u64),
 }
 
+/// A header as it comes: each tensor is checked at once, so that millions of them are in memory only as what they become.
 #[derive(Debug)]
 struct RawHeader {
-    tensors: BTreeMap<String, RawTensor>,
+    /// With the start of their data.
+    tensors: Vec<(TensorInfo, u64)>,
     metadata: BTreeMap<String, String>,
+    /// What is wrong with the first tensor that is not sound.
+    failed: Option<Error>,
 }
 
 impl<'de> Deserialize<'de> for RawHeader {
@@ -44,18 +50,21 @@ impl<'de> Deserialize<'de> for RawHeader {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-                let (mut tensors, mut metadata) = (BTreeMap::new(), None);
+                let (mut tensors, mut metadata, mut failed) = (Vec::new(), None, None);
                 while let Some(key) = map.next_key::<String>()? {
-                    if tensors.contains_key(&key) || key == METADATA && metadata.is_some() {
-                        return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
-                    }
                     if key == METADATA {
+                        if metadata.is_some() {
+                            return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                        }
                         metadata = Some(map.next_value::<Strings>()?.0);
-                    } else {
-                        tensors.insert(key, map.next_value()?);
+                        continue;
+                    }
+                    match checked_tensor(key, map.next_value()?) {
+                        Ok(tensor) => tensors.push(tensor),
+                        Err(error) => failed = failed.or(Some(error)),
                     }
                 }
-                Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default() })
+                Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default(), failed })
             }
         }
         deserializer.deserialize_map(Raw)
@@ -101,21 +110,24 @@ impl Header {
         let raw: RawHeader = serde_json::from_slice(json).map_err(|source| {
             Error::input(format!("the safetensors header is not valid: {source}; the file is damaged"))
         })?;
-        let mut tensors = Vec::with_capacity(raw.tensors.len());
-        for (name, tensor) in raw.tensors {
-            tensors.push(checked_tensor(name, tensor)?);
+        if let Some(error) = raw.failed {
+            return Err(error);
         }
-        tensors.sort_by_key(|(_, span)| *span);
+        let mut tensors = raw.tensors;
+        if let Some((first, _)) = tensor::first_repeated(tensors.len(), |index| &tensors[index].0.name) {
+            let message = format!("the safetensors header is not valid: key {:?} comes twice", tensors[first].0.name);
+            return Err(Error::input(format!("{message}; the file is damaged")));
+        }
+        tensors.sort_by_key(|(info, start)| (*start, info.n_bytes()));
         check_cover(&tensors, n_data)?;
         let data_start = 8 + json.len() as u64;
-        let tensors = tensors.into_iter().map(|(info, (start, _))| (info, data_start + start)).collect();
+        tensors.iter_mut().for_each(|(_, start)| *start += data_start);
         Ok(Self { tensors, metadata: raw.metadata })
     }
 }
 
-type Span = (u64, u64);
-
-fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, Span)> {
+/// The tensor and the start of its data.
+fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
     let Some(dtype) = DType::from_name(&raw.dtype) else {
         let message = format!("unknown type {:?}; a newer version may read it", raw.dtype);
         return Err(Error::input(message).at(format_args!("tensor {name:?}")));
@@ -123,7 +135,7 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, Span)> {
     let (start, end) = raw.data_offsets;
     let info = TensorInfo::checked(name, dtype, raw.shape.0)?;
     if end.checked_sub(start) == Some(info.n_bytes() as u64) {
-        return Ok((info, (start, end)));
+        return Ok((info, start));
     }
     let message = format!(
         "bytes {start}..{end}, expected {} for {} {}; the file is damaged",
@@ -134,15 +146,15 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, Span)> {
     Err(Error::input(message).at(format_args!("tensor {:?}", info.name)))
 }
 
-fn check_cover(tensors: &[(TensorInfo, Span)], n_data: u64) -> Result<()> {
+fn check_cover(tensors: &[(TensorInfo, u64)], n_data: u64) -> Result<()> {
     let mut covered = 0;
-    for (info, (start, end)) in tensors {
+    for (info, start) in tensors {
         if *start != covered {
             let kind = if *start < covered { "overlaps the tensor before it" } else { "leaves a hole before it" };
             let message = format!("starts at byte {start}, expected {covered}: it {kind}; the file is damaged");
             return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
         }
-        covered = *end;
+        covered = start + info.n_bytes() as u64;
     }
     if covered == n_data {
         return Ok(());

@@ -125,7 +125,6 @@ impl StoredTensor {
 
 impl StoredDir {
     fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        out.clear();
         match tensor.parts.get(&part) {
             Some(PartBytes::File { file, offset }) => {
                 out.resize(range.len(), 0);
@@ -133,6 +132,7 @@ impl StoredDir {
                 file.read_at(offset + range.start as u64, out)
             }
             Some(PartBytes::Foreign { file, offset, layout }) => {
+                out.clear();
                 let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
                 layout.read(file, *offset, range, out)
             }
@@ -160,6 +160,29 @@ impl StoredDir {
             Some(_) => decoder.decode_codes(&stored, bytemuck::cast_slice_mut(out)),
             None => decoder.decode_floats(&stored, out),
         }
+        Ok(())
+    }
+
+    /// Calls `each` with a few of the rows that [`decode_rows`](Self::decode_rows) gives after the other. Each block of
+    /// [`Rows::blocks`] ends with a call that says so; `range` starts where one starts.
+    ///
+    /// # Errors
+    /// As [`decode_rows`](Self::decode_rows).
+    pub fn for_each_strip(
+        &self,
+        index: usize,
+        range: Range<usize>,
+        scratch: &mut Scratch,
+        each: impl FnMut(&[u8], bool),
+    ) -> Result<()> {
+        let tensor = &self.tensors[index];
+        let row_view = tensor.rows();
+        let first = self.read_elements(tensor, range.clone(), scratch)?;
+        self.read_scales(tensor, range.clone(), scratch)?;
+        let Scratch { elements, bitmask, scale, zero, .. } = scratch;
+        let stored = StoredRows { elements, first, bitmask, scale, zero };
+        let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
+        decoder.for_each_strip(&stored, range.len(), row_view.rows_per_block(), each);
         Ok(())
     }
 

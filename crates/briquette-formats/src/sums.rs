@@ -12,11 +12,11 @@ pub const FILE_NAME: &str = "SHA256SUMS";
 pub const METRICS: &str = "metrics.jsonl";
 const BUFFER: usize = 1 << 20;
 
-/// SHA-256 of a file, as 64 hexadecimal digits.
+/// SHA-256 of a file, as 64 hexadecimal digits. `go_on` is asked after every MiB: a file may take minutes.
 ///
 /// # Errors
-/// As [`InputFile::read_at`].
-pub fn sha256_of(file: &InputFile) -> Result<String> {
+/// As [`InputFile::read_at`], and the first that `go_on` has.
+pub fn sha256_of(file: &InputFile, go_on: &dyn Fn() -> Result<()>) -> Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; BUFFER.min(file.len() as usize)];
     let mut offset = 0;
@@ -25,6 +25,7 @@ pub fn sha256_of(file: &InputFile) -> Result<String> {
         file.read_at(offset, &mut buffer[..n])?;
         hasher.update(&buffer[..n]);
         offset += n as u64;
+        go_on()?;
     }
     Ok(hex(&hasher.finalize()))
 }
@@ -126,6 +127,20 @@ pub(crate) fn check_is_ours(directory: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sum_of_a_large_file_stops_when_it_is_asked_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large");
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        let n_asked = std::cell::Cell::new(0);
+        let go_on = || {
+            n_asked.set(n_asked.get() + 1);
+            if n_asked.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
+        };
+        let error = sha256_of(&InputFile::open(&path).unwrap(), &go_on).unwrap_err();
+        assert_eq!((error.exit_code(), n_asked.get()), (130, 3));
+    }
 
     #[test]
     fn digests_are_the_published_ones_and_lines_read_back() {

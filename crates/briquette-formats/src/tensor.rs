@@ -74,6 +74,14 @@ pub trait TensorSource: Send + Sync {
     fn files(&self) -> Vec<&InputFile>;
 }
 
+/// The first two of `n` names that are the same. Four bytes a name: there may be millions.
+pub(crate) fn first_repeated<'a>(n: usize, name: impl Fn(usize) -> &'a str) -> Option<(usize, usize)> {
+    let mut order: Vec<u32> = (0..u32::try_from(n).ok()?).collect();
+    order.sort_unstable_by(|&a, &b| name(a as usize).cmp(name(b as usize)).then(a.cmp(&b)));
+    let pair = order.windows(2).find(|pair| name(pair[0] as usize) == name(pair[1] as usize))?;
+    Some((pair[0] as usize, pair[1] as usize))
+}
+
 /// Bytes `start..start + len` of a tensor.
 pub(crate) fn range_of(start: usize, len: usize) -> Range<usize> {
     start..start + len

@@ -78,8 +78,7 @@ fn open_shards(path: &Path, plain: &mut PlainFiles) -> Result<Kind> {
         }
         let file = InputFile::open(&shard)?;
         kind = sniff::kind_of(&file)?;
-        let names = plain.push(file, kind)?;
-        index.check_file(name, &names, &shard)?;
+        index.check_file(name, plain.push(file, kind)?, &shard)?;
     }
     plain.check_unique()?;
     Ok(kind)

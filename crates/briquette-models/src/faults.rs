@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What backends say, and what that means to who reads it.
-const CAUSES: [(&[&str], ErrorKind, &str); 4] = [
+const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["out of device memory", "CUDA_ERROR_OUT_OF_MEMORY", "OutOfMemory"],
         ErrorKind::Io,
@@ -25,6 +25,16 @@ const CAUSES: [(&[&str], ErrorKind, &str); 4] = [
         &["dynamically load the \"cuda\"", "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INSUFFICIENT_DRIVER"],
         ErrorKind::Config,
         "cannot be used by this driver (libcuda); install one for CUDA 12 or 13, see `briquette devices`",
+    ),
+    (
+        &["more than 32 bits of elements"],
+        ErrorKind::Refused,
+        "takes tensors of at most 2^32 elements; make batches (memory.batch_size) smaller",
+    ),
+    (
+        &["--gpu-architecture", "NVRTC_ERROR", "CompilationError"],
+        ErrorKind::Config,
+        "cannot run a kernel: NVRTC did not compile it; it takes a device of compute capability 7.5 or later, and an NVRTC that knows it",
     ),
 ];
 
@@ -71,6 +81,8 @@ mod tests {
             ),
             ("\n        CUDA installation not found.\n        Please ensure ..", 2, "CUDA_PATH"),
             ("Unable to dynamically load the \"cuda\" shared library", 2, "driver"),
+            ("nvrtc: error: invalid value for --gpu-architecture (-arch)", 2, "compute capability"),
+            ("more than 32 bits of elements in one tensor: take a smaller batch", 6, "memory.batch_size"),
         ];
         for (words, code, phrase) in said {
             let from_error = guarded(&device, || Err::<(), _>(Error::bug(words))).unwrap_err();

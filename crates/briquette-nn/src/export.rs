@@ -217,7 +217,7 @@ fn in_file_order(weight: &Weight, plan: &Planned) -> Vec<f32> {
 
 /// The small files of the original; its config.json says nothing of codes that are no longer there.
 fn copy_companions(draft: &Draft, original: &Checkpoint) -> Result<()> {
-    companions::copy_into(draft, original)?;
+    companions::copy_into(draft, original, &|| Ok(()))?;
     let config = model_config::with_quantization(model_config::read(original)?, None, &original.directory())?;
     config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))
 }
@@ -349,7 +349,7 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Resu
     let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
     verify(stored, planned)?;
     let sum = |path: PathBuf| {
-        let sum = sums::sha256_of(&InputFile::open(&draft.path().join(&path))?)?;
+        let sum = sums::sha256_of(&InputFile::open(&draft.path().join(&path))?, &|| Ok(()))?;
         Ok((path.to_string_lossy().into_owned(), sum))
     };
     let own = [file, manifest::FILE_NAME].map(PathBuf::from).into_iter();

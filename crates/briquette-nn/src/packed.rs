@@ -122,10 +122,10 @@ impl Reparameterization for Packed {
     }
 }
 
-/// The codes of a parameter, where there are kernels for them on `device`.
+/// The codes of a parameter, where they are laid out for kernels of `device`.
 pub(crate) fn kept_on<'a, const D: usize>(param: &'a Param<Tensor<D>>, device: &Device) -> Option<&'a Kept> {
     let packed = param.reparameterization::<Packed>()?;
-    ops::runs_on(device).then_some(&packed.kept)
+    packed.kept.rows().0.runs_on(device).then_some(&packed.kept)
 }
 
 /// Whether layers on this device run on codes, rather than decode them for each use: on the CPU, and off autodiff.

@@ -29,6 +29,7 @@ pub mod raw;
 mod run;
 mod shard;
 
+pub(crate) use identity::InputHasher;
 pub use job::{Job, Unsound};
 pub use jobs::{Document, Jobs, schema};
 pub use outcome::{BatchReport, BatchStatus, JobResult, JobStatus};

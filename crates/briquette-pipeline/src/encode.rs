@@ -126,11 +126,11 @@ impl Workspace {
         let mut out = Output { tensor: task.index, next: offsets_before(task, first), parts: &mut self.parts, sink };
         out.parts.clear();
         for start in task.pieces {
-            let mut piece = self.reader.read(source, task.tensor, &start.rows)?;
+            let mut piece = self.reader.read(source, task.tensor, &start.rows, workers.stop())?;
             let n_bytes = piece.bytes.len();
             if task.tensor.is_changed() {
                 self.coder.begin(task.tensor, task.coding, workers.stop());
-                let masker = Masker::new(task, start, &mut piece, &mut self.selector)?;
+                let masker = Masker::new(task, start, &mut piece, &mut self.selector, workers.stop())?;
                 encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut out, &mut found)?;
             } else {
                 copy_piece(task, &mut piece, &mut out, &mut found.digests)?;
@@ -185,7 +185,7 @@ fn offsets_before(task: &Task, start: &PieceStart) -> [u64; Part::ALL.len()] {
     offsets
 }
 
-/// Masks and codes a piece, block by block.
+/// Masks and codes a piece, strip by strip.
 fn encode_piece(
     task: &Task,
     piece: &mut Piece,
@@ -199,14 +199,17 @@ fn encode_piece(
     coder.give(std::mem::take(&mut piece.affines), piece.first_row);
     coder.fit_tensor(tensor, piece, masker, encoder, out.parts)?;
     let is_turned = task.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
-    piece.for_each_block(|block| {
-        check_finite(tensor, block)?;
-        let digest = coder.block(block, &mut masker, encoder, out.parts)?;
-        check_cast(tensor, block, coder.simulated())?;
-        found.stats.push(block.values, coder.simulated());
-        if !is_turned {
-            found.digests.push(digest);
-            out.put(Output::FULL)?;
+    piece.for_each_strip(|strip, ends_block| {
+        check_finite(tensor, strip)?;
+        coder.strip(strip, &mut masker, encoder, out.parts)?;
+        check_cast(tensor, strip, coder.simulated())?;
+        found.stats.push(strip.values, coder.simulated());
+        if ends_block {
+            let digest = coder.end_block();
+            if !is_turned {
+                found.digests.push(digest);
+                out.put(Output::FULL)?;
+            }
         }
         Ok(())
     })?;

@@ -1,5 +1,6 @@
 //! Tensors in pieces: what is in memory at once, and as what.
 
+use crate::context::Stop;
 use crate::plan::TensorPlan;
 use briquette_core::{Affine, DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
@@ -26,6 +27,9 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     let step = block * n_blocks;
     (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
 }
+
+/// What is read between two looks at the wish to stop.
+const SLICE_BYTES: usize = 32 << 20;
 
 /// Bytes aligned for any element type, reused from one piece to the next.
 #[derive(Debug, Default)]
@@ -73,21 +77,23 @@ impl Reader {
     /// Reads some rows.
     ///
     /// # Errors
-    /// As [`TensorSource::read`].
+    /// As [`TensorSource::read`]; Interrupted.
     pub fn read<'a>(
         &'a mut self,
         source: &dyn TensorSource,
         tensor: &TensorPlan,
         range: &Range<usize>,
+        stop: &Stop,
     ) -> Result<Piece<'a>> {
         let (rows, width) = (tensor.rows, tensor.width());
         let n_bytes = range.len() * rows.n_cols * width;
         if rows.axis == OutputAxis::Last {
-            source.read(tensor.index, 0, self.own_order.bytes_mut(n_bytes))?;
+            read_slices(source, tensor.index, 0, self.own_order.bytes_mut(n_bytes), stop)?;
             let own_order = self.own_order.bytes(n_bytes);
             rows::transpose_bytes(own_order, self.rows.bytes_mut(n_bytes), rows.n_rows, rows.n_cols, width);
         } else {
-            source.read(tensor.index, range.start * rows.n_cols * width, self.rows.bytes_mut(n_bytes))?;
+            let start = range.start * rows.n_cols * width;
+            read_slices(source, tensor.index, start, self.rows.bytes_mut(n_bytes), stop)?;
         }
         let bytes = self.rows.bytes(n_bytes);
         let keeps_scales = tensor.quant.is_some_and(|quant| quant.is_stored);
@@ -96,7 +102,19 @@ impl Reader {
     }
 }
 
-/// One block of a piece: bytes and the values they stand for.
+/// Reads bytes of a tensor, and looks at the wish to stop now and then: a piece may be gigabytes.
+fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut [u8], stop: &Stop) -> Result<()> {
+    if !source.reads_ranges(index) {
+        return source.read(index, start, out);
+    }
+    for (i, slice) in out.chunks_mut(SLICE_BYTES).enumerate() {
+        stop.check()?;
+        source.read(index, start + i * SLICE_BYTES, slice)?;
+    }
+    Ok(())
+}
+
+/// One block or strip of a piece: bytes and the values they stand for.
 #[derive(Debug, Clone, Copy)]
 pub struct Block<'a> {
     /// The rows it covers, counted in the tensor.
@@ -116,18 +134,38 @@ impl Piece<'_> {
         let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
         let block_rows = self.rows.rows_per_block();
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
-            let first_row = self.first_row + i * block_rows;
-            let values = if self.dtype == DType::F32 {
-                bytemuck::cast_slice(bytes)
-            } else {
-                self.values.resize(bytes.len() * 8 / self.dtype.n_bits(), 0.0);
-                rows::to_f32(bytes, self.dtype, self.values);
-                self.values.as_slice()
-            };
-            each(Block { first_row, bytes, values })?;
+            each(block_of(self.first_row + i * block_rows, bytes, self.dtype, self.values))?;
         }
         Ok(())
     }
+
+    /// Calls `each` for every strip of the piece, in order, and says whether it is the last one of its block.
+    ///
+    /// # Errors
+    /// The first that `each` has.
+    pub fn for_each_strip(&mut self, mut each: impl FnMut(Block, bool) -> Result<()>) -> Result<()> {
+        let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
+        let (block_rows, strip_rows) = (self.rows.rows_per_block(), self.rows.rows_per_strip());
+        for (i, block) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
+            let strips = block.chunks(strip_rows * row_bytes);
+            let n_strips = strips.len();
+            for (j, bytes) in strips.enumerate() {
+                let first_row = self.first_row + i * block_rows + j * strip_rows;
+                each(block_of(first_row, bytes, self.dtype, self.values), j + 1 == n_strips)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Some rows, as f32 in `values` where they are not f32 already.
+fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Block<'a> {
+    if dtype == DType::F32 {
+        return Block { first_row, bytes, values: bytemuck::cast_slice(bytes) };
+    }
+    values.resize(bytes.len() * 8 / dtype.n_bits(), 0.0);
+    rows::to_f32(bytes, dtype, values);
+    Block { first_row, bytes, values }
 }
 
 /// Refuses a block of which the type it is cast to makes infinity, naming the first such weight.

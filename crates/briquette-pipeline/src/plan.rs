@@ -5,6 +5,7 @@ mod exclude;
 mod keep;
 mod predict;
 
+use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
 use crate::role::Role;
 use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
@@ -198,8 +199,8 @@ impl Plan {
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
-    /// model that is already quantized.
-    pub fn new(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Self> {
+    /// model that is already quantized. Interrupted.
+    pub fn new(recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Self> {
         if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
             let message =
                 "the model is already quantized; compress the original, or `briquette export` this to dense first";
@@ -219,7 +220,7 @@ impl Plan {
         choose::apply_stages(&mut plan, recipe)?;
         plan.check_fit()?;
         if plan.profile == Profile::Briquette {
-            choose::tie(&mut plan, &crate::ties::ties_of(checkpoint)?);
+            choose::tie(&mut plan, &crate::ties::ties_of(checkpoint, stop)?);
         }
         Ok(plan)
     }

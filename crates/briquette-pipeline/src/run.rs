@@ -67,7 +67,7 @@ impl Origin {
 pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
     let started = Instant::now();
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    let plan = Plan::new(recipe, &checkpoint)?;
+    let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;
     let workers = Workers::new(options)?;
@@ -135,7 +135,7 @@ fn write(
 
     let since = Instant::now();
     let manifest = manifest_of(recipe, &plan, &layout, &outcomes)?;
-    write_small_files(draft, &plan, &layout, checkpoint, &manifest)?;
+    write_small_files(draft, &plan, &layout, checkpoint, &manifest, workers)?;
     let written = Checkpoint::open(draft.path())?;
     let found = sync_and_verify(draft, &files, &written, workers)?;
     checkpoint.check_unchanged()?;
@@ -252,9 +252,10 @@ fn write_small_files(
     layout: &Layout,
     checkpoint: &Checkpoint,
     manifest: &Manifest,
+    workers: &Workers,
 ) -> Result<()> {
     draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
-    companions::copy_into(draft, checkpoint)?;
+    companions::copy_into(draft, checkpoint, &|| workers.check_stop())?;
     if let Some(config) = config_of(plan, checkpoint, manifest)? {
         draft.write_file(Path::new(model_config::FILE_NAME), &config)?;
     }
@@ -294,7 +295,7 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
             verify::compare(&found, stored, manifest).map(|()| found)
         };
         // One sum goes through a file from its start to its end, on one thread: it is what takes longest.
-        let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths), decode);
+        let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
         (synced.and(summed), verified)
     });
@@ -303,9 +304,12 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
     Ok(found)
 }
 
-fn sums_of(root: &Path, paths: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+fn sums_of(root: &Path, paths: &[PathBuf], workers: &Workers) -> Result<BTreeMap<String, String>> {
     let sum = |path: &PathBuf| {
-        Ok((path.to_string_lossy().into_owned(), sums::sha256_of(&InputFile::open(&root.join(path))?)?))
+        Ok((
+            path.to_string_lossy().into_owned(),
+            sums::sha256_of(&InputFile::open(&root.join(path))?, &|| workers.check_stop())?,
+        ))
     };
     paths.iter().map(sum).collect()
 }

@@ -123,7 +123,8 @@ fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<Part> {
     tensors.iter().flat_map(part).collect()
 }
 
-/// The exact k-th smallest score of some tensors: a coarse histogram, then a fine one.
+/// The exact k-th smallest score of some tensors: a coarse histogram, then a fine one. NaN and infinity are refused in the
+/// first pass; whatever else is read here is checked where it is encoded.
 fn threshold_of(
     plan: &Plan,
     source: &dyn TensorSource,
@@ -133,16 +134,24 @@ fn threshold_of(
     n_drop: usize,
 ) -> Result<Threshold> {
     let parts = parts_of(tensors, pieces);
-    let fill = |empty: Histogram| -> Result<Histogram> {
+    let fill = |empty: Histogram, is_checked: bool| -> Result<Histogram> {
         let shares = workers.fold(
             &parts,
             || (Scan::default(), empty.clone()),
-            |(scan, histogram), part| scan.each(plan, source, part, workers, |_, scores| histogram.count(scores)),
+            |(scan, histogram), part| {
+                scan.each(plan, source, part, workers, |strip, scores| {
+                    if is_checked {
+                        check_finite(&plan.tensors[part.tensor], strip)?;
+                    }
+                    histogram.count(scores);
+                    Ok(())
+                })
+            },
         )?;
         let histograms = shares.into_iter().map(|(_, histogram)| histogram);
         Ok(histograms.reduce(Histogram::merge).unwrap_or(empty))
     };
-    let mut histogram = fill(Histogram::coarse())?;
+    let mut histogram = fill(Histogram::coarse(), true)?;
     let is_short = |&index: &usize| {
         let tensor = &plan.tensors[index];
         tensor.info.dtype == DType::BF16 && tensor.prune.is_some_and(|prune| prune.method == Method::Magnitude)
@@ -151,7 +160,7 @@ fn threshold_of(
         return Ok(histogram.coarse_threshold(n_drop).unwrap_or_default());
     }
     let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Threshold::default()) };
-    Ok(fill(histogram)?.threshold(n_in_bucket))
+    Ok(fill(histogram, false)?.threshold(n_in_bucket))
 }
 
 /// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
@@ -193,15 +202,18 @@ fn count_pieces(
     let counted = workers.map(&parts, Scan::default, |scan, part| {
         let mut count = (0, 0);
         let mut bits = Vec::new();
-        scan.each(plan, source, part, workers, |block, scores| match thresholds[part.tensor] {
-            Some(threshold) => {
-                let (below, equal) = simd::count_below(scores, threshold.key);
-                count = (count.0 + below, count.1 + equal);
+        scan.each(plan, source, part, workers, |strip, scores| {
+            match thresholds[part.tensor] {
+                Some(threshold) => {
+                    let (below, equal) = simd::count_below(scores, threshold.key);
+                    count = (count.0 + below, count.1 + equal);
+                }
+                None => {
+                    bits.resize(strip.values.len().div_ceil(8), 0);
+                    count.0 += strip.values.len() - simd::nonzero_bits(strip.values, &mut bits);
+                }
             }
-            None => {
-                bits.resize(block.values.len().div_ceil(8), 0);
-                count.0 += block.values.len() - simd::nonzero_bits(block.values, &mut bits);
-            }
+            Ok(())
         })?;
         Ok(count)
     })?;
@@ -236,7 +248,7 @@ fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers
         let cast = plan.tensors[index].cast;
         for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
             let part = Part { tensor: index, rows };
-            scan.each_unchecked(plan, source, &part, workers, |block, _| {
+            scan.each(plan, source, &part, workers, |block, _| {
                 is_finite &= check_finite(&plan.tensors[index], block).is_ok();
                 fits &= cast.is_none_or(|dtype| rows::fits(f32::from_bits(simd::max_magnitude(block.values)), dtype));
                 Ok(())
@@ -265,24 +277,8 @@ struct Scan {
 }
 
 impl Scan {
-    /// Calls `each` with every block of a piece and its scores; NaN and infinity are refused.
+    /// Calls `each` with every strip of a piece and its scores.
     fn each(
-        &mut self,
-        plan: &Plan,
-        source: &dyn TensorSource,
-        part: &Part,
-        workers: &Workers,
-        mut each: impl FnMut(Block, &[f32]),
-    ) -> Result<()> {
-        let tensor = &plan.tensors[part.tensor];
-        self.each_unchecked(plan, source, part, workers, |block, scores| {
-            check_finite(tensor, block)?;
-            each(block, scores);
-            Ok(())
-        })
-    }
-
-    fn each_unchecked(
         &mut self,
         plan: &Plan,
         source: &dyn TensorSource,
@@ -293,10 +289,11 @@ impl Scan {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
         let method = tensor.prune.map_or(Method::Magnitude, |prune| prune.method);
-        let mut piece = self.reader.read(source, tensor, &part.rows)?;
+        let mut piece = self.reader.read(source, tensor, &part.rows, workers.stop())?;
         workers.advance(piece.bytes.len());
-        piece.for_each_block(|block| {
-            each(block, scored(method, block.first_row * tensor.rows.n_cols, block.values, &mut self.scores))
+        piece.for_each_strip(|strip, _| {
+            workers.check_stop()?;
+            each(strip, scored(method, strip.first_row * tensor.rows.n_cols, strip.values, &mut self.scores))
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Tied weights: tensors that are the same, byte for byte, under two names.
 
+use crate::context::Stop;
 use briquette_core::{Hash128, Result};
 use briquette_formats::{TensorInfo, TensorSource};
 use std::collections::BTreeMap;
@@ -13,8 +14,8 @@ const PIECE: usize = 1 << 20;
 /// Only tensors of one type, shape and beginning are read whole, so this costs next to nothing where nothing is tied.
 ///
 /// # Errors
-/// As [`TensorSource::read`].
-pub fn ties_of(source: &dyn TensorSource) -> Result<Vec<Option<usize>>> {
+/// As [`TensorSource::read`]; Interrupted.
+pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Vec<Option<usize>>> {
     let tensors = source.tensors();
     let mut ties = vec![None; tensors.len()];
     let mut alike: BTreeMap<(&str, &[usize]), Vec<usize>> = BTreeMap::new();
@@ -26,12 +27,13 @@ pub fn ties_of(source: &dyn TensorSource) -> Result<Vec<Option<usize>>> {
     for group in alike.values().filter(|group| group.len() > 1) {
         let mut by_sample: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
         for &index in group {
+            stop.check()?;
             by_sample.entry(sample(source, index, &tensors[index])?).or_default().push(index);
         }
         for candidates in by_sample.values().filter(|candidates| candidates.len() > 1) {
             let mut first_of: BTreeMap<Hash128, usize> = BTreeMap::new();
             for &index in candidates {
-                let first = *first_of.entry(hash(source, index, &tensors[index])?).or_insert(index);
+                let first = *first_of.entry(hash(source, index, &tensors[index], stop)?).or_insert(index);
                 ties[index] = (first != index).then_some(first);
             }
         }
@@ -47,11 +49,12 @@ fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo) -> Result<
     Ok(bytes)
 }
 
-fn hash(source: &dyn TensorSource, index: usize, info: &TensorInfo) -> Result<Hash128> {
+fn hash(source: &dyn TensorSource, index: usize, info: &TensorInfo, stop: &Stop) -> Result<Hash128> {
     let piece = if source.reads_ranges(index) { PIECE } else { info.n_bytes() };
     let mut hasher = briquette_core::TensorHasher::default();
     let mut bytes = vec![0; piece.min(info.n_bytes())];
     for start in (0..info.n_bytes()).step_by(piece) {
+        stop.check()?;
         let n = piece.min(info.n_bytes() - start);
         source.read(index, start, &mut bytes[..n])?;
         hasher.push(Hash128::of_block(&bytes[..n]));

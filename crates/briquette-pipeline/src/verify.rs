@@ -6,15 +6,15 @@ use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::recipe::{Recipe, raw::RawRecipe};
 use crate::survey;
-use briquette_core::{Error, Hash128, Result, TensorHasher};
+use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
 use briquette_formats::stored::Scratch;
 use briquette_formats::{Checkpoint, InputFile, Manifest, StoredDir, manifest, sums};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Blocks that one thread decodes at a time.
-const BLOCKS_PER_TASK: usize = 32;
+/// Blocks that one thread reads and decodes at a time: as stored, few enough for its own cache.
+const BLOCKS_PER_TASK: usize = 8;
 
 /// What a tensor was found to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,28 +80,31 @@ fn not_ours(directory: &Path) -> Error {
 /// # Errors
 /// Those of reading, and Input where parts contradict each other.
 pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
-    let mut tasks: Vec<(usize, Vec<Range<usize>>)> = Vec::new();
+    let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
     for (index, tensor) in stored.tensors.iter().enumerate() {
-        let blocks: Vec<Range<usize>> = tensor.rows().blocks().collect();
-        tasks.extend(blocks.chunks(BLOCKS_PER_TASK).map(|blocks| (index, blocks.to_vec())));
+        let (rows, step) = (tensor.rows(), tensor.rows().rows_per_block() * BLOCKS_PER_TASK);
+        let n_rows = if rows.n_cols == 0 { 0 } else { rows.n_rows };
+        tasks.extend((0..n_rows).step_by(step).map(|start| (index, start..(start + step).min(n_rows))));
     }
     let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
-    let n_bytes = tasks.iter().map(|(index, blocks)| blocks.iter().map(Range::len).sum::<usize>() * row_bytes(*index));
-    workers.begin("verify", n_bytes.sum());
-    let decoded = workers.map(&tasks, <(Scratch, Vec<u32>)>::default, |(scratch, values), (index, blocks)| {
-        let mut digests = Vec::with_capacity(blocks.len());
-        for rows in blocks {
-            let n_bytes = rows.len() * row_bytes(*index);
-            values.resize(n_bytes.div_ceil(4), 0);
-            let values = &mut bytemuck::cast_slice_mut(values)[..n_bytes];
-            stored.decode_rows(*index, rows.clone(), scratch, values)?;
-            let tensor = &stored.tensors[*index];
-            // Other types come as bytes, whose zeros are no zeros of the tensor.
-            let is_counted = tensor.info.dtype.is_weight();
-            let n_zeros = if is_counted { count_zeros(values, tensor.value_width()) } else { 0 };
-            digests.push((Hash128::of_block(values), n_zeros));
-            workers.advance(n_bytes);
-        }
+    let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
+    workers.begin("verify", tasks.iter().map(n_bytes).sum());
+    let decoded = workers.map(&tasks, <(Scratch, BlockHasher)>::default, |(scratch, hasher), task| {
+        let (index, rows) = task;
+        let tensor = &stored.tensors[*index];
+        // Other types come as bytes, whose zeros are no zeros of the tensor.
+        let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
+        let (mut digests, mut n_zeros) = (Vec::with_capacity(BLOCKS_PER_TASK), 0);
+        stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
+            hasher.push(values);
+            if is_counted {
+                n_zeros += count_zeros(values, width);
+            }
+            if ends_block {
+                digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
+            }
+        })?;
+        workers.advance(n_bytes(task));
         Ok(digests)
     })?;
     let mut found: Vec<(TensorHasher, usize)> = stored.tensors.iter().map(|_| Default::default()).collect();
@@ -117,8 +120,10 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
 /// Elements whose bytes are all zero.
 fn count_zeros(values: &[u8], width: usize) -> usize {
     match width {
-        4 => briquette_core::simd::count_below(bytemuck::cast_slice(values), 1).0,
-        2 => bytemuck::cast_slice::<u8, u16>(values).iter().filter(|&&value| value == 0).count(),
+        4 if values.as_ptr().addr().is_multiple_of(4) => {
+            briquette_core::simd::count_below(bytemuck::cast_slice(values), 1).0
+        }
+        2 => values.as_chunks::<2>().0.iter().filter(|&&value| value == [0, 0]).count(),
         _ => values.chunks_exact(width).filter(|value| value.iter().all(|&byte| byte == 0)).count(),
     }
 }
@@ -162,7 +167,7 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
         || (),
         |(), (name, sum)| {
             let file = InputFile::open(&directory.join(name))?;
-            let found = sums::sha256_of(&file)?;
+            let found = sums::sha256_of(&file, &|| workers.check_stop())?;
             if found != **sum {
                 let message =
                     format!("found SHA-256 {found}, expected {sum}; the file was changed, make the output again");
@@ -189,7 +194,7 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     raw.output.path = Some(PathBuf::from("-"));
     raw.output.format = Some(manifest.profile.name().to_string());
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
-    let mut plan = Plan::new(&recipe, &checkpoint)?;
+    let mut plan = Plan::new(&recipe, &checkpoint, workers.stop())?;
     let surveys = survey::survey(&mut plan, &checkpoint, workers, recipe.allow_nonfinite)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     let layout = Layout::new(&plan, &n_kept)?;

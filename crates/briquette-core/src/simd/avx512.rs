@@ -1,7 +1,7 @@
 //! AVX-512 versions: the plain loops compiled for wider registers, and masks, which the compiler does not find.
 #![allow(unsafe_code)]
 
-use super::scalar;
+use super::{XXH3_BLOCK, XXH3_SECRET, scalar};
 use crate::{Affine, Grid};
 use std::arch::x86_64::*;
 
@@ -53,6 +53,7 @@ pub(super) mod safe {
         collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize;
         collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize;
         widen_bf16(halves: &[u16], values: &mut [f32]);
+        xxh3_blocks(accumulators: &mut [u64; 8], blocks: &[u8], secret: &[u8; XXH3_SECRET]);
     }
 }
 
@@ -231,6 +232,8 @@ fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
 
 /// Vectors between two looks at the room that is left.
 const VECTORS_PER_RESERVE: usize = 64;
+/// How far ahead scores are asked for: they come from memory, and the loop is too long for the processor to look ahead itself.
+const BYTES_AHEAD: usize = 2048;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
@@ -242,6 +245,7 @@ fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> u
         let mut len = out.len();
         // Every vector is stored, whether it has anything to keep or not: a branch would be guessed wrong half the time.
         for vector in vectors {
+            _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().cast::<i8>().wrapping_add(BYTES_AHEAD));
             let keys = _mm512_and_si512(load(vector), _mm512_set1_epi32(MAGNITUDE));
             let is_below = _mm512_cmplt_epu32_mask(keys, low_limit);
             let is_between = _mm512_cmple_epu32_mask(keys, high_limit) & !is_below;
@@ -271,6 +275,7 @@ fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>)
         out.reserve(32 * vectors.len());
         let mut len = out.len();
         for vector in vectors {
+            _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().cast::<i8>().wrapping_add(BYTES_AHEAD));
             // SAFETY: the array is 64 readable bytes; the load needs no alignment.
             let vector = unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) };
             let keys = _mm512_and_si512(vector, _mm512_set1_epi16(MAGNITUDE_BF16));
@@ -291,4 +296,33 @@ fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>)
         unsafe { out.set_len(len) };
     }
     below + scalar::collect_between_bf16(rest, low, high, out)
+}
+
+#[target_feature(enable = "avx512f")]
+fn load_bytes(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: the array is 64 readable bytes; the load needs no alignment.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f,avx512dq")]
+fn xxh3_blocks(accumulators: &mut [u64; 8], blocks: &[u8], secret: &[u8; XXH3_SECRET]) {
+    const N_STRIPES: usize = XXH3_BLOCK / 64;
+    let part = |start: usize| secret[start..].first_chunk().map_or(_mm512_setzero_si512(), |part| load_bytes(part));
+    let secrets: [__m512i; N_STRIPES] = std::array::from_fn(|i| part(8 * i));
+    let (last_secret, prime) = (part(XXH3_SECRET - 64), _mm512_set1_epi64(0x9e37_79b1));
+    // SAFETY: the array is 64 readable bytes; the load needs no alignment.
+    let mut sums = unsafe { _mm512_loadu_si512(accumulators.as_ptr().cast()) };
+    for block in blocks.as_chunks::<XXH3_BLOCK>().0 {
+        for (stripe, secret) in block.as_chunks::<64>().0.iter().zip(&secrets) {
+            let lanes = load_bytes(stripe);
+            let keys = _mm512_xor_si512(lanes, *secret);
+            let products = _mm512_mul_epu32(keys, _mm512_srli_epi64::<32>(keys));
+            let neighbours = _mm512_shuffle_epi32::<0b01_00_11_10>(lanes);
+            sums = _mm512_add_epi64(sums, _mm512_add_epi64(products, neighbours));
+        }
+        let scrambled = _mm512_xor_si512(_mm512_xor_si512(sums, _mm512_srli_epi64::<47>(sums)), last_secret);
+        sums = _mm512_mullo_epi64(scrambled, prime);
+    }
+    // SAFETY: the array is 64 writable bytes; the store needs no alignment.
+    unsafe { _mm512_storeu_si512(accumulators.as_mut_ptr().cast(), sums) };
 }

@@ -309,6 +309,21 @@ impl Weights {
         }
     }
 
+    /// Whether they are laid out for operations on this device.
+    pub fn runs_on(&self, device: &Device) -> bool {
+        super::runs_on(device) && super::is_cpu(device) == self.is_on_host()
+    }
+
+    const fn is_on_host(&self) -> bool {
+        match self {
+            Self::Linear(LinearWeights(Kind::Int8(..) | Kind::Sparse(..) | Kind::Int4(_)))
+            | Self::Conv(QuantizedConv2d { kind: ConvKind::Host(_), .. })
+            | Self::Table(Table(TableKind::Host(_))) => true,
+            #[cfg(feature = "cuda")]
+            _ => false,
+        }
+    }
+
     /// The weights as f32, where they are kept on the host.
     pub(crate) fn host_floats(&self) -> Option<Vec<f32>> {
         match self {

@@ -11,7 +11,7 @@ const BLOCK: usize = 4 << 20;
 
 /// Hashes the content of models, each file once however many jobs read it.
 #[derive(Debug, Default)]
-pub(super) struct InputHasher {
+pub(crate) struct InputHasher {
     known: Vec<(Identity, Hash128)>,
 }
 
@@ -22,6 +22,31 @@ impl InputHasher {
     /// # Errors
     /// Those of reading; Interrupted.
     pub(super) fn hash(&mut self, recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Hash128> {
+        let mut lines = self.lines_of_model(checkpoint, stop)?;
+        let data = recipe.evaluate.iter().flat_map(|asked| [&asked.data.eval, &asked.data.labels]);
+        for path in data.flatten() {
+            lines += &self.lines_of_data(path, stop)?;
+        }
+        Ok(Hash128::of_block(lines.as_bytes()))
+    }
+
+    /// As [`hash`](Self::hash), of a model alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn hash_model(&mut self, checkpoint: &Checkpoint, stop: &Stop) -> Result<Hash128> {
+        Ok(Hash128::of_block(self.lines_of_model(checkpoint, stop)?.as_bytes()))
+    }
+
+    /// As [`hash`](Self::hash), of a file or folder of data alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn hash_data(&mut self, path: &Path, stop: &Stop) -> Result<Hash128> {
+        Ok(Hash128::of_block(self.lines_of_data(path, stop)?.as_bytes()))
+    }
+
+    fn lines_of_model(&mut self, checkpoint: &Checkpoint, stop: &Stop) -> Result<String> {
         let directory = checkpoint.directory();
         let mut lines = String::new();
         for file in checkpoint.files() {
@@ -33,11 +58,7 @@ impl InputHasher {
             let hash = self.hash_file(&InputFile::open(&directory.join(name))?, stop)?;
             lines += &format!("{hash}  {}\n", name.display());
         }
-        let data = recipe.evaluate.iter().flat_map(|asked| [&asked.data.eval, &asked.data.labels]);
-        for path in data.flatten() {
-            lines += &self.lines_of_data(path, stop)?;
-        }
-        Ok(Hash128::of_block(lines.as_bytes()))
+        Ok(lines)
     }
 
     /// A file by its content; a folder by the names and lengths of what is in it, as it may hold millions of images.
@@ -93,7 +114,7 @@ pub(super) fn of_recipe(recipe: &Recipe) -> Result<String> {
 /// # Errors
 /// Input where it is not there, Io where it cannot be read.
 pub(super) fn of_output(directory: &Path) -> Result<String> {
-    sums::sha256_of(&InputFile::open(&directory.join(sums::FILE_NAME))?)
+    sums::sha256_of(&InputFile::open(&directory.join(sums::FILE_NAME))?, &|| Ok(()))
 }
 
 /// SHA-256 of an output's report, which no sum covers.
@@ -101,7 +122,7 @@ pub(super) fn of_output(directory: &Path) -> Result<String> {
 /// # Errors
 /// As [`of_output`].
 pub(super) fn of_report(directory: &Path) -> Result<String> {
-    sums::sha256_of(&InputFile::open(&directory.join("report.json"))?)
+    sums::sha256_of(&InputFile::open(&directory.join("report.json"))?, &|| Ok(()))
 }
 
 /// Whether what lies at a recipe's output was made by this very recipe, as its manifest says.

@@ -1,6 +1,7 @@
 //! What each job would come to, from headers alone.
 
 use super::{Job, Jobs, distinct};
+use crate::context::Stop;
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
@@ -61,7 +62,7 @@ fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
 pub(super) fn look(job: &Job) -> Result<(u64, crate::plan::Prediction), Error> {
     let recipe = job.recipe()?;
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint)?.predict()?))
+    Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint, &Stop::default())?.predict()?))
 }
 
 /// The earlier job that makes the model this job reads, while it is not there.

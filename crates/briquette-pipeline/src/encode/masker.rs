@@ -1,6 +1,7 @@
 //! Which weights of a piece are kept.
 
 use super::Task;
+use crate::context::Stop;
 use crate::piece::Piece;
 use crate::plan::Cut;
 use crate::recipe::Method;
@@ -8,6 +9,9 @@ use crate::survey::PieceStart;
 use briquette_core::{DType, Result, Storage, simd};
 use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Threshold, score, select};
+
+/// Scores between two looks at the wish to stop.
+const SLICE: usize = 16 << 20;
 
 /// How the rows of a piece get their bits.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +28,13 @@ pub(super) enum Masker {
 
 impl Masker {
     /// A tensor in one piece finds its own threshold here; a larger one was surveyed.
-    pub(super) fn new(task: &Task, start: &PieceStart, piece: &mut Piece, selector: &mut Selector) -> Result<Self> {
+    pub(super) fn new(
+        task: &Task,
+        start: &PieceStart,
+        piece: &mut Piece,
+        selector: &mut Selector,
+        stop: &Stop,
+    ) -> Result<Self> {
         let Some(prune) = task.tensor.prune else {
             return Ok(if task.coding.storage == Storage::Bitmask { Self::Nonzero } else { Self::All });
         };
@@ -37,10 +47,13 @@ impl Masker {
                 let is_bf16 = task.tensor.info.dtype == DType::BF16 && prune.method == Method::Magnitude;
                 let threshold = selector.threshold(task.tensor.info.n_elements(), n_drop, |each| {
                     if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
-                        each(Scores::BF16(halves));
-                        return Ok(());
+                        return halves.chunks(SLICE).try_for_each(|halves| {
+                            each(Scores::BF16(halves));
+                            stop.check()
+                        });
                     }
                     piece.for_each_block(|block| {
+                        stop.check()?;
                         let scores = scored(prune.method, block.first_row * n_cols, block.values, &mut scratch);
                         each(Scores::F32(scores));
                         Ok(())

@@ -7,7 +7,7 @@ use crate::plan::TensorPlan;
 use crate::recipe::Method;
 use briquette_core::block::RowEncoder;
 use briquette_core::encoded::{Parts, dequantize_row, quantize_row};
-use briquette_core::{Affine, Coding, DType, Grouping, Hash128, Mask, Result, bits, rows, simd};
+use briquette_core::{Affine, BlockHasher, Coding, DType, Grouping, Hash128, Mask, Result, bits, rows, simd};
 use briquette_quant::{QuantSpec, Range, range};
 
 /// Codes the rows of one tensor after another in the same buffers.
@@ -33,6 +33,7 @@ pub(super) struct RowCoder {
     codes: Vec<i8>,
     simulated: Vec<f32>,
     bytes: Vec<u8>,
+    hasher: BlockHasher,
     stop: Stop,
 }
 
@@ -54,7 +55,7 @@ impl RowCoder {
         self.codes.resize(self.n_cols, 0);
     }
 
-    /// What the last block stands for.
+    /// What the last strip stands for.
     pub(super) fn simulated(&self) -> &[f32] {
         &self.simulated
     }
@@ -104,17 +105,17 @@ impl RowCoder {
         masker.mask(values, scores, &mut self.bits)
     }
 
-    /// Appends a block to the parts. Returns the digest of the values it stands for.
+    /// Appends a strip to the parts, and what it stands for to the hash of its block.
     ///
     /// # Errors
     /// Interrupted.
-    pub(super) fn block(
+    pub(super) fn strip(
         &mut self,
         block: Block,
         masker: &mut Masker,
         encoder: &mut RowEncoder,
         parts: &mut Parts,
-    ) -> Result<Hash128> {
+    ) -> Result<()> {
         self.stop.check()?;
         self.simulated.resize(block.values.len(), 0.0);
         self.bytes.clear();
@@ -132,10 +133,16 @@ impl RowCoder {
                 None => self.copy_row(i, values, bytes, encoder, parts),
             }
         }
-        Ok(match (self.has_codes, self.dtype) {
-            (true, _) | (false, Some(DType::F32)) => Hash128::of_block(bytemuck::cast_slice(&self.simulated)),
-            _ => Hash128::of_block(&self.bytes),
-        })
+        self.hasher.push(match (self.has_codes, self.dtype) {
+            (true, _) | (false, Some(DType::F32)) => bytemuck::cast_slice(&self.simulated),
+            _ => &self.bytes,
+        });
+        Ok(())
+    }
+
+    /// The digest of what the strips since the last call stand for.
+    pub(super) fn end_block(&mut self) -> Hash128 {
+        self.hasher.take()
     }
 
     /// Puts the scales of a row into `affines`, and its kept weights into `kept` where some are not.

@@ -34,7 +34,7 @@ fn main() {
     findings.section("kernels", || kernels::check(&device, &cpu, &options));
     findings.section("models", || models::check(&device, &cpu, &options));
     if !options.is_quick {
-        findings.section("speed", || speed::measure(&device));
+        findings.section("speed", || speed::measure(&device, &options));
     }
     findings.section("distillation", || models::distill(&device, &options));
     findings.print();

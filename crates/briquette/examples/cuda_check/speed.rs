@@ -1,18 +1,23 @@
 //! How fast the kernels are: medians over rounds of calls on rotating weights that no cache holds.
 
+use crate::Options;
 use crate::findings::Finding;
-use crate::kernels::{codes, floats};
+use crate::kernels::{codes, floats, numbers};
+use briquette::formats::Checkpoint;
+use briquette::models::LoadedModel;
+use briquette::nn::ToDType;
 use briquette_cube::mma::Tile;
 use briquette_cube::{Ending, F32, Floats, Gpu, Int8, Way};
 use briquette_kernels::ops::gpu_of;
-use burn::tensor::{Device, Distribution, FloatDType, Tensor};
+use burn::module::Module;
+use burn::tensor::{Bool, Device, Distribution, FloatDType, Int, Tensor, TensorData};
 use std::time::Instant;
 
 /// More than the second cache of any GPU.
 const ROTATED: usize = 256 << 20;
 const ROUNDS: usize = 15;
 
-pub(crate) fn measure(device: &Device) -> Vec<Finding> {
+pub(crate) fn measure(device: &Device, options: &Options) -> Vec<Finding> {
     let gpu = gpu_of(device).expect("a CUDA device");
     let sync = || device.sync().unwrap();
     let mut found = vec![copy_bandwidth(device)];
@@ -23,6 +28,25 @@ pub(crate) fn measure(device: &Device) -> Vec<Finding> {
         found.push(bf16_product(device, [m, n, k]));
     }
     found.extend(few_rows(&gpu, &sync));
+    found.extend(minilm(device, options));
+    found
+}
+
+/// MiniLM on 256 texts of 128 tokens: int8 codes, and burn's own operations in bf16.
+fn minilm(device: &Device, options: &Options) -> Vec<Finding> {
+    let shape = [256, 128];
+    let n = shape.iter().product();
+    let ids: Vec<i32> = numbers(n, 3).map(|bits| (bits % 30_000) as i32).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
+    let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), device);
+    let checkpoint = Checkpoint::open(options.minilm.as_ref()).expect("MiniLM as an int8 directory");
+    let load = |device: &Device| LoadedModel::load(&checkpoint, None, device).expect("MiniLM").network;
+    let bf16 = load(&device.clone().autodiff()).valid().bfloat16();
+    let mut found = Vec::new();
+    for (name, network) in [("int8", load(device)), ("burn bf16", bf16)] {
+        let time = seconds(&|| device.sync().unwrap(), |_| drop(network.encode(ids.clone(), padding.clone())));
+        found.push(Finding::figure(format!("MiniLM, 256 texts of 128 tokens, {name}"), time * 1e3, "ms"));
+    }
     found
 }
 

@@ -4,6 +4,7 @@ use super::args::{Common, What};
 use super::commands::{recipe_of, show};
 use super::{batch, tables};
 use briquette::formats::Checkpoint;
+use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
 use briquette::pipeline::plan::{Cut, TensorPlan};
 use briquette::{Error, Plan, Result};
@@ -23,7 +24,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
     };
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    let plan = Plan::new(&recipe, &checkpoint)?;
+    let plan = Plan::new(&recipe, &checkpoint, &Stop::default())?;
     let prediction = plan.predict()?;
     let tensors = plan.tensors.iter().map(|tensor| tensor_json(tensor, &plan)).collect::<Result<Vec<Value>>>()?;
     let value = json!({
