@@ -7,6 +7,7 @@ target := env("CARGO_TARGET_DIR", "target")
 briquette := target / "release/briquette"
 venv := "bench-out/venv"
 ckpts := "bench-out/ckpt"
+nvidia := "bench-out/cuda"
 # What a file of weights ends in; any other dot belongs to the model's name.
 weight_suffix := '\.(safetensors|pt|pth|bin|bpk)(\.index\.json)?$'
 
@@ -133,6 +134,16 @@ cuda-build PROFILE="release":
 cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
       cargo test -p briquette --features cuda --target-dir {{ target }}/cuda --test e2e -- device what_cannot_be_run
+
+# Compile every GPU kernel for every generation of NVIDIA GPUs, and look for spills: no GPU needed. 77: no compilers
+[group('develop')]
+cuda-offline NAME="":
+    @[ -f {{ nvidia }}/complete ] || { python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore \
+        --only-binary :all: --no-deps --upgrade --target {{ nvidia }} nvidia-cuda-nvrtc-cu12==12.9.86 \
+        nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-cccl-cu12==12.9.27 && \
+        touch {{ nvidia }}/complete; } || \
+      { echo "NVIDIA's compilers cannot be fetched from the package index: no kernel was compiled" >&2; exit 77; }
+    @cargo run --quiet -p briquette-cube --example cuda_offline -- {{ nvidia }} "{{ NAME }}"
 
 # One archive for a machine with an NVIDIA GPU and nothing of ours: cuda_check, MiniLM in int8, the scripts; at most 40 MB
 [group('measure')]

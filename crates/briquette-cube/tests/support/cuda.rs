@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use cubecl_core::cmma::MatrixLayout;
-use cubecl_core::ir::features::Plane;
+use cubecl_core::ir::features::{MmaConfig, Plane};
 use cubecl_core::ir::{
     AddressType, ContiguousElements, DeviceIdentity, DeviceProperties, ElemType, FloatKind, HardwareProperties,
-    MemoryDeviceProperties, MmaProperties, OpaqueType, TargetProperties,
+    IntKind, MemoryDeviceProperties, MmaProperties, OpaqueType, TargetProperties,
 };
 use cubecl_core::prelude::*;
 use cubecl_cpp::cuda::arch::CudaArchitecture;
@@ -74,6 +74,13 @@ impl Gpu {
         let architecture = CudaArchitecture { version: self.version, tensor_cores: true };
         register_mma_features(cubecl_cpp::cuda::supported_mma_combinations(&architecture), &mut properties);
         Arc::new(properties)
+    }
+
+    /// Whether kernels of matrix instructions are chosen, as `briquette_cube::Gpu` finds it.
+    pub(crate) fn has_int8_matrices(self) -> bool {
+        let (int8, int32) = (ElemType::Int(IntKind::I8), ElemType::Int(IntKind::I32));
+        let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
+        self.properties().features.matmul.mma.contains(&config)
     }
 
     fn hardware(self) -> HardwareProperties {

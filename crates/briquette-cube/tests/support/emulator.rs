@@ -8,8 +8,12 @@
 //! It differs from a GPU where products and sums are contracted to one rounding (here they never are) and in the last
 //! bits of exp, log and the like. It does not know of half-warps that run apart, of alignment, or of speed.
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use briquette_emulator::{Grid, Guarded, Kernel, Mistake, Side, compiler, to_cpp};
 
 use cubecl_core::InfoBuilder;
 use cubecl_core::ScalarArgType;
@@ -18,13 +22,11 @@ use cubecl_core::prelude::CubeElement;
 use cubecl_runtime::kernel::CubeKernel;
 
 use super::cuda::{CudaSource, Gpu};
-use super::library::{Compiled, Grid, compiler, load};
-use super::translate::to_cpp;
 
 /// A kernel that can be launched on the CPU.
 pub(crate) struct Emulated {
     source: CudaSource,
-    compiled: Arc<Compiled>,
+    compiled: Arc<Kernel>,
 }
 
 /// An argument that the kernel reads or writes.
@@ -90,7 +92,7 @@ impl Emulated {
             return None;
         };
         let source = gpu.source(&*kernel);
-        let compiled = load(compiler, &to_cpp(&source));
+        let compiled = load(compiler, &source.text);
         Some(Self { source, compiled })
     }
 
@@ -116,22 +118,55 @@ impl Emulated {
     ) -> Result<Vec<Buffer>, String> {
         let before: Vec<Vec<u8>> = buffers.into_iter().map(|buffer| buffer.bytes).collect();
         let info = self.info(&before, scalars);
-        let launch = |backwards| {
-            let grid = Grid {
-                blocks,
-                threads: self.source.block,
-                shared_bytes: self.source.shared_bytes,
-                info: &info,
-                backwards,
-            };
-            let mut after = before.clone();
-            self.compiled.launch(&grid, &mut after).map(|()| after)
-        };
+        let launch = |backwards| self.launch(&before, &info, blocks, backwards);
         let (forwards, backwards) = (launch(false)?, launch(true)?);
         if let Some(i) = (0..before.len()).find(|&i| forwards[i] != backwards[i]) {
             return Err(format!("buffer {i} depends on the order of threads, or on what was in shared memory"));
         }
         Ok(forwards.into_iter().map(|bytes| Buffer { bytes }).collect())
+    }
+
+    /// The buffers after a launch in one direction.
+    #[expect(unsafe_code, reason = "kernels are called by address")]
+    fn launch(
+        &self,
+        before: &[Vec<u8>],
+        info: &[u64],
+        blocks: [u32; 3],
+        backwards: bool,
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let side = if backwards { Side::Begin } else { Side::End(16) };
+        let mut buffers: Vec<Guarded> = before.iter().map(|bytes| guarded(bytes, side)).collect();
+        let pointers: Vec<*mut u8> = buffers.iter().map(Guarded::pointer).collect();
+        let mut parameters: Vec<*mut c_void> =
+            pointers.iter().map(|pointer| (&raw const *pointer).cast_mut().cast()).collect();
+        parameters.push(info.as_ptr().cast_mut().cast());
+        self.check_parameters(before.len(), size_of_val(info))?;
+        let (threads, shared_bytes) = (self.source.block, self.source.shared_bytes);
+        let grid = Grid { blocks, threads, shared_bytes, backwards, saturates: false };
+        // SAFETY: the parameters are those of the kernel, and the buffers ours.
+        let result = unsafe { self.compiled.launch(&grid, &parameters) };
+        result.map_err(|mistake| describe(&mistake, &buffers))?;
+        for (i, buffer) in buffers.iter().enumerate() {
+            if let Some(at) = buffer.damage() {
+                return Err(format!("buffer {i} of {} bytes was written at byte {at}", buffer.n_bytes()));
+            }
+        }
+        Ok(buffers.iter_mut().map(|buffer| buffer.bytes_mut().to_vec()).collect())
+    }
+
+    fn check_parameters(&self, n_buffers: usize, info_bytes: usize) -> Result<(), String> {
+        let bytes = self.compiled.parameter_bytes();
+        if bytes.len() == n_buffers || bytes.len() == n_buffers + 1 && bytes[n_buffers] == info_bytes {
+            return Ok(());
+        }
+        if bytes.len() != n_buffers + 1 {
+            return Err(format!("the kernel has {} parameters, the launch {n_buffers} buffers", bytes.len()));
+        }
+        let kernels = bytes[n_buffers];
+        Err(format!(
+            "the kernel's scalars and lengths have {kernels} bytes, the launch's {info_bytes}: other scalars, or other types"
+        ))
     }
 
     /// The scalars, then each buffer's length in elements, as a launch of CubeCL lays them out.
@@ -146,5 +181,41 @@ impl Emulated {
             info.metadata.register_buffer((buffer.len() / element_bytes) as u64, AddressType::U32);
         }
         info.finish(AddressType::U32).data
+    }
+}
+
+/// Compiles and loads a kernel, once for each text in this process.
+///
+/// # Panics
+/// If the kernel does what the emulator does not know.
+fn load(compiler: &Path, cuda: &str) -> Arc<Kernel> {
+    static LOADED: Mutex<Option<HashMap<String, Arc<Kernel>>>> = Mutex::new(None);
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let loaded = loaded.get_or_insert_default();
+    if let Some(found) = loaded.get(cuda) {
+        return found.clone();
+    }
+    let kernel = to_cpp(cuda).and_then(|cpp| briquette_emulator::load(compiler, &cpp));
+    let kernel = Arc::new(kernel.unwrap_or_else(|error| panic!("{error}\n{cuda}")));
+    loaded.insert(cuda.to_string(), kernel.clone());
+    kernel
+}
+
+/// As far behind a buffer as an index of 32 bits can reach in one of 16-byte vectors, so that one that wrapped around is
+/// found too.
+const REACH: usize = 64 << 30;
+
+fn guarded(bytes: &[u8], side: Side) -> Guarded {
+    let mut buffer = Guarded::new(bytes.len(), side, REACH).expect("memory for a buffer");
+    buffer.bytes_mut().copy_from_slice(bytes);
+    buffer
+}
+
+fn describe(mistake: &Mistake, buffers: &[Guarded]) -> String {
+    let touched = buffers.iter().enumerate().find_map(|(i, buffer)| Some((i, buffer.offset_of(mistake.fault)?)));
+    let text = &mistake.text;
+    match touched {
+        Some((i, at)) => format!("{text} byte {at} of buffer {i}, which has {}", buffers[i].n_bytes()),
+        None => text.clone(),
     }
 }

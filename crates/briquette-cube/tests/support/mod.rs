@@ -11,8 +11,7 @@
 
 pub(crate) mod cuda;
 pub(crate) mod emulator;
-mod library;
-mod translate;
+pub(crate) mod registry;
 
 use briquette_cube::ElemType;
 use cubecl_core::ir::FloatKind;

@@ -28,13 +28,18 @@
 
 namespace emulator {
 
-// A conversion to an integer. C++ leaves it open what a number that does not fit becomes, so that is an error.
+// A conversion to an integer. C++ leaves it open what a number that does not fit becomes; a device takes the nearest that
+// does, and 0 for NaN.
 template <class T, class S>
 inline T to_integer(S value) {
     if constexpr (!std::is_integral_v<S>) {
         double number = __builtin_trunc((double)value), half_range = (double)(1ull << (8 * sizeof(T) - 1));
         double low = (T)-1 < 0 ? -half_range : 0.0, high = (T)-1 < 0 ? half_range : 2.0 * half_range;
-        if (!(number >= low && number < high)) fail("%g was converted to an integer of %zu bytes", number, sizeof(T));
+        if (!(number >= low && number < high)) {
+            if (!saturates) fail("%g was converted to an integer of %zu bytes", number, sizeof(T));
+            unsigned long long bits = (T)-1 < 0 ? 1ull << (8 * sizeof(T) - 1) : 0;
+            return number != number ? (T)0 : number < low ? (T)bits : (T)(bits - 1);
+        }
     }
     return (T)value;
 }
@@ -65,16 +70,32 @@ BRIQUETTE_UNARY(tanh)
 BRIQUETTE_UNARY(erf)
 BRIQUETTE_UNARY(sin)
 BRIQUETTE_UNARY(cos)
+BRIQUETTE_UNARY(tan)
+BRIQUETTE_UNARY(sinh)
+BRIQUETTE_UNARY(cosh)
+BRIQUETTE_UNARY(asin)
+BRIQUETTE_UNARY(acos)
+BRIQUETTE_UNARY(atan)
+BRIQUETTE_UNARY(asinh)
+BRIQUETTE_UNARY(acosh)
+BRIQUETTE_UNARY(atanh)
+BRIQUETTE_UNARY(log1p)
+BRIQUETTE_UNARY(expm1)
 BRIQUETTE_BINARY(min, fmin)
 BRIQUETTE_BINARY(max, fmax)
 BRIQUETTE_BINARY(pow, pow)
 BRIQUETTE_BINARY(fmod, fmod)
+BRIQUETTE_BINARY(atan2, atan2)
+BRIQUETTE_BINARY(hypot, hypot)
 BRIQUETTE_INTEGER(int)
 BRIQUETTE_INTEGER(unsigned)
 BRIQUETTE_INTEGER(long long)
 BRIQUETTE_INTEGER(unsigned long long)
 inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
+inline float __powf(float x, float y) { return __builtin_powf(x, y); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 inline float rsqrt(float x) { return (float)(1.0 / __builtin_sqrt((double)x)); }
 inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
@@ -94,8 +115,66 @@ inline unsigned __brev(unsigned x) {
     for (int i = 0; i < 32; i++) reversed |= (x >> i & 1u) << (31 - i);
     return reversed;
 }
+inline unsigned long long __brevll(unsigned long long x) {
+    return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
+}
+inline long long __mul64hi(long long x, long long y) { return (long long)((__int128)x * y >> 64); }
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+    return (unsigned long long)((unsigned __int128)x * y >> 64);
+}
 inline int __mulhi(int x, int y) { return (int)((long long)x * y >> 32); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((unsigned long long)x * y >> 32); }
+
+// One fiber runs at a time, so nothing can come between.
+template <class T>
+inline T atomic_add(void* at, T value) {
+    T old = *(T*)at;
+    *(T*)at = old + value;
+    return old;
+}
+template <class T>
+inline T atomic_min(void* at, T value) {
+    T old = *(T*)at;
+    if (value < old) *(T*)at = value;
+    return old;
+}
+template <class T>
+inline T atomic_max(void* at, T value) {
+    T old = *(T*)at;
+    if (old < value) *(T*)at = value;
+    return old;
+}
+
+template <class T>
+inline T atomicExch(T* at, T value) {
+    T old = *at;
+    *at = value;
+    return old;
+}
+template <class T>
+inline T atomicCAS(T* at, T expected, T value) {
+    T old = *at;
+    if (old == expected) *at = value;
+    return old;
+}
+template <class T>
+inline T atomicAnd(T* at, T value) {
+    T old = *at;
+    *at = old & value;
+    return old;
+}
+template <class T>
+inline T atomicOr(T* at, T value) {
+    T old = *at;
+    *at = old | value;
+    return old;
+}
+template <class T>
+inline T atomicXor(T* at, T value) {
+    T old = *at;
+    *at = old ^ value;
+    return old;
+}
 
 // c + the sum of the products of the four bytes, which wraps.
 inline int __dp4a(int a, int b, int c) {

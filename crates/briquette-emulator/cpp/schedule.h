@@ -90,16 +90,9 @@ static void run_block() {
     }
 }
 
-static void make_fibers() {
+static void make_fibers(char* stacks) {
     n_fibers = blockDim.x * blockDim.y * blockDim.z;
     if (n_fibers == 0 || n_fibers > max_threads) fail("a block of %u threads", n_fibers);
-    static char* stacks;
-    if (!stacks) {
-        void* map = mmap(nullptr, max_threads * stack_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (map == MAP_FAILED) fail("no memory for the threads' stacks");
-        stacks = (char*)map;
-    }
     for (unsigned i = 0; i < n_fibers; i++) {
         fibers[i].stack = stacks + i * stack_bytes;
         fibers[i].index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};

@@ -7,9 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 namespace emulator {
 
@@ -85,6 +83,7 @@ struct Fiber {
     unsigned a[4], b[2], c[4], d[4];
 };
 
+// The last two are the same in kernel.rs.
 constexpr unsigned warp_size = 32, max_threads = 1024;
 constexpr size_t stack_bytes = 128 << 10;
 
@@ -95,6 +94,9 @@ static Context scheduler;
 
 // The kernel's builtins, of the thread that runs and of the launch.
 static uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+// Whether a number that does not fit an integer is no mistake.
+static bool saturates;
 
 // Where a failed launch goes back to, and what it says.
 static sigjmp_buf escape;

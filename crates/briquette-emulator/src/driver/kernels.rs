@@ -1,0 +1,112 @@
+//! Modules of one kernel each, and launches.
+#![expect(unsafe_code, reason = "these are functions of a C library")]
+#![allow(non_snake_case, reason = "NVIDIA's names")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Device, ILLEGAL_ADDRESS, INVALID_IMAGE, INVALID_VALUE, LAUNCH_FAILED, NOT_FOUND, device, functions, say};
+use crate::kernel::{Grid, Kernel};
+use crate::nvrtc::TOKEN;
+
+/// In the names of kernels that compute nothing but find out how fast a device is, for minutes. They are not run, and take
+/// as long as CubeCL wants a launch to take: where one takes less, it asks for more and more of them.
+const MEASURING: [&str; 2] = ["_throughput_", "prime_buffer"];
+const MEASURED: Duration = Duration::from_millis(20);
+
+/// A kernel of a module.
+struct Function {
+    kernel: Kernel,
+    name: String,
+}
+
+// Kernels. They are never unloaded.
+functions! {
+    cuModuleLoadData(out: *mut *mut Function, image: *const c_char) { load(out, image) }
+    cuModuleUnload(_module: *mut Function) { 0 }
+    cuModuleGetFunction(out: *mut *mut Function, module: *mut Function, name: *const c_char) {
+        (*module).name = CStr::from_ptr(name).to_string_lossy().into_owned();
+        *out = module;
+        if out.is_null() { NOT_FOUND } else { 0 }
+    }
+    cuFuncSetAttribute(_function: *mut Function, _attribute: c_int, _value: c_int) { 0 }
+    cuFuncGetAttribute(out: *mut c_int, _attribute: c_int, _function: *mut Function) { *out = 0; 0 }
+    cuLaunchKernel(
+        function: *const Function,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        _stream: *mut c_void,
+        parameters: *const *mut c_void,
+        _extra: *const *mut c_void
+    ) {
+        let grid = Grid {
+            blocks: [grid_x, grid_y, grid_z],
+            threads: [block_x, block_y, block_z],
+            shared_bytes: shared_bytes as usize,
+            backwards: false,
+            saturates: true,
+        };
+        launch(&*function, &grid, parameters)
+    }
+}
+
+/// # Safety
+/// The image ends with a zero, and `out` is there.
+unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
+    // SAFETY: the caller's.
+    let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
+    let Some(path) = text.strip_prefix(TOKEN) else { return INVALID_IMAGE };
+    // SAFETY: made by `nvrtcCompileProgram`.
+    match unsafe { Kernel::open(Path::new(path)) } {
+        Ok(kernel) => {
+            let function = Box::new(Function { kernel, name: String::new() });
+            // SAFETY: the caller's.
+            unsafe { *out = Box::into_raw(function) };
+            0
+        }
+        Err(error) => {
+            say(&error);
+            INVALID_IMAGE
+        }
+    }
+}
+
+/// # Safety
+/// As `cuLaunchKernel`.
+unsafe fn launch(function: &Function, grid: &Grid, parameters: *const *mut c_void) -> c_int {
+    let Device { broken, log, .. } = *device();
+    if broken != 0 {
+        return broken;
+    }
+    if grid.blocks.contains(&0) || grid.blocks[1..].iter().any(|n| *n > 65535) {
+        return INVALID_VALUE;
+    }
+    if MEASURING.iter().any(|part| function.name.contains(part)) {
+        std::thread::sleep(MEASURED);
+        return 0;
+    }
+    let start = Instant::now();
+    let n = function.kernel.parameter_bytes().len();
+    // SAFETY: the caller's; a kernel without parameters may have none given.
+    let result = unsafe {
+        let parameters = if n == 0 { &[] } else { std::slice::from_raw_parts(parameters, n) };
+        function.kernel.launch(grid, parameters)
+    };
+    if log {
+        say(&format!("{} {:?} of {:?}: {:?}", function.name, grid.blocks, grid.threads, start.elapsed()));
+    }
+    let Err(mistake) = result else { return 0 };
+    let mut device = device();
+    let touched =
+        device.allocations.values().find_map(|memory| Some((memory.offset_of(mistake.fault)?, memory.n_bytes())));
+    let place = touched.map_or_else(String::new, |(at, n)| format!(" byte {at} of an allocation of {n}"));
+    say(&format!("{}: {}{place}", function.name, mistake.text));
+    device.broken = if mistake.fault.is_null() { LAUNCH_FAILED } else { ILLEGAL_ADDRESS };
+    device.broken
+}
