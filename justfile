@@ -145,6 +145,27 @@ cuda-offline NAME="":
       { echo "NVIDIA's compilers cannot be fetched from the package index: no kernel was compiled" >&2; exit 77; }
     @cargo run --quiet -p briquette-cube --example cuda_offline -- {{ nvidia }} "{{ NAME }}"
 
+# cuda_check with small shapes on an emulated CUDA device: as of compute capability 8.0, then 7.5 without matrix instructions
+[group('develop')]
+cuda-emulated *FLAGS: fetch-minilm
+    #!/usr/bin/env bash
+    set -euo pipefail
+    export CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none
+    target=$(realpath -m {{ target }}/cuda)
+    cargo build --quiet --target-dir "$target" -p briquette-emulator
+    cargo build --quiet --target-dir "$target" -p briquette --features cuda --example cuda_check --bin briquette
+    minilm=$PWD/bench-out/minilm-int8
+    "$target/debug/briquette" compress models/minilm -o "$minilm" --quantize int8-dynamic --quiet --force
+    mkdir -p "$target/emulated" && cd "$target/emulated"
+    for name in libcuda libnvrtc; do ln -sf ../debug/libbriquette_emulator.so $name.so; done
+    # Each tensor in memory of its own, so that what reaches beyond it is found.
+    printf '[memory]\npersistent_memory = "enforced"\n' > cubecl.toml
+    export LD_LIBRARY_PATH=$PWD CUDA_PATH=$PWD BRIQUETTE_EMULATED_CACHE=$PWD/kernels CUBECL_AUTOTUNE_LEVEL=minimal
+    for capability in 80 75; do
+      echo "== compute capability $capability"
+      BRIQUETTE_EMULATED_CAPABILITY=$capability "$target/debug/examples/cuda_check" "$minilm" --quick "$@"
+    done
+
 # One archive for a machine with an NVIDIA GPU and nothing of ours: cuda_check, MiniLM in int8, the scripts; at most 40 MB
 [group('measure')]
 cuda-pack: build fetch-minilm

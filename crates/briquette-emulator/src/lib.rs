@@ -14,7 +14,7 @@
 //! It checks numbers and accesses, not speed. It has the matrix instructions of int8 and no others, no asynchronous copies
 //! and no clusters: kernels with them do not compile. `BRIQUETTE_EMULATED_CAPABILITY` is the compute capability that it
 //! claims (75 has no matrix instructions at all; 80 if not set), `BRIQUETTE_EMULATED_MEMORY` the bytes of its memory (16 GiB),
-//! `BRIQUETTE_EMULATED_CACHE` a folder that keeps compiled kernels, and `BRIQUETTE_EMULATED_LOG=1` says each launch.
+//! `BRIQUETTE_EMULATED_CACHE` a folder that keeps compiled kernels, and `BRIQUETTE_EMULATED_LOG=1` says each launch and allocation.
 
 mod driver;
 mod kernel;

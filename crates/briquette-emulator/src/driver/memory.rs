@@ -48,6 +48,9 @@ unsafe fn allocate(out: *mut u64, n: usize) -> c_int {
     let Some(memory) = Guarded::new(n, Side::End(ALIGNMENT), REACH) else { return OUT_OF_MEMORY };
     let pointer = memory.pointer() as u64;
     device.used += n;
+    if device.log {
+        say(&format!("{n} bytes, {} in use", device.used));
+    }
     device.allocations.insert(pointer, memory);
     // SAFETY: the caller's.
     unsafe { *out = pointer };
