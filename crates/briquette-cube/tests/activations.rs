@@ -1,18 +1,15 @@
-//! Activations, tables and patches of images, as an emulated GPU makes them.
+//! Quantized activations, as an emulated GPU makes them.
 
 mod support;
 
-use briquette_cube::conv::{StepsCompilationArg, depthwise, patches};
-use briquette_cube::decode::{lookup, lookup_bitmask};
-use briquette_cube::finish::Finish;
 use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
 use briquette_cube::{ElemType, pack};
-use cubecl_core::ir::{FloatKind, IntKind};
+use cubecl_core::ir::FloatKind;
 use cubecl_core::prelude::*;
 use half::{bf16, f16};
 use support::cuda::{Gpu, buffer};
 use support::emulator::{Buffer, ByValue, Emulated};
-use support::{F32, codes, floats};
+use support::{F32, floats};
 
 /// Codes less 128, the scale and the zero point less 128 of a row, as `briquette-kernels` defines them.
 fn quantized(row: &[f32], is_symmetric: bool) -> (Vec<i8>, f32, i32) {
@@ -160,7 +157,7 @@ fn rows_by_parts_are_the_whole_rows() {
             is_symmetric,
         );
         let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
-        let [_, least, most, magnitude] = out.try_into().ok().expect("four buffers");
+        let [_, least, most, magnitude] = <[Buffer; 4]>::try_from(out).unwrap_or_else(|_| panic!("four buffers"));
         let each = || Buffer::poisoned::<f32>(n_rows);
         let sizes = [n_rows, n_parts].map(|n| ByValue::of(n as u32));
         let out =

@@ -3,13 +3,9 @@
 mod support;
 
 use briquette_cube::conv::{StepsCompilationArg, depthwise, patches};
-use briquette_cube::decode::{lookup, lookup_bitmask};
 use briquette_cube::finish::Finish;
-use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
-use briquette_cube::{ElemType, pack};
-use cubecl_core::ir::{FloatKind, IntKind};
+use briquette_cube::pack;
 use cubecl_core::prelude::*;
-use half::{bf16, f16};
 use support::cuda::{Gpu, buffer};
 use support::emulator::{Buffer, ByValue, Emulated};
 use support::{F32, codes, floats};
@@ -27,6 +23,10 @@ struct Conv {
 const CHANNELS: usize = 3;
 
 impl Conv {
+    fn image(&self) -> usize {
+        CHANNELS * self.size[0] * self.size[1]
+    }
+
     fn image_words(&self) -> usize {
         pack::row_words(CHANNELS * self.size[0] * self.size[1])
     }
@@ -72,43 +72,35 @@ const fn steps() -> StepsCompilationArg {
     }
 }
 
-#[test]
-fn patches_and_depthwise_convolutions_see_their_taps() {
-    let gpu = Gpu::sm(75);
-    let convs = [
-        Conv { size: [5, 7], out: [5, 7], kernel: [3, 3], stride: [1, 1], padding: [1, 1], dilation: [1, 1] },
-        Conv { size: [8, 5], out: [2, 2], kernel: [3, 2], stride: [2, 3], padding: [0, 1], dilation: [2, 1] },
-    ];
-    let settings = || gpu.settings(CubeDim::new_1d(256));
-    for conv in convs {
-        let (n_pixels, taps) = (conv.out[0] * conv.out[1], conv.kernel[0] * conv.kernel[1]);
-        let image = CHANNELS * conv.size[0] * conv.size[1];
-        let (images, zeros) = (codes(2 * image, 0, 5), [17_i32, -100]);
-        let words = pack::rows(&images, 2, image);
-        let b = || buffer();
+const CONVS: [Conv; 2] = [
+    Conv { size: [5, 7], out: [5, 7], kernel: [3, 3], stride: [1, 1], padding: [1, 1], dilation: [1, 1] },
+    Conv { size: [8, 5], out: [2, 2], kernel: [3, 2], stride: [2, 3], padding: [0, 1], dilation: [2, 1] },
+];
+/// Of the two images.
+const ZEROS: [i32; 2] = [17, -100];
 
+#[test]
+fn patches_see_their_taps() {
+    let gpu = Gpu::sm(75);
+    for conv in CONVS {
+        let (n_pixels, taps, image) = (conv.out[0] * conv.out[1], conv.kernel[0] * conv.kernel[1], conv.image());
+        let images = codes(2 * image, 0, 5);
         // Patches of the last two channels, from the second pixel on.
         let (first, first_channel, depth) = (1, 1, 2 * taps);
         let (n_rows, row_words) = (2 * n_pixels - first, pack::row_words(depth));
-        let kernel = patches::Patches::new(
-            settings(),
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            (),
-            (),
-            (),
-            steps(),
-        );
+        let b = || buffer();
+        let settings = gpu.settings(CubeDim::new_1d(256));
+        let (properties, target) = (gpu.properties(), gpu.target());
+        let kernel = patches::Patches::new(settings, properties, target, b(), b(), b(), (), (), (), (), (), steps());
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let sizes = [first, first_channel, depth, row_words, n_rows * row_words].map(|n| ByValue::of(n as u32));
         let out = kernel.run(
             [(n_rows * row_words).div_ceil(256) as u32, 1, 1],
-            [Buffer::of(&words), Buffer::of(&zeros), Buffer::poisoned::<u32>(n_rows * row_words)],
+            [
+                Buffer::of(&pack::rows(&images, 2, image)),
+                Buffer::of(&ZEROS),
+                Buffer::poisoned::<u32>(n_rows * row_words),
+            ],
             sizes.into_iter().chain(conv.scalars()),
         );
         let found = out[2].to_vec::<u32>();
@@ -117,18 +109,29 @@ fn patches_and_depthwise_convolutions_see_their_taps() {
             let (n, pixel) = ((row + first) / n_pixels, (row + first) % n_pixels);
             for input in 0..depth {
                 let one = &images[n * image..(n + 1) * image];
-                let expected = conv.tap(one, first_channel + input / taps, pixel, input % taps, zeros[n]);
+                let expected = conv.tap(one, first_channel + input / taps, pixel, input % taps, ZEROS[n]);
                 assert_eq!(i32::from(found[row * row_words * 4 + input]), expected, "row {row}, input {input}");
             }
         }
+    }
+}
 
+#[test]
+fn depthwise_convolutions_are_the_sums_of_their_taps() {
+    let gpu = Gpu::sm(75);
+    for conv in CONVS {
+        let (n_pixels, taps, image) = (conv.out[0] * conv.out[1], conv.kernel[0] * conv.kernel[1], conv.image());
+        let images = codes(2 * image, 0, 5);
         let (weights, scales) = (codes(CHANNELS * taps, 5, 9), floats(CHANNELS, 3));
         let (image_scales, shift) = ([0.5_f32, 2.0], floats(CHANNELS, 4));
+        let b = || buffer();
         let finish = Finish { scale: false, shift: true, adds: false, relu: true };
+        let settings = gpu.settings(CubeDim::new_1d(256));
+        let (properties, target) = (gpu.properties(), gpu.target());
         let kernel = depthwise::Depthwise::new(
-            settings(),
-            gpu.properties(),
-            gpu.target(),
+            settings,
+            properties,
+            target,
             b(),
             b(),
             b(),
@@ -143,30 +146,32 @@ fn patches_and_depthwise_convolutions_see_their_taps() {
             finish,
             F32,
         );
-        let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
+        let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let n = 2 * CHANNELS * n_pixels;
         let sizes = [n, pack::row_words(taps)].map(|n| ByValue::of(n as u32));
-        let weight_words = pack::rows(&weights, CHANNELS, taps);
-        let vectors = [
-            Buffer::of(&image_scales),
-            Buffer::of(&zeros),
-            Buffer::of(&scales),
-            Buffer::of(&scales),
-            Buffer::of(&shift),
-        ];
+        let [images_in, weights_in] = [(&images, 2, image), (&weights, CHANNELS, taps)]
+            .map(|(codes, rows, cols)| Buffer::of(&pack::rows(codes, rows, cols)));
+        let zeros = Buffer::of(&ZEROS);
+        let [scales_in, shift_in] = [&scales, &shift].map(|values| Buffer::of(&values[..]));
         let out = kernel.run(
             [n.div_ceil(256) as u32, 1, 1],
-            [Buffer::of(&words), Buffer::of(&weight_words)]
-                .into_iter()
-                .chain(vectors)
-                .chain([Buffer::poisoned::<f32>(n)]),
+            [
+                images_in,
+                weights_in,
+                Buffer::of(&image_scales),
+                zeros,
+                scales_in,
+                Buffer::of(&scales),
+                shift_in,
+                Buffer::poisoned::<f32>(n),
+            ],
             sizes.into_iter().chain(conv.scalars()),
         );
         for (at, found) in out[7].to_vec::<f32>().into_iter().enumerate() {
             let (n, channel, pixel) = (at / CHANNELS / n_pixels, at / n_pixels % CHANNELS, at % n_pixels);
             let one = &images[n * image..(n + 1) * image];
             let product = |tap: usize| {
-                (conv.tap(one, channel, pixel, tap, zeros[n]) - zeros[n]) * i32::from(weights[channel * taps + tap])
+                (conv.tap(one, channel, pixel, tap, ZEROS[n]) - ZEROS[n]) * i32::from(weights[channel * taps + tap])
             };
             let sum = (0..taps).map(product).sum::<i32>();
             let expected = (sum as f32 * image_scales[n] * scales[channel] + shift[channel]).max(0.0);

@@ -2,14 +2,10 @@
 
 mod support;
 
-use briquette_cube::conv::{StepsCompilationArg, depthwise, patches};
 use briquette_cube::decode::{lookup, lookup_bitmask};
-use briquette_cube::finish::Finish;
-use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
 use briquette_cube::{ElemType, pack};
-use cubecl_core::ir::{FloatKind, IntKind};
+use cubecl_core::ir::IntKind;
 use cubecl_core::prelude::*;
-use half::{bf16, f16};
 use support::cuda::{Gpu, buffer};
 use support::emulator::{Buffer, ByValue, Emulated};
 use support::{F32, codes, floats};

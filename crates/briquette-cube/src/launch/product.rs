@@ -1,10 +1,10 @@
 //! Products of codes.
 
 use super::{Codes, Ending, Floats, Place, RowScales, arg};
+use crate::dp4a;
 use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
 use crate::mma::{self, Tile};
 use crate::weights::{Blocks, Int8, Kept};
-use crate::dp4a;
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
 /// What a product is made of.

@@ -37,6 +37,6 @@ pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
 
 /// Codes of which every `zero_each`th or so is zero.
 pub(crate) fn codes(n: usize, zero_each: u64, seed: u64) -> Vec<i8> {
-    let is_zero = |bits: u64| zero_each > 0 && (bits >> 8) % zero_each == 0;
+    let is_zero = |bits: u64| zero_each > 0 && (bits >> 8).is_multiple_of(zero_each);
     numbers(n, seed * 0x9e37_79b9).map(|bits| if is_zero(bits) { 0 } else { bits as i8 }).collect()
 }

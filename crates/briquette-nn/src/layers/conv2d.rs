@@ -164,8 +164,10 @@ impl Conv2d {
 
     /// `gamma / sqrt(var + epsilon)`, and what is added after multiplying by it: the norm, and the bias before it.
     fn folded(&self, norm: &BatchNorm) -> (Tensor<1>, Tensor<1>) {
-        let scale = norm.gamma.val() / (norm.running_var.value() + norm.epsilon as f32).sqrt();
-        let mean = norm.running_mean.value();
+        let gamma = norm.gamma.val();
+        // Running statistics are shared among copies of a module, and may lie where another copy is.
+        let [mean, var] = [&norm.running_mean, &norm.running_var].map(|state| state.value().to_device(&gamma.device()));
+        let scale = gamma / (var + norm.epsilon as f32).sqrt();
         let offset = match &self.bias {
             Some(bias) => bias.val() - mean,
             None => -mean,
