@@ -5,12 +5,12 @@ mod rows;
 
 use crate::context::Workers;
 use crate::layout::Placed;
-use crate::piece::{Piece, Reader, check_cast, check_finite};
+use crate::piece::{Piece, Reader, check_cast, check_finite, sips_of};
 use crate::plan::{Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
 use briquette_core::block::RowEncoder;
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{Coding, ErrorStats, Hash128, OutputAxis, Result, TensorHasher, rows::transpose_bytes};
+use briquette_core::{Coding, ErrorStats, Grouping, Hash128, OutputAxis, Result, TensorHasher, rows::transpose_bytes};
 use briquette_formats::TensorSource;
 use briquette_prune::select::Selector;
 use masker::Masker;
@@ -54,6 +54,13 @@ struct Task<'a> {
     coding: Coding,
     pieces: &'a [PieceStart],
     allow_nonfinite: bool,
+}
+
+impl Task<'_> {
+    /// Whether all of its weights have one scale, so that they must be seen whole.
+    fn is_one_group(&self) -> bool {
+        self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor)
+    }
 }
 
 /// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied one has the other's.
@@ -126,21 +133,29 @@ impl Workspace {
         let mut out = Output { tensor: task.index, next: offsets_before(task, first), parts: &mut self.parts, sink };
         out.parts.clear();
         for start in task.pieces {
-            let mut piece = self.reader.read(source, task.tensor, &start.rows, workers.stop())?;
-            let n_bytes = piece.bytes.len();
-            if task.tensor.is_changed() {
-                self.coder.begin(task.tensor, task.coding, workers.stop());
-                let masker = Masker::new(task, start, &mut piece, &mut self.selector, workers.stop())?;
-                encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut out, &mut found)?;
-            } else {
-                copy_piece(task, &mut piece, &mut out, &mut found.digests)?;
+            let mut masker = Masker::known(task, start);
+            let is_sipped = masker.is_some() && !task.is_one_group();
+            let reads_ranges = is_sipped && source.reads_ranges(task.tensor.index);
+            for rows in sips_of(task.tensor, reads_ranges, &start.rows) {
+                let mut piece = self.reader.read(source, task.tensor, &rows, workers.stop())?;
+                let n_bytes = piece.bytes.len();
+                if task.tensor.is_changed() {
+                    self.coder.begin(task.tensor, task.coding, workers.stop());
+                    let masker = match &mut masker {
+                        Some(known) => known,
+                        None => masker.insert(Masker::found(task, &mut piece, &mut self.selector, workers.stop())?),
+                    };
+                    encode_piece(task, &mut piece, masker, &mut self.coder, &mut encoder, &mut out, &mut found)?;
+                } else {
+                    copy_piece(task, &mut piece, &mut out, &mut found.digests)?;
+                }
+                workers.advance(n_bytes);
+                workers.check_stop()?;
             }
             if start == last {
                 encoder.finish(out.parts);
             }
             out.put(0)?;
-            workers.advance(n_bytes);
-            workers.check_stop()?;
         }
         Ok((found.digests, found.stats))
     }
@@ -189,7 +204,7 @@ fn offsets_before(task: &Task, start: &PieceStart) -> [u64; Part::ALL.len()] {
 fn encode_piece(
     task: &Task,
     piece: &mut Piece,
-    mut masker: Masker,
+    masker: &mut Masker,
     coder: &mut RowCoder,
     encoder: &mut RowEncoder,
     out: &mut Output,
@@ -197,11 +212,11 @@ fn encode_piece(
 ) -> Result<()> {
     let tensor = task.tensor;
     coder.give(std::mem::take(&mut piece.affines), piece.first_row);
-    coder.fit_tensor(tensor, piece, masker, encoder, out.parts)?;
+    coder.fit_tensor(tensor, piece, *masker, encoder, out.parts)?;
     let is_turned = task.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
     piece.for_each_strip(|strip, ends_block| {
         check_finite(tensor, strip)?;
-        coder.strip(strip, &mut masker, encoder, out.parts)?;
+        coder.strip(strip, masker, encoder, out.parts)?;
         check_cast(tensor, strip, coder.simulated())?;
         found.stats.push(strip.values, coder.simulated());
         if ends_block {

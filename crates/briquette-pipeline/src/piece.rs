@@ -28,6 +28,15 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
 }
 
+/// The rows of a piece a little at a time, few enough for a core's own cache, where nothing asks for the whole piece at
+/// once.
+pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let is_cut = reads_ranges && tensor.rows.axis == OutputAxis::First;
+    let step = if is_cut { tensor.rows.rows_per_block() } else { piece.len().max(1) };
+    let end = piece.end;
+    piece.clone().step_by(step).map(move |start| start..(start + step).min(end))
+}
+
 /// What is read between two looks at the wish to stop.
 const SLICE_BYTES: usize = 32 << 20;
 

@@ -1,14 +1,17 @@
 //! What must be known of the weights before the output can be laid out: thresholds that span more than is in memory
 //! at once, zeros that are there already, and NaN where it is accepted.
 
+mod border;
+
 use crate::context::Workers;
 use crate::encode::scored;
-use crate::piece::{Block, Reader, check_finite, pieces_of};
+use crate::piece::{Block, Reader, check_finite, pieces_of, sips_of};
 use crate::plan::{Cut, Plan, TensorPlan};
 use crate::recipe::Method;
-use briquette_core::{DType, Result, rows, simd};
+use border::Search;
+use briquette_core::{Result, rows, simd};
 use briquette_formats::{Profile, TensorSource};
-use briquette_prune::{Histogram, Threshold};
+use briquette_prune::Threshold;
 use std::ops::Range;
 
 /// Why a tensor with NaN or infinity is left as it is.
@@ -57,8 +60,8 @@ pub fn survey(
     }
     let pieces: Vec<Vec<Range<usize>>> =
         plan.tensors.iter().enumerate().map(|(index, tensor)| pieces_of(tensor, source.reads_ranges(index))).collect();
-    let mut thresholds = thresholds_of(plan, source, workers, &pieces)?;
-    let counts = count_pieces(plan, source, workers, &pieces, &thresholds)?;
+    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, &pieces)?;
+    count_pieces(plan, source, workers, &pieces, &thresholds, &mut counts)?;
     share_ties(plan, &counts, &mut thresholds);
     let of = |(index, pieces): (usize, &Vec<Range<usize>>)| {
         one(&plan.tensors[index], thresholds[index], pieces, &counts[index])
@@ -68,6 +71,9 @@ pub fn survey(
 
 /// How many elements of a piece go for certain, and how many lie at the threshold.
 type Count = (usize, usize);
+
+/// For each tensor those of its pieces; none where they are not counted.
+type PieceCounts = Vec<Vec<Count>>;
 
 /// Adds the counts of the pieces up to what comes before each.
 fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Count]) -> Survey {
@@ -91,14 +97,15 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
     Survey { n_kept, threshold, pieces: starts }
 }
 
-/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded.
+/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded; and where that shows
+/// it, how much of each piece goes.
 fn thresholds_of(
     plan: &Plan,
     source: &dyn TensorSource,
     workers: &Workers,
     pieces: &[Vec<Range<usize>>],
-) -> Result<Vec<Option<Threshold>>> {
-    let mut thresholds = vec![None; plan.tensors.len()];
+) -> Result<(Vec<Option<Threshold>>, PieceCounts)> {
+    let (mut thresholds, mut counts) = (vec![None; plan.tensors.len()], vec![Vec::new(); plan.tensors.len()]);
     let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
         if let (Some(Cut::Count(n_drop)), None, true) =
@@ -112,55 +119,19 @@ fn thresholds_of(
         pools.push((pool.tensors.clone(), pool.ratio.of(n)));
     }
     for (tensors, n_drop) in pools {
-        let threshold = threshold_of(plan, source, workers, pieces, &tensors, n_drop)?;
-        tensors.iter().for_each(|&index| thresholds[index] = Some(threshold));
+        let border = Search::new(plan, source, workers, pieces, &tensors).border(n_drop)?;
+        let mut counted = border.counts.into_iter();
+        for &index in &tensors {
+            thresholds[index] = Some(border.threshold);
+            counts[index].extend(counted.by_ref().take(pieces[index].len()));
+        }
     }
-    Ok(thresholds)
+    Ok((thresholds, counts))
 }
 
 fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<Part> {
     let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| Part { tensor, rows: rows.clone() });
     tensors.iter().flat_map(part).collect()
-}
-
-/// The exact k-th smallest score of some tensors: a coarse histogram, then a fine one. NaN and infinity are refused in the
-/// first pass; whatever else is read here is checked where it is encoded.
-fn threshold_of(
-    plan: &Plan,
-    source: &dyn TensorSource,
-    workers: &Workers,
-    pieces: &[Vec<Range<usize>>],
-    tensors: &[usize],
-    n_drop: usize,
-) -> Result<Threshold> {
-    let parts = parts_of(tensors, pieces);
-    let fill = |empty: Histogram, is_checked: bool| -> Result<Histogram> {
-        let shares = workers.fold(
-            &parts,
-            || (Scan::default(), empty.clone()),
-            |(scan, histogram), part| {
-                scan.each(plan, source, part, workers, |strip, scores| {
-                    if is_checked {
-                        check_finite(&plan.tensors[part.tensor], strip)?;
-                    }
-                    histogram.count(scores);
-                    Ok(())
-                })
-            },
-        )?;
-        let histograms = shares.into_iter().map(|(_, histogram)| histogram);
-        Ok(histograms.reduce(Histogram::merge).unwrap_or(empty))
-    };
-    let mut histogram = fill(Histogram::coarse(), true)?;
-    let is_short = |&index: &usize| {
-        let tensor = &plan.tensors[index];
-        tensor.info.dtype == DType::BF16 && tensor.prune.is_some_and(|prune| prune.method == Method::Magnitude)
-    };
-    if tensors.iter().all(is_short) {
-        return Ok(histogram.coarse_threshold(n_drop).unwrap_or_default());
-    }
-    let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Threshold::default()) };
-    Ok(fill(histogram, false)?.threshold(n_in_bucket))
 }
 
 /// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
@@ -178,7 +149,7 @@ fn share_ties(plan: &Plan, counts: &[Vec<Count>], thresholds: &mut [Option<Thres
     }
 }
 
-/// Counts, piece by piece, what goes: scores below and at a threshold found beforehand, or zeros of a tensor that is
+/// Counts, piece by piece, what goes and is not counted yet: scores below and at a threshold found beforehand, or zeros of a tensor that is
 /// not pruned but may be kept sparse.
 fn count_pieces(
     plan: &Plan,
@@ -186,11 +157,14 @@ fn count_pieces(
     workers: &Workers,
     pieces: &[Vec<Range<usize>>],
     thresholds: &[Option<Threshold>],
-) -> Result<Vec<Vec<Count>>> {
+    counts: &mut [Vec<Count>],
+) -> Result<()> {
     let mut tensors = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
         let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile == Profile::Briquette;
-        if thresholds[index].is_some() || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?) {
+        if thresholds[index].is_some() && counts[index].is_empty()
+            || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?)
+        {
             tensors.push(index);
         }
     }
@@ -217,11 +191,10 @@ fn count_pieces(
         })?;
         Ok(count)
     })?;
-    let mut counts = vec![Vec::new(); plan.tensors.len()];
     for (part, count) in parts.iter().zip(counted) {
         counts[part.tensor].push(count);
     }
-    Ok(counts)
+    Ok(())
 }
 
 /// Whether a sample of a tensor has zeros enough that it is worth counting all of them: more than 1 in 64.
@@ -289,11 +262,14 @@ impl Scan {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
         let method = tensor.prune.map_or(Method::Magnitude, |prune| prune.method);
-        let mut piece = self.reader.read(source, tensor, &part.rows, workers.stop())?;
-        workers.advance(piece.bytes.len());
-        piece.for_each_strip(|strip, _| {
-            workers.check_stop()?;
-            each(strip, scored(method, strip.first_row * tensor.rows.n_cols, strip.values, &mut self.scores))
-        })
+        for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
+            let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
+            workers.advance(piece.bytes.len());
+            piece.for_each_strip(|strip, _| {
+                workers.check_stop()?;
+                each(strip, scored(method, strip.first_row * tensor.rows.n_cols, strip.values, &mut self.scores))
+            })?;
+        }
+        Ok(())
     }
 }

@@ -1,11 +1,13 @@
 //! Which weights to drop, given their scores.
 
+mod bracket;
 mod histogram;
 mod n_of_m;
 mod scores;
 mod selector;
 mod smallest;
 
+pub use bracket::{Bracket, Tally};
 pub use histogram::{Histogram, Threshold};
 pub use n_of_m::{n_of_m, n_of_m_row};
 pub use scores::Scores;

@@ -27,41 +27,44 @@ pub(super) enum Masker {
 }
 
 impl Masker {
-    /// A tensor in one piece finds its own threshold here; a larger one was surveyed.
-    pub(super) fn new(
-        task: &Task,
-        start: &PieceStart,
-        piece: &mut Piece,
-        selector: &mut Selector,
-        stop: &Stop,
-    ) -> Result<Self> {
+    /// What is known before a piece is read; `None` where its scores must be seen whole to find the threshold.
+    pub(super) fn known(task: &Task, start: &PieceStart) -> Option<Self> {
         let Some(prune) = task.tensor.prune else {
-            return Ok(if task.coding.storage == Storage::Bitmask { Self::Nonzero } else { Self::All });
+            return Some(if task.coding.storage == Storage::Bitmask { Self::Nonzero } else { Self::All });
         };
         match (prune.cut, task.survey.threshold) {
-            (Cut::NOfM { n, m }, _) => Ok(Self::NOfM(n, m)),
-            (_, Some(threshold)) => Ok(Self::Threshold(Threshold { n_ties: start.n_ties, ..threshold })),
-            (Cut::Pool(_), None) => Ok(Self::Threshold(Threshold::default())),
-            (Cut::Count(n_drop), None) => {
-                let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());
-                let is_bf16 = task.tensor.info.dtype == DType::BF16 && prune.method == Method::Magnitude;
-                let threshold = selector.threshold(task.tensor.info.n_elements(), n_drop, |each| {
-                    if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
-                        return halves.chunks(SLICE).try_for_each(|halves| {
-                            each(Scores::BF16(halves));
-                            stop.check()
-                        });
-                    }
-                    piece.for_each_block(|block| {
-                        stop.check()?;
-                        let scores = scored(prune.method, block.first_row * n_cols, block.values, &mut scratch);
-                        each(Scores::F32(scores));
-                        Ok(())
-                    })
-                })?;
-                Ok(Self::Threshold(threshold))
-            }
+            (Cut::NOfM { n, m }, _) => Some(Self::NOfM(n, m)),
+            (_, Some(threshold)) => Some(Self::Threshold(Threshold { n_ties: start.n_ties, ..threshold })),
+            (Cut::Pool(_), None) => Some(Self::Threshold(Threshold::default())),
+            (Cut::Count(_), None) => None,
         }
+    }
+
+    /// A tensor in one piece finds its own threshold here; a larger one was surveyed.
+    pub(super) fn found(task: &Task, piece: &mut Piece, selector: &mut Selector, stop: &Stop) -> Result<Self> {
+        let Some((method, n_drop)) = task.tensor.prune.and_then(|prune| match prune.cut {
+            Cut::Count(n_drop) => Some((prune.method, n_drop)),
+            _ => None,
+        }) else {
+            return Ok(Self::All);
+        };
+        let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());
+        let is_bf16 = task.tensor.info.dtype == DType::BF16 && method == Method::Magnitude;
+        let threshold = selector.threshold(task.tensor.info.n_elements(), n_drop, |each| {
+            if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
+                return halves.chunks(SLICE).try_for_each(|halves| {
+                    each(Scores::BF16(halves));
+                    stop.check()
+                });
+            }
+            piece.for_each_block(|block| {
+                stop.check()?;
+                let scores = scored(method, block.first_row * n_cols, block.values, &mut scratch);
+                each(Scores::F32(scores));
+                Ok(())
+            })
+        })?;
+        Ok(Self::Threshold(threshold))
     }
 
     /// Sets the bits of a row. Returns whether there are any to speak of.

@@ -4,6 +4,8 @@
 //! the k-th lies in; the second counts the lower 15 within that bucket. Histograms of different threads add up, and a
 //! pool may span any number of tensors: nothing is ever sorted or kept.
 
+use super::Bracket;
+
 const LOW_BITS: u32 = 15;
 const N_COARSE: usize = 1 << 16;
 const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -114,6 +116,15 @@ impl Histogram {
             below += count;
         }
         None
+    }
+
+    /// After the first pass: the keys of the bucket that the k-th lies in, and how many scores it has.
+    ///
+    /// `None` as for [`refine`](Self::refine).
+    pub fn bracket(&mut self, k: usize) -> Option<(Bracket, usize)> {
+        let (bucket, _) = self.find(k as u64).filter(|_| k > 0)?;
+        let bracket = Bracket { low: bucket << LOW_BITS, high: ((bucket + 1) << LOW_BITS) - 1 };
+        Some((bracket, self.total[bucket as usize] as usize))
     }
 
     /// After the first pass: becomes the second, empty, and says how many of the k lie in its bucket.

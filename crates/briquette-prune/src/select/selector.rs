@@ -1,13 +1,11 @@
 //! Finding thresholds of tensors that are in memory, one after the other in the same buffers.
 
-use super::{Histogram, Scores, Threshold};
+use super::{Bracket, Histogram, Scores, Threshold};
 
 /// Scores that are looked at to guess where the border lies.
 const N_SAMPLE: usize = 1 << 15;
 /// Fewer scores than this are not worth guessing.
 const MIN_SAMPLED: usize = 8 * N_SAMPLE;
-/// How far the guess may be off, in standard deviations of a sample's rank.
-const N_SIGMA: f64 = 5.0;
 
 /// Finds the threshold of one tensor after another.
 #[derive(Debug, Default)]
@@ -61,7 +59,9 @@ impl Selector {
         // An odd step, so that it does not fall in with the width of the rows.
         let step = (n / N_SAMPLE) | 1;
         scan(&mut |scores| scores.sample(step, sample))?;
-        let Some((low, high)) = bracket(sample, n_drop as f64 / n as f64) else { return Ok(None) };
+        let share = n_drop as f64 / n as f64;
+        let deviation = (sample.len() as f64 * share * (1.0 - share)).sqrt();
+        let Some(Bracket { low, high }) = Bracket::around(sample, share, deviation) else { return Ok(None) };
         between.clear();
         let mut below = 0;
         scan(&mut |scores| below += scores.collect_between(low, high, between))?;
@@ -73,16 +73,6 @@ impl Selector {
         let n_smaller = below + smaller.iter().filter(|&&other| other < key).count();
         Ok(Some(Threshold { key, n_ties: n_drop - n_smaller }))
     }
-}
-
-/// Keys between which the `share` quantile lies almost certainly.
-fn bracket(sample: &mut [u32], share: f64) -> Option<(u32, u32)> {
-    let n = sample.len() as f64;
-    let slack = N_SIGMA * (n * share * (1.0 - share)).sqrt() + 2.0;
-    let (low, high) = (share * n - slack, share * n + slack);
-    let low_key = if low <= 0.0 { 0 } else { *sample.select_nth_unstable(low as usize).1 };
-    let high_key = if high >= n - 1.0 { u32::MAX >> 1 } else { *sample.select_nth_unstable(high as usize).1 };
-    (!sample.is_empty()).then_some((low_key, high_key))
 }
 
 #[cfg(test)]
