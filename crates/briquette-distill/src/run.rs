@@ -166,7 +166,7 @@ impl Distiller {
             return Err(Error::config(message).at("metric"));
         };
         let is_better = |than: f64| if goal.is_more_better { value > than } else { value < than };
-        let is_best = state.best.is_none_or(|best| is_better(best.value));
+        let is_best = self.step >= self.settings.settled_at && state.best.is_none_or(|best| is_better(best.value));
         if is_best {
             state.best = Some(Best { epoch: state.epoch + 1, value });
         }

@@ -1,50 +1,66 @@
-//! Recipes that train: what comes before the last stages is kept beside the output until all is done, so that a run that
+//! Recipes that train or factorize: what comes before the last stages is kept beside the output until all is done, so that a run that
 //! was killed goes on where it stood.
 //!
-//! `OUT.stages/` holds `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`, ..) and, while
+//! `OUT.stages/` holds `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`, `2-factorize`, ..) and, while
 //! one trains, its checkpoints. A part that is there is whole: directories appear in one step.
 
 use crate::context::RunOptions;
 use crate::distill::{self, Asked, DistillReport};
+use crate::factorize::{self, FactorReport};
 use crate::plan::Plan;
-use crate::recipe::{PruneStage, Recipe, Stage, Trained};
+use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
 use crate::report::{Footprint, Report, StageBytes};
 use crate::run::{Origin, inputs_of, run_stages};
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{Checkpoint, Draft, InputFile, Profile, TensorSource, draft, json, limits};
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// Data of up to this size is known by its content, not only by its path.
 const MAX_HASHED: u64 = 64 << 20;
 
-/// Runs every part of a recipe that trains.
+/// Runs every part of a recipe that trains or factorizes.
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     let original = Checkpoint::open(&recipe.model)?;
     // Whatever can be known now should not be found out after hours of training.
     Plan::new(recipe, &original)?;
-    recipe.trained.iter().try_for_each(|part| check_data(part.distill.data.train.as_deref()))?;
+    distills(recipe).try_for_each(|stage| check_data(stage.data.train.as_deref()))?;
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, options)?;
     let mut origin = Origin { before: Some(footprint(&original)), ..Origin::of(recipe) };
     origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
     let mut model = recipe.model.clone();
-    let mut pruned = None;
-    for (index, part) in recipe.trained.iter().enumerate() {
+    let mut pruned: Vec<&Selection> = Vec::new();
+    for (index, part) in recipe.parts.iter().enumerate() {
         model = work.compress(index, part, recipe, &model, options, &mut origin)?;
-        pruned = pruned.or_else(|| prune_stage(&part.stages));
-        let trained = work.distill(index, part, recipe, &model, pruned, options)?;
-        origin.trained.push(trained);
-        model = work.part(index, "distill");
-        push_bytes(&mut origin, format!("distill {}", index + 1), &model)?;
-        origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
+        pruned.extend(part.stages.iter().filter_map(prune_selection));
+        let kind = match &part.then {
+            Whole::Distill(stage) => {
+                origin.trained.push(work.distill(index, stage, recipe, &model, &pruned, options)?);
+                pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
+                origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
+                "distill"
+            }
+            Whole::Factorize(stage) => {
+                origin.factorized.extend(work.factorize(index, stage, recipe, &model, options)?);
+                "factorize"
+            }
+        };
+        model = work.part(index, kind);
+        push_bytes(&mut origin, format!("{kind} {}", index + 1), &model)?;
     }
-    let last = Recipe { model, trained: Vec::new(), ..recipe.clone() };
+    let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
     let report = run_stages(&last, options, &origin)?;
     // What is left of the work is of no use once the output is there; what is not ours stays.
     if check_is_ours(&work.0).is_ok() {
         let _ = std::fs::remove_dir_all(&work.0);
     }
     Ok(report)
+}
+
+/// The stages that train.
+fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
+    recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
 /// Refuses data that is not there.
@@ -55,11 +71,11 @@ fn check_data(path: Option<&Path>) -> Result<()> {
     }
 }
 
-fn prune_stage(stages: &[Stage]) -> Option<&PruneStage> {
-    stages.iter().find_map(|stage| match stage {
-        Stage::Prune(stage) => Some(stage),
+fn prune_selection(stage: &Stage) -> Option<&Selection> {
+    match stage {
+        Stage::Prune(stage) => Some(&stage.selection),
         Stage::Quantize(_) | Stage::Cast(_) => None,
-    })
+    }
 }
 
 fn footprint(checkpoint: &Checkpoint) -> Footprint {
@@ -123,11 +139,11 @@ impl Work {
         self.part(index, "training")
     }
 
-    /// The file stages before a training. Returns what it starts from.
+    /// The file stages before a training or the factors. Returns what it starts from.
     fn compress(
         &self,
         index: usize,
-        part: &Trained,
+        part: &Part,
         recipe: &Recipe,
         model: &Path,
         options: &RunOptions,
@@ -141,7 +157,7 @@ impl Work {
             let asked = Recipe {
                 model: model.to_path_buf(),
                 output: output.clone(),
-                trained: Vec::new(),
+                parts: Vec::new(),
                 stages: part.stages.clone(),
                 evaluate: None,
                 profile: Profile::Briquette,
@@ -157,23 +173,42 @@ impl Work {
     fn distill(
         &self,
         index: usize,
-        part: &Trained,
+        stage: &DistillStage,
         recipe: &Recipe,
         model: &Path,
-        pruned: Option<&PruneStage>,
+        pruned: &[&Selection],
         options: &RunOptions,
     ) -> Result<DistillReport> {
         let (output, work) = (self.part(index, "distill"), self.checkpoints(index));
-        let stage = &part.distill;
         let asked =
             Asked { stage, pruned, roles: &recipe.roles, original: &recipe.model, model, output: &output, work: &work };
         if !output.exists() {
             distill::train(&asked, options)?;
         }
-        let path = output.join(distill::REPORT);
-        let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
-        json::parse(&bytes, "the report", &path)
+        read_report(&output.join(distill::REPORT))
     }
+
+    /// The factors of one stage.
+    fn factorize(
+        &self,
+        index: usize,
+        stage: &FactorizeStage,
+        recipe: &Recipe,
+        model: &Path,
+        options: &RunOptions,
+    ) -> Result<Vec<FactorReport>> {
+        let output = self.part(index, "factorize");
+        if !output.exists() {
+            factorize::factorize(recipe, stage, model, &output, options)?;
+        }
+        read_report(&output.join(factorize::REPORT))
+    }
+}
+
+/// What a part said of itself.
+fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
+    json::parse(&bytes, "the report", path)
 }
 
 /// Refuses a directory with anything that no run keeps there: it is about to be removed.
@@ -184,7 +219,7 @@ fn check_is_ours(directory: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
-            number.parse::<usize>().is_ok() && ["compress", "distill", "training"].contains(&kind)
+            number.parse::<usize>().is_ok() && ["compress", "distill", "factorize", "training"].contains(&kind)
         };
         // Drafts are called after their part, behind a dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
@@ -206,8 +241,7 @@ fn holds_training(directory: &Path) -> Result<bool> {
 /// What makes two runs the same: the recipe but for its evaluation, and the data that it trains on.
 fn identity(recipe: &Recipe) -> Result<serde_json::Value> {
     let stages = recipe.asked.stage.iter().filter(|stage| stage.kind != "evaluate");
-    let hashes: Vec<Option<String>> =
-        recipe.trained.iter().map(|part| hash_of(part.distill.data.train.as_deref())).collect();
+    let hashes: Vec<Option<String>> = distills(recipe).map(|stage| hash_of(stage.data.train.as_deref())).collect();
     let asked = &recipe.asked;
     let value = serde_json::json!({
         "model": asked.model, "stage": stages.collect::<Vec<_>>(), "memory": asked.memory, "data": asked.data,

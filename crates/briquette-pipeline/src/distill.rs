@@ -14,7 +14,7 @@ mod train;
 mod watch;
 
 use crate::context::RunOptions;
-use crate::recipe::{DistillStage, PruneStage};
+use crate::recipe::{DistillStage, Selection};
 use crate::role::RoleRule;
 use briquette_core::Result;
 use schemars::JsonSchema;
@@ -86,7 +86,7 @@ pub struct Asked<'a> {
     /// What to do.
     pub stage: &'a DistillStage,
     /// What was pruned before: those weights stay zero.
-    pub pruned: Option<&'a PruneStage>,
+    pub pruned: &'a [&'a Selection],
     /// What tensors are, where our own reading of names is wrong.
     pub roles: &'a [RoleRule],
     /// The recipe's model: the teacher, unless the stage names another.

@@ -85,7 +85,9 @@ impl Training {
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
         let named = held::named(&learner, &student.names, asked.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
-        let rules = held::rules(stage, asked.pruned, &learner, &named)?;
+        let n_steps = n_steps(examples.len(), settings.batch_size, settings.epochs);
+        let rules = held::rules(stage, asked.pruned, &learner, &named, n_steps)?;
+        settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         Ok(Self { start, student, config, teacher, examples, settings, rules })
     }
 
@@ -179,7 +181,9 @@ fn run(
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute)?;
     let checkpoints = Checkpoints::at(asked.work)?;
-    let made = Distiller::new(learner, rules, training.settings.clone(), teacher, &sample, n_steps)?;
+    // Masks that have begun by then have room in what a checkpoint is loaded into.
+    let step = checkpoints.state()?.map_or(0, |state| state.step);
+    let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
     let mut fit = None;
     if let Some(limit) = stage.memory.limit {

@@ -1,7 +1,7 @@
 //! The stage that trains a student.
 
 use super::raw::{RawLayers, RawLoss, RawRecipe, RawStage, RawStudent};
-use super::{BatchSize, QuantizeStage, Stage, check_keys, one_of, refuse};
+use super::{BatchSize, Gradual, QuantizeStage, check_keys, one_of, refuse};
 use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
 use briquette_core::{Error, Patterns, Result};
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub struct DistillStage {
     pub training: Training,
     /// Tensors that do not learn.
     pub freeze: Patterns,
+    /// What is pruned while it learns.
+    pub gradual: Option<Gradual>,
     /// The quantize stage whose rounding is in place while it learns.
     pub quantize: Option<QuantizeStage>,
 }
@@ -119,6 +121,7 @@ impl DistillStage {
             memory: TrainMemory::from_raw(recipe)?,
             training: Training::from_raw(raw)?,
             freeze: Patterns::new(&raw.freeze)?,
+            gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
         };
         crate::distill::check(&stage)?;
@@ -127,7 +130,7 @@ impl DistillStage {
 }
 
 /// The keys of such a stage.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "student",
     "n_layers",
     "layers",
@@ -145,6 +148,7 @@ const KEYS: [&str; 18] = [
     "save_every",
     "seed",
     "freeze",
+    "prune",
     "quantization_aware",
 ];
 
@@ -241,13 +245,4 @@ impl Training {
             seed: raw.seed.unwrap_or(0),
         })
     }
-}
-
-/// What a recipe trains before its last file stages: stages before each, and the distill stage that follows them.
-#[derive(Debug, Clone)]
-pub struct Trained {
-    /// Stages since the one before.
-    pub stages: Vec<Stage>,
-    /// What then trains.
-    pub distill: DistillStage,
 }
