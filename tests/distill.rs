@@ -458,3 +458,67 @@ fn a_schedule_that_cannot_be_is_one_line() {
     let twice = RECIPE.replace("save_every = 5", "save_every = 5\nprune = { sparsity = 0.9 }");
     digits(&twice).run("distill recipe.toml --quiet").assert_fails(2, &["prune: a stage before prunes already"]);
 }
+
+#[test]
+fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
+    let recipe = RECIPE.replace("batch_size = 64", "batch_size = 32").replace("epochs = 2", "epochs = 4");
+    let sandbox = digits(&recipe);
+    let line = "distill recipe.toml --threads 1 --devices cpu,cpu";
+    let report = sandbox.json(&format!("{line} -o whole"));
+    let trained = &report["trained"][0];
+    // 718 and 719 items, 32 at a time.
+    assert_eq!(
+        (&trained["n_steps"], &trained["batch_size"], &trained["at_once"]),
+        (&92.into(), &64.into(), &32.into())
+    );
+    assert_eq!(trained["epochs"].as_array().unwrap().len(), 4);
+    assert!(trained["curve"][91]["loss"].as_f64().unwrap() < trained["curve"][0]["loss"].as_f64().unwrap());
+    let accuracy = report["evaluation"]["metrics"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.9, "{accuracy}");
+    let zeros = tensors_of(&sandbox.path("whole"))["fc1.weight"].floats().iter().filter(|w| **w == 0.0).count();
+    assert!(zeros >= 512 * 80 * 8 / 10, "{zeros}");
+    // Killed once an epoch is behind it, it goes on from there and learns as much.
+    let mut child = sandbox.command(&format!("{line} --quiet")).spawn().unwrap();
+    let state = sandbox.path("out.stages/1-training/last.json");
+    while !state.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let done = sandbox.run(line);
+    assert!(done.code == 0 && done.stderr.contains("went on from step"), "{}", done.stderr);
+    let lines = std::fs::read_to_string(sandbox.path("out/metrics.jsonl")).unwrap();
+    assert_eq!(lines.lines().filter(|line| line.contains("\"step\":{")).count(), 92);
+    let again: Value = serde_json::from_slice(&std::fs::read(sandbox.path("out/report.json")).unwrap()).unwrap();
+    let resumed = again["evaluation"]["metrics"]["accuracy"].as_f64().unwrap();
+    assert!((resumed - accuracy).abs() < 0.03, "{resumed} and {accuracy}");
+}
+
+#[test]
+fn gradual_pruning_and_turns_work_on_two_devices() {
+    let recipe = gradual("sparsity = 0.8, schedule = \"linear\", end = 0.5, every = 2");
+    let recipe = recipe.replace("batch_size = 64", "batch_size = 16\naccumulate = 2");
+    let sandbox = digits(&recipe.replace("accuracy = 0.9 }", "accuracy = 0.8 }"));
+    let report = sandbox.json("distill recipe.toml --threads 1 --devices cpu,cpu");
+    assert_eq!(report["trained"][0]["n_steps"], 46);
+    let zeros = tensors_of(&sandbox.path("out"))["fc1.weight"].floats().iter().filter(|w| **w == 0.0).count();
+    assert!(zeros >= 512 * 80 * 8 / 10, "{zeros}");
+}
+
+#[test]
+fn what_several_devices_cannot_do_is_one_line_before_any_work() {
+    let memory = |keys: &str| RECIPE.replace("batch_size = 64", keys);
+    let cases = [
+        (RECIPE.to_string(), "cpu,cuda:0", "--devices: cpu,cuda:0 are not of one kind"),
+        (RECIPE.to_string(), "cpu,gpu", "--devices"),
+        (RECIPE.to_string(), "cpu,cpu --device cpu", "give --device or --devices"),
+        (memory("batch_size = \"auto\""), "cpu,cpu", "memory.batch_size: \"auto\" is not for several devices"),
+        (memory("limit = \"1GB\""), "cpu,cpu", "memory.limit"),
+        (memory("dtype = \"bf16\""), "cpu,cpu", "memory.dtype"),
+    ];
+    for (recipe, devices, phrase) in cases {
+        let sandbox = digits(&recipe);
+        sandbox.run(&format!("distill recipe.toml --quiet --devices {devices}")).assert_fails(2, &[phrase]);
+        assert!(!sandbox.path("out.stages").exists());
+    }
+}

@@ -24,6 +24,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     let original = Checkpoint::open(&recipe.model)?;
     // Whatever can be known now should not be found out after hours of training.
     Plan::new(recipe, &original)?;
+    distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
     distills(recipe).try_for_each(|stage| check_data(stage.data.train.as_deref()))?;
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, options)?;
@@ -102,7 +103,7 @@ impl Work {
     fn open(recipe: &Recipe, options: &RunOptions) -> Result<Self> {
         let name = recipe.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let directory = recipe.output.with_file_name(format!("{name}.stages"));
-        let (path, now) = (directory.join("recipe.json"), identity(recipe)?);
+        let (path, now) = (directory.join("recipe.json"), identity(recipe, options)?);
         if path.exists() {
             let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
             let before: serde_json::Value = json::parse(&bytes, "the recipe", &path)?;
@@ -239,14 +240,18 @@ fn holds_training(directory: &Path) -> Result<bool> {
 }
 
 /// What makes two runs the same: the recipe but for its evaluation, and the data that it trains on.
-fn identity(recipe: &Recipe) -> Result<serde_json::Value> {
+fn identity(recipe: &Recipe, options: &RunOptions) -> Result<serde_json::Value> {
     let stages = recipe.asked.stage.iter().filter(|stage| stage.kind != "evaluate");
     let hashes: Vec<Option<String>> = distills(recipe).map(|stage| hash_of(stage.data.train.as_deref())).collect();
     let asked = &recipe.asked;
-    let value = serde_json::json!({
+    let mut value = serde_json::json!({
         "model": asked.model, "stage": stages.collect::<Vec<_>>(), "memory": asked.memory, "data": asked.data,
         "train_data": hashes,
     });
+    if options.devices.len() > 1 {
+        // Another number of devices makes other steps.
+        value["n_devices"] = options.devices.len().into();
+    }
     Ok(value)
 }
 

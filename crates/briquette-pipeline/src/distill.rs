@@ -1,6 +1,8 @@
 //! The stage that trains a student to follow a teacher.
 
 #[cfg(feature = "model")]
+mod devices;
+#[cfg(feature = "model")]
 mod examples;
 #[cfg(feature = "model")]
 mod held;
@@ -106,6 +108,24 @@ pub struct Asked<'a> {
 #[cfg(feature = "model")]
 pub fn check(stage: &DistillStage) -> Result<()> {
     settings::of(stage).map(drop)
+}
+
+/// Refuses devices that cannot train together, and what is not done on several of them.
+///
+/// # Errors
+/// Config, naming the device or the key.
+#[cfg(feature = "model")]
+pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
+    if names.is_empty() || devices::of(names)?.len() == 1 { Ok(()) } else { devices::check(stage) }
+}
+
+/// This build cannot run models.
+///
+/// # Errors
+/// Config, always.
+#[cfg(not(feature = "model"))]
+pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
+    Err(cannot())
 }
 
 /// This build cannot run models.

@@ -34,14 +34,17 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
     floats.map(one).collect()
 }
 
-/// Zeros of what was pruned stay zero, more come where the stage prunes, and what is to be quantized is rounded as it will be.
+/// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be
+/// quantized is rounded as it will be.
 pub(super) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
     student: &Learner,
     named: &[Named],
     n_steps: usize,
+    prefix: &str,
 ) -> Result<Compression> {
+    let at = |path: &str| format!("{prefix}{path}");
     let mut rules = Compression::new();
     let matrices = || named.iter().filter(|named| named.is_matrix);
     let chooses = |selection: &Selection, named: &&Named| selection.chooses(&named.name, named.role);
@@ -51,7 +54,7 @@ pub(super) fn rules(
         for named in matrices().filter(is_pruned) {
             let share = zeros.get(&named.path).map_or(0.0, |zeros| zeros.ratio());
             if share > 0.0 {
-                rules = rules.prune(Prune::new(&named.path, share)?);
+                rules = rules.prune(Prune::new(&at(&named.path), share)?);
             }
         }
     }
@@ -61,14 +64,15 @@ pub(super) fn rules(
         for patterns in selection.include.iter().chain([&selection.exclude]) {
             patterns.check_used("tensor", names()).map_err(|error| error.at("prune"))?;
         }
-        let paths: Vec<&str> =
-            matrices().filter(|named| chooses(selection, named)).map(|named| named.path.as_str()).collect();
+        let paths: Vec<String> =
+            matrices().filter(|named| chooses(selection, named)).map(|named| at(&named.path)).collect();
         rules = gradually(rules, gradual, &paths, pruned, n_steps)?;
     }
     if let Some(quantize) = &stage.quantize {
         for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
             let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
-            rules = rules.quantize(Quantize::with_scheme(&named.path, scheme_of(quantize, &named.name))?.on(every));
+            rules =
+                rules.quantize(Quantize::with_scheme(&at(&named.path), scheme_of(quantize, &named.name))?.on(every));
         }
     }
     Ok(rules)
@@ -78,7 +82,7 @@ pub(super) fn rules(
 fn gradually(
     mut rules: Compression,
     gradual: &Gradual,
-    paths: &[&str],
+    paths: &[String],
     pruned: &[&Selection],
     n_steps: usize,
 ) -> Result<Compression> {

@@ -50,6 +50,8 @@ pub struct TrainMemory {
     pub limit: Option<u64>,
     /// Items in memory at once, at most.
     pub batch_size: usize,
+    /// Whether it was left to the memory there is.
+    pub is_auto: bool,
     /// Batches of one step.
     pub accumulate: usize,
     /// Whether cheap tensors are made again in the backward pass.
@@ -210,13 +212,15 @@ impl TrainMemory {
         if memory.accumulate == Some(0) {
             return Err(Error::config("memory.accumulate: found 0, expected at least 1"));
         }
+        let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
             limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
-            batch_size: match memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default() {
+            batch_size: match batch_size {
                 BatchSize::Of(n) => n,
                 // As many of the usual number as fit the limit; the rest of a batch is accumulated.
                 BatchSize::Auto => BATCH_SIZE,
             },
+            is_auto: matches!(batch_size, BatchSize::Auto),
             accumulate: memory.accumulate.unwrap_or(1),
             gradient_checkpointing: memory.gradient_checkpointing,
             cache_teacher: memory.cache_teacher,
