@@ -49,10 +49,11 @@ demo: build
     {{ briquette }} verify out/digits --against fixtures/digits
     {{ briquette }} diff fixtures/digits out/digits
 
-# Train a teacher of digits, then students of it: noisy labels, few labels, a pruned one; reports under out/
+# Train a teacher of digits, then students of it: noisy labels, few labels, a pruned one; then one pruned as it learns and one of
+# low rank; reports under out/
 [group('distill')]
 distill-digits *FLAGS: build
-    @for name in teacher noisy few recover; do {{ briquette }} distill configs/digits-$name.toml --force "$@"; done
+    @for name in teacher noisy few recover gradual factors; do {{ briquette }} distill configs/digits-$name.toml --force "$@"; done
 
 # Distill MiniLM: 40 % sparse and recovered, three layers of six, int4; half an hour on two cores
 [group('distill')]

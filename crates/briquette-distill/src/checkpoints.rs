@@ -99,13 +99,34 @@ impl Checkpoints {
         write_record(model, &to_model)?;
         let bytes = optimizer.into_bytes().map_err(|error| Error::bug(format!("the optimizer's state: {error}")))?;
         draft::replace_file(&to_optimizer, &bytes)?;
-        let json = serde_json::to_vec_pretty(state).map_err(|error| Error::bug(format!("the checkpoint: {error}")))?;
-        draft::replace_file(&self.file(LAST), &json)?;
+        self.save_state(state)?;
         // A file that stays behind costs room, nothing else.
         if let Some(before) = before.filter(|before| *before != state.step) {
             self.pair(before).iter().for_each(|path| drop(std::fs::remove_file(path)));
         }
         Ok(())
+    }
+
+    /// Lets a state count whose model and optimizer others keep.
+    pub(crate) fn save_state(&self, state: &State) -> Result<()> {
+        let json = serde_json::to_vec_pretty(state).map_err(|error| Error::bug(format!("the checkpoint: {error}")))?;
+        draft::replace_file(&self.file(LAST), &json)
+    }
+
+    /// Keeps the student of an epoch.
+    pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize) -> Result<()> {
+        write_record(student, &self.file(&format!("student-{epoch}.bpk")))
+    }
+
+    /// Drops the students of epochs up to `last` that are not kept. A file that stays behind costs room, nothing else.
+    pub(crate) fn forget_students(&self, last: usize, is_kept: impl Fn(usize) -> bool) {
+        let gone = (1..=last).filter(|&epoch| !is_kept(epoch));
+        gone.for_each(|epoch| drop(std::fs::remove_file(self.file(&format!("student-{epoch}.bpk")))));
+    }
+
+    /// The student of an epoch.
+    pub(crate) fn load_student<M: Module>(&self, student: M, epoch: usize) -> Result<M> {
+        read_record(student, &self.file(&format!("student-{epoch}.bpk")))
     }
 
     /// Puts model and optimizer back where they were at `state`.

@@ -56,6 +56,23 @@ impl Distiller {
         sample: &Batch<N::Input>,
         n_steps: usize,
     ) -> Result<(Self, Trained<N>)> {
+        Self::at(0, student, rules, settings, teacher, sample, n_steps)
+    }
+
+    /// As [`new`](Self::new), for a training that had reached this step: rules that have begun by then are attached as they stand
+    /// there, so that its checkpoint fits. [`run`](Self::run) loads it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn at<N: Traced>(
+        step: usize,
+        student: N,
+        rules: Compression,
+        settings: Settings,
+        teacher: Option<DynTeacher<N>>,
+        sample: &Batch<N::Input>,
+        n_steps: usize,
+    ) -> Result<(Self, Trained<N>)> {
         settings.check()?;
         let device = student.devices().into_iter().next().unwrap_or_default();
         if !device.is_autodiff() {
@@ -63,7 +80,7 @@ impl Distiller {
         }
         let schedule = settings.schedule(n_steps)?;
         let projections = try_out(&student, teacher, &settings.blend, sample, &device)?;
-        let student = rules.attach(student)?;
+        let student = rules.attach_at(student, step)?;
         let model = freeze(Trained { student, projections }, &settings)?;
         let optimizer = settings.optimizer.init();
         let scaler = settings.scale_loss.then(LossScaler::default);

@@ -33,6 +33,7 @@ mod outputs;
 mod projection;
 mod run;
 mod settings;
+mod several;
 mod traced;
 mod train_step;
 
@@ -47,5 +48,6 @@ pub use outputs::{Outputs, Wanted};
 pub use projection::Projections;
 pub use run::{Finished, Watch, n_steps};
 pub use settings::{Goal, Optimizer, Settings};
+pub use several::{EachStep, Several, SharedSource, steps_of_epoch};
 pub use traced::{Batch, Frozen, Source, Teacher, Traced};
 pub use train_step::{DistillOutput, Distilling};

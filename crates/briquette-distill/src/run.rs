@@ -143,7 +143,7 @@ impl Distiller {
         watch: &mut dyn Watch<N>,
     ) -> Result<()> {
         let metrics = watch.evaluate(&model.student)?;
-        let is_best = self.judge(&metrics, state)?;
+        let is_best = judge(&self.settings, &metrics, state)?;
         if is_best {
             checkpoints.save_best(model)?;
         }
@@ -157,26 +157,26 @@ impl Distiller {
         self.save(model, state, checkpoints)
     }
 
-    /// Whether this epoch's student is the best so far.
-    fn judge(&self, metrics: &BTreeMap<String, f64>, state: &mut State) -> Result<bool> {
-        let Some(goal) = &self.settings.goal else { return Ok(false) };
-        let Some(&value) = metrics.get(&goal.metric) else {
-            let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
-            let message = format!("the metric {:?} is not measured here, only {}", goal.metric, known.join(", "));
-            return Err(Error::config(message).at("metric"));
-        };
-        let is_better = |than: f64| if goal.is_more_better { value > than } else { value < than };
-        let is_best = state.best.is_none_or(|best| is_better(best.value));
-        if is_best {
-            state.best = Some(Best { epoch: state.epoch + 1, value });
-        }
-        Ok(is_best)
-    }
-
     fn save<N: Traced>(&self, model: &Trained<N>, state: &mut State, checkpoints: &Checkpoints) -> Result<()> {
         (state.at_once, state.scaler) = (self.at_once, self.scaler().cloned());
         checkpoints.save(model, &self.optimizer, state)
     }
+}
+
+/// Whether this epoch's student is the best so far.
+pub(crate) fn judge(settings: &Settings, metrics: &BTreeMap<String, f64>, state: &mut State) -> Result<bool> {
+    let Some(goal) = &settings.goal else { return Ok(false) };
+    let Some(&value) = metrics.get(&goal.metric) else {
+        let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
+        let message = format!("the metric {:?} is not measured here, only {}", goal.metric, known.join(", "));
+        return Err(Error::config(message).at("metric"));
+    };
+    let is_better = |than: f64| if goal.is_more_better { value > than } else { value < than };
+    let is_best = state.step >= settings.settled_at && state.best.is_none_or(|best| is_better(best.value));
+    if is_best {
+        state.best = Some(Best { epoch: state.epoch + 1, value });
+    }
+    Ok(is_best)
 }
 
 /// Where in the data a step failed, and what is left of the work before.

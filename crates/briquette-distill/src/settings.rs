@@ -83,6 +83,8 @@ pub struct Settings {
     pub seed: u64,
     /// Which metric says what the best student is; without one it is the last.
     pub goal: Option<Goal>,
+    /// Steps before which no student is the best: it is not yet as sparse as it will be.
+    pub settled_at: usize,
     /// Epochs without a better metric after which training ends.
     pub patience: Option<usize>,
     /// Steps between checkpoints; they are made at the end of each epoch too.
@@ -107,6 +109,7 @@ impl Settings {
             clip: Some(1.0),
             seed: 0,
             goal: None,
+            settled_at: 0,
             patience: None,
             save_every: 200,
             frozen: Patterns::default(),

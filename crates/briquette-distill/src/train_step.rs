@@ -1,9 +1,12 @@
 //! Distillation under burn's own training loop, on one device or several.
 
+use crate::grads;
 use crate::traced::{Batch, Teacher, Traced};
 use crate::{Blend, Blended, Frozen, Targets};
 use briquette_core::{Error, Result};
 use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, ExecutionError, Tensor};
 use burn::train::metric::{Adaptor, ItemLazy, LossInput};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
@@ -24,6 +27,8 @@ pub struct Distilling<N: Module> {
     blend: Arc<Blend>,
     #[module(skip)]
     teachers: Copies,
+    #[module(skip)]
+    steps: Steps,
 }
 
 /// A frozen network on every device that asked for it: a `Mutex<Vec<(Device, Frozen<N>)>>`. `#[derive(Module)]` takes no field
@@ -57,6 +62,59 @@ impl Copies {
     }
 }
 
+/// How steps are made, and what sees them.
+#[derive(Clone, Default)]
+pub(crate) struct Steps(Option<Arc<StepsOf>>);
+
+/// As [`Steps`].
+pub(crate) struct StepsOf {
+    /// What each loss is multiplied by: burn sums what devices and turns found.
+    pub(crate) share: f64,
+    /// The longest gradient.
+    pub(crate) clip: Option<f64>,
+    /// The device whose steps are told.
+    pub(crate) main: Device,
+    /// Losses since the last step.
+    pub(crate) losses: Mutex<Vec<f64>>,
+    /// Is told of each step: its loss, its learning rate, and the length of its gradient.
+    pub(crate) told: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
+}
+
+impl Steps {
+    pub(crate) fn new(steps: StepsOf) -> Self {
+        Self(Some(Arc::new(steps)))
+    }
+}
+
+impl fmt::Debug for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Steps")
+    }
+}
+
+impl StepsOf {
+    fn losses(&self) -> std::sync::MutexGuard<'_, Vec<f64>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gradients no longer than they may be.
+    ///
+    /// # Panics
+    /// If a gradient is not finite, or the device fails: burn's loop has no way to hand an error on.
+    fn tamed<M: Module>(&self, grads: GradientsParams, module: &M, device: &Device, rate: f64) -> GradientsParams {
+        let norm = grads::norm(&grads, module).unwrap_or_else(|error| panic!("{error}"));
+        assert!(norm.is_finite(), "the gradient is {norm}; lower the learning rate");
+        if *device == self.main {
+            let losses = std::mem::take(&mut *self.losses());
+            (self.told)(losses.iter().sum::<f64>() / losses.len().max(1) as f64, rate, norm);
+        }
+        match self.clip {
+            Some(most) if norm > most => grads::scaled(grads, module, most / norm),
+            _ => grads,
+        }
+    }
+}
+
 /// What a step showed: its loss.
 #[derive(Debug, Clone)]
 pub struct DistillOutput {
@@ -84,9 +142,15 @@ impl<N: Traced + 'static> Distilling<N> {
     /// # Errors
     /// Config where student, teacher and blend do not go together.
     pub fn new(student: N, teacher: Option<&N>, blend: Blend, sample: &Batch<N::Input>) -> Result<Self> {
-        let distilling = Self { student, blend: Arc::new(blend), teachers: Copies::of(teacher) };
+        let steps = Steps::default();
+        let distilling = Self { student, blend: Arc::new(blend), teachers: Copies::of(teacher), steps };
         distilling.loss(&distilling.student.valid(), sample)?;
         Ok(distilling)
+    }
+
+    /// With other steps than burn's own.
+    pub(crate) fn with_steps(self, steps: Steps) -> Self {
+        Self { steps, ..self }
     }
 
     fn loss(&self, student: &N, batch: &Batch<N::Input>) -> Result<Blended> {
@@ -117,7 +181,23 @@ where
 
     fn step(&self, batch: Self::Input) -> TrainOutput<DistillOutput> {
         let output = self.output(&batch);
-        TrainOutput::new(self, output.loss.backward(), output)
+        let Some(steps) = &self.steps.0 else { return TrainOutput::new(self, output.loss.backward(), output) };
+        let value = grads::read(output.loss.clone()).unwrap_or_else(|error| panic!("{error}"));
+        let value = f64::from(value.first().copied().unwrap_or(0.0));
+        assert!(value.is_finite(), "the loss is {value}; lower the learning rate, or look at the data");
+        steps.losses().push(value);
+        TrainOutput::new(self, (output.loss.clone() * steps.share).backward(), output)
+    }
+
+    fn optimize(self, optimizer: &mut ModuleOptimizer, rate: ModuleLearningRate, grads: GradientsParams) -> Self {
+        let grads = match &self.steps.0 {
+            Some(steps) => {
+                let device = self.student.devices().into_iter().next().unwrap_or_default();
+                steps.tamed(grads, &self, &device, rate.base())
+            }
+            None => grads,
+        };
+        optimizer.step(rate, self, grads)
     }
 }
 

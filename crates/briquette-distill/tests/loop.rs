@@ -40,6 +40,7 @@ fn linear(from: usize, to: usize, seed: usize, device: &Device) -> Linear {
     Linear {
         weight: Param::from_tensor(Tensor::from_data(data(vec![from, to]), device)),
         bias: Some(Param::from_tensor(bias)),
+        down: None,
     }
 }
 

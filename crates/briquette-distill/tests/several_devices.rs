@@ -26,7 +26,7 @@ impl Net {
     fn new(seed: usize, device: &Device) -> Self {
         let value = |at: usize| ((at * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0;
         let data = TensorData::new((0..INPUTS * 3).map(value).collect::<Vec<f32>>(), [INPUTS, 3]);
-        Self { layer: Linear { weight: Param::from_tensor(Tensor::from_data(data, device)), bias: None } }
+        Self { layer: Linear { weight: Param::from_tensor(Tensor::from_data(data, device)), bias: None, down: None } }
     }
 }
 

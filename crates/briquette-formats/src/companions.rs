@@ -10,12 +10,13 @@ const MAX_DEPTH: usize = 3;
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
 /// What we write ourselves.
-const OUR_OWN: [&str; 7] = [
+const OUR_OWN: [&str; 8] = [
     "briquette.json",
     "SHA256SUMS",
     "report.json",
     "report.html",
     "distill.json",
+    "factorize.json",
     "metrics.jsonl",
     "model.safetensors.index.json",
 ];

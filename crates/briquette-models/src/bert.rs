@@ -8,6 +8,7 @@ use crate::config::{Folder, check_layers, check_sizes};
 use crate::layers::{
     Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
 };
+use crate::low_rank::{Linears, below};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_kernels::ops::{gelu, rows_at_once};
@@ -261,6 +262,28 @@ struct BertEncoder {
 pub struct Bert {
     embeddings: BertEmbeddings,
     encoder: BertEncoder,
+}
+
+impl Linears for Bert {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        let layers = self.encoder.layer.iter_mut().enumerate();
+        layers.flat_map(|(index, layer)| below(format!("encoder.layer.{index}"), layer.linears())).collect()
+    }
+}
+
+impl Linears for BertLayer {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        let BertAttention { self_: BertSelfAttention { query, key, value, .. }, output } = &mut self.attention;
+        let found = [
+            ("attention.self_.query", query),
+            ("attention.self_.key", key),
+            ("attention.self_.value", value),
+            ("attention.output.dense", &mut output.dense),
+            ("intermediate.dense", &mut self.intermediate.dense),
+            ("output.dense", &mut self.output.dense),
+        ];
+        found.into_iter().map(|(path, linear)| (path.to_string(), linear)).collect()
+    }
 }
 
 impl Bert {

@@ -2,6 +2,7 @@
 
 use crate::config::{Folder, check_sizes};
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
+use crate::low_rank::Linears;
 use briquette_core::Result;
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
@@ -120,6 +121,12 @@ pub struct DigitsCnn {
     fc1: Linear,
     fc2: Linear,
     pool_size: usize,
+}
+
+impl Linears for DigitsCnn {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        vec![("fc1".into(), &mut self.fc1), ("fc2".into(), &mut self.fc2)]
+    }
 }
 
 impl DigitsCnn {

@@ -41,6 +41,7 @@ pub mod layers;
 pub mod llama;
 pub mod llama_config;
 pub mod loaded;
+mod low_rank;
 pub mod memory;
 pub mod metrics;
 pub mod naming;

@@ -4,6 +4,7 @@
 use crate::attention::{Heads, attend};
 use crate::layers::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use crate::llama_config::LlamaConfig;
+use crate::low_rank::{Linears, below};
 use crate::rope::Rotation;
 use burn::module::Module;
 use burn::tensor::activation::silu;
@@ -112,6 +113,31 @@ pub struct Llama {
     lm_head: Option<Linear>,
     #[module(skip)]
     inverse_frequencies: Vec<f32>,
+}
+
+impl Linears for Llama {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        let layers = self.model.layers.iter_mut().enumerate();
+        let found = layers.flat_map(|(index, layer)| below(format!("model.layers.{index}"), layer.linears()));
+        found.chain(self.lm_head.as_mut().map(|head| ("lm_head".to_string(), head))).collect()
+    }
+}
+
+impl Linears for LlamaLayer {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        let LlamaAttention { q_proj, k_proj, v_proj, o_proj, .. } = &mut self.self_attn;
+        let LlamaMlp { gate_proj, up_proj, down_proj } = &mut self.mlp;
+        let found = [
+            ("self_attn.q_proj", q_proj),
+            ("self_attn.k_proj", k_proj),
+            ("self_attn.v_proj", v_proj),
+            ("self_attn.o_proj", o_proj),
+            ("mlp.gate_proj", gate_proj),
+            ("mlp.up_proj", up_proj),
+            ("mlp.down_proj", down_proj),
+        ];
+        found.into_iter().map(|(path, linear)| (path.to_string(), linear)).collect()
+    }
 }
 
 impl Llama {

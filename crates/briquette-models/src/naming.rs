@@ -1,6 +1,7 @@
 //! How each architecture's parameters are named in checkpoints.
 
 use crate::Arch;
+use crate::low_rank::{Linears, make_room};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{NameMap, load_compressed, load_into};
@@ -46,8 +47,15 @@ pub fn names_of(arch: Arch, checkpoint: &Checkpoint, is_tied: bool) -> Result<Na
     }
 }
 
-/// Loads a network, codes as codes where they will run; where it does not fit, says whose names the checkpoint has.
-pub(crate) fn load<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
+/// Loads a network, codes as codes where they will run, and linear layers as two factors where they are; where it does not fit,
+/// says whose names the checkpoint has.
+pub(crate) fn load<M: Module + Linears>(
+    mut module: M,
+    arch: Arch,
+    checkpoint: &Checkpoint,
+    names: &NameMap,
+) -> Result<M> {
+    make_room(&mut module, checkpoint, names);
     let holds_codes = module.devices().iter().all(briquette_nn::holds_codes);
     let found = match holds_codes {
         true => load_compressed(module, checkpoint, names),

@@ -196,6 +196,12 @@ pub struct ResNet {
     fc: Linear,
 }
 
+impl crate::low_rank::Linears for ResNet {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        vec![("fc".into(), &mut self.fc)]
+    }
+}
+
 impl ResNet {
     /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {

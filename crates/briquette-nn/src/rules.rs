@@ -49,8 +49,16 @@ impl Prune {
     /// # Errors
     /// Config, where the share is not from 0 to 1 or the glob is none.
     pub fn new(glob: &str, sparsity: f64) -> Result<Self> {
+        Self::each([glob], sparsity)
+    }
+
+    /// As [`new`](Self::new), of the parameters that any of these globs matches: one rule, so that one threshold can hold for all.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn each<G: AsRef<str>>(globs: impl IntoIterator<Item = G>, sparsity: f64) -> Result<Self> {
         let ratio = ratio_of(sparsity)?;
-        Self::with_amount(glob, Amount::Ratio(ratio))
+        Self::with_amount(Patterns::new(globs)?, Amount::Ratio(ratio))
     }
 
     /// Keeps `n` of every `m` neighbouring inputs.
@@ -61,11 +69,10 @@ impl Prune {
         if m == 0 || n > m {
             return Err(Error::config(format!("{n} of {m} cannot be kept; expected n up to m, such as 2 of 4")));
         }
-        Self::with_amount(glob, Amount::NOfM { n, m })
+        Self::with_amount(Patterns::new([glob])?, Amount::NOfM { n, m })
     }
 
-    fn with_amount(glob: &str, amount: Amount) -> Result<Self> {
-        let patterns = Patterns::new([glob])?;
+    fn with_amount(patterns: Patterns, amount: Amount) -> Result<Self> {
         let (scope, score, schedule) = (Scope::Layer, Score::Magnitude, Schedule::once());
         Ok(Self { patterns, amount, from: ratio_of(0.0)?, scope, score, schedule })
     }

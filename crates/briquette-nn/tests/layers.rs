@@ -45,7 +45,7 @@ fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
 fn burns_own_layers_give_the_same_values() {
     let device = Device::flex();
     let like = burn::nn::LinearConfig::new(5, 3).init(&device);
-    let ours = Linear { weight: like.weight.clone(), bias: like.bias.clone() };
+    let ours = Linear { weight: like.weight.clone(), bias: like.bias.clone(), down: None };
     let x = Tensor::<2>::random([4, 5], Distribution::Default, &device);
     assert_eq!(ours.forward(x.clone()).into_data(), like.forward(x).into_data());
     assert_eq!(format!("{ours}"), format!("{like}"));

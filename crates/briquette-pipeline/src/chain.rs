@@ -1,52 +1,74 @@
-//! Recipes that train: what comes before the last stages is kept beside the output until all is done, so that a run that
+//! Recipes that train or factorize: what comes before the last stages is kept beside the output until all is done, so that a run that
 //! was killed goes on where it stood.
 //!
-//! `OUT.stages/` holds `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`, ..) and, while
+//! `OUT.stages/` holds `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`, `2-factorize`, ..) and, while
 //! one trains, its checkpoints. A part that is there is whole: directories appear in one step.
 
 use crate::batch::InputHasher;
 use crate::context::{RunOptions, Stop};
 use crate::distill::{self, Asked, DistillReport};
+use crate::factorize::{self, FactorReport};
 use crate::plan::Plan;
-use crate::recipe::{PruneStage, Recipe, Stage, Trained};
+use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
 use crate::report::{Footprint, Report, StageBytes};
 use crate::run::{Origin, inputs_of, run_stages};
 use briquette_core::{Error, Result};
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{Checkpoint, Draft, InputFile, Profile, TensorSource, draft, json, limits};
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// What an unfinished run is of.
 const RECIPE: &str = "recipe.json";
 
-/// Runs every part of a recipe that trains.
+/// Runs every part of a recipe that trains or factorizes.
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     let original = Checkpoint::open(&recipe.model)?;
     // Whatever can be known now should not be found out after hours of training.
+<<<<<<< HEAD
     Plan::new(recipe, &original, &options.stop)?;
     recipe.trained.iter().try_for_each(|part| check_data(part.distill.data.train.as_deref()))?;
+=======
+    Plan::new(recipe, &original)?;
+    distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
+    distills(recipe).try_for_each(|stage| check_data(stage.data.train.as_deref()))?;
+>>>>>>> h-distill
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, &original, options)?;
     let mut origin = Origin { before: Some(footprint(&original)), ..Origin::of(recipe) };
     origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
     let mut model = recipe.model.clone();
-    let mut pruned = None;
-    for (index, part) in recipe.trained.iter().enumerate() {
+    let mut pruned: Vec<&Selection> = Vec::new();
+    for (index, part) in recipe.parts.iter().enumerate() {
         model = work.compress(index, part, recipe, &model, options, &mut origin)?;
-        pruned = pruned.or_else(|| prune_stage(&part.stages));
-        let trained = work.distill(index, part, recipe, &model, pruned, options)?;
-        origin.trained.push(trained);
-        model = work.part(index, "distill");
-        push_bytes(&mut origin, format!("distill {}", index + 1), &model)?;
-        origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
+        pruned.extend(part.stages.iter().filter_map(prune_selection));
+        let kind = match &part.then {
+            Whole::Distill(stage) => {
+                origin.trained.push(work.distill(index, stage, recipe, &model, &pruned, options)?);
+                pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
+                origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
+                "distill"
+            }
+            Whole::Factorize(stage) => {
+                origin.factorized.extend(work.factorize(index, stage, recipe, &model, options)?);
+                "factorize"
+            }
+        };
+        model = work.part(index, kind);
+        push_bytes(&mut origin, format!("{kind} {}", index + 1), &model)?;
     }
-    let last = Recipe { model, trained: Vec::new(), ..recipe.clone() };
+    let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
     let report = run_stages(&last, options, &origin)?;
     // What is left of the work is of no use once the output is there; what is not ours stays.
     if check_is_ours(&work.directory).is_ok() {
         let _ = std::fs::remove_dir_all(&work.directory);
     }
     Ok(report)
+}
+
+/// The stages that train.
+fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
+    recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
 /// Refuses data that is not there.
@@ -57,11 +79,11 @@ fn check_data(path: Option<&Path>) -> Result<()> {
     }
 }
 
-fn prune_stage(stages: &[Stage]) -> Option<&PruneStage> {
-    stages.iter().find_map(|stage| match stage {
-        Stage::Prune(stage) => Some(stage),
+fn prune_selection(stage: &Stage) -> Option<&Selection> {
+    match stage {
+        Stage::Prune(stage) => Some(&stage.selection),
         Stage::Quantize(_) | Stage::Cast(_) => None,
-    })
+    }
 }
 
 fn footprint(checkpoint: &Checkpoint) -> Footprint {
@@ -93,6 +115,31 @@ impl Work {
     fn open(recipe: &Recipe, original: &Checkpoint, options: &RunOptions) -> Result<Self> {
         let name = recipe.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let directory = recipe.output.with_file_name(format!("{name}.stages"));
+<<<<<<< HEAD
+=======
+        let (path, now) = (directory.join("recipe.json"), identity(recipe, options)?);
+        if path.exists() {
+            let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
+            let before: serde_json::Value = json::parse(&bytes, "the recipe", &path)?;
+            let changes = changes("", &before, &now);
+            match (changes.is_empty(), options.force || !holds_training(&directory)?) {
+                (true, _) => return Ok(Self(directory)),
+                (false, false) => {
+                    let message = format!(
+                        "an unfinished run of another recipe is kept here: {}; put that back to go on, or pass --force to \
+                         begin anew",
+                        changes.join(", ")
+                    );
+                    return Err(Error::refused(message).at(directory.display()));
+                }
+                (false, true) => {}
+            }
+        }
+        if directory.exists() {
+            check_is_ours(&directory)?;
+            std::fs::remove_dir_all(&directory).map_err(|error| Error::io("cannot remove", &directory, error))?;
+        }
+>>>>>>> h-distill
         std::fs::create_dir_all(&directory)
             .map_err(|error| Error::io("cannot create the directory", &directory, error))?;
         let work = Self { _lock: DirectoryLock::of(&directory)?, directory };
@@ -145,11 +192,11 @@ impl Work {
         self.part(index, "training")
     }
 
-    /// The file stages before a training. Returns what it starts from.
+    /// The file stages before a training or the factors. Returns what it starts from.
     fn compress(
         &self,
         index: usize,
-        part: &Trained,
+        part: &Part,
         recipe: &Recipe,
         model: &Path,
         options: &RunOptions,
@@ -163,7 +210,7 @@ impl Work {
             let asked = Recipe {
                 model: model.to_path_buf(),
                 output: output.clone(),
-                trained: Vec::new(),
+                parts: Vec::new(),
                 stages: part.stages.clone(),
                 evaluate: None,
                 profile: Profile::Briquette,
@@ -179,23 +226,42 @@ impl Work {
     fn distill(
         &self,
         index: usize,
-        part: &Trained,
+        stage: &DistillStage,
         recipe: &Recipe,
         model: &Path,
-        pruned: Option<&PruneStage>,
+        pruned: &[&Selection],
         options: &RunOptions,
     ) -> Result<DistillReport> {
         let (output, work) = (self.part(index, "distill"), self.checkpoints(index));
-        let stage = &part.distill;
         let asked =
             Asked { stage, pruned, roles: &recipe.roles, original: &recipe.model, model, output: &output, work: &work };
         if !output.exists() {
             distill::train(&asked, options)?;
         }
-        let path = output.join(distill::REPORT);
-        let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
-        json::parse(&bytes, "the report", &path)
+        read_report(&output.join(distill::REPORT))
     }
+
+    /// The factors of one stage.
+    fn factorize(
+        &self,
+        index: usize,
+        stage: &FactorizeStage,
+        recipe: &Recipe,
+        model: &Path,
+        options: &RunOptions,
+    ) -> Result<Vec<FactorReport>> {
+        let output = self.part(index, "factorize");
+        if !output.exists() {
+            factorize::factorize(recipe, stage, model, &output, options)?;
+        }
+        read_report(&output.join(factorize::REPORT))
+    }
+}
+
+/// What a part said of itself.
+fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
+    json::parse(&bytes, "the report", path)
 }
 
 /// Refuses a directory with anything that no run keeps there: it is about to be removed.
@@ -206,7 +272,7 @@ fn check_is_ours(directory: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
-            number.parse::<usize>().is_ok() && ["compress", "distill", "training"].contains(&kind)
+            number.parse::<usize>().is_ok() && ["compress", "distill", "factorize", "training"].contains(&kind)
         };
         // Drafts are called after their part, behind a dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
@@ -225,6 +291,7 @@ fn holds_training(directory: &Path) -> Result<bool> {
     Ok(entries.filter_map(std::result::Result::ok).any(|entry| holds(entry.path())))
 }
 
+<<<<<<< HEAD
 /// What makes two runs the same: the recipe but for its evaluation, and the content of the model, of teachers, and of the
 /// data that it trains on. A path is not enough: what lies there may have changed.
 fn identity(recipe: &Recipe, original: &Checkpoint, stop: &Stop) -> Result<serde_json::Value> {
@@ -237,11 +304,21 @@ fn identity(recipe: &Recipe, original: &Checkpoint, stop: &Stop) -> Result<serde
         let train = part.distill.data.train.as_deref();
         data.push(train.map(|path| hasher.hash_data(path, stop)).transpose()?);
     }
+=======
+/// What makes two runs the same: the recipe but for its evaluation, and the data that it trains on.
+fn identity(recipe: &Recipe, options: &RunOptions) -> Result<serde_json::Value> {
+    let stages = recipe.asked.stage.iter().filter(|stage| stage.kind != "evaluate");
+    let hashes: Vec<Option<String>> = distills(recipe).map(|stage| hash_of(stage.data.train.as_deref())).collect();
+>>>>>>> h-distill
     let asked = &recipe.asked;
-    let value = serde_json::json!({
+    let mut value = serde_json::json!({
         "model": asked.model, "stage": stages.collect::<Vec<_>>(), "memory": asked.memory, "data": asked.data,
         "model_content": hasher.hash_model(original, stop)?, "teacher_content": teachers, "train_data": data,
     });
+    if options.devices.len() > 1 {
+        // Another number of devices makes other steps.
+        value["n_devices"] = options.devices.len().into();
+    }
     Ok(value)
 }
 

@@ -62,6 +62,8 @@ pub struct RunOptions {
     pub stop: Stop,
     /// Where models run: `auto`, `cpu`, `cuda`, `cuda:1`.
     pub device: String,
+    /// Where models train, where that is on several devices.
+    pub devices: Vec<String>,
     /// Measures the host's memory.
     pub meter: Arc<dyn MemoryMeter>,
 }
@@ -74,6 +76,7 @@ impl Default for RunOptions {
             progress: Arc::new(Silent),
             stop: Stop::default(),
             device: "auto".into(),
+            devices: Vec::new(),
             meter: Arc::new(ResidentSet),
         }
     }

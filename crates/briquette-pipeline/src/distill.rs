@@ -1,6 +1,8 @@
 //! The stage that trains a student to follow a teacher.
 
 #[cfg(feature = "model")]
+mod devices;
+#[cfg(feature = "model")]
 mod examples;
 #[cfg(feature = "model")]
 mod held;
@@ -14,7 +16,7 @@ mod train;
 mod watch;
 
 use crate::context::RunOptions;
-use crate::recipe::{DistillStage, PruneStage};
+use crate::recipe::{DistillStage, Selection};
 use crate::role::RoleRule;
 use briquette_core::Result;
 use schemars::JsonSchema;
@@ -86,7 +88,7 @@ pub struct Asked<'a> {
     /// What to do.
     pub stage: &'a DistillStage,
     /// What was pruned before: those weights stay zero.
-    pub pruned: Option<&'a PruneStage>,
+    pub pruned: &'a [&'a Selection],
     /// What tensors are, where our own reading of names is wrong.
     pub roles: &'a [RoleRule],
     /// The recipe's model: the teacher, unless the stage names another.
@@ -106,6 +108,24 @@ pub struct Asked<'a> {
 #[cfg(feature = "model")]
 pub fn check(stage: &DistillStage) -> Result<()> {
     settings::of(stage).map(drop)
+}
+
+/// Refuses devices that cannot train together, and what is not done on several of them.
+///
+/// # Errors
+/// Config, naming the device or the key.
+#[cfg(feature = "model")]
+pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
+    if names.is_empty() || devices::of(names)?.len() == 1 { Ok(()) } else { devices::check(stage) }
+}
+
+/// This build cannot run models.
+///
+/// # Errors
+/// Config, always.
+#[cfg(not(feature = "model"))]
+pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
+    Err(cannot())
 }
 
 /// This build cannot run models.

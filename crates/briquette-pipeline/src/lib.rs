@@ -18,6 +18,7 @@ pub mod diff;
 pub mod distill;
 pub mod encode;
 pub mod evaluate;
+pub mod factorize;
 pub mod inspect;
 pub mod layout;
 pub mod piece;

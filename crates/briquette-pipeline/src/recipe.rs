@@ -3,6 +3,8 @@
 mod cast;
 mod distill;
 mod evaluate;
+mod factorize;
+mod gradual;
 mod prune;
 mod quantize;
 pub mod raw;
@@ -13,8 +15,10 @@ use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_formats::{Profile, limits};
 pub use cast::CastStage;
-pub use distill::{DistillStage, Dtype, Student, TrainMemory, Trained, Training};
+pub use distill::{DistillStage, Dtype, Student, TrainMemory, Training};
 pub use evaluate::{BatchSize, Bounds, Evaluate};
+pub use factorize::FactorizeStage;
+pub use gradual::{Course, Gradual};
 pub use prune::{Method, PruneStage, Target};
 pub use quantize::QuantizeStage;
 use raw::{RawLayout, RawOverride, RawRecipe, RawStage};
@@ -37,8 +41,8 @@ pub struct Recipe {
     pub profile: Profile,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
     pub max_shard_bytes: u64,
-    /// What is trained first, each time after some stages.
-    pub trained: Vec<Trained>,
+    /// What needs a whole model each time, after some stages: it comes first.
+    pub parts: Vec<Part>,
     /// What to do to the weights then.
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
@@ -56,6 +60,34 @@ pub struct Selection {
     pub exclude: Patterns,
     /// Roles that are chosen.
     pub roles: Vec<Role>,
+}
+
+/// What works on a whole model, and the stages since the one before.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Stages that come first.
+    pub stages: Vec<Stage>,
+    /// What then is done.
+    pub then: Whole,
+}
+
+/// What is done to a whole model.
+#[derive(Debug, Clone)]
+pub enum Whole {
+    /// Train it.
+    Distill(Box<DistillStage>),
+    /// Make two factors of its linear layers.
+    Factorize(FactorizeStage),
+}
+
+impl Whole {
+    /// The distill stage, where it is one.
+    pub fn as_distill(&self) -> Option<&DistillStage> {
+        match self {
+            Self::Distill(stage) => Some(stage),
+            Self::Factorize(_) => None,
+        }
+    }
 }
 
 /// One thing to do.
@@ -86,7 +118,7 @@ impl Recipe {
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
         let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
-        let (trained, stages) = stages_of(&raw, directory)?;
+        let (parts, stages) = stages_of(&raw, directory)?;
         let roles = raw
             .model
             .roles
@@ -100,7 +132,7 @@ impl Recipe {
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
-            trained,
+            parts,
             stages,
             evaluate: Evaluate::from_raw(&raw, directory)?,
             asked: raw,
@@ -109,9 +141,13 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Every stage that works on files, as if nothing was trained in between.
+    /// Every stage that works on the model's own tensors, as if nothing was trained in between: a factorize stage makes others
+    /// of them, and what comes after it is about those.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
-        self.trained.iter().flat_map(|part| &part.stages).chain(&self.stages)
+        let is_factorize = |part: &Part| matches!(part.then, Whole::Factorize(_));
+        let n_parts = self.parts.iter().position(is_factorize);
+        let last = if n_parts.is_none() { &self.stages[..] } else { &[] };
+        self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)
     }
 
     /// What the manifest keeps: everything but the paths, so that the same work gives the same bytes anywhere.
@@ -129,20 +165,23 @@ impl Recipe {
     }
 }
 
-/// The stages of a recipe, cut after each distill stage.
-fn stages_of(raw: &RawRecipe, directory: &Path) -> Result<(Vec<Trained>, Vec<Stage>)> {
-    let (mut trained, mut stages) = (Vec::new(), Vec::new());
+/// The stages of a recipe, cut after each that works on a whole model.
+fn stages_of(raw: &RawRecipe, directory: &Path) -> Result<(Vec<Part>, Vec<Stage>)> {
+    let (mut parts, mut stages) = (Vec::new(), Vec::new());
     for (i, stage) in raw.stage.iter().enumerate() {
         let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind));
-        if stage.kind == "distill" {
-            let distill = DistillStage::from_raw(raw, i, directory).map_err(name)?;
-            trained.push(Trained { stages: std::mem::take(&mut stages), distill });
-        } else {
-            stages.extend(Stage::from_raw(stage).map_err(name)?);
-        }
+        let then = match stage.kind.as_str() {
+            "distill" => Whole::Distill(Box::new(DistillStage::from_raw(raw, i, directory).map_err(name)?)),
+            "factorize" => Whole::Factorize(FactorizeStage::from_raw(stage).map_err(name)?),
+            _ => {
+                stages.extend(Stage::from_raw(stage).map_err(name)?);
+                continue;
+            }
+        };
+        parts.push(Part { stages: std::mem::take(&mut stages), then });
     }
     check_order(raw)?;
-    Ok((trained, stages))
+    Ok((parts, stages))
 }
 
 /// Reads the TOML of a recipe without judging it.
@@ -195,19 +234,20 @@ fn check_keys(raw: &RawStage, own: &[&str]) -> Result<()> {
     unknown.map_or(Ok(()), |key| refuse(key, &Some(()), &raw.kind))
 }
 
-/// Refuses stages in another order than theirs: each works on what those before it left. Pruning and training may take turns.
+/// Refuses stages in another order than theirs: each works on what those before it left. Training may take turns with
+/// factorizing, then with pruning, whose zeros factors would not have.
 fn check_order(raw: &RawRecipe) -> Result<()> {
-    const ORDER: [(&str, usize); 4] = [("prune", 0), ("distill", 0), ("quantize", 1), ("cast", 2)];
-    let rank = |kind: &str| ORDER.iter().find(|(known, _)| *known == kind).map(|(_, rank)| *rank);
-    let ranked: Vec<(&str, usize)> =
-        raw.stage.iter().filter_map(|stage| Some((stage.kind.as_str(), rank(&stage.kind)?))).collect();
-    match ranked.windows(2).find(|pair| pair[0].1 > pair[1].1) {
-        Some(pair) => {
-            let (before, after) = (pair[0].0, pair[1].0);
-            Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")))
+    // The first and the last place of each.
+    const PLACES: [(&str, usize, usize); 5] =
+        [("factorize", 0, 0), ("distill", 0, 1), ("prune", 1, 1), ("quantize", 2, 2), ("cast", 3, 3)];
+    let place = |stage: &RawStage| PLACES.iter().find(|(kind, ..)| *kind == stage.kind);
+    let placed: Vec<_> = raw.stage.iter().filter_map(place).collect();
+    for (i, (after, _, last)) in placed.iter().enumerate() {
+        if let Some((before, ..)) = placed[..i].iter().find(|(_, first, _)| first > last) {
+            return Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")));
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 /// A key that this kind of stage does not have.
@@ -222,13 +262,14 @@ impl Stage {
     /// None for the stage that changes nothing: evaluate.
     fn from_raw(raw: &RawStage) -> Result<Option<Self>> {
         type Parse = fn(&RawStage) -> Result<Option<Stage>>;
-        let kinds: [(&str, Parse); 5] = [
+        let kinds: [(&str, Parse); 6] = [
             ("prune", |raw| Ok(Some(Self::Prune(PruneStage::from_raw(raw)?)))),
             ("quantize", |raw| Ok(Some(Self::Quantize(QuantizeStage::from_raw(raw)?)))),
             ("cast", |raw| Ok(Some(Self::Cast(CastStage::from_raw(raw)?)))),
             ("evaluate", |raw| evaluate::check_stage(raw).map(|()| None)),
             // Cut out before; the name is here for those who misspell it.
             ("distill", |_| Ok(None)),
+            ("factorize", |_| Ok(None)),
         ];
         one_of("kind", &raw.kind, &kinds)?(raw)
     }

@@ -7,6 +7,7 @@ pub mod terminal;
 use crate::distill::DistillReport;
 use crate::encode::Outcome;
 use crate::evaluate::EvaluationReport;
+use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::{Recipe, raw::RawStage};
@@ -29,6 +30,9 @@ pub use histogram::WeightHistogram;
 
 /// The version of report.json.
 pub const VERSION: u32 = 1;
+
+/// Factorized layers that a remark lists.
+const N_LISTED: usize = 8;
 
 /// Everything a run has to say for itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,7 +69,10 @@ pub struct Report {
     /// The trainings, where there were any; tensors and errors are then against the last student, not the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<DistillReport>,
-    /// Bytes of the weight files after each part of a recipe that trains.
+    /// The linear layers that became two factors, where any did; tensors and errors are then against the factors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub factorized: Vec<FactorReport>,
+    /// Bytes of the weight files after each part of a recipe that trains or factorizes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stage_bytes: Vec<StageBytes>,
     /// What a reader should know.
@@ -219,6 +226,7 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
         tensors,
         evaluation: made.evaluation.clone(),
         trained: made.origin.trained.clone(),
+        factorized: made.origin.factorized.clone(),
         stage_bytes: stage_bytes(made),
         remarks: Vec::new(),
         seconds: timing.0,
@@ -322,6 +330,9 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
             "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
         );
     }
+    if !report.factorized.is_empty() {
+        remarks.push(factorized_text(&report.factorized));
+    }
     if report.after.file_bytes >= report.before.file_bytes {
         remarks.push("The output is not smaller than the original.".into());
     }
@@ -332,6 +343,28 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
         remarks.push(format!("{} was not copied: {reason}.", path.display()));
     }
     remarks
+}
+
+/// What became of linear layers, in words.
+fn factorized_text(layers: &[FactorReport]) -> String {
+    let made = layers.iter().filter_map(|layer| Some((layer, layer.rank?)));
+    let words = |(layer, rank): (&FactorReport, usize)| {
+        format!(
+            "{} {} has rank {rank} ({:.1} % of its energy)",
+            layer.name,
+            shape_text(&layer.shape),
+            1e2 * layer.energy
+        )
+    };
+    let listed: Vec<String> = made.clone().take(N_LISTED).map(words).collect();
+    let more = made.clone().count().saturating_sub(N_LISTED);
+    let more = if more > 0 { format!(" and {more} more (report.json)") } else { String::new() };
+    format!(
+        "{} of {} linear layers are products of two factors: {}{more}.",
+        made.count(),
+        layers.len(),
+        listed.join(", ")
+    )
 }
 
 /// The report as it is written.

@@ -5,6 +5,7 @@ use crate::context::{RunOptions, Workers};
 use crate::distill::DistillReport;
 use crate::encode::{Outcome, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
+use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction};
 use crate::recipe::Recipe;
@@ -29,7 +30,7 @@ use std::time::Instant;
 /// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
 /// Interrupted for a stop.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
-    let report = if recipe.trained.is_empty() {
+    let report = if recipe.parts.is_empty() {
         run_stages(recipe, options, &Origin::of(recipe))
     } else {
         chain::run(recipe, options)
@@ -50,6 +51,8 @@ pub(crate) struct Origin {
     pub(crate) before: Option<Footprint>,
     /// The trainings.
     pub(crate) trained: Vec<DistillReport>,
+    /// Linear layers that became two factors.
+    pub(crate) factorized: Vec<FactorReport>,
     /// Bytes after each part.
     pub(crate) bytes: Vec<StageBytes>,
     /// What training wrote line by line.

@@ -185,10 +185,16 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;
-    if raw.stage.iter().any(|stage| stage.kind == "distill") {
-        let message =
-            "its weights were trained, so they do not follow from the original; compare with `briquette diff`";
-        return Err(Error::config(message).at("--against"));
+    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
+    let why = match (has("distill"), has("factorize")) {
+        (true, _) => "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
+        (_, true) => {
+            "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`"
+        }
+        (false, false) => "",
+    };
+    if !why.is_empty() {
+        return Err(Error::config(why).at("--against"));
     }
     raw.model.path = Some(original.to_path_buf());
     raw.output.path = Some(PathBuf::from("-"));

@@ -1,5 +1,5 @@
 //! Chooses which weights to drop: a score says how much a weight matters, a budget how many may stay, a selection
-//! which. It never reads files and does not know burn.
+//! which; [`low_rank`] drops singular values instead. It never reads files and does not know burn.
 //!
 //! Scores are f32, at least 0; smaller means safer to drop. They are compared as the bits of their magnitude, which
 //! order as the floats do.
@@ -14,6 +14,7 @@
 //! ```
 
 pub mod budget;
+pub mod low_rank;
 pub mod score;
 pub mod select;
 

@@ -31,18 +31,23 @@ impl LinearConfig {
     pub fn init(&self, device: &Device) -> Linear {
         let like = burn::nn::LinearConfig::new(self.d_input, self.d_output).with_bias(self.bias);
         let like = like.with_initializer(self.initializer.clone()).with_layout(self.layout).init(device);
-        Linear { weight: like.weight, bias: like.bias }
+        Linear { weight: like.weight, bias: like.bias, down: None }
     }
 }
 
-/// `y = x · weight + bias`, over the last dimension.
+/// `y = x · weight + bias`, over the last dimension; of low rank, `y = (x · down) · weight + bias`.
+///
+/// In PyTorch's terms the second is a `Linear` that has another one, `down`, before it: `weight` `[out, rank]`, `down.weight`
+/// `[rank, in]`.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
-    /// `[d_input, d_output]`.
+    /// `[d_input, d_output]`, or `[rank, d_output]`.
     pub weight: Param<Tensor<2>>,
     /// `[d_output]`.
     pub bias: Option<Param<Tensor<1>>>,
+    /// Brings inputs down to the rank: weights `[d_input, rank]`, no bias.
+    pub down: Option<burn::nn::Linear>,
 }
 
 impl Linear {
@@ -51,11 +56,36 @@ impl Linear {
     /// # Panics
     /// If the last dimension is not `d_input`.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let bias = self.bias.as_ref().map(Param::val);
-        match kept_on(&self.weight, &input.device()) {
-            Some(Kept::Linear(weights)) => ops::linear(input, weights, bias),
-            _ => linear(input, self.weight.val(), bias),
-        }
+        let input = match &self.down {
+            Some(down) => product(input, &down.weight, None),
+            None => input,
+        };
+        product(input, &self.weight, self.bias.as_ref().map(Param::val))
+    }
+
+    /// The same layer with room for two factors of this rank, not initialised: for loading them.
+    #[must_use]
+    pub fn of_rank(&self, rank: usize) -> Self {
+        let [d_input, d_output] = self.dims();
+        let device = self.weight.lazy_device();
+        let config = LinearConfig::new(rank, d_output).with_bias(false);
+        let down = burn::nn::LinearConfig::new(d_input, rank).with_bias(false).init(&device);
+        Self { weight: config.init(&device).weight, bias: self.bias.clone(), down: Some(down) }
+    }
+
+    /// Inputs and outputs.
+    pub fn dims(&self) -> [usize; 2] {
+        let [d_input, d_output] = self.weight.lazy_shape().dims();
+        let first = self.down.as_ref().map(|down| down.weight.lazy_shape().dims::<2>()[0]);
+        [first.unwrap_or(d_input), d_output]
+    }
+}
+
+/// `x · weight + bias`, on codes where those are held.
+fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    match kept_on(weight, &input.device()) {
+        Some(Kept::Linear(weights)) => ops::linear(input, weights, bias),
+        _ => linear(input, weight.val(), bias),
     }
 }
 
@@ -65,7 +95,11 @@ impl ModuleDisplay for Linear {
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        let [d_input, d_output] = self.weight.lazy_shape().dims();
+        let [d_input, d_output] = self.dims();
+        let content = match &self.down {
+            Some(down) => content.add("rank", &down.weight.lazy_shape().dims::<2>()[1]),
+            None => content,
+        };
         content.add("d_input", &d_input).add("d_output", &d_output).add("bias", &self.bias.is_some()).optional()
     }
 }

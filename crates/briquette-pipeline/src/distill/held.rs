@@ -1,7 +1,7 @@
 //! What stays in place while a student learns: zeros, grids, and weights that do not learn.
 
 use super::learner::Learner;
-use crate::recipe::{DistillStage, PruneStage, QuantizeStage, Selection};
+use crate::recipe::{Course, DistillStage, Gradual, QuantizeStage, Selection};
 use crate::role::{Role, RoleRule};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::TensorInfo;
@@ -34,30 +34,78 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
     floats.map(one).collect()
 }
 
-/// Zeros of what was pruned stay zero, and what is to be quantized is rounded as it will be.
+/// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be
+/// quantized is rounded as it will be.
 pub(super) fn rules(
     stage: &DistillStage,
-    pruned: Option<&PruneStage>,
+    pruned: &[&Selection],
     student: &Learner,
     named: &[Named],
+    n_steps: usize,
+    prefix: &str,
 ) -> Result<Compression> {
+    let at = |path: &str| format!("{prefix}{path}");
     let mut rules = Compression::new();
     let matrices = || named.iter().filter(|named| named.is_matrix);
     let chooses = |selection: &Selection, named: &&Named| selection.chooses(&named.name, named.role);
-    if let Some(pruned) = pruned {
+    if !pruned.is_empty() {
         let zeros = sparsity(student)?;
-        for named in matrices().filter(|named| chooses(&pruned.selection, named)) {
+        let is_pruned = |named: &&Named| pruned.iter().any(|selection| chooses(selection, named));
+        for named in matrices().filter(is_pruned) {
             let share = zeros.get(&named.path).map_or(0.0, |zeros| zeros.ratio());
             if share > 0.0 {
-                rules = rules.prune(Prune::new(&named.path, share)?);
+                rules = rules.prune(Prune::new(&at(&named.path), share)?);
             }
         }
+    }
+    if let Some(gradual) = &stage.gradual {
+        let selection = &gradual.selection;
+        let names = || named.iter().map(|named| named.name.as_str());
+        for patterns in selection.include.iter().chain([&selection.exclude]) {
+            patterns.check_used("tensor", names()).map_err(|error| error.at("prune"))?;
+        }
+        let paths: Vec<String> =
+            matrices().filter(|named| chooses(selection, named)).map(|named| at(&named.path)).collect();
+        rules = gradually(rules, gradual, &paths, pruned, n_steps)?;
     }
     if let Some(quantize) = &stage.quantize {
         for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
             let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
-            rules = rules.quantize(Quantize::with_scheme(&named.path, scheme_of(quantize, &named.name))?.on(every));
+            rules =
+                rules.quantize(Quantize::with_scheme(&at(&named.path), scheme_of(quantize, &named.name))?.on(every));
         }
+    }
+    Ok(rules)
+}
+
+/// Adds what is pruned step by step.
+fn gradually(
+    mut rules: Compression,
+    gradual: &Gradual,
+    paths: &[String],
+    pruned: &[&Selection],
+    n_steps: usize,
+) -> Result<Compression> {
+    if paths.is_empty() {
+        return Err(Error::config("prune: chooses no tensor of the student; choose some with include"));
+    }
+    if !pruned.is_empty() {
+        // Before it begins there would be nothing to hold the zeros that are there.
+        let message = "prune: a stage before prunes already; remove that one, or this";
+        return Err(Error::config(message));
+    }
+    let steps = gradual.steps(n_steps);
+    let schedule = match gradual.course {
+        Course::Constant => Schedule::constant(steps),
+        Course::Linear => Schedule::linear(steps),
+        Course::Cubic => Schedule::cubic(steps),
+    };
+    let (schedule, sparsity) = (schedule.every(gradual.every), gradual.sparsity.get());
+    if gradual.is_global {
+        return Ok(rules.prune(Prune::each(paths, sparsity)?.globally().on(schedule)));
+    }
+    for path in paths {
+        rules = rules.prune(Prune::new(path, sparsity)?.on(schedule));
     }
     Ok(rules)
 }

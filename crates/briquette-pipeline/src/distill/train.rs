@@ -3,13 +3,14 @@
 use super::examples::Examples;
 use super::learner::{Inputs, Learner};
 use super::watch::Watcher;
-use super::{Asked, CurvePoint, DistillReport, EpochPoint, held, settings};
-use crate::context::RunOptions;
+use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings, watch};
+use crate::context::{Progress, RunOptions, Stop};
 use crate::recipe::{DistillStage, Dtype, Student};
 use briquette_core::{Error, Result};
 use briquette_distill::history::Line;
 use briquette_distill::{
-    Cached, Checkpoints, Distiller, Finished, Fit, Frozen, Settings, Source, Teacher, Term, Trained, n_steps,
+    Cached, Checkpoints, Distiller, EachStep, Finished, Fit, Frozen, Settings, Several, Source, Teacher, Term, Trained,
+    n_steps, steps_of_epoch,
 };
 use briquette_formats::{Checkpoint, InputFile, limits, model_config};
 use briquette_models::{Arch, Input, LoadedModel, Smaller, smaller};
@@ -17,6 +18,7 @@ use briquette_nn::{Compression, Export, without_grids};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Points that a curve is drawn with.
 const N_POINTS: usize = 400;
@@ -34,20 +36,28 @@ struct Training {
     /// Its config.json, where it is not that of `start`.
     config: Option<Vec<u8>>,
     teacher: Option<LoadedModel>,
-    examples: Examples,
+    examples: Arc<Examples>,
     settings: Settings,
     rules: Compression,
+    /// Steps in all.
+    n_steps: usize,
 }
 
 /// Trains, and writes the student with its report as an output directory.
 pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
-    let plain = briquette_models::device(&options.device)?;
+    let plain = match options.devices.is_empty() {
+        true => vec![briquette_models::device(&options.device)?],
+        false => devices::of(&options.devices)?,
+    };
     let before = options.meter.live_bytes();
-    let training = Training::open(asked, &plain)?;
-    let n_steps = n_steps(training.examples.len(), training.settings.batch_size, training.settings.epochs);
+    let training = Training::open(asked, &plain[0], plain.len())?;
+    let n_steps = training.n_steps;
     let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), options, n_steps)?;
     options.meter.reset_peak();
-    let (finished, at_once, fit) = run(asked, &training, &mut watcher, options, n_steps)?;
+    let (finished, at_once, fit) = match plain.len() {
+        1 => run(asked, &training, &mut watcher, options, n_steps)?,
+        _ => run_on_several(asked, &training, &mut watcher, options, &plain)?,
+    };
     let peak = options.meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     let mut report = report(asked, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, options.meter.name().to_string());
@@ -56,7 +66,7 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
 }
 
 impl Training {
-    fn open(asked: &Asked, plain: &Device) -> Result<Self> {
+    fn open(asked: &Asked, plain: &Device, n_devices: usize) -> Result<Self> {
         let stage = asked.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
@@ -85,8 +95,17 @@ impl Training {
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
         let named = held::named(&learner, &student.names, asked.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
-        let rules = held::rules(stage, asked.pruned, &learner, &named)?;
-        Ok(Self { start, student, config, teacher, examples, settings, rules })
+        let (n_steps, prefix) = match n_devices {
+            1 => (n_steps(examples.len(), settings.batch_size, settings.epochs), ""),
+            n => {
+                settings.batch_size *= n;
+                let n_turns = stage.memory.accumulate;
+                (settings.epochs * steps_of_epoch(examples.len(), n, settings.at_once, n_turns), "student.")
+            }
+        };
+        let rules = held::rules(stage, asked.pruned, &learner, &named, n_steps, prefix)?;
+        settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
+        Ok(Self { start, student, config, teacher, examples: Arc::new(examples), settings, rules, n_steps })
     }
 
     fn words(&self) -> Vec<String> {
@@ -179,25 +198,54 @@ fn run(
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute)?;
     let checkpoints = Checkpoints::at(asked.work)?;
-    let made = Distiller::new(learner, rules, training.settings.clone(), teacher, &sample, n_steps)?;
+    // Masks that have begun by then have room in what a checkpoint is loaded into.
+    let step = checkpoints.state()?.map_or(0, |state| state.step);
+    let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
     let mut fit = None;
     if let Some(limit) = stage.memory.limit {
         let live = options.meter.live_bytes().unwrap_or(0);
         let found;
-        (model, found) = distiller.fit(model, teacher, &training.examples, limit, options.meter.as_ref())?;
+        (model, found) = distiller.fit(model, teacher, training.examples.as_ref(), limit, options.meter.as_ref())?;
         options
             .progress
             .line(&format!("{} items at once, for {live} bytes in use now and {limit} at most", found.at_once));
         fit = Some(found);
         options.meter.reset_peak();
     }
-    let finished = distiller.run(model, teacher, &training.examples, &checkpoints, watcher)?;
+    let finished = distiller.run(model, teacher, training.examples.as_ref(), &checkpoints, watcher)?;
     if finished.resumed_at > 0 {
         options.progress.line(&format!("went on from step {}", finished.resumed_at));
     }
     let at_once = checkpoints.state()?.map_or(training.settings.at_once, |state| state.at_once);
     Ok((finished, at_once, fit))
+}
+
+/// As [`run`], by burn's own loop on several devices.
+fn run_on_several(
+    asked: &Asked,
+    training: &Training,
+    watcher: &mut Watcher,
+    options: &RunOptions,
+    devices: &[Device],
+) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+    let (progress, stop): (Arc<dyn Progress>, Stop) = (options.progress.clone(), options.stop.clone());
+    let n_steps = training.n_steps;
+    let each: EachStep = Arc::new(move |record| watch::stepped(record, n_steps, progress.as_ref(), &stop));
+    let several = Several {
+        student: Learner::of(&training.student, None)?,
+        teacher: training.teacher.as_ref().map(|teacher| Learner::of(teacher, None)).transpose()?,
+        rules: training.rules.clone(),
+        settings: training.settings.clone(),
+        devices: devices.iter().map(|device| device.clone().autodiff()).collect(),
+        data: training.examples.clone(),
+        each,
+    };
+    let finished = several.run(&Checkpoints::at(asked.work)?, watcher)?;
+    if finished.resumed_at > 0 {
+        options.progress.line(&format!("went on from step {}", finished.resumed_at));
+    }
+    Ok((finished, training.settings.at_once, None))
 }
 
 /// The teacher as the student asks it: a network, or what one said before.
@@ -213,7 +261,8 @@ fn teacher_of(
     }
     let path = Checkpoints::at(asked.work)?.directory().join("teacher.safetensors");
     if !path.exists() {
-        Cached::of::<Inputs>(&network, &training.examples, N_SCORES, training.settings.at_once, plain)?.write(&path)?;
+        Cached::of::<Inputs>(&network, training.examples.as_ref(), N_SCORES, training.settings.at_once, plain)?
+            .write(&path)?;
     }
     Ok(Box::new(Cached::read(&path, training.examples.len(), plain)?))
 }

@@ -1,7 +1,7 @@
 //! What sees a training go by: evaluates, tells how far it is, and stops it.
 
 use super::learner::Learner;
-use crate::context::RunOptions;
+use crate::context::{Progress, RunOptions, Stop};
 use crate::recipe::DistillStage;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::Watch;
@@ -61,14 +61,30 @@ impl<'a> Watcher<'a> {
     }
 
     fn check_stop(&self) -> Result<()> {
-        self.options.stop.check().map_err(|error| match error.kind {
-            ErrorKind::Interrupted(signal) => {
-                let message = format!("stopped by signal {signal}; run it again to go on from the last checkpoint");
-                Error { message, ..error }
-            }
-            _ => error,
-        })
+        check_stop(&self.options.stop)
     }
+}
+
+fn check_stop(stop: &Stop) -> Result<()> {
+    stop.check().map_err(|error| match error.kind {
+        ErrorKind::Interrupted(signal) => {
+            let message = format!("stopped by signal {signal}; run it again to go on from the last checkpoint");
+            Error { message, ..error }
+        }
+        _ => error,
+    })
+}
+
+/// Tells of a step now and then, and stops where that is wished for.
+pub(super) fn stepped(record: &StepRecord, n_steps: usize, progress: &dyn Progress, stop: &Stop) -> Result<()> {
+    if record.step.is_multiple_of(STEPS_PER_LINE) || record.step == 1 {
+        let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
+        progress.line(&format!(
+            "epoch {epoch}, step {step} of {n_steps}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
+            1e3 * seconds
+        ));
+    }
+    check_stop(stop)
 }
 
 impl Watch<Learner> for Watcher<'_> {
@@ -83,16 +99,7 @@ impl Watch<Learner> for Watcher<'_> {
     }
 
     fn stepped(&mut self, record: &StepRecord) -> Result<()> {
-        if record.step.is_multiple_of(STEPS_PER_LINE) || record.step == 1 {
-            let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
-            let line = format!(
-                "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
-                self.n_steps,
-                1e3 * seconds
-            );
-            self.options.progress.line(&line);
-        }
-        self.check_stop()
+        stepped(record, self.n_steps, self.options.progress.as_ref(), &self.options.stop)
     }
 
     fn epoch(&mut self, record: &EpochRecord) -> Result<()> {

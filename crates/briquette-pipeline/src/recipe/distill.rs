@@ -1,7 +1,7 @@
 //! The stage that trains a student.
 
 use super::raw::{RawLayers, RawLoss, RawRecipe, RawStage, RawStudent};
-use super::{BatchSize, QuantizeStage, Stage, check_keys, one_of, refuse};
+use super::{BatchSize, Gradual, QuantizeStage, check_keys, one_of, refuse};
 use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
 use briquette_core::{Error, Patterns, Result};
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub struct DistillStage {
     pub training: Training,
     /// Tensors that do not learn.
     pub freeze: Patterns,
+    /// What is pruned while it learns.
+    pub gradual: Option<Gradual>,
     /// The quantize stage whose rounding is in place while it learns.
     pub quantize: Option<QuantizeStage>,
 }
@@ -48,6 +50,8 @@ pub struct TrainMemory {
     pub limit: Option<u64>,
     /// Items in memory at once, at most.
     pub batch_size: usize,
+    /// Whether it was left to the memory there is.
+    pub is_auto: bool,
     /// Batches of one step.
     pub accumulate: usize,
     /// Whether cheap tensors are made again in the backward pass.
@@ -119,6 +123,7 @@ impl DistillStage {
             memory: TrainMemory::from_raw(recipe)?,
             training: Training::from_raw(raw)?,
             freeze: Patterns::new(&raw.freeze)?,
+            gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
         };
         crate::distill::check(&stage)?;
@@ -127,7 +132,7 @@ impl DistillStage {
 }
 
 /// The keys of such a stage.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "student",
     "n_layers",
     "layers",
@@ -145,6 +150,7 @@ const KEYS: [&str; 18] = [
     "save_every",
     "seed",
     "freeze",
+    "prune",
     "quantization_aware",
 ];
 
@@ -206,13 +212,15 @@ impl TrainMemory {
         if memory.accumulate == Some(0) {
             return Err(Error::config("memory.accumulate: found 0, expected at least 1"));
         }
+        let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
             limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
-            batch_size: match memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default() {
+            batch_size: match batch_size {
                 BatchSize::Of(n) => n,
                 // As many of the usual number as fit the limit; the rest of a batch is accumulated.
                 BatchSize::Auto => BATCH_SIZE,
             },
+            is_auto: matches!(batch_size, BatchSize::Auto),
             accumulate: memory.accumulate.unwrap_or(1),
             gradient_checkpointing: memory.gradient_checkpointing,
             cache_teacher: memory.cache_teacher,
@@ -241,13 +249,4 @@ impl Training {
             seed: raw.seed.unwrap_or(0),
         })
     }
-}
-
-/// What a recipe trains before its last file stages: stages before each, and the distill stage that follows them.
-#[derive(Debug, Clone)]
-pub struct Trained {
-    /// Stages since the one before.
-    pub stages: Vec<Stage>,
-    /// What then trains.
-    pub distill: DistillStage,
 }

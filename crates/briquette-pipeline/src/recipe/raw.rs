@@ -15,7 +15,7 @@ pub struct RawRecipe {
     /// The directory to write.
     #[serde(default)]
     pub output: RawOutput,
-    /// What to do, in order: prune and distill, then quantize, then cast, evaluate last.
+    /// What to do, in order: factorize, prune and distill, then quantize, then cast, evaluate last.
     #[serde(default)]
     pub stage: Vec<RawStage>,
     /// What an evaluate stage runs the model on.
@@ -187,7 +187,7 @@ pub struct RawOutput {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawStage {
-    /// "prune", "distill", "quantize", "cast" or "evaluate".
+    /// "factorize", "prune", "distill", "quantize", "cast" or "evaluate".
     pub kind: String,
     /// prune: "magnitude" (the default) or "random".
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,6 +204,13 @@ pub struct RawStage {
     /// prune: seed of the method "random". distill: seed of weights and of the order of the data (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// factorize: two factors for each linear layer, of the smallest rank whose squared singular values sum to this share, above 0
+    /// to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<f64>,
+    /// factorize: two factors for each linear layer, of the largest rank that takes at most this share of its bytes, above 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<f64>,
     /// quantize: a named scheme such as "int8", "int8-dynamic" or "int4-g128".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
@@ -234,7 +241,8 @@ pub struct RawStage {
     /// Globs over tensor names to leave out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
-    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast.
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
+    /// factorize, always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles: Option<Vec<crate::Role>>,
     /// Other values for some tensors; the last that matches counts.
@@ -289,9 +297,42 @@ pub struct RawStage {
     /// distill: globs over tensor names that do not learn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub freeze: Vec<String>,
+    /// distill: drop weights little by little while the student learns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prune: Option<RawGradual>,
     /// distill: train with the rounding of the quantize stage that follows in place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quantization_aware: bool,
+}
+
+/// How a student is pruned while it learns.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawGradual {
+    /// The share of weights that is dropped in the end, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// "layer" (the default), each tensor by itself, or "global", one threshold over all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// "cubic" (the default): fast at first, then slowly; "linear"; or "constant", all of it at the begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// The share of the steps after which weights begin to go (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub begin: Option<f64>,
+    /// The share of the steps after which no more go (0.5): what is left then learns on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<f64>,
+    /// Steps between two decisions on what goes (10).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<usize>,
+    /// Globs over tensor names; all linear and conv ones when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over tensor names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
 }
 
 /// How many inputs share a scale.
@@ -386,8 +427,11 @@ impl RawStage {
             text("scope", self.scope.clone()),
             text("sparsity", self.sparsity.map(|sparsity| sparsity.to_string())),
             text("pattern", self.pattern.clone()),
+            text("energy", self.energy.map(|energy| energy.to_string())),
+            text("bytes", self.bytes.map(|bytes| bytes.to_string())),
             text("range", self.range.clone()),
             self.student.as_ref().map(RawStudent::in_words),
+            self.prune.as_ref().and_then(|prune| Some(format!("pruned to {}", prune.sparsity?))),
             text("epochs", self.epochs.map(|epochs| epochs.to_string())),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();

@@ -25,6 +25,7 @@ pub(super) fn empty() -> Report {
         histograms: Vec::new(),
         evaluation: None,
         trained: Vec::new(),
+        factorized: Vec::new(),
         stage_bytes: Vec::new(),
         remarks: Vec::new(),
         seconds: Vec::new(),

@@ -121,7 +121,8 @@ pub(crate) enum Command {
     },
     /// Train a student to follow a teacher, as a recipe's distill stages say; what was killed goes on where it stood
     #[command(after_help = "Examples:\n  briquette distill configs/digits-teacher.toml\n  \
-        briquette distill configs/minilm-recover.toml\n  briquette distill configs/minilm-recover.toml models/minilm -o out/mine\n\n\
+        briquette distill configs/minilm-recover.toml\n  briquette distill configs/minilm-recover.toml models/minilm -o out/mine\n  \
+        briquette distill configs/minilm-recover.toml --devices cuda:0,cuda:1\n\n\
         Runs every stage of the recipe. OUT.stages beside the output keeps what is finished and, while one trains, its \
         checkpoints; run the same command again to go on. report.html of the output shows losses and metrics, and \
         metrics.jsonl has them line by line.")]
@@ -133,6 +134,9 @@ pub(crate) enum Command {
         /// The directory to write, instead of the recipe's
         #[arg(long, short, value_name = "OUT")]
         output: Option<PathBuf>,
+        /// Train on several devices, each with a share of the data: cuda:0,cuda:1
+        #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+        devices: Vec<String>,
         /// Replace the output if it exists, and begin anew where an unfinished run had another recipe
         #[arg(long)]
         force: bool,

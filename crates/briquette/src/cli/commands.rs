@@ -26,8 +26,8 @@ fn run(args: &Args) -> Result<u8> {
             compress(common, &recipe_of(model.as_deref(), output.as_deref(), what)?, *force)
         }
         Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
-        Command::Distill { recipe, model, output, force } => {
-            distill(common, recipe, model.as_deref(), output.as_deref(), *force)
+        Command::Distill { recipe, model, output, devices, force } => {
+            distill(common, recipe, model.as_deref(), output.as_deref(), devices, *force)
         }
         Command::Verify { output, against } => {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
@@ -68,13 +68,22 @@ pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
     let (threads, device) = (common.threads, common.device.clone());
     Ok(match &common.tracer {
-        Some(trace) => RunOptions { threads, force, progress: trace.clone(), stop, device, meter: trace.clone() },
+        Some(trace) => RunOptions {
+            threads,
+            force,
+            progress: trace.clone(),
+            stop,
+            device,
+            devices: Vec::new(),
+            meter: trace.clone(),
+        },
         None => RunOptions {
             threads,
             force,
             progress: progress_of(common),
             stop,
             device,
+            devices: Vec::new(),
             meter: Arc::new(allocator::Allocated),
         },
     })
@@ -115,7 +124,14 @@ pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<
 }
 
 /// Runs a recipe that trains; one that does not is a mistake.
-fn distill(common: &Common, path: &Path, model: Option<&Path>, output: Option<&Path>, force: bool) -> Result<u8> {
+fn distill(
+    common: &Common,
+    path: &Path,
+    model: Option<&Path>,
+    output: Option<&Path>,
+    names: &[String],
+    force: bool,
+) -> Result<u8> {
     let (mut raw, directory) = (recipe::read_raw(path)?, recipe::directory_of(path));
     if !raw.stage.iter().any(|stage| stage.kind == "distill") {
         let message = "it has no distill stage; add one, or use `briquette run`";
@@ -123,7 +139,15 @@ fn distill(common: &Common, path: &Path, model: Option<&Path>, output: Option<&P
     }
     raw.model.path = model.map(absolute).transpose()?.or(raw.model.path.take());
     raw.output.path = output.map(absolute).transpose()?.or(raw.output.path.take());
-    compress(common, &Recipe::from_raw(raw, &directory)?, force)
+    let mut options = options(common, force)?;
+    if let Some(first) = names.first() {
+        if common.device != "auto" {
+            return Err(Error::config("--devices: the device is named already; give --device or --devices"));
+        }
+        (options.device, options.devices) = (first.clone(), names.to_vec());
+    }
+    let report = briquette::run(&Recipe::from_raw(raw, &directory)?, &options)?;
+    show(common, &report, || Ok(report_text(&report)))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -11,7 +11,7 @@ use briquette::{Error, Plan, Result};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Plans a model, a recipe or a jobs file. Writes nothing.
+/// Plans a model, a recipe (up to what makes other tensors of its) or a jobs file. Writes nothing.
 pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
     if is_recipe && *what != What::default() {

@@ -1,0 +1,266 @@
+//! A whole training on several devices, by burn's own loop: an epoch at a time, so that evaluation, checkpoints and what is best
+//! are ours.
+
+mod quiet;
+
+use crate::checkpoints::{Checkpoints, State};
+use crate::history::{EpochRecord, Line, StepRecord};
+use crate::order::{gathered, order};
+use crate::run::judge;
+use crate::traced::{Batch, Source, Traced};
+use crate::train_step::{Steps, StepsOf};
+use crate::{Distilling, Finished, Settings, Watch};
+use briquette_core::{Error, Result};
+use briquette_nn::{Compressing, Compression};
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
+use burn::data::dataset::InMemDataset;
+use burn::module::Module;
+use burn::tensor::Device;
+use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
+use burn::train::checkpoint::KeepLastNCheckpoints;
+use burn::train::{ExecutionStrategy, Interrupter, Learner, MultiDeviceOptim, SupervisedTraining, TrainingStrategy};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Data that threads share.
+pub type SharedSource<N> = Arc<dyn Source<Input = <N as Traced>::Input> + Send + Sync>;
+
+/// Is told of each step as it is made; an error ends the training.
+pub type EachStep = Arc<dyn Fn(&StepRecord) -> Result<()> + Send + Sync>;
+
+/// A training on several devices: each has a copy of student and teacher and a share of the data, takes `settings.at_once` items
+/// at a time, and their gradients are added up for each step of the optimizer.
+pub struct Several<N: Traced> {
+    /// The student on the first device, with autodiff.
+    pub student: N,
+    /// What it follows; none where only labels are.
+    pub teacher: Option<N>,
+    /// Masks and grids that are held, by paths that begin with `student.`.
+    pub rules: Compression,
+    /// How to train. `batch_size` is that of a step: items at once, times turns, times devices.
+    pub settings: Settings,
+    /// The devices, with autodiff. GPUs exchange gradients through NCCL; of CPUs the first one gathers them.
+    pub devices: Vec<Device>,
+    /// The data.
+    pub data: SharedSource<N>,
+    /// Is told of each step.
+    pub each: EachStep,
+}
+
+/// How many steps an epoch takes on several devices: each takes a share of the items, the last what is left over too.
+pub fn steps_of_epoch(n_items: usize, n_devices: usize, at_once: usize, n_turns: usize) -> usize {
+    let largest = n_items - n_items / n_devices.max(1) * n_devices.saturating_sub(1);
+    largest.div_ceil(at_once.max(1)).div_ceil(n_turns.max(1))
+}
+
+impl<N: Traced + 'static> Several<N>
+where
+    N::Input: Send + std::fmt::Debug + 'static,
+{
+    /// Trains to the end, or from the end of the last whole epoch in `checkpoints` to the end.
+    ///
+    /// # Errors
+    /// Config where student, teacher, blend and settings do not go together, or something is asked that burn's loop does not do;
+    /// Refused where a loss or a gradient is not finite; Input where there are fewer items than devices; Io; those of `watch`.
+    pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<Finished<N>> {
+        self.check()?;
+        let mut state = match checkpoints.state()? {
+            Some(state) => state,
+            None => State {
+                epoch: 0,
+                step_of_epoch: 0,
+                step: 0,
+                at_once: self.settings.at_once,
+                scaler: None,
+                best: None,
+                is_done: false,
+            },
+        };
+        checkpoints.forget_after(state.step)?;
+        let resumed_at = state.step;
+        while !state.is_done {
+            let (student, loss) = self.epoch(&mut state, checkpoints)?;
+            self.end_of_epoch(&student, loss, &mut state, checkpoints, watch)?;
+        }
+        let Held { student } = self.rules.attach_at(Held { student: self.student.clone() }, state.step)?;
+        let epoch = state.best.map_or(state.epoch, |best| best.epoch);
+        let student = checkpoints.load_student(student, epoch)?;
+        Ok(Finished { student, history: checkpoints.lines()?, best: state.best, resumed_at })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.settings.check()?;
+        let n_devices = self.devices.len();
+        if self.data.len() < n_devices {
+            let message = format!("{} items cannot be shared by {n_devices} devices", self.data.len());
+            return Err(Error::input(message));
+        }
+        let refused = [("freeze", !self.settings.frozen.is_empty()), ("dtype = \"f16\"", self.settings.scale_loss)];
+        match refused.iter().find(|(_, is_asked)| *is_asked) {
+            Some((key, _)) => Err(Error::config(format!("{key}: not on several devices; remove it, or train on one"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Steps of the optimizer in an epoch.
+    fn n_steps(&self) -> usize {
+        steps_of_epoch(self.data.len(), self.devices.len(), self.settings.at_once, self.n_turns())
+    }
+
+    /// Batches of each device for one step.
+    fn n_turns(&self) -> usize {
+        (self.settings.batch_size / (self.settings.at_once * self.devices.len()).max(1)).max(1)
+    }
+
+    /// One epoch. Returns the student, and the mean of its losses.
+    fn epoch(&self, state: &mut State, checkpoints: &Checkpoints) -> Result<(N, f64)> {
+        let Settings { seed, at_once, .. } = self.settings;
+        let (plain, interrupter) = (self.devices[0].clone().without_autodiff(), Interrupter::new());
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let steps = self.steps(state, records.clone(), &interrupter);
+        let sample = self.data.batch(&[0], &plain)?;
+        let blend = self.settings.blend.clone();
+        let distilling = Distilling::new(self.student.clone(), self.teacher.as_ref(), blend, &sample)?;
+        let distilling = distilling.with_steps(Steps::new(steps));
+        let model = Compressing::resumed(distilling, self.rules.clone(), state.step)?;
+        let schedule = self.settings.schedule(self.n_steps() * self.settings.epochs)?;
+        let learner = Learner::new(model, self.settings.optimizer.init(), schedule);
+
+        let rows = order(self.data.len(), seed, state.epoch)?;
+        let rows = gathered(rows, at_once, seed, state.epoch, |row| self.data.cost(row))?;
+        let (directory, epoch) = (checkpoints.directory().join("burn"), state.epoch + 1);
+        let training = SupervisedTraining::new(&directory, self.loader(rows), self.loader(Vec::new()))
+            .with_training_strategy(TrainingStrategy::Default(self.strategy()))
+            .with_application_logger(None)
+            .renderer(Box::new(quiet::Quiet))
+            .with_interrupter(interrupter.clone())
+            .with_default_checkpointers()
+            .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
+            .grads_accumulation(self.n_turns())
+            .num_epochs(epoch);
+        let training = if epoch > 1 { training.checkpoint(epoch - 1) } else { training };
+        let found = catch_unwind(AssertUnwindSafe(|| training.launch(learner)));
+        let found = found.map_err(|panic| Error::refused(words_of(&*panic)))?;
+        let records: Vec<StepRecord> = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
+        // What stopped it says so once more.
+        records.last().map_or(Ok(()), |record| if interrupter.should_stop() { (self.each)(record) } else { Ok(()) })?;
+        if let Some(error) = found.error {
+            let words = error.to_string();
+            return Err(Error::refused(words.lines().next().unwrap_or_default().to_string()));
+        }
+        records.iter().try_for_each(|record| checkpoints.log(&Line::Step(record.clone())))?;
+        state.step = found.model.step_count();
+        let loss = records.iter().map(|record| record.loss).sum::<f64>() / records.len().max(1) as f64;
+        Ok((found.model.model.student, loss))
+    }
+
+    /// What burn's steps are to do beside its own.
+    fn steps(&self, state: &State, records: Arc<Mutex<Vec<StepRecord>>>, interrupter: &Interrupter) -> StepsOf {
+        let (each, interrupter, at_once) = (self.each.clone(), interrupter.clone(), self.settings.at_once);
+        let (first, epoch) = (state.step, state.epoch + 1);
+        let started = Mutex::new(Instant::now());
+        let told = move |loss: f64, learning_rate: f64, norm: f64| {
+            let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
+            let seconds = std::mem::replace(&mut *started, Instant::now()).elapsed().as_secs_f64();
+            let (step, terms) = (first + records.len() + 1, Vec::new());
+            let grad_norm = Some(norm);
+            let record = StepRecord { step, epoch, loss, terms, learning_rate, grad_norm, at_once, seconds };
+            if let Err(error) = each(&record) {
+                interrupter.stop(Some(&error.message));
+            }
+            records.push(record);
+        };
+        // NCCL takes the mean over devices; burn's gathering adds up.
+        let n_summed = if is_cpu(&self.devices[0]) { self.devices.len() * self.n_turns() } else { self.n_turns() };
+        StepsOf {
+            share: 1.0 / n_summed as f64,
+            clip: self.settings.clip,
+            main: self.devices[0].clone(),
+            losses: Mutex::default(),
+            told: Box::new(told),
+        }
+    }
+
+    fn strategy(&self) -> ExecutionStrategy {
+        let devices = self.devices.clone();
+        match is_cpu(&devices[0]) {
+            true => ExecutionStrategy::multi(devices, MultiDeviceOptim::OptimMainDevice),
+            false => ExecutionStrategy::ddp(devices, DistributedConfig { all_reduce_op: ReduceOperation::Mean }),
+        }
+    }
+
+    fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<Batch<N::Input>>> {
+        let batches = DataLoaderBuilder::new(Batches::<N>(self.data.clone()));
+        batches.batch_size(self.settings.at_once).build(InMemDataset::new(rows))
+    }
+
+    /// Evaluates, keeps the student, and says whether training goes on.
+    fn end_of_epoch(
+        &self,
+        student: &N,
+        loss: f64,
+        state: &mut State,
+        checkpoints: &Checkpoints,
+        watch: &mut dyn Watch<N>,
+    ) -> Result<()> {
+        let metrics = watch.evaluate(student)?;
+        let is_best = judge(&self.settings, &metrics, state)?;
+        let epoch = state.epoch + 1;
+        checkpoints.save_student(student, epoch)?;
+        let record = EpochRecord { epoch, step: state.step, loss, metrics, is_best };
+        checkpoints.log(&Line::Epoch(record.clone()))?;
+        let best = state.best.map_or(state.epoch, |best| best.epoch - 1);
+        let is_stale = self.settings.patience.is_some_and(|patience| state.epoch - best >= patience);
+        state.epoch = epoch;
+        state.is_done = is_stale || epoch == self.settings.epochs;
+        checkpoints.save_state(state)?;
+        checkpoints
+            .forget_students(epoch, |other| other == epoch || state.best.is_some_and(|best| best.epoch == other));
+        watch.epoch(&record)
+    }
+}
+
+/// A student under the path that it has in [`Distilling`].
+#[derive(Module, Debug)]
+struct Held<N: Module> {
+    student: N,
+}
+
+/// Makes batches for burn's loaders.
+struct Batches<N: Traced>(SharedSource<N>);
+
+impl<N: Traced> Batcher<usize, Batch<N::Input>> for Batches<N> {
+    fn batch(&self, rows: Vec<usize>, device: &Device) -> Batch<N::Input> {
+        let found = self.0.batch(&rows, &device.clone().without_autodiff());
+        // burn's loaders have no way to hand an error on; the training catches this one.
+        found.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn is_cpu(device: &Device) -> bool {
+    format!("{device:?}").to_lowercase().contains("flex")
+}
+
+/// What a panic said, on one line.
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    said.and_then(|said| said.lines().next()).unwrap_or("burn's training loop failed").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_those_of_the_device_with_the_most_items() {
+        assert_eq!(steps_of_epoch(64, 2, 8, 1), 4);
+        assert_eq!(steps_of_epoch(65, 2, 8, 1), 5); // 32 and 33
+        assert_eq!(steps_of_epoch(65, 2, 8, 2), 3);
+        assert_eq!(steps_of_epoch(7, 1, 8, 1), 1);
+        assert_eq!(steps_of_epoch(11, 3, 2, 1), 3); // 3, 3 and 5
+    }
+}

@@ -1,0 +1,182 @@
+//! The stage that makes two factors of linear layers: `X.weight`, `[out, in]`, becomes `X.down.weight`, `[rank, in]`, and
+//! `X.weight`, `[out, rank]`; a bias stays as it is.
+
+use crate::context::{RunOptions, Workers};
+use crate::plan::{Plan, TensorPlan};
+use crate::recipe::raw::RawLayout;
+use crate::recipe::{FactorizeStage, Recipe};
+use briquette_core::{Error, Result, rows};
+use briquette_formats::{Checkpoint, Draft, Profile, TensorInfo, TensorSource, companions, model_config, safetensors};
+use briquette_prune::low_rank::{Factors, Spectrum};
+use ndarray::ArrayView2;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The file in the directory of what was factorized that says how.
+pub(crate) const REPORT: &str = "factorize.json";
+/// What is copied at once.
+const PIECE: usize = 16 << 20;
+const SUFFIX: &str = ".weight";
+
+/// What became of a linear layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FactorReport {
+    /// The name of its weight.
+    pub name: String,
+    /// The shape it had, `[out, in]`.
+    pub shape: Vec<usize>,
+    /// The rank of its factors; none where they would not have been smaller, and it was kept.
+    pub rank: Option<usize>,
+    /// The share of the squared singular values that is kept.
+    pub energy: f64,
+}
+
+/// What is written: a tensor as it was, or one made here.
+enum Written {
+    Copied(usize),
+    Made(Vec<f32>),
+}
+
+/// Makes the factors, and writes the model with them as a plain directory. Memory is that of the factors, and of one layer in f64
+/// for each thread.
+///
+/// # Errors
+/// Config where nothing is chosen; Input and Refused for what the model has; Io; Interrupted.
+pub(crate) fn factorize(
+    recipe: &Recipe,
+    stage: &FactorizeStage,
+    model: &Path,
+    output: &Path,
+    options: &RunOptions,
+) -> Result<()> {
+    let checkpoint = Checkpoint::open(model)?;
+    let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: Profile::Briquette, ..recipe.clone() };
+    let plan = Plan::new(&plain, &checkpoint)?;
+    let chosen = chosen(stage, &plan)?;
+    let workers = Workers::new(options)?;
+    workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());
+    let found = workers.map(
+        &chosen,
+        || (),
+        |(), tensor| {
+            let found = factors_of(stage, tensor, &checkpoint)?;
+            workers.advance(tensor.info.n_bytes());
+            Ok(found)
+        },
+    )?;
+    let reports: Vec<FactorReport> =
+        chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
+    let mut tensors: Vec<(TensorInfo, Written)> =
+        plan.tensors.iter().map(|tensor| (tensor.info.clone(), Written::Copied(tensor.index))).collect();
+    for (tensor, factors) in chosen.iter().zip(found) {
+        let Some(Factors { rank, up, down, .. }) = factors else { continue };
+        let (TensorInfo { name, dtype, shape }, stem) = (&tensor.info, stem(&tensor.info.name));
+        let info = |name: String, shape: [usize; 2]| TensorInfo::checked(name, *dtype, shape.to_vec());
+        tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, Written::Made(up));
+        tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, Written::Made(down)));
+    }
+    write(&checkpoint, tensors, &reports, output, &workers)
+}
+
+/// The matrices that the stage chooses. One that another name shares stays: two factors beside it would not be smaller.
+fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPlan>> {
+    if plan.layout == RawLayout::Burn {
+        let message = "its weights lie [in, out], as burn keeps them, and only [out, in] is factorized; export it to another format";
+        return Err(Error::config(message).at("factorize"));
+    }
+    let selection = &stage.selection;
+    let names = || plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
+    for patterns in selection.include.iter().chain([&selection.exclude]) {
+        patterns.check_used("tensor", names())?;
+    }
+    let is_tied = |tensor: &TensorPlan| {
+        tensor.tied_to.is_some() || plan.tensors.iter().any(|other| other.tied_to == Some(tensor.index))
+    };
+    let is_chosen = |tensor: &&TensorPlan| {
+        let (info, down) = (&tensor.info, format!("{}down{SUFFIX}", stem(&tensor.info.name)));
+        let is_layer =
+            info.name.split('.').next_back() == Some("weight") && info.shape.rank() == 2 && info.n_elements() > 0;
+        let is_factor = info.name.ends_with(".down.weight") || names().any(|name| name == down);
+        is_layer && !is_factor && selection.chooses(&info.name, tensor.role) && !is_tied(tensor)
+    };
+    let chosen: Vec<&TensorPlan> = plan.tensors.iter().filter(is_chosen).collect();
+    match chosen.is_empty() {
+        true => Err(Error::config("no linear layer is chosen; choose some with include").at("factorize")),
+        false => Ok(chosen),
+    }
+}
+
+/// A name up to its last segment, with the dot.
+fn stem(name: &str) -> &str {
+    &name[..name.rfind('.').map_or(0, |dot| dot + 1)]
+}
+
+fn factors_of(stage: &FactorizeStage, tensor: &TensorPlan, checkpoint: &Checkpoint) -> Result<Option<Factors>> {
+    let info = &tensor.info;
+    let mut bytes = vec![0; info.n_bytes()];
+    checkpoint.read(tensor.index, 0, &mut bytes)?;
+    let mut weights = vec![0.0; info.n_elements()];
+    rows::to_f32(&bytes, info.dtype, &mut weights);
+    if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
+        let message = format!("element {at} is {}, and it has no singular values; exclude it", weights[at]);
+        return Err(Error::refused(message).at(format_args!("tensor {:?}", info.name)));
+    }
+    let [n_rows, n_cols] = [info.shape.0[0], info.shape.0[1]];
+    let weights = ArrayView2::from_shape((n_rows, n_cols), &weights);
+    let spectrum = Spectrum::of(weights.map_err(|error| Error::bug(format!("{}: {error}", info.name)))?);
+    Ok(stage.rank.of(&spectrum.energies, n_rows, n_cols).map(|rank| spectrum.factors(rank)))
+}
+
+fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
+    FactorReport {
+        name: tensor.info.name.clone(),
+        shape: tensor.info.shape.0.clone(),
+        rank: factors.as_ref().map(|factors| factors.rank),
+        energy: factors.as_ref().map_or(1.0, |factors| factors.energy),
+    }
+}
+
+/// A directory of one safetensors file, its companions, and what was done.
+fn write(
+    checkpoint: &Checkpoint,
+    tensors: Vec<(TensorInfo, Written)>,
+    reports: &[FactorReport],
+    output: &Path,
+    workers: &Workers,
+) -> Result<()> {
+    let draft = Draft::create(output, &[], false)?;
+    let (infos, written): (Vec<TensorInfo>, Vec<Written>) = tensors.into_iter().unzip();
+    let metadata = [("format".to_string(), "pt".to_string())].into();
+    let (header, starts) = safetensors::write_header(&infos, &metadata);
+    let n_bytes = header.len() as u64 + infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>();
+    draft.check_space(n_bytes)?;
+    let file = draft.create_file(Path::new("model.safetensors"), n_bytes)?;
+    file.write_at(0, &header)?;
+    for ((info, written), start) in infos.iter().zip(written).zip(starts) {
+        workers.check_stop()?;
+        match written {
+            Written::Made(values) => {
+                let mut bytes = vec![0; info.n_bytes()];
+                rows::from_f32(&values, info.dtype, &mut bytes);
+                file.write_at(start, &bytes)?;
+            }
+            Written::Copied(index) => {
+                let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
+                for at in (0..info.n_bytes()).step_by(piece) {
+                    let mut bytes = vec![0; piece.min(info.n_bytes() - at)];
+                    checkpoint.read(index, at, &mut bytes)?;
+                    file.write_at(start + at as u64, &bytes)?;
+                }
+            }
+        }
+    }
+    file.sync()?;
+    companions::copy_into(&draft, checkpoint)?;
+    let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
+    config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))?;
+    let json = serde_json::to_vec_pretty(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    draft.write_file(Path::new(REPORT), &json)?;
+    checkpoint.check_unchanged()?;
+    draft.publish()
+}
