@@ -17,5 +17,6 @@ mod minilm;
 mod printed;
 mod sandbox;
 mod signals;
+mod students;
 mod trace;
 mod weights;

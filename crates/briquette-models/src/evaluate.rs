@@ -119,9 +119,8 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         let budget = Budget { batching: request.batching, is_auto, limit, meter: meters.last().copied() };
         let found = run(&model, &data, &request.data, budget, progress)?;
         watch.ran();
-        watch.drop_network(model.network);
+        watch.drop_network(model.network, &request.device);
         drop(model.input);
-        request.device.memory_cleanup();
         Ok((found, (watch.dropped(), held)))
     };
     let reference = match &request.reference {

@@ -142,9 +142,12 @@ impl<'a> Watch<'a> {
     }
 
     /// Drops its network: what that frees is what its weights took, without tokenizers and what running left behind.
-    pub(crate) fn drop_network<T>(&mut self, network: T) {
+    pub(crate) fn drop_network<T>(&mut self, network: T, device: &Device) {
+        // What running left free in a device's pool is no weights.
+        device.memory_cleanup();
         let with: Vec<Option<u64>> = self.meters.iter().map(|meter| meter.live_bytes()).collect();
         drop(network);
+        device.memory_cleanup();
         for ((meter, with), found) in self.meters.iter().zip(with).zip(&mut self.found) {
             found.weights_bytes = above(with, meter.live_bytes());
         }

@@ -52,7 +52,7 @@ pub(crate) fn factorize(
 ) -> Result<()> {
     let checkpoint = Checkpoint::open(model)?;
     let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: Profile::Briquette, ..recipe.clone() };
-    let plan = Plan::new(&plain, &checkpoint)?;
+    let plan = Plan::new(&plain, &checkpoint, &options.stop)?;
     let chosen = chosen(stage, &plan)?;
     let workers = Workers::new(options)?;
     workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());
@@ -172,7 +172,7 @@ fn write(
         }
     }
     file.sync()?;
-    companions::copy_into(&draft, checkpoint)?;
+    companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
     let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
     config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))?;
     let json = serde_json::to_vec_pretty(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
