@@ -36,7 +36,7 @@ fn linear_layers_become_two_factors_that_run_and_learn() {
 
     let learned = digits(&factorized("energy = 0.5", true));
     let report = learned.json("distill recipe.toml --threads 1");
-    assert!(accuracy(&report) > untrained.max(0.9), "{untrained} and {}", accuracy(&report));
+    assert!(accuracy(&report) > untrained + 0.05, "{untrained} and {}", accuracy(&report));
     assert_eq!(tensors_of(&learned.path("out"))["fc1.down.weight"].shape, [rank, 512]);
     let stages: Vec<&Value> = report["stage_bytes"].as_array().unwrap().iter().map(|part| &part["stage"]).collect();
     assert_eq!(stages, ["original", "factorize 1", "distill 2", "output"]);

@@ -108,7 +108,7 @@ fn a_schedule_prunes_step_by_step_and_never_revives() {
         for t in 1..=14 {
             model = rules.refresh(step(model, &mut optimizer, &device), t).unwrap();
             let now: Vec<bool> = values(model.blocks[1].weight.val()).iter().map(|w| *w == 0.0).collect();
-            assert!(dropped.iter().zip(&now).all(|(was, is)| !was || *is), "step {t}");
+            assert!(dropped.iter().zip(&now).all(|(was, is): (&bool, &bool)| !*was || *is), "step {t}");
             let found = sparsity(&model).unwrap();
             course.push(found["blocks.0.weight"].n_zeros + found["blocks.1.weight"].n_zeros);
             dropped = now;

@@ -2,6 +2,9 @@
 //!
 //! Source: Bowdler, Martin, Reinsch and Wilkinson, "The QR and QL algorithms for symmetric matrices", 1971 (`tred2`, `tql2`).
 
+/// An eigenvalue takes two or three steps; more than these only where there is a NaN.
+const MOST_STEPS: usize = 100;
+
 /// Eigenvalues and eigenvectors.
 #[derive(Debug)]
 pub(super) struct Eigen {
@@ -129,7 +132,8 @@ impl Ql {
             let small = f64::EPSILON * largest;
             // The last one is 0, so there is an end.
             let m = (l..n).find(|&m| self.beside[m].abs() <= small).unwrap_or(n - 1);
-            while m > l {
+            let n_steps = if m > l { MOST_STEPS } else { 0 };
+            for _ in 0..n_steps {
                 shift += self.ql_step(l, m);
                 if self.beside[l].abs() <= small {
                     break;
