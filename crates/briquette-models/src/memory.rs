@@ -65,7 +65,7 @@ impl MemoryMeter for Reserved {
 
     fn peak_bytes(&self) -> Option<u64> {
         let pools = self.0.memory_pool_report()?;
-        let pages: u64 = pools.iter().map(|pool| pool.page_size * pool.pages_peak as u64).sum();
+        let pages: u64 = pools.iter().map(|pool| pool.page_size * pool.pages_peak).sum();
         // Weights lie outside of these pools.
         Some(pages.max(self.live_bytes().unwrap_or(0)))
     }
