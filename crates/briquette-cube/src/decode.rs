@@ -32,7 +32,7 @@ pub fn lookup<I: Int, F: Float>(
     }
 }
 
-/// As [`lookup`], of rows that are a bit for each code, in whole words, and a byte for each that is not zero: those of a row
+/// As [`lookup()`], of rows that are a bit for each code, in whole words, and a byte for each that is not zero: those of a row
 /// from `bases[row]` on. A warp for each id.
 #[cube(launch_unchecked)]
 pub fn lookup_bitmask<I: Int, F: Float>(
