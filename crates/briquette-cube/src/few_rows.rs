@@ -109,20 +109,15 @@ pub fn few_rows_int8<F: Float>(
         }
         quad += WARP;
     }
-    sync_plane();
     #[unroll]
-    for i in 0..rows {
+    for j in 0..OUTPUTS {
+        let scale = col_scales[min(first_col + j, n_cols - 1)];
         #[unroll]
-        for j in 0..OUTPUTS {
-            let sum = plane_sum(sums[comptime!(i * OUTPUTS + j)]);
-            let (row, col) = (first_row + i, first_col + j);
-            if lane == 0 && row < n_rows && col < n_cols {
-                let value = sum * col_scales[col];
-                let finish = comptime!(Finish { shift: has_shift, scale: false, adds: false, relu: false });
-                write_at::<F>(value, col, row * n_cols + col, shift, shift, y, finish);
-            }
+        for i in 0..rows {
+            sums[comptime!(i * OUTPUTS + j)] *= scale;
         }
     }
+    write_floats::<F>(&sums, first_row, first_col, n_rows, n_cols, shift, y, rows, has_shift);
 }
 
 /// Rows of floats times rows of int4 weights, with a scale for each `group` inputs of each output, a multiple of eight: cube
@@ -172,6 +167,29 @@ pub fn few_rows_int4<F: Float>(
         }
         word += WARP;
     }
+    write_floats::<F>(&sums, first_row, first_col, n_rows, n_cols, shift, y, rows, has_shift);
+}
+
+/// The first output of a warp.
+#[cube]
+fn first_output() -> usize {
+    (CUBE_POS_X as usize * WARPS + UNIT_POS as usize / WARP) * OUTPUTS
+}
+
+/// Adds up what the lanes of a warp summed and writes it, plus `shift` where it is given.
+#[cube]
+fn write_floats<F: Float>(
+    sums: &Array<f32>,
+    first_row: usize,
+    first_col: usize,
+    n_rows: usize,
+    n_cols: usize,
+    shift: &[f32],
+    y: &mut [F],
+    #[comptime] rows: usize,
+    #[comptime] has_shift: bool,
+) {
+    let lane = UNIT_POS as usize % WARP;
     sync_plane();
     #[unroll]
     for i in 0..rows {
@@ -185,12 +203,6 @@ pub fn few_rows_int4<F: Float>(
             }
         }
     }
-}
-
-/// The first output of a warp.
-#[cube]
-fn first_output() -> usize {
-    (CUBE_POS_X as usize * WARPS + UNIT_POS as usize / WARP) * OUTPUTS
 }
 
 #[cube]

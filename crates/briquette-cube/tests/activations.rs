@@ -7,9 +7,9 @@ use briquette_cube::{ElemType, pack};
 use cubecl_core::ir::FloatKind;
 use cubecl_core::prelude::*;
 use half::{bf16, f16};
-use support::cuda::{Gpu, buffer};
+use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
-use support::{F32, floats};
+use support::{F32, floats, kernel};
 
 /// Codes less 128, the scale and the zero point less 128 of a row, as `briquette-kernels` defines them.
 fn quantized(row: &[f32], is_symmetric: bool) -> (Vec<i8>, f32, i32) {
@@ -71,20 +71,8 @@ fn assert_rows(x: &[Vec<f32>], is_symmetric: bool, words: &[u32], scales: &[f32]
 fn quantize<E: CubeElement>(x: &[E], dtype: ElemType, n_rows: usize, is_symmetric: bool) -> Option<[Buffer; 3]> {
     let (gpu, n_cols) = (Gpu::sm(75), x.len() / n_rows);
     let row_words = pack::row_words(n_cols);
-    let b = || buffer();
-    let kernel = quantize_rows::QuantizeRows::new(
-        gpu.settings(CubeDim::new_1d(256)),
-        gpu.properties(),
-        gpu.target(),
-        b(),
-        b(),
-        b(),
-        b(),
-        (),
-        (),
-        is_symmetric,
-        dtype,
-    );
+    let kernel =
+        kernel!(gpu, CubeDim::new_1d(256), quantize_rows::QuantizeRows::new, [b b b b], (), (), is_symmetric, dtype);
     let out = Emulated::new(gpu, Box::new(kernel))?.run(
         [n_rows as u32, 1, 1],
         [
@@ -129,10 +117,10 @@ fn rows_by_parts_are_the_whole_rows() {
     let (n_cols, part) = (700, 256);
     let rows = hard_rows(n_cols);
     let (n_rows, n_parts, row_words) = (rows.len(), n_cols.div_ceil(part), pack::row_words(n_cols));
-    let (x, b) = (rows.concat(), || buffer());
-    let settings = || gpu.settings(CubeDim::new_1d(256));
+    let x = rows.concat();
+    let block = CubeDim::new_1d(256);
     for is_symmetric in [false, true] {
-        let kernel = spans::Spans::new(settings(), gpu.properties(), gpu.target(), b(), b(), b(), b(), (), (), F32);
+        let kernel = kernel!(gpu, block, spans::Spans::new, [b b b b], (), (), F32);
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let n = n_rows * n_parts;
         let poisoned = || Buffer::poisoned::<f32>(n);
@@ -142,20 +130,7 @@ fn rows_by_parts_are_the_whole_rows() {
             [Buffer::of(&x), poisoned(), poisoned(), Buffer::poisoned::<u32>(n)],
             sizes,
         );
-        let kernel = row_scales::RowScales::new(
-            settings(),
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            is_symmetric,
-        );
+        let kernel = kernel!(gpu, block, row_scales::RowScales::new, [b b b b b b], (), (), is_symmetric);
         let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
         let [_, least, most, magnitude] = <[Buffer; 4]>::try_from(out).unwrap_or_else(|_| panic!("four buffers"));
         let each = || Buffer::poisoned::<f32>(n_rows);
@@ -163,8 +138,7 @@ fn rows_by_parts_are_the_whole_rows() {
         let out =
             kernel.run([1, 1, 1], [least, most, magnitude, each(), each(), Buffer::poisoned::<i32>(n_rows)], sizes);
         let (scales, inverses, zeros) = (out[3].to_vec::<f32>(), out[4].to_vec::<f32>(), out[5].to_vec::<i32>());
-        let kernel =
-            encode::Encode::new(settings(), gpu.properties(), gpu.target(), b(), b(), b(), b(), b(), (), (), (), F32);
+        let kernel = kernel!(gpu, block, encode::Encode::new, [b b b b b], (), (), (), F32);
         let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
         let n_words = n_rows * row_words;
         let out = kernel.run(

@@ -2,13 +2,13 @@
 
 mod support;
 
-use briquette_cube::conv::{StepsCompilationArg, depthwise, patches};
+use briquette_cube::conv::{depthwise, patches};
 use briquette_cube::finish::Finish;
 use briquette_cube::pack;
 use cubecl_core::prelude::*;
-use support::cuda::{Gpu, buffer};
+use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
-use support::{F32, codes, floats};
+use support::{F32, codes, floats, kernel, steps};
 
 /// A convolution of two images of three channels.
 struct Conv {
@@ -53,25 +53,6 @@ impl Conv {
     }
 }
 
-const fn steps() -> StepsCompilationArg {
-    StepsCompilationArg {
-        channels: (),
-        height: (),
-        width: (),
-        image_words: (),
-        out_height: (),
-        out_width: (),
-        kernel_height: (),
-        kernel_width: (),
-        stride_y: (),
-        stride_x: (),
-        top: (),
-        left: (),
-        dilation_y: (),
-        dilation_x: (),
-    }
-}
-
 const CONVS: [Conv; 2] = [
     Conv { size: [5, 7], out: [5, 7], kernel: [3, 3], stride: [1, 1], padding: [1, 1], dilation: [1, 1] },
     Conv { size: [8, 5], out: [2, 2], kernel: [3, 2], stride: [2, 3], padding: [0, 1], dilation: [2, 1] },
@@ -88,10 +69,8 @@ fn patches_see_their_taps() {
         // Patches of the last two channels, from the second pixel on.
         let (first, first_channel, depth) = (1, 1, 2 * taps);
         let (n_rows, row_words) = (2 * n_pixels - first, pack::row_words(depth));
-        let b = || buffer();
-        let settings = gpu.settings(CubeDim::new_1d(256));
-        let (properties, target) = (gpu.properties(), gpu.target());
-        let kernel = patches::Patches::new(settings, properties, target, b(), b(), b(), (), (), (), (), (), steps());
+        let block = CubeDim::new_1d(256);
+        let kernel = kernel!(gpu, block, patches::Patches::new, [b b b], (), (), (), (), (), steps());
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let sizes = [first, first_channel, depth, row_words, n_rows * row_words].map(|n| ByValue::of(n as u32));
         let out = kernel.run(
@@ -124,28 +103,9 @@ fn depthwise_convolutions_are_the_sums_of_their_taps() {
         let images = codes(2 * image, 0, 5);
         let (weights, scales) = (codes(CHANNELS * taps, 5, 9), floats(CHANNELS, 3));
         let (image_scales, shift) = ([0.5_f32, 2.0], floats(CHANNELS, 4));
-        let b = || buffer();
         let finish = Finish { scale: false, shift: true, adds: false, relu: true };
-        let settings = gpu.settings(CubeDim::new_1d(256));
-        let (properties, target) = (gpu.properties(), gpu.target());
-        let kernel = depthwise::Depthwise::new(
-            settings,
-            properties,
-            target,
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            steps(),
-            finish,
-            F32,
-        );
+        let block = CubeDim::new_1d(256);
+        let kernel = kernel!(gpu, block, depthwise::Depthwise::new, [b b b b b b b b], (), (), steps(), finish, F32);
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let n = 2 * CHANNELS * n_pixels;
         let sizes = [n, pack::row_words(taps)].map(|n| ByValue::of(n as u32));

@@ -4,13 +4,13 @@ mod support;
 
 use briquette_cube::dp4a::product_dp4a;
 use briquette_cube::few_rows::{OUTPUTS, WARPS, few_rows_codes};
-use briquette_cube::finish::{Finish, TargetCompilationArg};
+use briquette_cube::finish::Finish;
 use briquette_cube::mma::{Tile, product_mma};
 use briquette_cube::pack;
 use cubecl_core::prelude::*;
-use support::cuda::{Gpu, buffer};
+use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
-use support::{F32, codes, floats};
+use support::{F32, codes, floats, kernel, target};
 
 /// A product and what it should give.
 struct Case {
@@ -110,33 +110,8 @@ impl Case {
 
     fn mma(&self, tile: Tile, sparse: bool) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(80);
-        let ([m, n, k], settings) = (self.shape, gpu.settings(CubeDim::new_2d(32, tile.n_warps() as u32)));
-        let b = || buffer();
-        let kernel = product_mma::ProductMma::new(
-            settings,
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            (),
-            target(),
-            tile,
-            sparse,
-            self.finish,
-            F32,
-        );
+        let ([m, n, k], block) = (self.shape, CubeDim::new_2d(32, tile.n_warps() as u32));
+        let kernel = kernel!(gpu, block, product_mma::ProductMma::new, [b b b b b b b b b b b b], (), (), (), target(), tile, sparse, self.finish, F32);
         let kernel = Emulated::new(gpu, Box::new(kernel))?;
         let nothing = || Buffer::of(&[0_u32; 4]);
         let weights = if sparse {
@@ -167,27 +142,8 @@ impl Case {
 
     fn dp4a(&self) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(75);
-        let b = || buffer();
-        let kernel = product_dp4a::ProductDp4a::new(
-            gpu.settings(CubeDim::new_1d(256)),
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            (),
-            target(),
-            self.finish,
-            F32,
-        );
+        let (block, new) = (CubeDim::new_1d(256), product_dp4a::ProductDp4a::new);
+        let kernel = kernel!(gpu, block, new, [b b b b b b b b b], (), (), (), target(), self.finish, F32);
         let [m, n, _] = self.shape;
         let n_cubes = (m * (n - self.first_col)).div_ceil(256);
         self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1])
@@ -195,42 +151,11 @@ impl Case {
 
     fn few_rows(&self, rows: usize) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(75);
-        let b = || buffer();
-        let kernel = few_rows_codes::FewRowsCodes::new(
-            gpu.settings(CubeDim::new_2d(32, WARPS as u32)),
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            (),
-            target(),
-            rows,
-            self.finish,
-            F32,
-        );
+        let (block, new) = (CubeDim::new_2d(32, WARPS as u32), few_rows_codes::FewRowsCodes::new);
+        let kernel = kernel!(gpu, block, new, [b b b b b b b b b], (), (), (), target(), rows, self.finish, F32);
         let [m, n, _] = self.shape;
         let cubes = [(n - self.first_col).div_ceil(WARPS * OUTPUTS), m.div_ceil(rows), 1];
         self.by_words(gpu, Box::new(kernel), cubes.map(|n| n as u32))
-    }
-}
-
-const fn target() -> TargetCompilationArg {
-    TargetCompilationArg {
-        image_rows: (),
-        image_stride: (),
-        row_stride: (),
-        col_stride: (),
-        first_row: (),
-        first_col: (),
     }
 }
 

@@ -6,9 +6,9 @@ use briquette_cube::decode::{lookup, lookup_bitmask};
 use briquette_cube::{ElemType, pack};
 use cubecl_core::ir::IntKind;
 use cubecl_core::prelude::*;
-use support::cuda::{Gpu, buffer};
+use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
-use support::{F32, codes, floats};
+use support::{F32, codes, floats, kernel};
 
 #[test]
 fn rows_of_tables_are_looked_up_and_others_are_nan() {
@@ -16,10 +16,8 @@ fn rows_of_tables_are_looked_up_and_others_are_nan() {
     let (table, scales) = (codes(n_rows * n_cols, 2, 1), floats(n_rows, 3));
     let ids: Vec<i32> = vec![0, 8, 3, 9, -1, 3];
     let types = [ElemType::Int(IntKind::I32), F32];
-    let b = || buffer();
-    let settings = |units| gpu.settings(CubeDim::new_1d(units));
-    let kernel =
-        lookup::Lookup::new(settings(256), gpu.properties(), gpu.target(), b(), b(), b(), b(), (), (), (), types);
+    let block = CubeDim::new_1d;
+    let kernel = kernel!(gpu, block(256), lookup::Lookup::new, [b b b b], (), (), (), types);
     let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
     let out = || Buffer::poisoned::<f32>(ids.len() * n_cols);
     let cubes = [ids.len() as u32, 1, 1];
@@ -28,21 +26,7 @@ fn rows_of_tables_are_looked_up_and_others_are_nan() {
         [Buffer::of(&ids), Buffer::of(&pack::rows(&table, n_rows, n_cols)), Buffer::of(&scales), out()],
         [n_rows, n_cols, pack::row_words(n_cols)].map(|n| ByValue::of(n as u32)),
     );
-    let kernel = lookup_bitmask::LookupBitmask::new(
-        settings(32),
-        gpu.properties(),
-        gpu.target(),
-        b(),
-        b(),
-        b(),
-        b(),
-        b(),
-        b(),
-        (),
-        (),
-        (),
-        types,
-    );
+    let kernel = kernel!(gpu, block(32), lookup_bitmask::LookupBitmask::new, [b b b b b b], (), (), (), types);
     let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
     let packed = pack::row_bitmasks(&table, n_cols);
     let sparse = kernel.run(

@@ -7,9 +7,9 @@ use briquette_cube::decode::decode;
 use briquette_cube::few_rows::{OUTPUTS, WARPS, few_rows_int4, few_rows_int8};
 use briquette_cube::{ElemType, pack};
 use cubecl_core::prelude::*;
-use support::cuda::{Gpu, buffer};
+use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
-use support::{F32, codes, floats};
+use support::{F32, codes, floats, kernel};
 
 #[test]
 fn floats_times_codes_are_their_products() {
@@ -18,25 +18,8 @@ fn floats_times_codes_are_their_products() {
         let (x, scales, shift) = (floats(m * k, 3), floats(n, 5), floats(n, 7));
         let cubes = [n.div_ceil(WARPS * OUTPUTS) as u32, m.div_ceil(rows) as u32, 1];
         let int8 = codes(n * k, 4, 1);
-        let b = || buffer();
-        let settings = gpu.settings(CubeDim::new_2d(32, WARPS as u32));
-        let kernel = few_rows_int8::FewRowsInt8::new(
-            settings.clone(),
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            (),
-            (),
-            rows,
-            true,
-            F32,
-        );
+        let block = CubeDim::new_2d(32, WARPS as u32);
+        let kernel = kernel!(gpu, block, few_rows_int8::FewRowsInt8::new, [b b b b b], (), (), (), (), rows, true, F32);
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let out = kernel.run(
             cubes,
@@ -54,23 +37,7 @@ fn floats_times_codes_are_their_products() {
 
         let group = 8;
         let (int4, scales) = (int4(n * k), floats(n * k.div_ceil(group), 9));
-        let kernel = few_rows_int4::FewRowsInt4::new(
-            settings,
-            gpu.properties(),
-            gpu.target(),
-            b(),
-            b(),
-            b(),
-            b(),
-            b(),
-            (),
-            (),
-            (),
-            (),
-            rows,
-            true,
-            F32,
-        );
+        let kernel = kernel!(gpu, block, few_rows_int4::FewRowsInt4::new, [b b b b b], (), (), (), (), rows, true, F32);
         let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
         let out = kernel.run(
             cubes,
@@ -104,9 +71,8 @@ fn assert_near(y: &[f32], [m, n, k]: [usize; 3], x: &[f32], weight: impl Fn(usiz
 #[test]
 fn blocks_expand_to_the_rows_they_were_made_of() {
     let gpu = Gpu::sm(75);
-    let settings = gpu.settings(CubeDim::new_2d(32, BLOCKS as u32));
-    let b = || buffer();
-    let kernel = expand::Expand::new(settings, gpu.properties(), gpu.target(), b(), b(), b(), b(), (), (), (), ());
+    let block = CubeDim::new_2d(32, BLOCKS as u32);
+    let kernel = kernel!(gpu, block, expand::Expand::new, [b b b b], (), (), (), ());
     let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
     for [n, k] in [[1, 1], [16, 64], [17, 65], [40, 200]] {
         let weights = codes(n * k, 2, 1);
@@ -129,21 +95,7 @@ fn blocks_expand_to_the_rows_they_were_made_of() {
 
 fn run_decode(words: &[u32], scales: &[f32], sizes: [usize; 4], bits: usize, dtype: ElemType) -> Option<Vec<Buffer>> {
     let gpu = Gpu::sm(75);
-    let b = || buffer();
-    let kernel = decode::Decode::new(
-        gpu.settings(CubeDim::new_1d(256)),
-        gpu.properties(),
-        gpu.target(),
-        b(),
-        b(),
-        b(),
-        (),
-        (),
-        (),
-        (),
-        bits,
-        dtype,
-    );
+    let kernel = kernel!(gpu, CubeDim::new_1d(256), decode::Decode::new, [b b b], (), (), (), (), bits, dtype);
     let n = sizes[0] * sizes[1];
     let cubes = [n.div_ceil(256) as u32, 1, 1];
     let buffers = [Buffer::of(words), Buffer::of(scales), Buffer::poisoned::<f32>(n)];

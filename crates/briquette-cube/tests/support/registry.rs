@@ -1,8 +1,8 @@
 //! Every kernel, in the forms in which it is launched.
 
-use briquette_cube::conv::{StepsCompilationArg, depthwise, patches};
+use briquette_cube::conv::{depthwise, patches};
 use briquette_cube::decode::{decode, lookup, lookup_bitmask};
-use briquette_cube::finish::{Finish, TargetCompilationArg};
+use briquette_cube::finish::Finish;
 use briquette_cube::mma::{Tile, product_mma};
 use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
 use briquette_cube::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize};
@@ -10,7 +10,8 @@ use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl_core::prelude::*;
 use cubecl_runtime::kernel::CubeKernel;
 
-use super::cuda::{Gpu, buffer};
+use super::cuda::Gpu;
+use super::{steps, target};
 
 /// The instruction that a kernel is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,49 +70,10 @@ fn plain(name: String, kernel: impl CubeKernel) -> Listed {
     Listed { name, kernel: Box::new(kernel), uses: Instruction::Plain }
 }
 
-fn target() -> TargetCompilationArg {
-    TargetCompilationArg {
-        image_rows: (),
-        image_stride: (),
-        row_stride: (),
-        col_stride: (),
-        first_row: (),
-        first_col: (),
-    }
-}
-
-fn steps() -> StepsCompilationArg {
-    StepsCompilationArg {
-        channels: (),
-        height: (),
-        width: (),
-        image_words: (),
-        out_height: (),
-        out_width: (),
-        kernel_height: (),
-        kernel_width: (),
-        stride_y: (),
-        stride_x: (),
-        top: (),
-        left: (),
-        dilation_y: (),
-        dilation_x: (),
-    }
-}
-
 /// `shift relu`
 fn words(finish: Finish) -> String {
     let words = [(finish.scale, "scale"), (finish.shift, "shift"), (finish.adds, "adds"), (finish.relu, "relu")];
     words.iter().filter(|(is_there, _)| *is_there).map(|(_, word)| format!(" {word}")).collect()
-}
-
-/// A kernel's name after its module, with what it was made for behind it.
-macro_rules! kernel {
-    ($of:expr, $block:expr, $new:path, [$($buffer:tt)*] $(, $rest:expr)*) => {{
-        let gpu = $of.gpu;
-        $new(gpu.settings($block), gpu.properties(), gpu.target() $(, kernel!(@ $buffer))* $(, $rest)*)
-    }};
-    (@ b) => { buffer() };
 }
 
 /// Kernels for a device.
@@ -123,42 +85,42 @@ struct Forms {
 impl Forms {
     fn expand(self) -> Listed {
         let block = CubeDim::new_2d(32, bitmask::BLOCKS as u32);
-        plain("expand".into(), kernel!(self, block, bitmask::expand::Expand::new, [b b b b], (), (), (), ()))
+        plain("expand".into(), kernel!(self.gpu, block, bitmask::expand::Expand::new, [b b b b], (), (), (), ()))
     }
 
     fn patches(self) -> Listed {
         let block = CubeDim::new_1d(conv::UNITS as u32);
-        let kernel = kernel!(self, block, patches::Patches::new, [b b b], (), (), (), (), (), steps());
+        let kernel = kernel!(self.gpu, block, patches::Patches::new, [b b b], (), (), (), (), (), steps());
         plain("patches".into(), kernel)
     }
 
     fn quantize_rows(self, symmetric: bool, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        let kernel = kernel!(self, block, quantize_rows::QuantizeRows::new, [b b b b], (), (), symmetric, dtype);
+        let kernel = kernel!(self.gpu, block, quantize_rows::QuantizeRows::new, [b b b b], (), (), symmetric, dtype);
         plain(format!("quantize_rows {dtype} symmetric={symmetric}"), kernel)
     }
 
     fn spans(self, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        plain(format!("spans {dtype}"), kernel!(self, block, spans::Spans::new, [b b b b], (), (), dtype))
+        plain(format!("spans {dtype}"), kernel!(self.gpu, block, spans::Spans::new, [b b b b], (), (), dtype))
     }
 
     fn row_scales(self, symmetric: bool) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        let kernel = kernel!(self, block, row_scales::RowScales::new, [b b b b b b], (), (), symmetric);
+        let kernel = kernel!(self.gpu, block, row_scales::RowScales::new, [b b b b b b], (), (), symmetric);
         plain(format!("row_scales symmetric={symmetric}"), kernel)
     }
 
     fn encode(self, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        plain(format!("encode {dtype}"), kernel!(self, block, encode::Encode::new, [b b b b b], (), (), (), dtype))
+        plain(format!("encode {dtype}"), kernel!(self.gpu, block, encode::Encode::new, [b b b b b], (), (), (), dtype))
     }
 
     fn product_mma(self, tile: Tile, sparse: bool, finish: Finish, dtype: ElemType) -> Listed {
         let block = CubeDim::new_2d(32, tile.n_warps() as u32);
         let new = product_mma::ProductMma::new;
         let kernel =
-            kernel!(self, block, new, [b b b b b b b b b b b b], (), (), (), target(), tile, sparse, finish, dtype);
+            kernel!(self.gpu, block, new, [b b b b b b b b b b b b], (), (), (), target(), tile, sparse, finish, dtype);
         let [rows, cols] = tile.extents();
         let kept = if sparse { "sparse" } else { "dense" };
         let name = format!("product_mma {dtype} {rows}x{cols} {kept}{}", words(finish));
@@ -168,7 +130,7 @@ impl Forms {
     fn product_dp4a(self, finish: Finish, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(dp4a::UNITS as u32);
         let new = dp4a::product_dp4a::ProductDp4a::new;
-        let kernel = kernel!(self, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
         let name = format!("product_dp4a {dtype}{}", words(finish));
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
     }
@@ -176,7 +138,7 @@ impl Forms {
     fn few_rows_codes(self, rows: usize, dtype: ElemType) -> Listed {
         let block = CubeDim::new_2d(32, few_rows::WARPS as u32);
         let new = few_rows::few_rows_codes::FewRowsCodes::new;
-        let kernel = kernel!(self, block, new, [b b b b b b b b b], (), (), (), target(), rows, ALL, dtype);
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), rows, ALL, dtype);
         let name = format!("few_rows_codes {dtype} rows={rows}{}", words(ALL));
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
     }
@@ -186,7 +148,7 @@ impl Forms {
         let new = few_rows::few_rows_int8::FewRowsInt8::new;
         plain(
             format!("few_rows_int8 {dtype} rows={rows}"),
-            kernel!(self, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
+            kernel!(self.gpu, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
         )
     }
 
@@ -195,28 +157,28 @@ impl Forms {
         let new = few_rows::few_rows_int4::FewRowsInt4::new;
         plain(
             format!("few_rows_int4 {dtype} rows={rows}"),
-            kernel!(self, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
+            kernel!(self.gpu, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
         )
     }
 
     fn lookups(self, ids: ElemType, dtype: ElemType) -> [Listed; 2] {
         let block = CubeDim::new_1d(briquette_cube::decode::UNITS as u32);
-        let dense = kernel!(self, block, lookup::Lookup::new, [b b b b], (), (), (), [ids, dtype]);
+        let dense = kernel!(self.gpu, block, lookup::Lookup::new, [b b b b], (), (), (), [ids, dtype]);
         let new = lookup_bitmask::LookupBitmask::new;
-        let sparse = kernel!(self, CubeDim::new_1d(32), new, [b b b b b b], (), (), (), [ids, dtype]);
+        let sparse = kernel!(self.gpu, CubeDim::new_1d(32), new, [b b b b b b], (), (), (), [ids, dtype]);
         [plain(format!("lookup {dtype} by {ids}"), dense), plain(format!("lookup_bitmask {dtype} by {ids}"), sparse)]
     }
 
     fn decode(self, bits: usize, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(briquette_cube::decode::UNITS as u32);
-        let kernel = kernel!(self, block, decode::Decode::new, [b b b], (), (), (), (), bits, dtype);
+        let kernel = kernel!(self.gpu, block, decode::Decode::new, [b b b], (), (), (), (), bits, dtype);
         plain(format!("decode {dtype} of {bits} bits"), kernel)
     }
 
     fn depthwise(self, finish: Finish, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(conv::UNITS as u32);
         let new = depthwise::Depthwise::new;
-        let kernel = kernel!(self, block, new, [b b b b b b b b], (), (), steps(), finish, dtype);
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), steps(), finish, dtype);
         plain(format!("depthwise {dtype}{}", words(finish)), kernel)
     }
 }
