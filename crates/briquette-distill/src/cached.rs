@@ -25,6 +25,8 @@ struct Rows {
 struct TopK {
     n_classes: usize,
     k: usize,
+    /// Rows of an item: more than one where each of its tokens has scores.
+    per_item: usize,
     ids: Vec<u32>,
     scores: Vec<f32>,
     tail: Vec<f32>,
@@ -61,14 +63,14 @@ impl Cached {
                 found.embedding.get_or_insert_default().push(rows)?;
             }
             if let Some(scores) = outputs.logits {
-                found.logits.get_or_insert_default().push(scores, k)?;
+                found.logits.get_or_insert_default().push(scores, some.len(), k)?;
             }
         }
         Ok(found)
     }
 
-    /// Writes it as safetensors: `embedding` F16 `[n, width]`; `logits.ids` U32 and `logits.scores` F16 `[n, k]`, `logits.tail`
-    /// F32 `[n]` and `logits.classes` U32 `[1]`.
+    /// Writes it as safetensors: `embedding` F16 `[n, width]`; `logits.ids` U32 and `logits.scores` F16
+    /// `[rows, k]`, `logits.tail` F32 `[rows]`, and U32 `[1]` each `logits.classes` and `logits.per_item`, rows of an item.
     ///
     /// # Errors
     /// Io.
@@ -85,6 +87,7 @@ impl Cached {
             tensors.insert("logits.scores".into(), (DType::F16, shape, to_bytes(&top.scores, DType::F16)));
             tensors.insert("logits.tail".into(), (DType::F32, vec![top.tail.len()], to_bytes(&top.tail, DType::F32)));
             tensors.insert("logits.classes".into(), (DType::U32, vec![1], ids(&[top.n_classes as u32])));
+            tensors.insert("logits.per_item".into(), (DType::U32, vec![1], ids(&[top.per_item as u32])));
         }
         draft::replace_file(path, &safetensors::to_file(&tensors)?)
     }
@@ -109,11 +112,14 @@ impl Cached {
             let width = shape.get(1).copied().unwrap_or(0);
             found.embedding = Some(Rows { width, values: to_floats(&bytes, dtype) });
         }
-        let parts = [bytes("logits.ids")?, bytes("logits.scores")?, bytes("logits.tail")?, bytes("logits.classes")?];
-        if let [Some((shape, _, id_bytes)), Some((_, dtype, scores)), Some((_, _, tail)), Some((_, _, classes))] = parts
-        {
+        let number = |name: &str| -> Result<Option<usize>> {
+            Ok(bytes(name)?.and_then(|(_, _, bytes)| ids(&bytes).first().map(|&number| number as usize)))
+        };
+        let parts = (bytes("logits.ids")?, bytes("logits.scores")?, bytes("logits.tail")?);
+        if let (Some((shape, _, id_bytes)), Some((_, dtype, scores)), Some((_, _, tail))) = parts {
             found.logits = Some(TopK {
-                n_classes: ids(&classes).first().copied().unwrap_or(0) as usize,
+                n_classes: number("logits.classes")?.unwrap_or(0),
+                per_item: number("logits.per_item")?.unwrap_or(1).max(1),
                 k: shape.get(1).copied().unwrap_or(0),
                 ids: ids(&id_bytes),
                 scores: to_floats(&scores, dtype),
@@ -121,7 +127,7 @@ impl Cached {
             });
         }
         let n_rows = found.embedding.iter().map(|rows| rows.values.len() / rows.width.max(1));
-        let n_rows = n_rows.chain(found.logits.iter().map(|top| top.tail.len())).min().unwrap_or(0);
+        let n_rows = n_rows.chain(found.logits.iter().map(|top| top.tail.len() / top.per_item)).min().unwrap_or(0);
         let is_sound = found.logits.iter().all(|top| top.ids.iter().all(|&id| (id as usize) < top.n_classes));
         if n_rows != n || !is_sound {
             let message =
@@ -170,14 +176,18 @@ impl Rows {
 }
 
 impl TopK {
-    fn push(&mut self, scores: Tensor<2>, k: usize) -> Result<()> {
+    fn push(&mut self, scores: Tensor<2>, n_items: usize, k: usize) -> Result<()> {
+        self.per_item = scores.dims()[0] / n_items.max(1);
         let (width, values) = on_host(scores)?;
         (self.n_classes, self.k) = (width, k.clamp(1, width));
         for row in values.chunks(width) {
             let mut order: Vec<usize> = (0..width).collect();
             // Ties go to the lower class, so that two runs keep the same.
-            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
-            let (kept, others) = order.split_at(self.k);
+            let larger = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+            order.select_nth_unstable_by(self.k - 1, larger);
+            let (kept, others) = order.split_at_mut(self.k);
+            kept.sort_unstable_by(larger);
+            others.sort_unstable();
             self.ids.extend(kept.iter().map(|&class| class as u32));
             self.scores.extend(kept.iter().map(|&class| row[class]));
             self.tail.push(tail(others.iter().map(|&class| row[class])));
@@ -186,8 +196,8 @@ impl TopK {
     }
 
     fn at(&self, rows: &[usize], device: &Device) -> Tensor<2> {
-        let mut values = Vec::with_capacity(rows.len() * self.n_classes);
-        for &row in rows {
+        let mut values = Vec::with_capacity(rows.len() * self.per_item * self.n_classes);
+        for row in rows.iter().flat_map(|&item| item * self.per_item..(item + 1) * self.per_item) {
             let start = values.len();
             values.resize(start + self.n_classes, self.tail[row]);
             let kept = row * self.k..(row + 1) * self.k;
@@ -195,7 +205,7 @@ impl TopK {
                 values[start + class as usize] = score;
             }
         }
-        Tensor::from_data(TensorData::new(values, [rows.len(), self.n_classes]), device)
+        Tensor::from_data(TensorData::new(values, [rows.len() * self.per_item, self.n_classes]), device)
     }
 }
 

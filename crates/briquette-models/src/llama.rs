@@ -175,6 +175,41 @@ impl Llama {
         self.model.embed_tokens.weight.lazy_shape()[0]
     }
 
+    /// The hidden state after each layer, and the scores of [`forward`](Self::forward).
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn trace(&self, tokens: Tensor<2, Int>) -> (Vec<Tensor<3>>, Tensor<3>) {
+        let mut states = self.hidden_states(tokens);
+        let scores = self.scores(self.model.norm.forward(states[states.len() - 1].clone()));
+        (states.split_off(1), scores)
+    }
+
+    /// Layers it has.
+    pub fn n_layers(&self) -> usize {
+        self.model.layers.len()
+    }
+
+    /// A network of its embedding, its head and these of its layers, in this order, with their weights.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    #[must_use]
+    pub fn with_layers(&self, layers: &[usize]) -> Self {
+        let layers = layers.iter().map(|&layer| self.model.layers[layer].clone()).collect();
+        Self { model: LlamaModel { layers, ..self.model.clone() }, ..self.clone() }
+    }
+
+    /// `config` with biases where this network has them.
+    pub(crate) fn with_biases(&self, mut config: LlamaConfig) -> LlamaConfig {
+        if let Some(LlamaLayer { self_attn, mlp, .. }) = self.model.layers.first() {
+            config.qkv_bias = self_attn.q_proj.bias.is_some();
+            config.output_bias = self_attn.o_proj.bias.is_some();
+            config.mlp_bias = mlp.gate_proj.bias.is_some();
+        }
+        config
+    }
+
     /// Every hidden state before the last norm: of the embeddings, then of each layer.
     pub fn hidden_states(&self, tokens: Tensor<2, Int>) -> Vec<Tensor<3>> {
         let [_, length] = tokens.dims();

@@ -103,7 +103,7 @@ impl LlamaConfig {
         Ok(config)
     }
 
-    fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), String> {
         let (heads, kv_heads, head) = (self.num_attention_heads, self.n_kv_heads(), self.head_width());
         check_sizes(&[self.vocab_size, self.hidden_size, self.intermediate_size, self.max_position_embeddings])?;
         check_sizes(&[heads, kv_heads, head, self.max_positions()])?;

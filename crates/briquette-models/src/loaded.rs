@@ -47,6 +47,15 @@ impl Network {
         }
     }
 
+    /// Layers that a student can have some of.
+    pub fn n_layers(&self) -> Option<usize> {
+        match self {
+            Self::Bert(network) => Some(network.n_layers()),
+            Self::Llama(network) => Some(network.n_layers()),
+            Self::DigitsCnn(_) | Self::ResNet(_) => None,
+        }
+    }
+
     /// Tokens and their padding, `[batch, length]`, to hidden states `[batch, length, width]`.
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! Smaller networks of the same family: some of a model's layers, or other sizes.
 
 use crate::config::Folder;
-use crate::{BertConfig, DigitsCnnConfig, LoadedModel, Network};
+use crate::{BertConfig, DigitsCnnConfig, LlamaConfig, LoadedModel, Network};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use burn::tensor::Device;
@@ -10,8 +10,17 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// Sizes that what goes in and what comes out depend on: a student keeps its teacher's.
-const SHARED: [&str; 6] =
-    ["vocab_size", "num_labels", "image_size", "in_channels", "pixel_scale", "max_position_embeddings"];
+const SHARED: [&str; 7] = [
+    "vocab_size",
+    "num_labels",
+    "image_size",
+    "in_channels",
+    "pixel_scale",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+];
+/// The kind of each layer's attention, one after the other.
+const LAYER_TYPES: &str = "layer_types";
 
 /// How a network is smaller.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,13 +48,20 @@ pub fn smaller(
     let mut config: Map<String, Value> = folder.read("config.json")?.unwrap_or_default();
     let network = match (how, &model.network) {
         (Smaller::Layers(layers), Network::Bert(bert)) => {
-            let n_layers = bert.n_layers();
-            if let Some(layer) = layers.iter().find(|&&layer| layer >= n_layers) {
-                let message = format!("found layer {layer}, expected 0 to {}", n_layers.saturating_sub(1));
-                return Err(Error::config(message).at("layers"));
-            }
-            config.insert("num_hidden_layers".into(), layers.len().into());
+            keep_layers(&mut config, layers, bert.n_layers())?;
             Network::Bert(bert.with_layers(layers))
+        }
+        (Smaller::Layers(layers), Network::Llama(llama)) => {
+            keep_layers(&mut config, layers, llama.n_layers())?;
+            Network::Llama(llama.with_layers(layers))
+        }
+        (Smaller::Sizes(sizes), Network::Llama(llama)) => {
+            if sizes.contains_key("num_hidden_layers") {
+                // It has one entry a layer, and is the same without.
+                config.remove(LAYER_TYPES);
+            }
+            let config = with_sizes(&mut config, sizes, None::<LlamaConfig>, LlamaConfig::validate)?;
+            Network::Llama(llama.with_biases(config).init(device))
         }
         (Smaller::Sizes(sizes), Network::Bert(_)) => {
             let config = with_sizes(&mut config, sizes, None::<BertConfig>, BertConfig::validate)?;
@@ -64,6 +80,19 @@ pub fn smaller(
     let json = serde_json::to_vec_pretty(&config).map_err(|error| Error::bug(format!("config.json: {error}")))?;
     // A lazy parameter takes its values when it is first seen; a clone sees all of them, in order, now.
     Ok((LoadedModel { network: network.clone(), ..model.clone() }, json))
+}
+
+/// `config` of these of its layers, where there are `n` of them.
+fn keep_layers(config: &mut Map<String, Value>, layers: &[usize], n: usize) -> Result<()> {
+    if let Some(layer) = layers.iter().find(|&&layer| layer >= n) {
+        let message = format!("found layer {layer}, expected 0 to {}", n.saturating_sub(1));
+        return Err(Error::config(message).at("layers"));
+    }
+    config.insert("num_hidden_layers".into(), layers.len().into());
+    if let Some(Value::Array(types)) = config.get_mut(LAYER_TYPES) {
+        *types = layers.iter().filter_map(|&layer| types.get(layer).cloned()).collect();
+    }
+    Ok(())
 }
 
 /// `config` with other sizes put in, and what it says then.

@@ -18,7 +18,13 @@ const SECOND_STREAM: u64 = 0x6c61_6265_6c73;
 #[derive(Debug)]
 pub(super) enum Examples {
     Texts(Vec<Tokens>),
-    Images { pixels: Vec<Vec<f32>>, extents: [usize; 3], labels: Option<Vec<usize>> },
+    /// Running text, cut into pieces of one length.
+    Windows(Vec<Vec<u32>>),
+    Images {
+        pixels: Vec<Vec<f32>>,
+        extents: [usize; 3],
+        labels: Option<Vec<usize>>,
+    },
 }
 
 impl Examples {
@@ -48,6 +54,10 @@ impl Examples {
                 let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
                 Ok(Self::Texts(tokens.collect::<Result<_>>()?))
             }
+            (Data::Document(text), Input::Text { .. }) => {
+                let tokenizer = model.tokenizer()?;
+                windows(&tokenizer.encode_all(&text)?.0, tokenizer.max_length()).map(Self::Windows)
+            }
             (Data::Images(images), Input::Images(input)) => {
                 let input = spec.image_input(input)?;
                 let extents = images.extents(&input)?;
@@ -65,6 +75,7 @@ impl Examples {
         let n = ((self.len() as f64 * share).round() as usize).max(1);
         match self {
             Self::Texts(tokens) => tokens.truncate(n),
+            Self::Windows(tokens) => tokens.truncate(n),
             Self::Images { pixels, labels, .. } => {
                 pixels.truncate(n);
                 labels.iter_mut().for_each(|labels| labels.truncate(n));
@@ -107,12 +118,24 @@ impl Examples {
     }
 }
 
+/// Running text in pieces of `length` tokens, without what is left over; a text below that is one piece.
+fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
+    let length = length.min(tokens.len());
+    if length < 2 {
+        return Err(Error::input(format!(
+            "found {length} tokens of text at once, expected at least 2; give more text"
+        )));
+    }
+    Ok(tokens.chunks_exact(length).map(<[u32]>::to_vec).collect())
+}
+
 impl Source for Examples {
     type Input = Inputs;
 
     fn len(&self) -> usize {
         match self {
             Self::Texts(tokens) => tokens.len(),
+            Self::Windows(tokens) => tokens.len(),
             Self::Images { pixels, .. } => pixels.len(),
         }
     }
@@ -123,6 +146,13 @@ impl Source for Examples {
                 let tokens: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
                 let (tokens, padding) = padded(&tokens, device);
                 (Inputs::Text(tokens, padding), None)
+            }
+            Self::Windows(tokens) => {
+                let length = tokens[0].len();
+                let ids: Vec<i32> = rows.iter().flat_map(|&row| &tokens[row]).map(|&id| id as i32).collect();
+                let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [rows.len(), length]), device);
+                let next = ids.clone().narrow(1, 1, length - 1).flatten(0, 1);
+                (Inputs::Windows(ids), Some(next))
             }
             Self::Images { pixels, extents, labels } => {
                 let pixels: Vec<Vec<f32>> = rows.iter().map(|&row| pixels[row].clone()).collect();
@@ -139,7 +169,7 @@ impl Source for Examples {
     fn cost(&self, row: usize) -> usize {
         match self {
             Self::Texts(tokens) => tokens[row].0.len(),
-            Self::Images { .. } => 0,
+            Self::Windows(_) | Self::Images { .. } => 0,
         }
     }
 }

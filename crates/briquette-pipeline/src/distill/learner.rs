@@ -1,6 +1,5 @@
 //! The networks of `briquette-models` as students and teachers.
 
-use briquette_core::{Error, Result};
 use briquette_distill::{Outputs, Traced, Wanted};
 use briquette_models::bert::Trace;
 use briquette_models::text::Pooling;
@@ -24,23 +23,20 @@ pub(super) struct Learner {
 pub(super) enum Inputs {
     /// Tokens and their padding, `[batch, length]`.
     Text(Tensor<2, Int>, Tensor<2, Bool>),
+    /// Tokens of running text, `[batch, length]`: from all but the last of each row, all but the first are told.
+    Windows(Tensor<2, Int>),
     /// Images, `[batch, channels, height, width]`.
     Images(Tensor<4>),
 }
 
 impl Learner {
-    /// Of a model that can be a student or a teacher. `compute` is the type its parameters are handed out in.
-    pub(super) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Result<Self> {
+    /// Of a model. `compute` is the type its parameters are handed out in.
+    pub(super) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
             Input::Text { pooling, .. } => Some(*pooling),
             Input::Images(_) => None,
         };
-        match &model.network {
-            Network::Llama(_) => {
-                Err(Error::config(format!("{} cannot be distilled: only classifiers and encoders can", model.arch)))
-            }
-            network => Ok(Self { network: network.clone(), pooling, compute }),
-        }
+        Self { network: model.network.clone(), pooling, compute }
     }
 
     fn of_text(&self, tokens: &Tensor<2, Int>, padding: &Tensor<2, Bool>, wanted: Wanted) -> Outputs {
@@ -63,12 +59,22 @@ impl Learner {
     }
 }
 
+/// Scores of the next token at every place but the last, `[batch (length - 1), vocabulary]`.
+fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
+    let Network::Llama(llama) = network else { panic!("not a decoder") };
+    let [_, length] = tokens.dims();
+    let known = tokens.clone().narrow(1, 0, length - 1);
+    let (hidden, scores) = if wanted.hidden { llama.trace(known) } else { (Vec::new(), llama.forward(known)) };
+    Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
+}
+
 impl Traced for Learner {
     type Input = Inputs;
 
     fn outputs(&self, input: &Inputs, wanted: Wanted) -> Outputs {
         match input {
             Inputs::Text(tokens, padding) => self.of_text(tokens, padding, wanted),
+            Inputs::Windows(tokens) => of_windows(&self.network, tokens, wanted),
             Inputs::Images(images) => {
                 let images = match self.compute {
                     Some(dtype) => images.clone().cast(dtype),
