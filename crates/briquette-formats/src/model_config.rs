@@ -1,7 +1,7 @@
 //! `config.json`: the model's own description, copied with what it says about quantization replaced.
 
 use crate::{Checkpoint, InputFile, json, limits, quantization};
-use briquette_core::{Error, Result};
+use briquette_core::{DType, Error, Result};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::collections::BTreeSet;
@@ -9,6 +9,9 @@ use std::path::Path;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "config.json";
+
+/// What transformers calls the type of the weights, in newer and in older files.
+const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
 /// An object's keys in their order, each value as it was written.
 struct Pairs(Vec<(String, Box<RawValue>)>);
@@ -83,11 +86,38 @@ pub fn with_quantization(
     if let Some(value) = quantization {
         lines.push((quantization::KEY, format!("{value:#}").replace('\n', "\n  ")));
     }
+    to_text(&lines).map(Some)
+}
+
+/// The file with this as the type of its weights, where it gives one: other programs widen what they load to it.
+///
+/// # Errors
+/// None for a file that is no JSON object: it gives no type, and keeps every byte.
+pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<u8>>> {
+    let torch = match dtype {
+        DType::F16 => "\"float16\"",
+        DType::BF16 => "\"bfloat16\"",
+        DType::F32 => "\"float32\"",
+        _ => return Ok(original),
+    };
+    let Some(Ok(Pairs(pairs))) = original.as_deref().map(serde_json::from_slice::<Pairs>) else { return Ok(original) };
+    let is_told = |(key, value): &(String, Box<RawValue>)| {
+        DTYPE_KEYS.contains(&key.as_str()) && value.get().starts_with('"') && value.get() != torch
+    };
+    if !pairs.iter().any(is_told) {
+        return Ok(original);
+    }
+    let line = |pair: &(String, Box<RawValue>)| if is_told(pair) { torch.into() } else { pair.1.get().to_string() };
+    let lines: Vec<(&str, String)> = pairs.iter().map(|pair| (pair.0.as_str(), line(pair))).collect();
+    to_text(&lines).map(Some)
+}
+
+fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     let line = |(key, value): &(&str, String)| Ok(format!("  {}: {value}", serde_json::to_string(key)?));
     let lines: serde_json::Result<Vec<String>> = lines.iter().map(line).collect();
     let lines = lines.map_err(|source| Error::bug(format!("the configuration: {source}")))?;
     let text = if lines.is_empty() { "{}\n".into() } else { format!("{{\n{}\n}}\n", lines.join(",\n")) };
-    Ok(Some(text.into_bytes()))
+    Ok(text.into_bytes())
 }
 
 /// Whether text that cannot be taken apart may speak of quantization.
@@ -115,6 +145,18 @@ mod tests {
         assert_eq!(changed(expected, None), original);
         assert_eq!(changed(expected, Some(json!({ "k": 1 }))), expected);
         assert_eq!(changed("{\"quantization_config\": {}}", None), "{}\n");
+    }
+
+    #[test]
+    fn a_type_is_told_only_where_one_was_told() {
+        let with = |text: &str| String::from_utf8(with_dtype(Some(text.into()), DType::F16).unwrap().unwrap()).unwrap();
+        assert_eq!(
+            with("{\"torch_dtype\": \"float32\", \"a\": 1}"),
+            "{\n  \"torch_dtype\": \"float16\",\n  \"a\": 1\n}\n"
+        );
+        for text in ["{ \"a\" :1}", "no json", "{ \"dtype\": \"float16\"}", "{\"dtype\" :null}"] {
+            assert_eq!(with(text), text);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::encode::{Outcome, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
 use crate::factorize::FactorReport;
 use crate::layout::Layout;
-use crate::plan::{Plan, Prediction};
+use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
 use crate::report::{self, Footprint, Report, StageBytes, Timing};
@@ -15,7 +15,7 @@ use crate::role::Role;
 use crate::survey::survey;
 use crate::verify::{self, Found};
 use briquette_core::encoded::Part;
-use briquette_core::{Error, ErrorKind, Result, Storage};
+use briquette_core::{DType, Error, ErrorKind, Result, Storage};
 use briquette_formats::{
     Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, companions, index, manifest,
     model_config, quantization_config, sums,
@@ -272,9 +272,21 @@ fn write_small_files(
     Ok(())
 }
 
+/// The one type of all weights that are no codes, where a stage cast them.
+fn dtype_of(plan: &Plan) -> Option<DType> {
+    let floats = plan.tensors.iter().filter(|tensor| tensor.info.dtype.is_weight() && tensor.quant.is_none());
+    let mut dtypes: Vec<DType> = floats.clone().map(TensorPlan::stored_dtype).collect();
+    dtypes.dedup();
+    let is_cast = floats.clone().any(|tensor| tensor.cast.is_some());
+    dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)
+}
+
 /// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
 fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
-    let original = model_config::read(checkpoint)?;
+    let mut original = model_config::read(checkpoint)?;
+    if let Some(dtype) = dtype_of(plan) {
+        original = model_config::with_dtype(original, dtype)?;
+    }
     let quantization = match plan.profile {
         Profile::CompressedTensors => {
             let linear = plan.tensors.iter().filter(|tensor| tensor.role == Role::Linear);
