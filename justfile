@@ -119,6 +119,12 @@ bench-training *FLAGS: fetch-minilm
     cargo build --release --quiet -p briquette-models --example bench_training
     {{ target }}/release/examples/bench_training "$@"
 
+# Distillation: accuracy of digits over five seeds and a step beside torch's, then what gradient checkpointing of MiniLM saves
+[group('measure')]
+bench-distill *FLAGS: build peers fetch-minilm
+    @{{ venv }}/bin/python bench/distill_digits.py {{ briquette }} --torch "$@"
+    @python3 bench/distill_memory.py {{ briquette }} models/minilm
+
 # The training examples: prune while training, quantization-aware training, one shot and fine-tuning, burn's Learner
 [group('measure')]
 examples:

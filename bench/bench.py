@@ -156,10 +156,14 @@ def main():
     p.add_argument("--python", help="an interpreter with bench/peers/requirements.txt")
     p.add_argument("--runs", type=int, default=5)
     p.add_argument("--only", default=",".join(WORKS), help="comma list of " + ", ".join(WORKS))
-    bench = Bench(p.parse_args())
+    args = p.parse_args()
+    works = args.only.split(",")
+    if unknown := [work for work in works if work not in WORKS]:
+        p.error(f"--only: found {', '.join(unknown)}, expected some of {', '.join(WORKS)}")
+    bench = Bench(args)
     print(f"{machine()}; {datetime.date.today()}; medians of {bench.args.runs} runs, both sides in turn\n")
     print("| work | briquette | other side | ratio | target |\n|---|---|---|---|---|")
-    for work in bench.args.only.split(","):
+    for work in works:
         getattr(bench, work)()
     shutil.rmtree(bench.work)
 

@@ -27,14 +27,14 @@ TEACHER = '{ kind = "logits", temperature = 4 }'
 PRUNE = '[[stage]]\nkind = "prune"\nscope = "global"\nsparsity = 0.95\n'
 # name: student, losses, epochs, data, stages before
 WORK = {
-    "noisy, alone": (SMALL, LABELS, 10, "label_noise = 0.3", ""),
-    "noisy, distilled": (SMALL, BOTH, 10, "label_noise = 0.3", ""),
+    "noisy, alone": (SMALL, LABELS, 40, "label_noise = 0.3", ""),
+    "noisy, distilled": (SMALL, BOTH, 40, "label_noise = 0.3", ""),
     "few, alone": (SMALL, LABELS, 200, "share = 0.1", ""),
     "few, distilled": (SMALL, BOTH, 200, "share = 0.1", ""),
-    "95 % sparse, fine-tuned": ("", LABELS, 10, "", PRUNE),
-    "95 % sparse, distilled": ("", TEACHER, 10, "", PRUNE),
-    "95 % sparse, fine-tuned on noisy": ("", LABELS, 10, "label_noise = 0.3", PRUNE),
-    "95 % sparse, distilled on noisy": ("", BOTH, 10, "label_noise = 0.3", PRUNE),
+    "95 % sparse, fine-tuned": ("", LABELS, 30, "", PRUNE),
+    "95 % sparse, distilled": ("", BOTH, 30, "", PRUNE),
+    "95 % sparse, fine-tuned on noisy": ("", LABELS, 30, "label_noise = 0.3", PRUNE),
+    "95 % sparse, distilled on noisy": ("", TEACHER, 30, "label_noise = 0.3", PRUNE),
 }
 
 

@@ -69,13 +69,17 @@ fn shim(sandbox: &Sandbox) -> Option<PathBuf> {
 }
 
 fn run_with_fault(sandbox: &Sandbox, shim: &Path, force: bool, fault: Fault) -> (Outcome, Faults) {
+    run_line_with_fault(sandbox, shim, &line(force), fault)
+}
+
+fn run_line_with_fault(sandbox: &Sandbox, shim: &Path, line: &str, fault: Fault) -> (Outcome, Faults) {
     let log = sandbox.path("faults.log");
     let _ = std::fs::remove_file(&log);
-    let mut command = sandbox.command(&line(force));
+    let mut command = sandbox.command(line);
     command.env("LD_PRELOAD", shim).env("FAULT_PREFIX", sandbox.path("side")).env("FAULT_LOG", &log);
     command.env("FAULT_AT", fault.at.to_string()).env("FAULT_ERRNO", fault.errno.to_string());
     command.env("FAULT_STICKY", if fault.sticky { "1" } else { "0" }).env("FAULT_ONLY", fault.only);
-    let outcome = Outcome::of(&format!("force {force}, {fault:?}"), &mut command);
+    let outcome = Outcome::of(&format!("{line}, {fault:?}"), &mut command);
     let log = std::fs::read_to_string(log).unwrap_or_default();
     let faults = log.lines().filter_map(|line| line.split_once(' '));
     (outcome, faults.map(|(call, path)| (call.to_string(), path.to_string())).collect())
@@ -231,4 +235,33 @@ fn the_disk_may_be_of_any_size() {
         n_refused += 1;
     }
     assert!(n_refused > 1, "no disk was ever too small");
+}
+
+/// A disk that is full from some call on leaves the last checkpoint as it is: with room again, the same command ends where it would have.
+#[cfg(feature = "model")]
+#[test]
+fn a_training_on_a_full_disk_goes_on_once_there_is_room() {
+    use crate::distill::{RECIPE, digits, sums};
+    let sandbox = digits(&RECIPE.replace("path = \"out\"", "path = \"side/out\""));
+    let Some(shim) = shim(&sandbox) else { return };
+    let line = "distill recipe.toml --threads 1";
+    reset(&sandbox, false);
+    sandbox.ok(&format!("{line} --quiet"));
+    let expected = sums(&sandbox, "side/out");
+    let mut n_resumed = 0;
+    for at in (1..MAX_CALLS).step_by(60) {
+        reset(&sandbox, false);
+        let fault = Fault { at, errno: ENOSPC, sticky: true, only: "" };
+        let (outcome, faults) = run_line_with_fault(&sandbox, &shim, &format!("{line} --quiet"), fault);
+        if faults.is_empty() {
+            outcome.assert_ok();
+            break;
+        }
+        outcome.assert_fails(5, &["side", "space"]);
+        assert!(!sandbox.path("side/out").exists(), "{faults:?}");
+        let again = sandbox.run(line);
+        assert_eq!((again.code, sums(&sandbox, "side/out")), (0, expected.clone()), "{faults:?}: {}", again.stderr);
+        n_resumed += usize::from(again.stderr.contains("went on from step"));
+    }
+    assert!(n_resumed > 0, "no fault came after a checkpoint");
 }

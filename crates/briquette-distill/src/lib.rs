@@ -32,6 +32,8 @@ mod order;
 mod outputs;
 mod projection;
 mod run;
+#[cfg(feature = "tui")]
+mod screen;
 mod settings;
 mod several;
 mod traced;
@@ -47,6 +49,8 @@ pub use order::order;
 pub use outputs::{Outputs, Wanted};
 pub use projection::Projections;
 pub use run::{Finished, Watch, n_steps};
+#[cfg(feature = "tui")]
+pub use screen::Screen;
 pub use settings::{Goal, Optimizer, Settings};
 pub use several::{EachStep, Several, SharedSource, steps_of_epoch};
 pub use traced::{Batch, Frozen, Source, Teacher, Traced};

@@ -1,8 +1,6 @@
 //! A whole training on several devices, by burn's own loop: an epoch at a time, so that evaluation, checkpoints and what is best
 //! are ours.
 
-mod quiet;
-
 use crate::checkpoints::{Checkpoints, State};
 use crate::history::{EpochRecord, Line, StepRecord};
 use crate::order::{gathered, order};
@@ -11,7 +9,7 @@ use crate::traced::{Batch, Source, Traced};
 use crate::train_step::{Steps, StepsOf};
 use crate::{Distilling, Finished, Settings, Watch};
 use briquette_core::{Error, Result};
-use briquette_nn::{Compressing, Compression};
+use briquette_nn::{Compressing, Compression, Quiet};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::InMemDataset;
@@ -135,7 +133,7 @@ where
         let training = SupervisedTraining::new(&directory, self.loader(rows), self.loader(Vec::new()))
             .with_training_strategy(TrainingStrategy::Default(self.strategy()))
             .with_application_logger(None)
-            .renderer(Box::new(quiet::Quiet))
+            .renderer(Box::new(Quiet))
             .with_interrupter(interrupter.clone())
             .with_default_checkpointers()
             .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
@@ -195,7 +193,9 @@ where
 
     fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<Batch<N::Input>>> {
         let batches = DataLoaderBuilder::new(Batches::<N>(self.data.clone()));
-        batches.batch_size(self.settings.at_once).build(InMemDataset::new(rows))
+        // Without one it would touch burn's default device, which may be a GPU that is not there.
+        let plain = self.devices[0].clone().without_autodiff();
+        batches.batch_size(self.settings.at_once).set_device(plain).build(InMemDataset::new(rows))
     }
 
     /// Evaluates, keeps the student, and says whether training goes on.
@@ -242,7 +242,10 @@ impl<N: Traced> Batcher<usize, Batch<N::Input>> for Batches<N> {
 }
 
 fn is_cpu(device: &Device) -> bool {
-    format!("{device:?}").to_lowercase().contains("flex")
+    #[cfg(feature = "flex")]
+    return device.clone().without_autodiff() == Device::flex();
+    #[cfg(not(feature = "flex"))]
+    return false;
 }
 
 /// What a panic said, on one line.

@@ -6,7 +6,7 @@
 mod digits;
 
 use briquette_core::Result;
-use briquette_nn::{Compressing, Compression, Prune, Quantize, Schedule};
+use briquette_nn::{Compressing, Compression, Prune, Quantize, Quiet, Schedule};
 use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
@@ -73,6 +73,7 @@ fn main() -> Result<()> {
     let directory = std::env::temp_dir().join("briquette-learner");
     let training = SupervisedTraining::new(&directory, loader(&data, 0), loader(&test, 1))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .renderer(Box::new(Quiet)) // burn's own prints every step
         .num_epochs(8);
     let result = training.launch(Learner::new(model, digits::adam(), 1e-3));
     let model = result.model.model.materialize();

@@ -15,6 +15,7 @@ use briquette_formats::{
 };
 use briquette_quant::Activations;
 use burn::module::Module;
+use burn::tensor::Device;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +97,10 @@ impl Export {
     /// # Errors
     /// Refused where the output exists, Config where two parameters would have one name, Io for devices and files.
     pub fn write<M: Module>(&self, module: &M) -> Result<Exported> {
+        if module.devices().iter().any(Device::is_autodiff) {
+            // Running statistics of a module in training take up the last step's update when they are next looked at.
+            drop(module.valid());
+        }
         let original = self.original.as_ref().map(|path| Checkpoint::open(path)).transpose()?;
         let inputs: Vec<&Path> = self.original.iter().map(PathBuf::as_path).collect();
         let draft = Draft::create(&self.directory, &inputs, self.replace)?;

@@ -65,6 +65,19 @@ fn a_plain_module_survives_export_in_either_layout() {
     }
 }
 
+#[test]
+fn an_export_has_the_running_statistics_of_the_last_step() {
+    let (device, dir) = (Device::flex().autodiff(), tempfile::tempdir().unwrap());
+    let model = Digits::new(&device);
+    model.forward(burn::tensor::Tensor::random([4, 1, 8, 8], burn::tensor::Distribution::Default, &device));
+    let out = dir.path().join("out");
+    Export::to(&out).write(&model).unwrap();
+    let back = load_into(Digits::new(&Device::flex()), &Checkpoint::open(&out).unwrap(), &NameMap::torch()).unwrap();
+    let found = values(back.bn1.running_var.value());
+    assert_eq!(found, values(model.valid().bn1.running_var.value()));
+    assert!(found.iter().any(|variance| *variance != 1.0), "a batch was seen");
+}
+
 #[derive(Module, Debug)]
 struct Tied {
     table: burn::nn::Embedding,

@@ -58,6 +58,8 @@ pub struct RunOptions {
     pub force: bool,
     /// Hears how far it has come.
     pub progress: Arc<dyn Progress>,
+    /// Whether a training may be drawn on the whole terminal, instead of line by line.
+    pub screen: bool,
     /// Stops it.
     pub stop: Stop,
     /// Where models run: `auto`, `cpu`, `cuda`, `cuda:1`.
@@ -74,6 +76,7 @@ impl Default for RunOptions {
             threads: 0,
             force: false,
             progress: Arc::new(Silent),
+            screen: false,
             stop: Stop::default(),
             device: "auto".into(),
             devices: Vec::new(),
@@ -100,6 +103,17 @@ pub fn check_threads(key: &str, n: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one for each core")))
+}
+
+/// Makes what runs on the threads of the whole process, which is how models compute, run on so many. The first to ask decides.
+///
+/// # Errors
+/// Config for more than [`MAX_THREADS`].
+pub fn limit_threads(n: usize) -> Result<()> {
+    check_threads("threads", n)?;
+    // It fails where threads run already.
+    rayon::ThreadPoolBuilder::new().num_threads(n).build_global().ok();
+    Ok(())
 }
 
 /// The threads of a run, each with buffers of its own that it keeps from one item to the next.

@@ -11,6 +11,8 @@ mod learner;
 #[cfg(feature = "model")]
 mod settings;
 #[cfg(feature = "model")]
+mod shown;
+#[cfg(feature = "model")]
 mod train;
 #[cfg(feature = "model")]
 mod watch;

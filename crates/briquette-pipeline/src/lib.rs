@@ -32,7 +32,7 @@ pub mod ties;
 pub mod trace;
 pub mod verify;
 
-pub use context::{Progress, RunOptions, Silent, Stop};
+pub use context::{Progress, RunOptions, Silent, Stop, limit_threads};
 pub use plan::Plan;
 pub use recipe::Recipe;
 pub use report::Report;

@@ -2,9 +2,10 @@
 
 use super::examples::Examples;
 use super::learner::{Inputs, Learner};
+use super::shown::Shown;
 use super::watch::Watcher;
-use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings, watch};
-use crate::context::{Progress, RunOptions, Stop};
+use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings};
+use crate::context::RunOptions;
 use crate::recipe::{DistillStage, Dtype, Student};
 use briquette_core::{Error, Result};
 use briquette_distill::history::Line;
@@ -51,13 +52,19 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     };
     let before = options.meter.live_bytes();
     let training = Training::open(asked, &plain[0], plain.len())?;
-    let n_steps = training.n_steps;
-    let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), options, n_steps)?;
+    let shown = Shown::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
+    let shown = Arc::new(shown);
+    let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
     options.meter.reset_peak();
-    let (finished, at_once, fit) = match plain.len() {
-        1 => run(asked, &training, &mut watcher, options, n_steps)?,
-        _ => run_on_several(asked, &training, &mut watcher, options, &plain)?,
+    let made = match plain.len() {
+        1 => run(asked, &training, &mut watcher, options),
+        _ => run_on_several(asked, &training, &mut watcher, shown.clone(), &plain),
     };
+    shown.end();
+    let (finished, at_once, fit) = made?;
+    if finished.resumed_at > 0 {
+        options.progress.line(&format!("went on from step {}", finished.resumed_at));
+    }
     let peak = options.meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     let mut report = report(asked, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, options.meter.name().to_string());
@@ -90,7 +97,7 @@ impl Training {
         if let Some(teacher) = &teacher {
             check_together(asked, &student, teacher)?;
         }
-        let learner = Learner::of(&student, None)?;
+        let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
         let named = held::named(&learner, &student.names, asked.roles)?;
@@ -126,15 +133,14 @@ fn student_of(
         Student::Same => return Ok((model, None)),
         Student::Sizes(sizes) => Smaller::Sizes(sizes.clone().into_iter().collect()),
         Student::Layers(n_layers, layers) => {
-            let briquette_models::Network::Bert(bert) = &model.network else {
-                return Err(Error::config(format!("student: {} has no layers to choose from", model.arch)));
-            };
+            let no_layers = || Error::config(format!("student: {} has no layers to choose from", model.arch));
+            let n_of_teacher = model.network.n_layers().ok_or_else(no_layers)?;
             let map = settings::layer_map(layers.as_ref())?;
             let listed = match &map {
                 briquette_distill::LayerMap::Explicit(layers) => layers.len(),
                 _ => 0,
             };
-            Smaller::Layers(map.resolve(n_layers.unwrap_or(listed), bert.n_layers())?)
+            Smaller::Layers(map.resolve(n_layers.unwrap_or(listed), n_of_teacher)?)
         }
     };
     let (student, config) = smaller(&model, start, &how, device)?;
@@ -183,7 +189,6 @@ fn run(
     training: &Training,
     watcher: &mut Watcher,
     options: &RunOptions,
-    n_steps: usize,
 ) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
     let compute = match stage.memory.dtype {
@@ -196,11 +201,11 @@ fn run(
     let teacher = training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain)).transpose()?;
     let teacher = teacher.as_deref();
     let sample = training.examples.batch(&[0], &plain)?;
-    let learner = Learner::of(&training.student, compute)?;
+    let learner = Learner::of(&training.student, compute);
     let checkpoints = Checkpoints::at(asked.work)?;
     // Masks that have begun by then have room in what a checkpoint is loaded into.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
-    let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, n_steps)?;
+    let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, training.n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
     let mut fit = None;
     if let Some(limit) = stage.memory.limit {
@@ -214,9 +219,6 @@ fn run(
         options.meter.reset_peak();
     }
     let finished = distiller.run(model, teacher, training.examples.as_ref(), &checkpoints, watcher)?;
-    if finished.resumed_at > 0 {
-        options.progress.line(&format!("went on from step {}", finished.resumed_at));
-    }
     let at_once = checkpoints.state()?.map_or(training.settings.at_once, |state| state.at_once);
     Ok((finished, at_once, fit))
 }
@@ -226,15 +228,13 @@ fn run_on_several(
     asked: &Asked,
     training: &Training,
     watcher: &mut Watcher,
-    options: &RunOptions,
+    shown: Arc<Shown>,
     devices: &[Device],
 ) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
-    let (progress, stop): (Arc<dyn Progress>, Stop) = (options.progress.clone(), options.stop.clone());
-    let n_steps = training.n_steps;
-    let each: EachStep = Arc::new(move |record| watch::stepped(record, n_steps, progress.as_ref(), &stop));
+    let each: EachStep = Arc::new(move |record| shown.step(record));
     let several = Several {
-        student: Learner::of(&training.student, None)?,
-        teacher: training.teacher.as_ref().map(|teacher| Learner::of(teacher, None)).transpose()?,
+        student: Learner::of(&training.student, None),
+        teacher: training.teacher.as_ref().map(|teacher| Learner::of(teacher, None)),
         rules: training.rules.clone(),
         settings: training.settings.clone(),
         devices: devices.iter().map(|device| device.clone().autodiff()).collect(),
@@ -242,9 +242,6 @@ fn run_on_several(
         each,
     };
     let finished = several.run(&Checkpoints::at(asked.work)?, watcher)?;
-    if finished.resumed_at > 0 {
-        options.progress.line(&format!("went on from step {}", finished.resumed_at));
-    }
     Ok((finished, training.settings.at_once, None))
 }
 
@@ -255,7 +252,7 @@ fn teacher_of(
     teacher: &LoadedModel,
     plain: &Device,
 ) -> Result<Box<dyn Teacher<Inputs>>> {
-    let network = Frozen::new(&Learner::of(teacher, None)?);
+    let network = Frozen::new(&Learner::of(teacher, None));
     if !asked.stage.memory.cache_teacher {
         return Ok(Box::new(network));
     }

@@ -1,9 +1,9 @@
-//! What sees a training go by: evaluates, tells how far it is, and stops it.
+//! What sees a training go by: evaluates it, and has it shown.
 
 use super::learner::Learner;
-use crate::context::{Progress, RunOptions, Stop};
+use super::shown::Shown;
 use crate::recipe::DistillStage;
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::Result;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
 use briquette_models::LoadedModel;
@@ -13,9 +13,7 @@ use briquette_models::evaluate::{Run, compare, run};
 use briquette_nn::ToDType;
 use burn::module::Module;
 use std::collections::BTreeMap;
-
-/// Steps between two lines of progress.
-const STEPS_PER_LINE: usize = 50;
+use std::sync::Arc;
 
 /// Data to evaluate on, and what the teacher made of it.
 struct Exam {
@@ -26,24 +24,22 @@ struct Exam {
 }
 
 /// Sees a training go by.
-pub(super) struct Watcher<'a> {
+pub(super) struct Watcher {
     exam: Option<Exam>,
     /// The student but for its network.
     model: LoadedModel,
-    options: &'a RunOptions,
-    n_steps: usize,
+    shown: Arc<Shown>,
 }
 
-impl<'a> Watcher<'a> {
+impl Watcher {
     /// Opens the data to evaluate on, where there is any, and runs the teacher over it once.
     pub(super) fn new(
         stage: &DistillStage,
         model: &LoadedModel,
         teacher: Option<&LoadedModel>,
-        options: &'a RunOptions,
-        n_steps: usize,
+        shown: Arc<Shown>,
     ) -> Result<Self> {
-        let mut watcher = Self { exam: None, model: model.clone(), options, n_steps };
+        let mut watcher = Self { exam: None, model: model.clone(), shown };
         if stage.data.eval.is_some() {
             let spec = crate::evaluate::spec_of(&stage.data);
             let workers = stage.data.workers.unwrap_or(2);
@@ -57,37 +53,11 @@ impl<'a> Watcher<'a> {
     }
 
     fn sit(&self, exam: &Exam, model: &LoadedModel) -> Result<Run> {
-        run(model, &exam.data, &exam.spec, exam.batching, &mut |_, _| self.check_stop())
-    }
-
-    fn check_stop(&self) -> Result<()> {
-        check_stop(&self.options.stop)
+        run(model, &exam.data, &exam.spec, exam.batching, &mut |_, _| self.shown.check_stop())
     }
 }
 
-fn check_stop(stop: &Stop) -> Result<()> {
-    stop.check().map_err(|error| match error.kind {
-        ErrorKind::Interrupted(signal) => {
-            let message = format!("stopped by signal {signal}; run it again to go on from the last checkpoint");
-            Error { message, ..error }
-        }
-        _ => error,
-    })
-}
-
-/// Tells of a step now and then, and stops where that is wished for.
-pub(super) fn stepped(record: &StepRecord, n_steps: usize, progress: &dyn Progress, stop: &Stop) -> Result<()> {
-    if record.step.is_multiple_of(STEPS_PER_LINE) || record.step == 1 {
-        let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
-        progress.line(&format!(
-            "epoch {epoch}, step {step} of {n_steps}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
-            1e3 * seconds
-        ));
-    }
-    check_stop(stop)
-}
-
-impl Watch<Learner> for Watcher<'_> {
+impl Watch<Learner> for Watcher {
     fn evaluate(&mut self, student: &Learner) -> Result<BTreeMap<String, f64>> {
         let Some(exam) = &self.exam else { return Ok(BTreeMap::new()) };
         // As it will run: masks and grids applied, in f32.
@@ -99,14 +69,10 @@ impl Watch<Learner> for Watcher<'_> {
     }
 
     fn stepped(&mut self, record: &StepRecord) -> Result<()> {
-        stepped(record, self.n_steps, self.options.progress.as_ref(), &self.options.stop)
+        self.shown.step(record)
     }
 
     fn epoch(&mut self, record: &EpochRecord) -> Result<()> {
-        let metrics = record.metrics.iter().map(|(name, value)| format!(", {name} {value:.5}"));
-        let best = if record.is_best { ", the best so far" } else { "" };
-        let line = format!("epoch {}: mean loss {:.5}{}{best}", record.epoch, record.loss, metrics.collect::<String>());
-        self.options.progress.line(&line);
-        self.check_stop()
+        self.shown.epoch(record)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::numbers;
 use crate::evaluate::{EvaluationReport, RunFigures};
+use std::collections::BTreeSet;
 
 /// A figure before and after, and how it was measured.
 pub(super) struct Figure {
@@ -22,10 +23,13 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
     out.push(both(found, "milliseconds a batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
     let how = format!("{} items of {}", found.n_items, found.data);
     out.push(both(found, "items a second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));
-    out.push(both(found, "weights held as", "bytes of parameters, by how they are computed on", |run| {
-        let kinds = run.held.iter().map(|(name, held)| format!("{name} {}", numbers::bytes(held.n_bytes as u64)));
-        Some(kinds.collect::<Vec<_>>().join(", "))
-    }));
+    let kinds: BTreeSet<&String> = found.before.iter().chain([&found.after]).flat_map(|run| run.held.keys()).collect();
+    for kind in kinds {
+        let how = "bytes of parameters that are computed on this way";
+        out.push(both(found, &format!("weights as {kind}"), how, |run| {
+            run.held.get(kind).map(|held| numbers::bytes(held.n_bytes as u64))
+        }));
+    }
     for (place, memory) in found.after.memory.iter().enumerate() {
         let of = |run: &RunFigures, bytes: fn(&crate::evaluate::MemoryFigures) -> Option<u64>| {
             run.memory.get(place).and_then(bytes).map(numbers::bytes)

@@ -140,6 +140,9 @@ pub(crate) enum Command {
         /// Replace the output if it exists, and begin anew where an unfinished run had another recipe
         #[arg(long)]
         force: bool,
+        /// Print lines where a terminal would be drawn on, with curves and what is left to do
+        #[arg(long)]
+        plain: bool,
     },
     /// Re-read, re-hash and decode an output; finds a single flipped bit
     #[command(after_help = "Example: briquette verify out/small --against models/minilm")]

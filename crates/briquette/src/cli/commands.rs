@@ -2,10 +2,11 @@
 
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
+use briquette::core::memory::MemoryMeter;
 use briquette::formats::{InputFile, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
-use briquette::pipeline::{Progress, Stop, Trace, diff, inspect, report, verify};
+use briquette::pipeline::{Progress, Stop, Trace, diff, inspect, limit_threads, report, verify};
 use briquette::{Error, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
@@ -26,8 +27,8 @@ fn run(args: &Args) -> Result<u8> {
             compress(common, &recipe_of(model.as_deref(), output.as_deref(), what)?, *force)
         }
         Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
-        Command::Distill { recipe, model, output, devices, force } => {
-            distill(common, recipe, model.as_deref(), output.as_deref(), devices, *force)
+        Command::Distill { recipe, model, output, devices, force, plain } => {
+            distill(common, recipe, model.as_deref(), output.as_deref(), devices, [*force, *plain])
         }
         Command::Verify { output, against } => {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
@@ -66,27 +67,15 @@ fn completions(shell: clap_complete::Shell) -> Result<u8> {
 pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     let stop = Stop::default();
     signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
+    let (progress, meter): (Arc<dyn Progress>, Arc<dyn MemoryMeter>) = match &common.tracer {
+        Some(trace) => (trace.clone(), trace.clone()),
+        None => (progress_of(common), Arc::new(allocator::Allocated)),
+    };
+    if common.threads > 0 {
+        limit_threads(common.threads)?;
+    }
     let (threads, device) = (common.threads, common.device.clone());
-    Ok(match &common.tracer {
-        Some(trace) => RunOptions {
-            threads,
-            force,
-            progress: trace.clone(),
-            stop,
-            device,
-            devices: Vec::new(),
-            meter: trace.clone(),
-        },
-        None => RunOptions {
-            threads,
-            force,
-            progress: progress_of(common),
-            stop,
-            device,
-            devices: Vec::new(),
-            meter: Arc::new(allocator::Allocated),
-        },
-    })
+    Ok(RunOptions { threads, force, progress, stop, device, meter, ..RunOptions::default() })
 }
 
 fn progress_of(common: &Common) -> Arc<dyn Progress> {
@@ -130,7 +119,7 @@ fn distill(
     model: Option<&Path>,
     output: Option<&Path>,
     names: &[String],
-    force: bool,
+    [force, is_plain]: [bool; 2],
 ) -> Result<u8> {
     let (mut raw, directory) = (recipe::read_raw(path)?, recipe::directory_of(path));
     if !raw.stage.iter().any(|stage| stage.kind == "distill") {
@@ -140,6 +129,7 @@ fn distill(
     raw.model.path = model.map(absolute).transpose()?.or(raw.model.path.take());
     raw.output.path = output.map(absolute).transpose()?.or(raw.output.path.take());
     let mut options = options(common, force)?;
+    options.screen = !is_plain && !common.quiet && !common.json && progress::has_screen();
     if let Some(first) = names.first() {
         if common.device != "auto" {
             return Err(Error::config("--devices: the device is named already; give --device or --devices"));

@@ -23,6 +23,12 @@ pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
     Arc::new(Bar(ProgressBar::hidden()))
 }
 
+/// Whether there is a whole terminal to draw on.
+pub(crate) fn has_screen() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
+    !is_dumb && std::io::stdout().is_terminal() && std::io::stderr().is_terminal() && std::io::stdin().is_terminal()
+}
+
 /// What is shown of a phase: how far it is, or where that is not known (`total` is 0) only its name.
 fn style(total: u64) -> ProgressStyle {
     let with_bar = "{msg:>8} {bar:40} {decimal_bytes:>10} / {decimal_total_bytes} {decimal_bytes_per_sec} {eta}";

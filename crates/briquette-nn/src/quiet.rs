@@ -1,4 +1,4 @@
-//! A renderer of burn's that shows nothing: what there is to see goes through [`crate::Watch`].
+//! A renderer for burn's training loop that shows nothing.
 
 use burn::train::LearnerSummary;
 use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
@@ -8,8 +8,10 @@ use burn::train::renderer::{
 };
 use std::error::Error;
 
-/// Shows nothing.
-pub(super) struct Quiet;
+/// Shows nothing, where burn's own renderer would print every step: for
+/// [`SupervisedTraining::renderer`](burn::train::SupervisedTraining::renderer).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Quiet;
 
 impl MetricsRendererTraining for Quiet {
     fn update_train(&mut self, _state: MetricState) {}

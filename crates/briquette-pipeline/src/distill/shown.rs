@@ -1,0 +1,94 @@
+//! Where a training is shown: on the whole terminal, or line by line.
+
+use crate::context::{Progress, RunOptions, Stop};
+use briquette_core::{Error, ErrorKind, Result};
+use briquette_distill::history::{EpochRecord, StepRecord};
+use std::sync::Arc;
+#[cfg(feature = "tui")]
+use {
+    briquette_distill::Screen,
+    std::sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Steps between two lines.
+const STEPS_PER_LINE: usize = 50;
+
+/// Shows a training, and ends it where that is wished for.
+pub(super) struct Shown {
+    #[cfg(feature = "tui")]
+    screen: Option<Mutex<Screen>>,
+    progress: Arc<dyn Progress>,
+    stop: Stop,
+    n_steps: usize,
+}
+
+impl Shown {
+    /// Of a training of so many epochs, items and steps.
+    pub(super) fn new(options: &RunOptions, n_epochs: usize, n_items: usize, n_steps: usize) -> Self {
+        #[cfg(not(feature = "tui"))]
+        let _ = (n_epochs, n_items);
+        Self {
+            #[cfg(feature = "tui")]
+            screen: options.screen.then(|| Mutex::new(Screen::new(n_epochs, n_items, n_steps))),
+            progress: options.progress.clone(),
+            stop: options.stop.clone(),
+            n_steps,
+        }
+    }
+
+    /// Tells of a step.
+    pub(super) fn step(&self, record: &StepRecord) -> Result<()> {
+        self.check_stop()?;
+        #[cfg(feature = "tui")]
+        if let Some(mut screen) = self.screen() {
+            return screen.step(record);
+        }
+        if record.step.is_multiple_of(STEPS_PER_LINE) || record.step == 1 {
+            let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
+            self.progress.line(&format!(
+                "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
+                self.n_steps,
+                1e3 * seconds
+            ));
+        }
+        Ok(())
+    }
+
+    /// Tells of the end of an epoch.
+    pub(super) fn epoch(&self, record: &EpochRecord) -> Result<()> {
+        self.check_stop()?;
+        #[cfg(feature = "tui")]
+        if let Some(mut screen) = self.screen() {
+            return screen.epoch(record);
+        }
+        let metrics = record.metrics.iter().map(|(name, value)| format!(", {name} {value:.5}"));
+        let best = if record.is_best { ", the best so far" } else { "" };
+        let line = format!("epoch {}: mean loss {:.5}{}{best}", record.epoch, record.loss, metrics.collect::<String>());
+        self.progress.line(&line);
+        Ok(())
+    }
+
+    /// The training is over: gives the terminal back.
+    pub(super) fn end(&self) {
+        #[cfg(feature = "tui")]
+        if let Some(mut screen) = self.screen() {
+            screen.close();
+        }
+    }
+
+    /// Fails once a stop was asked for.
+    pub(super) fn check_stop(&self) -> Result<()> {
+        self.stop.check().map_err(|error| match error.kind {
+            ErrorKind::Interrupted(signal) => {
+                let message = format!("stopped by signal {signal}; run it again to go on from the last checkpoint");
+                Error { message, ..error }
+            }
+            _ => error,
+        })
+    }
+
+    #[cfg(feature = "tui")]
+    fn screen(&self) -> Option<MutexGuard<'_, Screen>> {
+        self.screen.as_ref().map(|screen| screen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
