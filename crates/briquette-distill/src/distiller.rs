@@ -166,38 +166,54 @@ impl Distiller {
     ) -> Result<(GradientsParams, Vec<f64>)> {
         let mut sum = GradientsAccumulator::new();
         let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
-        for turn in rows.chunks(self.at_once) {
+        for (index, turn) in rows.chunks(self.at_once).enumerate() {
+            // What is drawn at random follows from the step alone, so that one that was killed draws the same.
+            let seed = mixed(mixed(self.settings.seed, self.step), index);
             let share = turn.len() as f64 / rows.len() as f64;
             let batch = data.batch(turn, &self.device)?;
             if batch.rows.len() != turn.len() {
                 let message = format!("the data ended early: found {} items of {}", batch.rows.len(), turn.len());
                 return Err(Error::input(message));
             }
-            let (loss, values) = self.loss(model, teacher, &batch)?;
+            let of_teacher =
+                teacher.map(|teacher| teacher.outputs(&batch, self.settings.blend.wanted())).transpose()?;
+            let values;
+            if self.settings.by_layer && model.student.layered().is_some() {
+                (sum, values) = self.by_layer(model, of_teacher.as_ref(), &batch, (share, seed), sum)?;
+            } else {
+                self.seed(seed, 0);
+                let found = model.student.outputs(&batch.input, self.settings.blend.wanted());
+                let loss;
+                (loss, values) = self.judged(model, &found, of_teacher.as_ref(), &batch)?;
+                let grads = self.scaled(loss * share).backward();
+                sum.accumulate(model, GradientsParams::from_grads(grads, model));
+            }
             losses.iter_mut().zip(values).for_each(|(sum, value)| *sum += share * f64::from(value));
-            let loss = loss * share;
-            let loss = self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss));
-            sum.accumulate(model, GradientsParams::from_grads(loss.backward(), model));
         }
         Ok((sum.grads(), losses))
     }
 
+    /// Begins what is drawn at random for a piece of the network.
+    pub(crate) fn seed(&self, seed: u64, piece: usize) {
+        self.device.seed(mixed(seed, piece));
+    }
+
+    /// A loss as it goes backward.
+    pub(crate) fn scaled(&self, loss: Tensor<1>) -> Tensor<1> {
+        self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss))
+    }
+
     /// The loss of a batch, and its value with those of its terms. All of them are finite.
-    fn loss<N: Traced>(
+    pub(crate) fn judged<N: Traced>(
         &self,
         model: &Trained<N>,
-        teacher: Option<DynTeacher<N>>,
+        found: &Outputs,
+        of_teacher: Option<&Outputs>,
         batch: &Batch<N::Input>,
     ) -> Result<(Tensor<1>, Vec<f32>)> {
-        let wanted = self.settings.blend.wanted();
-        let of_teacher = teacher.map(|teacher| teacher.outputs(batch, wanted)).transpose()?;
-        let found = model.student.outputs(&batch.input, wanted);
-        let targets = Targets {
-            teacher: of_teacher.as_ref(),
-            labels: batch.labels.as_ref(),
-            projections: Some(&model.projections),
-        };
-        let blended = self.settings.blend.loss(&found, targets)?;
+        let (labels, projections) = (batch.labels.as_ref(), Some(&model.projections));
+        let targets = Targets { teacher: of_teacher, labels, projections };
+        let blended = self.settings.blend.loss(found, targets)?;
         let all = std::iter::once(blended.total.clone()).chain(blended.terms).map(Tensor::without_autodiff);
         let values = read(Tensor::cat(all.collect(), 0))?;
         let terms = self.settings.blend.terms().iter().map(|term| term.loss.name());
@@ -242,6 +258,14 @@ impl Distiller {
             _ => Ok(Some((grads, norm))),
         }
     }
+}
+
+/// Another seed for each number (the finalizer of SplitMix64).
+const fn mixed(seed: u64, number: usize) -> u64 {
+    let mut z = seed.wrapping_add((number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// Runs student and teacher once, so that what does not go together shows before any work, and makes the projections.

@@ -93,6 +93,9 @@ pub struct Settings {
     pub frozen: Patterns,
     /// Whether gradients are scaled against underflow: for f16.
     pub scale_loss: bool,
+    /// Whether a [`Layered`](crate::Layered) network keeps only what goes from one layer to the next, and runs each layer once more in the
+    /// backward pass: less memory for about a third more time. No loss may compare attention.
+    pub by_layer: bool,
 }
 
 impl Settings {
@@ -114,6 +117,7 @@ impl Settings {
             save_every: 200,
             frozen: Patterns::default(),
             scale_loss: false,
+            by_layer: false,
         }
     }
 

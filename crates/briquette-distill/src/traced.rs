@@ -1,6 +1,6 @@
 //! What distillation asks of networks, teachers and data: what a user implements.
 
-use crate::{Outputs, Wanted};
+use crate::{Layered, Outputs, Wanted};
 use briquette_core::Result;
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Int, Tensor};
@@ -12,6 +12,11 @@ pub trait Traced: Module + ModuleDisplay {
 
     /// Runs it. What is not `wanted` may stay empty.
     fn outputs(&self, input: &Self::Input, wanted: Wanted) -> Outputs;
+
+    /// The same as layers, where it is made of some: see [`Settings::by_layer`](crate::Settings::by_layer).
+    fn layered(&self) -> Option<&dyn Layered<Input = Self::Input>> {
+        None
+    }
 }
 
 /// Some items of the data.

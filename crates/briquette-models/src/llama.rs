@@ -181,8 +181,30 @@ impl Llama {
     /// As [`forward`](Self::forward).
     pub fn trace(&self, tokens: Tensor<2, Int>) -> (Vec<Tensor<3>>, Tensor<3>) {
         let mut states = self.hidden_states(tokens);
-        let scores = self.scores(self.model.norm.forward(states[states.len() - 1].clone()));
+        let scores = self.leave(states[states.len() - 1].clone());
         (states.split_off(1), scores)
+    }
+
+    /// What the first layer takes, `[batch, length, width]`.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.model.embed_tokens.forward(tokens)
+    }
+
+    /// What layer `index` makes of a state.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn layer(&self, index: usize, state: Tensor<3>) -> Tensor<3> {
+        let rotation = Rotation::new(&self.inverse_frequencies, state.dims()[1], &state.device());
+        self.model.layers[index].forward(state, &rotation)
+    }
+
+    /// Scores of each next token, of the state after the last layer.
+    pub fn leave(&self, state: Tensor<3>) -> Tensor<3> {
+        self.scores(self.model.norm.forward(state))
     }
 
     /// Layers it has.

@@ -52,6 +52,22 @@ impl Bert {
         trace
     }
 
+    /// What the first layer takes, `[batch, length, width]`.
+    ///
+    /// # Panics
+    /// As [`Bert::forward`].
+    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.embeddings.forward(tokens)
+    }
+
+    /// What layer `index` makes of a state.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn layer(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        self.encoder.layer[index].forward(state, padding)
+    }
+
     /// Layers it has.
     pub fn n_layers(&self) -> usize {
         self.encoder.layer.len()

@@ -1,6 +1,6 @@
 //! The networks of `briquette-models` as students and teachers.
 
-use briquette_distill::{Outputs, Traced, Wanted};
+use briquette_distill::{Layered, Outputs, Traced, Wanted};
 use briquette_models::bert::Trace;
 use briquette_models::text::Pooling;
 use briquette_models::{Input, LoadedModel, Network};
@@ -42,30 +42,81 @@ impl Learner {
     fn of_text(&self, tokens: &Tensor<2, Int>, padding: &Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let Network::Bert(bert) = &self.network else { panic!("not an encoder") };
         let (tokens, padding) = (tokens.clone(), padding.clone());
-        let Trace { hidden, attention, values } = match wanted.is_end_only() {
-            true => Trace { hidden: vec![bert.forward(tokens, padding.clone())], ..Trace::default() },
-            false => bert.trace(tokens, padding.clone(), wanted.attention || wanted.values),
-        };
+        if wanted.is_end_only() {
+            return self.embedded(vec![bert.forward(tokens, padding.clone())], padding, wanted);
+        }
+        let Trace { hidden, attention, values } =
+            bert.trace(tokens, padding.clone(), wanted.attention || wanted.values);
+        let attention = if wanted.attention { attention } else { Vec::new() };
+        let values = if wanted.values { values } else { Vec::new() };
+        Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
+    }
+
+    /// What an encoder gives, of its hidden states, the last of which there is.
+    fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let last = hidden.last().cloned();
         let embed = |pooling: Pooling| Some(pooling.apply(last?.cast(FloatDType::F32), padding.clone()));
         Outputs {
             embedding: self.pooling.and_then(embed),
             hidden: if wanted.hidden { hidden } else { Vec::new() },
-            attention: if wanted.attention { attention } else { Vec::new() },
-            values: if wanted.values { values } else { Vec::new() },
             padding: Some(padding),
-            logits: None,
+            ..Outputs::default()
         }
     }
 }
 
-/// Scores of the next token at every place but the last, `[batch (length - 1), vocabulary]`.
+/// All tokens of each window but the last, from which the next are told.
+fn known(tokens: &Tensor<2, Int>) -> Tensor<2, Int> {
+    tokens.clone().narrow(1, 0, tokens.dims()[1] - 1)
+}
+
+/// Scores of the next token at every place, `[batch (length - 1), vocabulary]`.
+fn told(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
+    Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
+}
+
 fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
     let Network::Llama(llama) = network else { panic!("not a decoder") };
-    let [_, length] = tokens.dims();
-    let known = tokens.clone().narrow(1, 0, length - 1);
-    let (hidden, scores) = if wanted.hidden { llama.trace(known) } else { (Vec::new(), llama.forward(known)) };
-    Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
+    if !wanted.hidden {
+        return told(llama.forward(known(tokens)), Vec::new());
+    }
+    let (hidden, scores) = llama.trace(known(tokens));
+    told(scores, hidden)
+}
+
+impl Layered for Learner {
+    type Input = Inputs;
+
+    fn n_layers(&self) -> usize {
+        self.network.n_layers().unwrap_or(0)
+    }
+
+    fn enter(&self, input: &Inputs) -> Tensor<3> {
+        match (&self.network, input) {
+            (Network::Bert(bert), Inputs::Text(tokens, _)) => bert.embed(tokens.clone()),
+            (Network::Llama(llama), Inputs::Windows(tokens)) => llama.embed(known(tokens)),
+            _ => panic!("not a network of layers"),
+        }
+    }
+
+    fn layer(&self, index: usize, state: Tensor<3>, input: &Inputs) -> Tensor<3> {
+        match (&self.network, input) {
+            (Network::Bert(bert), Inputs::Text(_, padding)) => bert.layer(index, state, padding.clone()),
+            (Network::Llama(llama), Inputs::Windows(_)) => llama.layer(index, state),
+            _ => panic!("not a network of layers"),
+        }
+    }
+
+    fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {
+        match (&self.network, input) {
+            (Network::Bert(_), Inputs::Text(_, padding)) => self.embedded(states, padding.clone(), wanted),
+            (Network::Llama(llama), Inputs::Windows(_)) => {
+                let scores = llama.leave(states[states.len() - 1].clone());
+                told(scores, if wanted.hidden { states } else { Vec::new() })
+            }
+            _ => panic!("not a network of layers"),
+        }
+    }
 }
 
 impl Traced for Learner {
@@ -83,5 +134,9 @@ impl Traced for Learner {
                 Outputs { logits: Some(self.network.classify(images)), ..Outputs::default() }
             }
         }
+    }
+
+    fn layered(&self) -> Option<&dyn Layered<Input = Inputs>> {
+        self.network.n_layers().map(|_| self as _)
     }
 }

@@ -14,7 +14,7 @@ use briquette_distill::{
     n_steps, steps_of_epoch,
 };
 use briquette_formats::{Checkpoint, InputFile, limits, model_config};
-use briquette_models::{Arch, Input, LoadedModel, Smaller, smaller};
+use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
 use briquette_nn::{Compression, Export, without_grids};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
@@ -78,10 +78,10 @@ impl Training {
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
         let start = Checkpoint::open(asked.model)?;
-        let device = if stage.memory.gradient_checkpointing {
-            plain.clone().autodiff().gradient_checkpointing()
-        } else {
-            plain.clone().autodiff()
+        settings.by_layer = is_by_layer(stage, &settings, arch.map_or_else(|| Arch::detect(&start), Ok)?);
+        let device = match stage.memory.gradient_checkpointing && !settings.by_layer {
+            true => plain.clone().autodiff().gradient_checkpointing(),
+            false => plain.clone().autodiff(),
         };
         plain.seed(settings.seed);
         let (mut student, config) = student_of(stage, &start, arch, &device)?;
@@ -119,6 +119,14 @@ impl Training {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
     }
+}
+
+/// Whether each layer runs again in the backward pass. Other networks, and losses that compare attention, leave it to burn which
+/// operations do.
+fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
+    let wanted = settings.blend.wanted();
+    let is_layered = arch.family() != Family::Classifier;
+    stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
 }
 
 /// The student as it begins, and its config.json where that is new.
