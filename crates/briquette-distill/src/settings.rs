@@ -148,6 +148,10 @@ impl Settings {
         if self.patience.is_some() && self.goal.is_none() {
             return Err(Error::config("patience: no metric is watched; name one"));
         }
+        let wanted = self.blend.wanted();
+        if self.by_layer && (wanted.attention || wanted.values) {
+            return Err(Error::config("by_layer: a loss compares attention, which no layer hands on; remove either"));
+        }
         Ok(())
     }
 

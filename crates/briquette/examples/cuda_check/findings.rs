@@ -24,11 +24,6 @@ impl Finding {
         Self { wanted: Some((format!("<= {most}"), value <= most)), ..Self::figure(name, value, unit) }
     }
 
-    /// A figure that should be at least so much.
-    pub(crate) fn at_least(name: impl Into<String>, value: f64, unit: &'static str, least: f64) -> Self {
-        Self { wanted: Some((format!(">= {least}"), value >= least)), ..Self::figure(name, value, unit) }
-    }
-
     fn has_failed(&self) -> bool {
         self.wanted.as_ref().is_some_and(|(_, holds)| !holds)
     }
