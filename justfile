@@ -140,7 +140,7 @@ cuda-build PROFILE="release":
 [group('develop')]
 cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
-      cargo test -p briquette --features cuda --target-dir {{ target }}/cuda --test e2e -- evaluate::devices what_cannot_be_run
+      cargo test -p briquette --features cuda --target-dir {{ target }}/cuda --test e2e -- evaluate::devices what_cannot_be_run students::two_devices students::gradual_pruning_and_turns
 
 # Compile every GPU kernel for every generation of NVIDIA GPUs, and look for spills: no GPU needed. 77: no compilers
 [group('develop')]

@@ -17,6 +17,10 @@ use std::sync::Arc;
 fn run(args: &Args) -> Result<u8> {
     let common = &args.common;
     devices::check(&common.device)?;
+    #[cfg(feature = "cuda")]
+    if matches!(args.command, Command::Distill { .. } | Command::Run { .. }) {
+        devices::default_to_what_is_here();
+    }
     match &args.command {
         Command::Inspect { model, zeros } => {
             let found = inspect::inspect(model, *zeros, &options(common, false)?)?;

@@ -29,6 +29,18 @@ pub(super) fn check(name: &str) -> Result<()> {
     Err(Error::config(format!("found {name:?}, and {found}; see `briquette devices`")).at("device"))
 }
 
+/// Makes the CPU burn's default device where there is no GPU. burn reads the state of an optimizer onto its default device, which
+/// in a build with CUDA is the first GPU, there or not. To be called before any thread is started.
+#[cfg(feature = "cuda")]
+#[expect(unsafe_code)]
+pub(super) fn default_to_what_is_here() {
+    const CHOICE: &str = "BURN_DEVICE";
+    if std::env::var_os(CHOICE).is_none() && cuda_devices().is_empty() {
+        // SAFETY: this is the only thread.
+        unsafe { std::env::set_var(CHOICE, "flex") }
+    }
+}
+
 /// What models can run on here.
 #[derive(Debug, Serialize)]
 struct Found {
