@@ -10,6 +10,8 @@ use cubecl_core::ir::ElemType;
 
 /// Up to so many rows, reading the weights takes longer than the products.
 const FEW: usize = 8;
+/// Most rows of floats that are multiplied with codes as they are; more have the weights decoded first.
+const FEW_FLOATS: usize = 15;
 
 /// Codes without their zeros, on a device.
 #[derive(Debug, Clone)]
@@ -194,7 +196,7 @@ impl Int8 {
 
     /// `y = x · wᵀ + shift` with `x` as it is, where there is a kernel for so few rows; else [`Self::decode`] and multiply.
     pub fn weight_only(&self, x: &Floats, shift: Option<&Buffer>) -> Option<Floats> {
-        let fits = (1..=FEW).contains(&x.n_rows) && x.n_cols == self.n_in && self.n_in.is_multiple_of(4);
+        let fits = (1..=FEW_FLOATS).contains(&x.n_rows) && x.n_cols == self.n_in && self.n_in.is_multiple_of(4);
         if !fits || self.n_in == 0 || self.n_out == 0 {
             return None;
         }
@@ -254,7 +256,7 @@ impl Int4 {
     /// As [`Int8::weight_only`].
     pub fn weight_only(&self, x: &Floats, shift: Option<&Buffer>) -> Option<Floats> {
         let is_whole = self.n_in.is_multiple_of(8) && self.group.is_multiple_of(8);
-        let fits = (1..=FEW).contains(&x.n_rows) && x.n_cols == self.n_in && is_whole;
+        let fits = (1..=FEW_FLOATS).contains(&x.n_rows) && x.n_cols == self.n_in && is_whole;
         if !fits || self.n_in == 0 || self.n_out == 0 {
             return None;
         }

@@ -171,7 +171,7 @@ fn weight_only(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding>
     let x = |rows: usize, device: &Device| tensor(floats(rows * k, 7), [rows, k], device);
     let bias = |device: &Device| Some(tensor(floats(n, 8), [n], device));
     let mut found = Vec::new();
-    for rows in [1, 3, 8, 40] {
+    for rows in [1, 3, 8, 13, 40] {
         let int8 = |device: &Device, is_sparse: bool| {
             let weights =
                 LinearWeights::int8_on(device, &codes(n * k, 9), &floats(n, 2), [n, k], is_sparse, None).unwrap();
