@@ -1,10 +1,10 @@
 //! Weight-only int4: f32 activations times codes of 4 bits.
 
 use crate::linear::assert_shapes;
-use crate::panels::for_rows_and_panels;
+use crate::panels::{for_panels, threads_for};
 use crate::path::Path;
 use crate::quantize_rows::Activation;
-use crate::simd::{self, PANEL};
+use crate::simd::{self, Block, PANEL};
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
@@ -119,7 +119,8 @@ pub fn int4_linear<T: Activation>(
     assert_shapes(x.len(), n_rows, [weights.n_out, weights.n_in], bias, y.len());
     let mut scratch = Vec::new();
     let x = T::widened(x, &mut scratch);
-    for_rows_and_panels(x, y, [n_rows, weights.n_in, weights.n_out], PAYS, &|x, index, out| {
+    let n_threads = threads_for(n_rows * weights.n_in * weights.n_out, PAYS);
+    for_panels(Block::new(y, n_rows, weights.n_out), 0, n_threads, &|index, _, out| {
         let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
         simd::multiply_int4_panel(path, x, weights.panel(index), bias, out);
     });

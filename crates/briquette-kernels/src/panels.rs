@@ -23,28 +23,6 @@ pub(crate) fn for_panels(mut out: Block, first: usize, n_threads: usize, each: &
     }
 }
 
-/// Floats of inputs that stay in the second cache, one MB, while all panels of weights pass by.
-const INPUTS_AT_ONCE: usize = 1 << 18;
-/// Kernels take so many rows at a time.
-const ROWS: usize = 12;
-
-/// As [`for_panels`] over all outputs `y` of the inputs `x`, some rows after the others, each with its inputs.
-pub(crate) fn for_rows_and_panels(
-    x: &[f32],
-    y: &mut [f32],
-    [n_rows, n_in, n_out]: [usize; 3],
-    pays: usize,
-    each: &(impl Fn(&[f32], usize, Block) + Sync),
-) {
-    let most = (INPUTS_AT_ONCE / n_in.max(1)).max(ROWS) / ROWS * ROWS;
-    for first in (0..n_rows).step_by(most) {
-        let n = most.min(n_rows - first);
-        let (x, y) = (&x[first * n_in..][..n * n_in], &mut y[first * n_out..][..n * n_out]);
-        let n_threads = threads_for(n * n_in * n_out, pays);
-        for_panels(Block::new(y, n, n_out), 0, n_threads, &|index, _, out| each(x, index, out));
-    }
-}
-
 /// The threads that so many multiplications keep busy, where fewer than `pays` are best done by one.
 pub(crate) fn threads_for(n_multiplications: usize, pays: usize) -> usize {
     if n_multiplications >= pays { rayon::current_num_threads() } else { 1 }

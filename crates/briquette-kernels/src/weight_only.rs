@@ -1,9 +1,10 @@
 //! Weight-only int8: f32 activations times codes of 8 bits.
 
 use crate::linear::assert_shapes;
-use crate::panels::for_rows_and_panels;
+use crate::panels::{for_panels, threads_for};
 use crate::path::Path;
 use crate::quantize_rows::Activation;
+use crate::simd::Block;
 use crate::weights::Int8Weights;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
@@ -28,7 +29,7 @@ pub fn weight_only_linear<T: Activation>(
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
     let mut scratch = Vec::new();
     let x = T::widened(x, &mut scratch);
-    for_rows_and_panels(x, y, [n_rows, n_in, n_out], PAYS, &|x, index, out| {
+    for_panels(Block::new(y, n_rows, n_out), 0, threads_for(n_rows * n_in * n_out, PAYS), &|index, _, out| {
         weights.multiply_floats(path, x, index, &weights.columns(index, bias), out);
     });
 }
