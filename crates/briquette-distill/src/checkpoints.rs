@@ -186,7 +186,7 @@ impl Checkpoints {
 }
 
 fn write_record<M: Module>(model: &M, path: &Path) -> Result<()> {
-    // Running statistics take up the last step's update when they are next looked at, of which a record is no case.
+    // burn keeps the last update of running statistics aside, where a record misses it; this puts it in place.
     drop(model.valid());
     let bytes = model.clone().into_record().into_bytes();
     draft::replace_file(path, &bytes.map_err(|error| Error::bug(format!("the student's record: {error}")))?)

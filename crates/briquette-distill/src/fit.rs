@@ -60,7 +60,7 @@ impl Distiller {
         }
         let fit = Fit { at_once, predicted_bytes: of(at_once), predicted_bytes_of_batch: of(self.at_once) };
         self.at_once = at_once;
-        // burn keeps the last update of these aside, and would put it on top.
+        // burn keeps the last update of running statistics aside, and would put it on top of what is loaded.
         drop(model.valid());
         let model = model.try_load_record(record);
         Ok((model.map_err(|error| Error::bug(format!("the student's own record: {error:?}")))?, fit))

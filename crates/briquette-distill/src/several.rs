@@ -193,7 +193,7 @@ where
 
     fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<Batch<N::Input>>> {
         let batches = DataLoaderBuilder::new(Batches::<N>(self.data.clone()));
-        // Without one it would touch burn's default device, which may be a GPU that is not there.
+        // burn's default device may be another than those this trains on.
         let plain = self.devices[0].clone().without_autodiff();
         batches.batch_size(self.settings.at_once).set_device(plain).build(InMemDataset::new(rows))
     }

@@ -98,7 +98,7 @@ impl Export {
     /// Refused where the output exists, Config where two parameters would have one name, Io for devices and files.
     pub fn write<M: Module>(&self, module: &M) -> Result<Exported> {
         if module.devices().iter().any(Device::is_autodiff) {
-            // Running statistics of a module in training take up the last step's update when they are next looked at.
+            // burn keeps the last update of running statistics aside while a module trains; this puts it in place.
             drop(module.valid());
         }
         let original = self.original.as_ref().map(|path| Checkpoint::open(path)).transpose()?;
