@@ -1,11 +1,15 @@
-//! What lies between the matrix products of a transformer, in f32: activations, norms and attention.
+//! What is computed in f32: convolutions, and what lies between matrix products.
 
 mod attention;
+mod conv2d;
 mod gelu;
+mod max_pool2d;
 mod norm;
 
 pub use attention::{AttentionShape, attention};
+pub use conv2d::FloatConv2d;
 pub use gelu::gelu;
+pub use max_pool2d::{max_pool2d, max_pool2d_grad};
 pub use norm::add_norm;
 
 /// Below this many elements, waking another thread costs more than it saves.

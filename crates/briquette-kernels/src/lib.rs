@@ -36,7 +36,7 @@ mod weights;
 pub use code_rows::CodeRows;
 pub use conv2d::{Conv2dShape, Finish, Int8Conv2d, PackedConv2d, int8_conv2d};
 pub use embedding::{Int8Embedding, int8_embedding};
-pub use float::{AttentionShape, add_norm, attention, gelu};
+pub use float::{AttentionShape, FloatConv2d, add_norm, attention, gelu, max_pool2d, max_pool2d_grad};
 pub use int4::{PackedInt4, int4_linear};
 pub use linear::int8_linear;
 pub use packed::{MAX_DEPTH, PackedInt8};

@@ -1,7 +1,7 @@
 //! The kernels as burn operations.
 //!
-//! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle. The
-//! operations are for inference: no gradient flows through them.
+//! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle.
+//! Operations are for inference, and no gradient flows through them, but for those on images: [`float_conv2d`], [`max_pool2d`].
 
 #[cfg(feature = "cuda")]
 mod cube;
@@ -9,7 +9,10 @@ mod cube;
 mod flex;
 #[cfg(feature = "flex")]
 mod flex_fused;
+#[cfg(feature = "flex")]
+mod flex_images;
 mod fused;
+mod images;
 mod weights;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -20,6 +23,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use fused::{FusedOps, Heads, Norm, add_norm, attention, fuses, gelu, rows_at_once};
+pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};
 
 /// What a backend does with quantized weights. A bias, a scale or a shift that is not there is any tensor.

@@ -17,6 +17,7 @@ mod int4;
 mod neon;
 #[cfg(target_arch = "x86_64")]
 mod peak;
+mod product;
 pub(crate) mod scalar;
 mod sparse_panels;
 mod weight_only;
@@ -29,6 +30,7 @@ pub(crate) use block::Block;
 pub(crate) use float::{add_norm, gelu};
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
+pub(crate) use product::{Matrix, multiply};
 pub(crate) use scalar::{RowScale, Span};
 pub(crate) use sparse_panels::SparsePanels;
 

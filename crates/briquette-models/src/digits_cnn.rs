@@ -4,11 +4,10 @@ use crate::config::{Folder, check_sizes};
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use crate::low_rank::Linears;
 use briquette_core::Result;
+use briquette_kernels::ops::max_pool2d;
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
 use burn::tensor::activation::relu;
-use burn::tensor::module::max_pool2d;
-use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +135,7 @@ impl DigitsCnn {
         let x = self.depthwise.as_ref().map_or(x.clone(), |depthwise| depthwise.forward(x));
         let x = self.conv2.forward_norm(x, &self.bn2, Then::Relu);
         let size = [self.pool_size; 2];
-        let x = max_pool2d(x, MaxPoolOptions::new(size).with_stride(size));
+        let x = max_pool2d(x, size, size, [0; 2]);
         self.fc2.forward(relu(self.fc1.forward(x.flatten(1, 3))))
     }
 }

@@ -5,10 +5,10 @@ use crate::Arch;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_kernels::ops::max_pool2d;
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
-use burn::tensor::module::{adaptive_avg_pool2d, max_pool2d};
-use burn::tensor::ops::MaxPoolOptions;
+use burn::tensor::module::adaptive_avg_pool2d;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -206,9 +206,8 @@ impl ResNet {
     /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = self.conv1.forward_norm(images, &self.bn1, Then::Relu);
-        let pool = MaxPoolOptions { stride: [2, 2], padding: [(1, 1); 2], ..MaxPoolOptions::new([3, 3]) };
         let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];
-        let x = stages.into_iter().flatten().fold(max_pool2d(x, pool), |x, block| block.forward(x));
+        let x = stages.into_iter().flatten().fold(max_pool2d(x, [3; 2], [2; 2], [1; 2]), |x, block| block.forward(x));
         self.fc.forward(adaptive_avg_pool2d(x, [1, 1]).flatten(1, 3))
     }
 }

@@ -103,25 +103,48 @@ fn groups_of_every_kind_run_on_codes() {
     }
 }
 
+/// A norm that changes what goes through it.
+fn some_norm(n: usize, device: &Device) -> BatchNorm {
+    let random = |low, high| Tensor::<1>::random([n], Distribution::Uniform(low, high), &Device::flex());
+    let mut norm = BatchNormConfig::new(n).init(device);
+    norm.gamma = norm.gamma.map(|_| random(-2.0, 2.0).to_device(device));
+    norm.beta = norm.beta.map(|_| random(-1.0, 1.0).to_device(device));
+    norm.running_mean.update(random(-1.0, 1.0));
+    norm.running_var.update(random(0.1, 3.0));
+    norm
+}
+
 #[test]
 fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
     let device = Device::flex();
-    let conv = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap();
-    let random = |low, high| Tensor::<1>::random([40], Distribution::Uniform(low, high), &device);
-    let mut norm = BatchNormConfig::new(40).init(&device);
-    norm.gamma = burn::module::Param::from_tensor(random(-2.0, 2.0));
-    norm.beta = burn::module::Param::from_tensor(random(-1.0, 1.0));
-    norm.running_mean.update(random(-1.0, 1.0));
-    norm.running_var.update(random(0.1, 3.0));
-    let x = Tensor::<4>::random([2, 5, 6, 7], Distribution::Default, &device);
-    let shortcut = Tensor::<4>::random([2, 40, 6, 7], Distribution::Default, &device);
-    let plain = norm.forward(conv.forward(x.clone()));
-    let relu = burn::tensor::activation::relu::<4>;
-    assert!(apart(plain.clone(), conv.forward_norm(x.clone(), &norm, Then::Nothing)) < 1e-5);
-    assert!(apart(relu(plain.clone()), conv.forward_norm(x.clone(), &norm, Then::Relu)) < 1e-5);
-    let added = conv.forward_norm(x, &norm, Then::AddRelu(shortcut.clone()));
-    assert!(apart(relu(plain + shortcut.clone()), added) < 1e-5);
-    assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut itself is as it was");
+    let codes = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap();
+    let floats = Conv2dConfig::new([5, 40], [3, 3]).with_padding(PaddingConfig2d::Same).init(&device);
+    let norm = some_norm(40, &device);
+    for conv in [codes, floats] {
+        let x = Tensor::<4>::random([2, 5, 6, 7], Distribution::Default, &device);
+        let shortcut = Tensor::<4>::random([2, 40, 6, 7], Distribution::Default, &device);
+        let plain = norm.forward(conv.forward(x.clone()));
+        let relu = burn::tensor::activation::relu::<4>;
+        assert!(apart(plain.clone(), conv.forward_norm(x.clone(), &norm, Then::Nothing)) < 1e-5);
+        assert!(apart(relu(plain.clone()), conv.forward_norm(x.clone(), &norm, Then::Relu)) < 1e-5);
+        let added = conv.forward_norm(x, &norm, Then::AddRelu(shortcut.clone()));
+        assert!(apart(relu(plain + shortcut.clone()), added) < 1e-5);
+        assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut itself is as it was");
+    }
+}
+
+#[test]
+fn a_norm_that_learns_is_of_the_batch_also_where_the_images_are_constants() {
+    let training = Device::flex().autodiff();
+    let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&training);
+    let norm = some_norm(8, &training);
+    for x in [images(), Tensor::from_inner(images())] {
+        let expected = norm.forward(Tensor::from_inner(conv.forward(x.clone()).inner()));
+        let y = conv.forward_norm(x, &norm, Then::Nothing);
+        assert!(apart(expected.inner(), y.clone().inner()) < 1e-5);
+        let grads = y.powi_scalar(3).sum().backward();
+        assert!(conv.weight.val().grad(&grads).is_some());
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 use super::*;
 use crate::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use burn::tensor::module;
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Distribution, FloatDType, TensorData};
 
 fn codes(n: usize) -> Vec<i8> {
@@ -65,4 +67,39 @@ fn a_convolution_and_an_embedding_run_on_tensors() {
     let table = Table::on(&device, &[1, 0, 0, 2], &[1.0, 0.5], [2, 2], true);
     let rows = embedding(Tensor::<2, Int>::from_data([[1, 0, 1]], &device), &table);
     assert_eq!(rows.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_convolution_of_floats_and_its_gradients_are_burns() {
+    let device = Device::flex().autodiff();
+    let shape = Conv2dShape { padding: [[1, 1], [0, 0]], stride: [2, 1], ..Conv2dShape::new(3, 5, [3, 2]) };
+    let random = |dims: [usize; 4]| Tensor::<4>::random(dims, Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+    // A view, as an input may be.
+    let (x, weight) = (random([4, 6, 7, 3]), random(shape.weight_dims()));
+    let bias = Tensor::<1>::random([5], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+    let view = || x.clone().swap_dims(1, 3);
+    let options = ConvOptions::new([2, 1], [1, 0], [1, 1], 1);
+    let expected = module::conv2d(view(), weight.clone(), Some(bias.clone()), options);
+    assert!(convolves(&view(), &shape) && convolves(&view().inner(), &shape));
+    let y = float_conv2d(view(), weight.clone(), Some(bias.clone()), shape);
+    let far = |a: Tensor<4>, b: Tensor<4>| (a - b).abs().max().into_scalar::<f32>();
+    assert!(far(y.clone().inner(), expected.clone().inner()) < 1e-5);
+    let weights_of = Tensor::<4>::random(y.dims(), Distribution::Uniform(-1.0, 1.0), &device);
+    let [a, b] = [y, expected].map(|y| (y * weights_of.clone()).sum().backward());
+    for tensor in [&x, &weight] {
+        assert!(far(tensor.grad(&a).unwrap(), tensor.grad(&b).unwrap()) < 1e-4);
+    }
+    assert!((bias.grad(&a).unwrap() - bias.grad(&b).unwrap()).abs().max().into_scalar::<f32>() < 1e-4);
+}
+
+#[test]
+fn a_max_pool_and_its_gradient_are_burns() {
+    let device = Device::flex().autodiff();
+    let x = Tensor::<4>::random([2, 3, 7, 9], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+    let options = MaxPoolOptions { stride: [2, 2], padding: [(1, 1); 2], ..MaxPoolOptions::new([3, 3]) };
+    let (y, expected) = (max_pool2d(x.clone(), [3, 3], [2, 2], [1, 1]), module::max_pool2d(x.clone(), options));
+    let far = |a: Tensor<4>, b: Tensor<4>| (a - b).abs().max().into_scalar::<f32>();
+    assert_eq!(far(y.clone().inner(), expected.clone().inner()), 0.0);
+    let [a, b] = [y, expected].map(|y| x.grad(&(y.clone() * y).sum().backward()).unwrap());
+    assert_eq!(far(a, b), 0.0);
 }

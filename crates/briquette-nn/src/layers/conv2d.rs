@@ -101,13 +101,22 @@ impl Conv2d {
         if let Some(call) = self.call(&input) {
             return ops::conv2d(input, None, [None, bias], call);
         }
-        let [[top, bottom], [left, right]] = self.pads(&input);
-        let padding = [(top, bottom), (left, right)];
-        let options = ConvOptions::new_with_padding(self.stride, padding, self.dilation, self.groups);
-        conv2d(input, self.weight.val(), bias, options)
+        self.convolve(input, self.weight.val(), bias)
     }
 
-    /// A batch norm of the convolution, and what follows it: in one pass where the weights are codes.
+    /// A convolution of floats.
+    fn convolve(&self, input: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
+        let shape = self.shape(&input, weight.dims());
+        if ops::convolves(&input, &shape) && weight.dtype() == DType::F32 {
+            return ops::float_conv2d(input, weight, bias, shape);
+        }
+        let padding = shape.padding.map(|[before, after]| (before, after));
+        let options = ConvOptions::new_with_padding(self.stride, padding, self.dilation, self.groups);
+        conv2d(input, weight, bias, options)
+    }
+
+    /// A batch norm of the convolution, and what follows it: in one pass where the weights are codes, else with the norm in
+    /// the weights where no gradients are recorded.
     ///
     /// # Panics
     /// As [`Conv2d::forward`]; if a shortcut is not of the output's shape.
@@ -121,7 +130,14 @@ impl Conv2d {
                 ops::conv2d(input, shortcut, [Some(scale), Some(shift)], call)
             }
             None => {
-                let output = norm.forward(self.forward(input));
+                let weight = self.weight.val();
+                // What is made of a constant input by weights that learn records gradients too.
+                let output = if input.device().is_autodiff() || weight.device().is_autodiff() {
+                    norm.forward(self.forward(input))
+                } else {
+                    let (scale, shift) = self.folded(norm);
+                    self.convolve(input, weight * scale.reshape([-1, 1, 1, 1]), Some(shift))
+                };
                 match then {
                     Then::Nothing => output,
                     Then::Relu => relu(output),
@@ -134,8 +150,13 @@ impl Conv2d {
     /// The convolution as an operation on codes, where there are any.
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
         let Some(Kept::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
-        let [n_out, n_in, ..] = weights.dims();
-        let shape = Conv2dShape {
+        let shape = self.shape(input, weights.dims());
+        Some(Conv2dCall { weights: weights.clone(), shape, has_scale: false, has_shift: false, relu: false })
+    }
+
+    /// What it is, by weights of those extents.
+    fn shape(&self, input: &Tensor<4>, [n_out, n_in, ..]: [usize; 4]) -> Conv2dShape {
+        Conv2dShape {
             n_in: n_in * self.groups,
             n_out,
             groups: self.groups,
@@ -143,8 +164,7 @@ impl Conv2d {
             stride: self.stride,
             padding: self.pads(input),
             dilation: self.dilation,
-        };
-        Some(Conv2dCall { weights: weights.clone(), shape, has_scale: false, has_shift: false, relu: false })
+        }
     }
 
     /// Zeros before and after, of height and of width.

@@ -1,0 +1,161 @@
+//! Patches of images as columns of a matrix, and back.
+
+use super::{FloatConv2d, resized};
+use std::ops::Range;
+
+/// Floats in the patches of a tile: with what is multiplied by them they stay in the second cache.
+const TILE: usize = 1 << 18;
+
+/// Rows of the outputs of some images: all rows of several, or some of one.
+#[derive(Debug, Clone)]
+pub(super) struct Tile {
+    pub(super) images: Range<usize>,
+    pub(super) rows: Range<usize>,
+}
+
+/// The patches of a convolution: `[in * ky * kx, pixel]`, the pixels of a tile image by image.
+pub(super) struct Patches {
+    conv: FloatConv2d,
+    out: [usize; 2],
+}
+
+/// What the rows of a tile see of a plane of an image, with the zeros around it.
+struct Window {
+    width: usize,
+    values: Vec<f32>,
+    /// Rows of it that are in the image, and the first of those in the image.
+    rows: Range<usize>,
+    first_row: usize,
+    /// Columns of it that are in the image, from the first of the image on.
+    cols: Range<usize>,
+}
+
+impl Patches {
+    pub(super) fn new(conv: &FloatConv2d) -> Self {
+        Self { conv: *conv, out: conv.shape.out_size(conv.size) }
+    }
+
+    /// All outputs, image by image.
+    pub(super) fn tiles(&self) -> Vec<Tile> {
+        let ([height, width], n_images) = (self.out, self.conv.n_images);
+        if height * width == 0 {
+            return vec![];
+        }
+        let n_rows = (TILE / (self.conv.shape.depth() * width).max(1)).max(1);
+        let n_together = n_rows / height;
+        if n_together > 0 {
+            let tile = |image| Tile { images: image..(image + n_together).min(n_images), rows: 0..height };
+            return (0..n_images).step_by(n_together).map(tile).collect();
+        }
+        let tile = |image, row| Tile { images: image..image + 1, rows: row..(row + n_rows).min(height) };
+        (0..n_images).flat_map(|image| (0..height).step_by(n_rows).map(move |row| tile(image, row))).collect()
+    }
+
+    /// The patches of a tile of images `x`.
+    pub(super) fn gather<'b>(&self, x: &[f32], tile: &Tile, columns: &'b mut Vec<f32>) -> &'b [f32] {
+        let columns = resized(columns, self.conv.shape.depth() * self.n_pixels(tile));
+        let (mut window, [height, width], step) = (self.window(tile), self.conv.size, self.conv.shape.stride[1]);
+        for (i, image) in tile.images.clone().enumerate() {
+            for channel in 0..self.conv.shape.n_in {
+                let plane = &x[(image * self.conv.shape.n_in + channel) * height * width..][..height * width];
+                window.for_rows(width, |padded, pixels| copy(&plane[pixels], 1, padded));
+                self.for_runs(tile, [i, channel], &window, |run, source| {
+                    copy(&window.values[source..], step, &mut columns[run..run + self.out[1]]);
+                });
+            }
+        }
+        columns
+    }
+
+    /// Adds the patches of a tile to the pixels they came from; `x` are the images of the tile.
+    pub(super) fn scatter(&self, columns: &[f32], tile: &Tile, x: &mut [f32]) {
+        let (mut window, [height, width], step) = (self.window(tile), self.conv.size, self.conv.shape.stride[1]);
+        for (i, planes) in x.chunks_exact_mut(self.conv.shape.n_in * height * width).enumerate() {
+            for (channel, plane) in planes.chunks_exact_mut(height * width).enumerate() {
+                let mut values = std::mem::take(&mut window.values);
+                values.fill(0.0);
+                self.for_runs(tile, [i, channel], &window, |run, source| {
+                    add(&columns[run..run + self.out[1]], step, &mut values[source..]);
+                });
+                window.values = values;
+                window.for_rows(width, |padded, pixels| {
+                    plane[pixels].iter_mut().zip(padded).for_each(|(x, value)| *x += *value);
+                });
+            }
+        }
+    }
+
+    pub(super) fn n_pixels(&self, tile: &Tile) -> usize {
+        tile.images.len() * tile.rows.len() * self.out[1]
+    }
+
+    fn window(&self, tile: &Tile) -> Window {
+        let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.conv.shape);
+        let extent =
+            |i: usize, n: usize| (n - 1) * shape.stride[i] + (shape.kernel[i].max(1) - 1) * shape.dilation[i] + 1;
+        let ([height, width], [[top, _], [left, _]]) = ([extent(0, n_y), extent(1, n_x)], shape.padding);
+        let begin = tile.rows.start * shape.stride[0];
+        let rows = top.saturating_sub(begin).min(height)..(self.conv.size[0] + top).saturating_sub(begin).min(height);
+        let cols = left.min(width)..(self.conv.size[1] + left).min(width);
+        Window { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
+    }
+
+    /// For each tap and each row of outputs, of the image that is the first number and the channel that is the second: where
+    /// its run of columns begins, and where in the window what it was copied from.
+    fn for_runs(&self, tile: &Tile, [i, channel]: [usize; 2], window: &Window, mut each: impl FnMut(usize, usize)) {
+        let (shape, n_pixels) = (&self.conv.shape, self.n_pixels(tile));
+        let [n_y, n_x] = shape.kernel;
+        for (ky, kx) in (0..n_y).flat_map(|ky| (0..n_x).map(move |kx| (ky, kx))) {
+            let first = ((channel * n_y + ky) * n_x + kx) * n_pixels + i * tile.rows.len() * self.out[1];
+            for row in 0..tile.rows.len() {
+                let source = (row * shape.stride[0] + ky * shape.dilation[0]) * window.width + kx * shape.dilation[1];
+                each(first + row * self.out[1], source);
+            }
+        }
+    }
+}
+
+impl Window {
+    /// Its rows that are in the image, without the zeros at their ends, and what pixels of a plane they are.
+    fn for_rows(&mut self, width: usize, mut each: impl FnMut(&mut [f32], Range<usize>)) {
+        for (i, row) in self.rows.clone().enumerate() {
+            let first = (self.first_row + i) * width;
+            let padded = &mut self.values[row * self.width..][self.cols.clone()];
+            each(padded, first..first + self.cols.len());
+        }
+    }
+}
+
+/// `to[i] = from[i * step]`.
+fn copy(from: &[f32], step: usize, to: &mut [f32]) {
+    if step != 1 {
+        to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from);
+        return;
+    }
+    let from = &from[..to.len()];
+    match to.len() {
+        4..8 => copy_ends::<4>(from, to),
+        8..=16 => copy_ends::<8>(from, to),
+        17..=32 => copy_ends::<16>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Copies between `N` and `2 * N` values, without the call that as short a copy would spend most of its time on.
+fn copy_ends<const N: usize>(from: &[f32], to: &mut [f32]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<N>(), to.last_chunk_mut::<N>()) {
+        *to = *from;
+    }
+}
+
+/// `to[i * step] += from[i]`.
+fn add(from: &[f32], step: usize, to: &mut [f32]) {
+    if step != 1 {
+        to.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to += *from);
+        return;
+    }
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+}
