@@ -54,13 +54,14 @@ impl Patches {
     /// The patches of a tile of images `x`.
     pub(super) fn gather<'b>(&self, x: &[f32], tile: &Tile, columns: &'b mut Vec<f32>) -> &'b [f32] {
         let columns = resized(columns, self.conv.shape.depth() * self.n_pixels(tile));
-        let (mut window, [height, width], step) = (self.window(tile), self.conv.size, self.conv.shape.stride[1]);
+        let (mut window, [height, width]) = (self.window(tile), self.conv.size);
+        let (down, step) = (self.conv.shape.stride[0] * window.width, self.conv.shape.stride[1]);
         for (i, image) in tile.images.clone().enumerate() {
             for channel in 0..self.conv.shape.n_in {
                 let plane = &x[(image * self.conv.shape.n_in + channel) * height * width..][..height * width];
                 window.for_rows(width, |padded, pixels| copy(&plane[pixels], 1, padded));
-                self.for_runs(tile, [i, channel], &window, |run, source| {
-                    copy(&window.values[source..], step, &mut columns[run..run + self.out[1]]);
+                self.for_taps(tile, [i, channel], &window, |run, source| {
+                    copy_rows(&window.values[source..], [down, step], &mut columns[run], self.out[1]);
                 });
             }
         }
@@ -69,13 +70,16 @@ impl Patches {
 
     /// Adds the patches of a tile to the pixels they came from; `x` are the images of the tile.
     pub(super) fn scatter(&self, columns: &[f32], tile: &Tile, x: &mut [f32]) {
-        let (mut window, [height, width], step) = (self.window(tile), self.conv.size, self.conv.shape.stride[1]);
+        let (mut window, [height, width]) = (self.window(tile), self.conv.size);
+        let (down, step) = (self.conv.shape.stride[0] * window.width, self.conv.shape.stride[1]);
         for (i, planes) in x.chunks_exact_mut(self.conv.shape.n_in * height * width).enumerate() {
             for (channel, plane) in planes.chunks_exact_mut(height * width).enumerate() {
                 let mut values = std::mem::take(&mut window.values);
                 values.fill(0.0);
-                self.for_runs(tile, [i, channel], &window, |run, source| {
-                    add(&columns[run..run + self.out[1]], step, &mut values[source..]);
+                self.for_taps(tile, [i, channel], &window, |run, source| {
+                    for (row, from) in columns[run].chunks_exact(self.out[1]).enumerate() {
+                        add(from, step, &mut values[source + row * down..]);
+                    }
                 });
                 window.values = values;
                 window.for_rows(width, |padded, pixels| {
@@ -100,17 +104,20 @@ impl Patches {
         Window { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
     }
 
-    /// For each tap and each row of outputs, of the image that is the first number and the channel that is the second: where
-    /// its run of columns begins, and where in the window what it was copied from.
-    fn for_runs(&self, tile: &Tile, [i, channel]: [usize; 2], window: &Window, mut each: impl FnMut(usize, usize)) {
-        let (shape, n_pixels) = (&self.conv.shape, self.n_pixels(tile));
+    /// For each tap, of the image that is the first number and the channel that is the second: its run of columns, and where
+    /// in the window that begins. A row of outputs is as many rows of the window further down as a row before it.
+    fn for_taps(
+        &self,
+        tile: &Tile,
+        [i, channel]: [usize; 2],
+        window: &Window,
+        mut each: impl FnMut(Range<usize>, usize),
+    ) {
+        let (shape, n_pixels, n_run) = (&self.conv.shape, self.n_pixels(tile), tile.rows.len() * self.out[1]);
         let [n_y, n_x] = shape.kernel;
         for (ky, kx) in (0..n_y).flat_map(|ky| (0..n_x).map(move |kx| (ky, kx))) {
-            let first = ((channel * n_y + ky) * n_x + kx) * n_pixels + i * tile.rows.len() * self.out[1];
-            for row in 0..tile.rows.len() {
-                let source = (row * shape.stride[0] + ky * shape.dilation[0]) * window.width + kx * shape.dilation[1];
-                each(first + row * self.out[1], source);
-            }
+            let first = ((channel * n_y + ky) * n_x + kx) * n_pixels + i * n_run;
+            each(first..first + n_run, ky * shape.dilation[0] * window.width + kx * shape.dilation[1]);
         }
     }
 }
@@ -122,6 +129,25 @@ impl Window {
             let first = (self.first_row + i) * width;
             let padded = &mut self.values[row * self.width..][self.cols.clone()];
             each(padded, first..first + self.cols.len());
+        }
+    }
+}
+
+/// `to[row, i] = from[row * down + i * step]`, rows of `n` values.
+fn copy_rows(from: &[f32], [down, step]: [usize; 2], to: &mut [f32], n: usize) {
+    match n {
+        4 if step == 1 => copy_rows_of::<4>(from, down, to),
+        8 if step == 1 => copy_rows_of::<8>(from, down, to),
+        16 if step == 1 => copy_rows_of::<16>(from, down, to),
+        _ => to.chunks_exact_mut(n).enumerate().for_each(|(row, to)| copy(&from[row * down..], step, to)),
+    }
+}
+
+/// Rows that are as short as a call to copy them would be long.
+fn copy_rows_of<const N: usize>(from: &[f32], down: usize, to: &mut [f32]) {
+    for (to, from) in to.as_chunks_mut::<N>().0.iter_mut().zip(from.chunks(down)) {
+        if let Some(from) = from.first_chunk::<N>() {
+            *to = *from;
         }
     }
 }
