@@ -5,6 +5,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 
 /// The name of the file in a directory.
 pub const FILE_NAME: &str = "SHA256SUMS";
@@ -12,22 +13,57 @@ pub const FILE_NAME: &str = "SHA256SUMS";
 pub const METRICS: &str = "metrics.jsonl";
 const BUFFER: usize = 1 << 20;
 
-/// SHA-256 of a file, as 64 hexadecimal digits. `go_on` is asked after every MiB: a file may take minutes.
+/// SHA-256 of a file, as 64 hexadecimal digits. `go_on` is asked after every MiB: a file may take minutes. Where it is read
+/// `ahead`, another thread reads while this one computes.
 ///
 /// # Errors
 /// As [`InputFile::read_at`], and the first that `go_on` has.
-pub fn sha256_of(file: &InputFile, go_on: &dyn Fn() -> Result<()>) -> Result<String> {
+pub fn sha256_of(file: &InputFile, ahead: bool, go_on: &dyn Fn() -> Result<()>) -> Result<String> {
     let mut hasher = Sha256::new();
-    let mut buffer = vec![0; BUFFER.min(file.len() as usize)];
-    let mut offset = 0;
-    while offset < file.len() {
-        let n = (file.len() - offset).min(BUFFER as u64) as usize;
-        file.read_at(offset, &mut buffer[..n])?;
-        hasher.update(&buffer[..n]);
-        offset += n as u64;
-        go_on()?;
+    let mut update = |bytes: &[u8]| {
+        hasher.update(bytes);
+        go_on()
+    };
+    if ahead && file.len() > BUFFER as u64 {
+        read_ahead(file, &mut update)?;
+    } else {
+        let mut buffer = Vec::new();
+        for offset in (0..file.len()).step_by(BUFFER) {
+            fill(&mut buffer, file, offset)?;
+            update(&buffer)?;
+        }
     }
     Ok(hex(&hasher.finalize()))
+}
+
+/// Gives `each` a file piece by piece, which another thread reads, two pieces ahead.
+fn read_ahead(file: &InputFile, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let (give, take) = mpsc::sync_channel(2);
+    let (give_back, used) = mpsc::channel::<Vec<u8>>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for offset in (0..file.len()).step_by(BUFFER) {
+                let mut buffer = used.try_recv().unwrap_or_default();
+                let filled = fill(&mut buffer, file, offset).map(|()| buffer);
+                // Nobody takes any more where the other side has failed.
+                if give.send(filled).is_err() {
+                    return;
+                }
+            }
+        });
+        for filled in take {
+            let buffer = filled?;
+            each(&buffer)?;
+            let _ = give_back.send(buffer);
+        }
+        Ok(())
+    })
+}
+
+/// The next piece of a file.
+fn fill(buffer: &mut Vec<u8>, file: &InputFile, offset: u64) -> Result<()> {
+    buffer.resize((file.len() - offset).min(BUFFER as u64) as usize, 0);
+    file.read_at(offset, buffer)
 }
 
 /// SHA-256 of bytes, as 64 hexadecimal digits.
@@ -133,13 +169,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("large");
         std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-        let n_asked = std::cell::Cell::new(0);
-        let go_on = || {
-            n_asked.set(n_asked.get() + 1);
-            if n_asked.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
-        };
-        let error = sha256_of(&InputFile::open(&path).unwrap(), &go_on).unwrap_err();
-        assert_eq!((error.exit_code(), n_asked.get()), (130, 3));
+        for ahead in [false, true] {
+            let n_asked = std::cell::Cell::new(0);
+            let go_on = || {
+                n_asked.set(n_asked.get() + 1);
+                if n_asked.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
+            };
+            let error = sha256_of(&InputFile::open(&path).unwrap(), ahead, &go_on).unwrap_err();
+            assert_eq!((error.exit_code(), n_asked.get()), (130, 3));
+        }
+    }
+
+    #[test]
+    fn what_is_read_ahead_has_the_same_sum() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for n in [0, 1, BUFFER, BUFFER + 1, 5 * BUFFER + 77] {
+            let bytes: Vec<u8> = (0..n).map(|i| (i * 31 % 251) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let file = InputFile::open(&path).unwrap();
+            let [plain, ahead] = [false, true].map(|ahead| sha256_of(&file, ahead, &|| Ok(())).unwrap());
+            assert_eq!((&plain, &ahead), (&sha256_of_bytes(&bytes), &plain), "{n}");
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(n as u64 / 2).unwrap();
+            let error = |ahead| sha256_of(&file, ahead, &|| Ok(())).err().map(|error| error.to_string());
+            assert_eq!((error(true), error(false).is_some()), (error(false), n > 0));
+        }
     }
 
     #[test]

@@ -354,7 +354,7 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Resu
     let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
     verify(stored, planned)?;
     let sum = |path: PathBuf| {
-        let sum = sums::sha256_of(&InputFile::open(&draft.path().join(&path))?, &|| Ok(()))?;
+        let sum = sums::sha256_of(&InputFile::open(&draft.path().join(&path))?, true, &|| Ok(()))?;
         Ok((path.to_string_lossy().into_owned(), sum))
     };
     let own = [file, manifest::FILE_NAME].map(PathBuf::from).into_iter();

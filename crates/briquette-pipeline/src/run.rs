@@ -321,10 +321,8 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
 
 fn sums_of(root: &Path, paths: &[PathBuf], workers: &Workers) -> Result<BTreeMap<String, String>> {
     let sum = |path: &PathBuf| {
-        Ok((
-            path.to_string_lossy().into_owned(),
-            sums::sha256_of(&InputFile::open(&root.join(path))?, &|| workers.check_stop())?,
-        ))
+        let (name, file) = (path.to_string_lossy().into_owned(), InputFile::open(&root.join(path))?);
+        Ok((name, sums::sha256_of(&file, workers.n_threads() > 1, &|| workers.check_stop())?))
     };
     paths.iter().map(sum).collect()
 }

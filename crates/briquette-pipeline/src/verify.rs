@@ -167,7 +167,7 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
         || (),
         |(), (name, sum)| {
             let file = InputFile::open(&directory.join(name))?;
-            let found = sums::sha256_of(&file, &|| workers.check_stop())?;
+            let found = sums::sha256_of(&file, workers.n_threads() > 1, &|| workers.check_stop())?;
             if found != **sum {
                 let message =
                     format!("found SHA-256 {found}, expected {sum}; the file was changed, make the output again");

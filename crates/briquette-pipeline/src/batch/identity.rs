@@ -114,7 +114,7 @@ pub(super) fn of_recipe(recipe: &Recipe) -> Result<String> {
 /// # Errors
 /// Input where it is not there, Io where it cannot be read.
 pub(super) fn of_output(directory: &Path) -> Result<String> {
-    sums::sha256_of(&InputFile::open(&directory.join(sums::FILE_NAME))?, &|| Ok(()))
+    sums::sha256_of(&InputFile::open(&directory.join(sums::FILE_NAME))?, false, &|| Ok(()))
 }
 
 /// SHA-256 of an output's report, which no sum covers.
@@ -122,7 +122,7 @@ pub(super) fn of_output(directory: &Path) -> Result<String> {
 /// # Errors
 /// As [`of_output`].
 pub(super) fn of_report(directory: &Path) -> Result<String> {
-    sums::sha256_of(&InputFile::open(&directory.join("report.json"))?, &|| Ok(()))
+    sums::sha256_of(&InputFile::open(&directory.join("report.json"))?, false, &|| Ok(()))
 }
 
 /// Whether what lies at a recipe's output was made by this very recipe, as its manifest says.
