@@ -1,12 +1,13 @@
-//! Times convolutions, weight-only int8 and int4 against burn's f32, in turn, and prints a Markdown table.
+//! Times convolutions, in codes and in floats, a max pool, weight-only int8 and int4 against burn's f32, in turn, and prints a
+//! Markdown table.
 //!
 //! `bench_layers [--seconds 0.3]`; the number of threads is `RAYON_NUM_THREADS`. A ratio above 1 says that ours is faster.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_kernels::ops::{self, Conv2dCall, LinearWeights, QuantizedConv2d};
 use briquette_kernels::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
-use burn::tensor::module::conv2d;
-use burn::tensor::ops::ConvOptions;
+use burn::tensor::module::{conv2d, max_pool2d};
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Distribution, Tensor};
 use std::time::Instant;
 
@@ -36,7 +37,16 @@ fn main() {
             ..Conv2dShape::new(n_in, n_out, [kernel; 2])
         };
         convolution(shape, size, seconds);
+        if groups == 1 && kernel > 1 {
+            float_convolution(shape, [1, size], seconds);
+        }
     }
+    let padded = |n_in, n_out| Conv2dShape { padding: [[1; 2]; 2], ..Conv2dShape::new(n_in, n_out, [3, 3]) };
+    for (n_in, n_out) in [(1, 16), (16, 32), (64, 128)] {
+        float_convolution(padded(n_in, n_out), [64, 8], seconds);
+    }
+    max_pool([64, 128, 8, 8], [2, 2, 0], seconds);
+    max_pool([1, 64, 112, 112], [3, 2, 1], seconds);
     for (k, n) in [(768, 768), (4096, 4096)] {
         for m in [1, 8, 64, 512] {
             linear(m, k, n, seconds);
@@ -83,6 +93,42 @@ fn convolution(shape: Conv2dShape, size: usize, seconds: f64) {
     let [height, width] = shape.kernel;
     let groups = if shape.groups > 1 { format!(", {} groups", shape.groups) } else { String::new() };
     print(&format!("int8 conv {height}x{width}, {} to {}, {size}x{size}{groups}", shape.n_in, shape.n_out), best);
+}
+
+/// A convolution of some images, and its gradients where it learns.
+fn float_convolution(shape: Conv2dShape, [n_images, size]: [usize; 2], seconds: f64) {
+    let pairs = shape.padding.map(|[before, after]| (before, after));
+    let options = ConvOptions::new_with_padding(shape.stride, pairs, shape.dilation, shape.groups);
+    for (device, learns) in [(Device::flex(), ""), (Device::flex().autodiff(), " with gradients")] {
+        let random = |dims: [usize; 4]| Tensor::<4>::random(dims, Distribution::Normal(0.0, 1.0), &device);
+        let (x, weight) = (random([n_images, shape.n_in, size, size]), random(shape.weight_dims()));
+        let (x, weight) = if learns.is_empty() { (x, weight) } else { (x.require_grad(), weight.require_grad()) };
+        let end = |y: Tensor<4>| (!learns.is_empty()).then(|| y.sum().backward());
+        let best = best_of(
+            seconds,
+            || end(ops::float_conv2d(x.clone(), weight.clone(), None, shape)),
+            || end(conv2d(x.clone(), weight.clone(), None, options.clone())),
+        );
+        let (images, [height, width]) =
+            (if n_images > 1 { format!("{n_images} x ") } else { String::new() }, shape.kernel);
+        print(
+            &format!("f32 conv {height}x{width}, {} to {}, {images}{size}x{size}{learns}", shape.n_in, shape.n_out),
+            best,
+        );
+    }
+}
+
+fn max_pool(dims: [usize; 4], [kernel, stride, padding]: [usize; 3], seconds: f64) {
+    let x = Tensor::<4>::random(dims, Distribution::Normal(0.0, 1.0), &Device::flex());
+    let padding = [padding; 2];
+    let options =
+        MaxPoolOptions { stride: [stride; 2], padding: padding.map(|n| (n, n)), ..MaxPoolOptions::new([kernel; 2]) };
+    let best = best_of(
+        seconds,
+        || ops::max_pool2d(x.clone(), [kernel; 2], [stride; 2], padding),
+        || max_pool2d(x.clone(), options.clone()),
+    );
+    print(&format!("max pool {kernel}x{kernel} by {stride}, {dims:?}"), best);
 }
 
 fn linear(m: usize, k: usize, n: usize, seconds: f64) {

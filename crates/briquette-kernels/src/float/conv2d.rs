@@ -5,12 +5,16 @@ mod patches;
 mod tests;
 
 use crate::conv2d::Conv2dShape;
+use crate::panels::threads_for;
 use crate::simd::{Block, Matrix, multiply};
 use patches::{Patches, Tile};
 use rayon::prelude::*;
 
-/// Parts that the gradient of the weights is summed in, however many threads there are, so that its bits are the same.
+/// Parts that the gradient of the weights is summed in, and that there are of the work if it is enough, however many threads
+/// there are, so that bits are the same.
 const PARTS: usize = 8;
+/// Below this many multiplications, waking another thread costs more than it saves.
+const PAYS: usize = 1 << 21;
 
 /// A convolution of `n_images` images of one size, of one group.
 #[derive(Debug, Clone, Copy)]
@@ -50,9 +54,9 @@ impl FloatConv2d {
         if y.is_empty() {
             return y;
         }
+        let n_threads = threads_for(y.len() * depth, PAYS);
         let (weights, tiles) = (Matrix::new(weights, n_out, depth), patches.tiles());
-        let outputs = self.split(&mut y, &tiles);
-        let together = tiles.len().div_ceil(rayon::current_num_threads());
+        let (outputs, together) = (self.split(&mut y, &tiles), tiles.len().div_ceil(n_threads));
         tiles.par_iter().zip(outputs).with_min_len(together).for_each_init(
             Buffers::default,
             |buffers, (tile, outputs)| {

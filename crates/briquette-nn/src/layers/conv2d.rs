@@ -116,7 +116,7 @@ impl Conv2d {
     }
 
     /// A batch norm of the convolution, and what follows it: in one pass where the weights are codes, else with the norm in
-    /// the weights where no gradients are recorded.
+    /// the weights where no gradients are recorded and there are more outputs than weights.
     ///
     /// # Panics
     /// As [`Conv2d::forward`]; if a shortcut is not of the output's shape.
@@ -130,13 +130,11 @@ impl Conv2d {
                 ops::conv2d(input, shortcut, [Some(scale), Some(shift)], call)
             }
             None => {
-                let weight = self.weight.val();
-                // What is made of a constant input by weights that learn records gradients too.
-                let output = if input.device().is_autodiff() || weight.device().is_autodiff() {
-                    norm.forward(self.forward(input))
-                } else {
+                let output = if self.takes_norm(&input) {
                     let (scale, shift) = self.folded(norm);
-                    self.convolve(input, weight * scale.reshape([-1, 1, 1, 1]), Some(shift))
+                    self.convolve(input, self.weight.val() * scale.reshape([-1, 1, 1, 1]), Some(shift))
+                } else {
+                    norm.forward(self.forward(input))
                 };
                 match then {
                     Then::Nothing => output,
@@ -165,6 +163,20 @@ impl Conv2d {
             padding: self.pads(input),
             dilation: self.dilation,
         }
+    }
+
+    /// Whether a batch norm is best multiplied into the weights: they are floats, nothing learns, and there are no more of
+    /// them than outputs.
+    fn takes_norm(&self, input: &Tensor<4>) -> bool {
+        // What is made of a constant input by weights that learn records gradients too.
+        let learns = [input.device(), self.weight.lazy_device()].iter().any(Device::is_autodiff);
+        if learns || input.dtype() != DType::F32 || self.call(input).is_some() {
+            return false;
+        }
+        let ([n_images, _, height, width], weights) = (input.dims(), self.weight.lazy_shape());
+        let shape = self.shape(input, weights.dims());
+        let n_outputs = n_images * shape.n_out * shape.out_size([height, width]).iter().product::<usize>();
+        weights.num_elements() <= n_outputs
     }
 
     /// Zeros before and after, of height and of width.

@@ -1,10 +1,13 @@
 //! Patches of images as columns of a matrix, and back.
 
-use super::{FloatConv2d, resized};
+use super::{FloatConv2d, PARTS, resized};
 use std::ops::Range;
 
 /// Floats in the patches of a tile: with what is multiplied by them they stay in the second cache.
 const TILE: usize = 1 << 18;
+
+/// A product of fewer pixels leaves registers empty.
+const PIXELS: usize = 64;
 
 /// Rows of the outputs of some images: all rows of several, or some of one.
 #[derive(Debug, Clone)]
@@ -35,13 +38,14 @@ impl Patches {
         Self { conv: *conv, out: conv.shape.out_size(conv.size) }
     }
 
-    /// All outputs, image by image.
+    /// All outputs, image by image, in tiles that threads may share; the same ones however many threads there are.
     pub(super) fn tiles(&self) -> Vec<Tile> {
         let ([height, width], n_images) = (self.out, self.conv.n_images);
         if height * width == 0 {
             return vec![];
         }
-        let n_rows = (TILE / (self.conv.shape.depth() * width).max(1)).max(1);
+        let (all, shares) = (n_images * height, (n_images * height * width / PIXELS).clamp(1, PARTS));
+        let n_rows = (TILE / (self.conv.shape.depth() * width).max(1)).min(all.div_ceil(shares)).max(1);
         let n_together = n_rows / height;
         if n_together > 0 {
             let tile = |image| Tile { images: image..(image + n_together).min(n_images), rows: 0..height };

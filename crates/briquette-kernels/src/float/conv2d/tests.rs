@@ -66,13 +66,17 @@ fn nothing_in_gives_nothing_out() {
 }
 
 #[test]
-fn the_gradient_of_weights_is_the_same_with_any_threads() {
-    let shape = Conv2dShape { padding: [[1; 2]; 2], ..Conv2dShape::new(16, 8, [3, 3]) };
-    let conv = FloatConv2d { shape, size: [32, 32], n_images: 20 };
-    let (x, dy) = (numbers(conv.n_inputs(), 1), numbers(conv.n_outputs(), 2));
-    let with =
-        |n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap().install(|| conv.weight_grad(&x, &dy));
-    assert_eq!(with(1), with(3));
+fn bits_are_the_same_with_any_threads() {
+    let shape = |n_in| Conv2dShape { padding: [[1; 2]; 2], ..Conv2dShape::new(n_in, 24, [3, 3]) };
+    for (n_in, size, n_images) in [(16, 32, 20), (256, 7, 1), (64, 9, 2)] {
+        let conv = FloatConv2d { shape: shape(n_in), size: [size; 2], n_images };
+        let (x, dy) = (numbers(conv.n_inputs(), 1), numbers(conv.n_outputs(), 2));
+        let weights = numbers(24 * n_in * 9, 3);
+        let all =
+            || (conv.forward(&x, &weights, &[0.5; 24]), conv.weight_grad(&x, &dy), conv.input_grad(&weights, &dy));
+        let with = |n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap().install(all);
+        assert!(with(1) == with(3), "{conv:?}");
+    }
 }
 
 proptest! {
