@@ -133,7 +133,7 @@ pub fn convolves(x: &Tensor<4>, shape: &Conv2dShape) -> bool {
 /// # Panics
 /// If the shapes disagree, or [`convolves`] says no.
 pub fn float_conv2d(x: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>, shape: Conv2dShape) -> Tensor<4> {
-    let bias = bias.unwrap_or_else(|| Tensor::zeros([shape.n_out], &x.device()));
+    let bias = bias.unwrap_or_else(|| Tensor::zeros([shape.n_out], (&x.device(), DType::F32)));
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
     Tensor::from_dispatch(<Dispatch as ImageOps>::float_conv2d(x, weight, bias, shape))
 }
