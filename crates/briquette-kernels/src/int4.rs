@@ -120,9 +120,11 @@ pub fn int4_linear<T: Activation>(
     let mut scratch = Vec::new();
     let x = T::widened(x, &mut scratch);
     let n_threads = threads_for(n_rows * weights.n_in * weights.n_out, PAYS);
-    for_panels(Block::new(y, n_rows, weights.n_out), 0, n_threads, &|index, _, out| {
-        let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
-        simd::multiply_int4_panel(path, x, weights.panel(index), bias, out);
+    for_panels(Block::new(y, n_rows, weights.n_out), 0, n_threads, &|run| {
+        for (index, _, out) in run {
+            let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
+            simd::multiply_int4_panel(path, x, weights.panel(index), bias, out);
+        }
     });
 }
 

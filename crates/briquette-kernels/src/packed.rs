@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::path::Path;
-use crate::simd::{self, Block, Columns, PANEL, RowBlock};
+use crate::simd::{self, Block, Columns, Kernel, PANEL};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::{Error, Result};
 
@@ -110,9 +110,9 @@ impl sealed::Panels for PackedInt8 {
         Columns::new(&self.sums, &self.scales, bias, index * PANEL)
     }
 
-    fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, out: Block) {
+    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, out: Block) {
         let next = if is_last { &[] } else { self.panel(index + 1) };
-        simd::multiply_panel(path, rows, self.panel(index), next, columns, out);
+        kernel.multiply_panel(self.panel(index), next, columns, out);
     }
 
     fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block) {

@@ -2,24 +2,37 @@
 
 use crate::simd::{Block, PANEL};
 
-/// Calls `each` with a panel's index, whether the one after it will not be next, and the outputs of it; panels are those
-/// from `first` on, as many as `out` has columns for, split over `n_threads`.
-pub(crate) fn for_panels(mut out: Block, first: usize, n_threads: usize, each: &(impl Fn(usize, bool, Block) + Sync)) {
+/// Panels that one thread multiplies one after another: their indices, each with whether it is the last and its outputs.
+pub(crate) struct Run<'a> {
+    next: usize,
+    out: Option<Block<'a>>,
+}
+
+impl<'a> Iterator for Run<'a> {
+    type Item = (usize, bool, Block<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let out = self.out.take()?;
+        let (index, n) = (self.next, PANEL.min(out.n_cols()));
+        let (now, later) = out.split_cols(n);
+        self.next += 1;
+        self.out = (later.n_cols() > 0).then_some(later);
+        Some((index, self.out.is_none(), now))
+    }
+}
+
+/// Calls `run` with the panels from `first` on, as many as `out` has columns for, split over `n_threads`.
+pub(crate) fn for_panels(out: Block, first: usize, n_threads: usize, run: &(impl Fn(Run) + Sync)) {
     let n_panels = out.n_cols().div_ceil(PANEL);
     if n_threads > 1 && n_panels > 1 {
         let half = n_panels * (n_threads / 2) / n_threads;
         let (left, right) = out.split_cols(half * PANEL);
         rayon::join(
-            || for_panels(left, first, n_threads / 2, each),
-            || for_panels(right, first + half, n_threads.div_ceil(2), each),
+            || for_panels(left, first, n_threads / 2, run),
+            || for_panels(right, first + half, n_threads.div_ceil(2), run),
         );
-        return;
-    }
-    for index in first..first + n_panels {
-        let n = PANEL.min(out.n_cols());
-        let (now, later) = out.split_cols(n);
-        each(index, index + 1 == first + n_panels, now);
-        out = later;
+    } else if n_panels > 0 {
+        run(Run { next: first, out: Some(out) });
     }
 }
 

@@ -13,6 +13,7 @@ mod avx512;
 pub(crate) mod block;
 mod float;
 mod int4;
+mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +29,7 @@ use crate::quantize_rows::ActivationGrid;
 pub(crate) use attend::{HeadRows, attend};
 pub(crate) use block::Block;
 pub(crate) use float::{add_norm, gelu};
+pub(crate) use kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
 pub(crate) use product::{Matrix, multiply};
@@ -159,75 +161,6 @@ pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
         // SAFETY: as above.
         Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::dot(codes, weights, zero) },
         _ => scalar::dot(codes, weights, zero),
-    }
-}
-
-/// `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] + bias[n]`, the panel laid out
-/// as `[k / 4][32][4]`. `next` is what will be multiplied next, to be fetched meanwhile.
-pub(crate) fn multiply_panel(path: Path, rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, mut out: Block) {
-    assert!(panel.len().is_multiple_of(4 * PANEL));
-    check_shapes(&rows, panel.len() / PANEL, columns, &out);
-    let _ = next; // Only the longest kernel has time to fetch it.
-    match path.0 {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
-        Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe {
-            amx::multiply_panel(rows, panel, next, columns, &mut out)
-        },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, columns, &mut out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::AvxVnni => unsafe { avx2::multiply_panel_vnni(rows, panel, columns, &mut out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { avx2::multiply_panel(rows, panel, columns, &mut out) },
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        Isa::NeonDot => unsafe { neon::multiply_panel(rows, panel, columns, &mut out) },
-        _ => scalar::multiply_panel(rows, panel, columns, &mut out),
-    }
-}
-
-fn check_shapes(rows: &RowBlock, depth: usize, columns: &Columns, out: &Block) {
-    assert_eq!((out.n_rows(), out.n_cols()), (rows.n_rows(), columns.n), "rows and columns of the output");
-    assert!(columns.n <= PANEL && rows.zeros.len() == rows.n_rows());
-    assert!(depth <= rows.stride && rows.stride.is_multiple_of(64));
-    assert!(rows.codes.len() >= rows.n_rows().next_multiple_of(16) * rows.stride, "rows in whole tiles");
-}
-
-/// As [`multiply_panel`] by panel `index` of `panels`, expanded in registers. Returns false, and does nothing, where it is
-/// better to expand the panel to memory first.
-pub(crate) fn multiply_sparse_panel(
-    path: Path,
-    rows: RowBlock,
-    panels: &SparsePanels,
-    index: usize,
-    columns: &Columns,
-    out: &mut Block,
-) -> bool {
-    check_shapes(&rows, 4 * panels.n_groups(), columns, out);
-    let (masks, values) = panels.panel(index);
-    match path.0 {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Amx if rows.n_rows() > amx::FEW_SPARSE_ROWS => {
-            // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
-            // one of `SparsePanels`.
-            unsafe { amx::multiply_sparse_panel(rows, masks, values, columns, out) };
-            true
-        }
-        #[cfg(target_arch = "x86_64")]
-        Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS => {
-            // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is
-            // one of `SparsePanels`.
-            unsafe { avx512::multiply_sparse_panel(rows, masks, values, columns, out) };
-            true
-        }
-        _ => {
-            let _ = (masks, values);
-            false
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::packed::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
-use crate::simd::{self, Block, Columns, PANEL, RowBlock, SparsePanels};
+use crate::simd::{self, Block, Columns, Kernel, PANEL, SparsePanels};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::Result;
 use std::cell::RefCell;
@@ -79,12 +79,12 @@ impl sealed::Panels for SparseInt8 {
         Columns::new(&self.sums, &self.scales, bias, index * PANEL)
     }
 
-    fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, mut out: Block) {
-        if simd::multiply_sparse_panel(path, rows, &self.panels, index, columns, &mut out) {
+    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, mut out: Block) {
+        if kernel.multiply_sparse_panel(&self.panels, index, columns, &mut out) {
             return;
         }
         let next = if is_last { &[] } else { self.panels.values(index + 1) };
-        self.with_panel(path, index, |panel| simd::multiply_panel(path, rows, panel, next, columns, out));
+        self.with_panel(kernel.path(), index, |panel| kernel.multiply_panel(panel, next, columns, out));
     }
 
     fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block) {

@@ -29,8 +29,10 @@ pub fn weight_only_linear<T: Activation>(
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
     let mut scratch = Vec::new();
     let x = T::widened(x, &mut scratch);
-    for_panels(Block::new(y, n_rows, n_out), 0, threads_for(n_rows * n_in * n_out, PAYS), &|index, _, out| {
-        weights.multiply_floats(path, x, index, &weights.columns(index, bias), out);
+    for_panels(Block::new(y, n_rows, n_out), 0, threads_for(n_rows * n_in * n_out, PAYS), &|run| {
+        for (index, _, out) in run {
+            weights.multiply_floats(path, x, index, &weights.columns(index, bias), out);
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::packed::panel_bytes;
 use crate::path::Path;
-use crate::simd::{Block, Columns, PANEL, RowBlock};
+use crate::simd::{Block, Columns, Kernel, PANEL};
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs: [`PackedInt8`](crate::PackedInt8) or
 /// [`SparseInt8`](crate::SparseInt8).
@@ -46,9 +46,9 @@ pub(crate) mod sealed {
         #[expect(private_interfaces, reason = "the trait is sealed")]
         fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns;
 
-        /// Multiplies rows by panel `index`; `is_last` says that the one after it will not be next.
+        /// Multiplies the kernel's rows by panel `index`; `is_last` says that the one after it will not be next.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply(&self, path: Path, rows: RowBlock, index: usize, is_last: bool, columns: &Columns, out: Block);
+        fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, out: Block);
 
         /// Multiplies rows of floats by panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]

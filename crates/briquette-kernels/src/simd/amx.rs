@@ -8,12 +8,11 @@ mod tiles;
 
 use super::avx512::{expand, finish_rows};
 use super::{Block, Columns, PANEL, RowBlock};
-use std::cell::RefCell;
-pub(super) use tiles::is_available;
-use tiles::{Sums, Tiles, load_sums, multiply_steps, store_sums, zero_sums};
+use tiles::{Sums, load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
+pub(super) use tiles::{Tiles, is_available};
 
 /// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
-pub(super) const FEW_ROWS: usize = 8;
+pub(super) const FEW_ROWS: usize = 6;
 /// The same of sparse weights, which it must spread out in the units that multiply.
 pub(super) const FEW_SPARSE_ROWS: usize = 4;
 /// Groups of 4 inputs in a tile.
@@ -32,15 +31,12 @@ struct Padded(Step);
 /// From the second cache, which gives half a line a cycle, both would come at half the speed.
 const CHUNK: usize = 8;
 
+/// Memory for a panel, used again for the next.
 #[derive(Default)]
 struct Scratch {
     sums: Vec<Sums>,
     /// Sparse weights of a chunk, spread out.
     steps: Vec<Padded>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// Adds to the sums of tile `first..first + 32` rows: `weights` from step `at` of the rows on, then `last` if it is given.
@@ -109,19 +105,21 @@ impl Steps<'_> {
                     // SAFETY: as the caller says.
                     return unsafe { multiply_tile(rows, first, at, (weights, n), None, weights) };
                 }
-                // Step by step: while one is multiplied the next is spread out, by other parts of the processor. What was
-                // just stored is not loaded at once, for which a tile would have to wait.
+                // Half a step at a time: while one is multiplied the next is spread out, by other parts of the processor.
+                // What was just stored is not loaded at once, for which a tile would have to wait.
+                let is_tall = rows.n_rows() > 16;
                 for i in 0..=n {
-                    if let Some(step) = steps[..n].get_mut(i) {
-                        let masks = &masks[(at + i) * STEP_MASKS..masks.len().min((at + i + 1) * STEP_MASKS)];
-                        // SAFETY: the values of these masks come next.
-                        *values = unsafe { expand(masks, *values, &mut step.0) };
-                        step.0[64 * masks.len()..].fill(0);
-                    }
-                    if i > 0 {
-                        let step = (steps[i - 1].0.as_ptr(), 1);
-                        // SAFETY: as the caller says.
-                        unsafe { multiply_tile(rows, first, at + i - 1, step, None, weights) };
+                    let codes = rows.codes[64 * (at + i).saturating_sub(1)..].as_ptr();
+                    for half in 0..2 {
+                        if let Some(step) = steps.get_mut(i % CHUNK).filter(|_| i < n) {
+                            // SAFETY: the values of these masks come next.
+                            *values = unsafe { expand_half(masks, 2 * (at + i) + half, *values, step) };
+                        }
+                        if i > 0 {
+                            let weights = steps[(i - 1) % CHUNK].0.as_ptr();
+                            // SAFETY: tiles are configured; rows are as deep as the panel, and a multiple of 16.
+                            unsafe { multiply_half(half, is_tall, codes, rows.stride, weights) };
+                        }
                     }
                 }
             }
@@ -132,40 +130,71 @@ impl Steps<'_> {
 /// Masks of a step.
 const STEP_MASKS: usize = STEP_BYTES / 64;
 
+/// Spreads half a step out, zeros where masks are missing at the end; returns where the next value is.
+///
+/// # Safety
+/// See [`expand`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+unsafe fn expand_half(masks: &[u64], half: usize, values: *const i8, step: &mut Padded) -> *const i8 {
+    const N: usize = STEP_MASKS / 2;
+    let codes = &mut step.0[half % 2 * 64 * N..][..64 * N];
+    // SAFETY: as the caller says.
+    unsafe {
+        if let Some(masks) = masks.as_chunks::<N>().0.get(half) {
+            expand(masks, values, codes)
+        } else {
+            std::hint::cold_path();
+            let masks = &masks[masks.len().min(half * N)..];
+            codes[64 * masks.len()..].fill(0);
+            expand(masks, values, codes)
+        }
+    }
+}
+
 /// See [`super::scalar::multiply_panel`].
 ///
 /// # Safety
-/// The processor has AMX and AVX-512, and the caller has checked the shapes: see [`super::multiply_panel`].
+/// The processor has AMX and AVX-512, tiles are configured for these rows, and the caller has checked the shapes: see
+/// [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], next: &[i8], columns: &Columns, out: &mut Block) {
+pub(super) unsafe fn multiply_panel(
+    tiles: &mut Tiles,
+    rows: RowBlock,
+    panel: &[i8],
+    next: &[i8],
+    columns: &Columns,
+    out: &mut Block,
+) {
     let (whole, rest) = panel.as_chunks::<STEP_BYTES>();
-    let mut last = Padded([0; STEP_BYTES]);
-    last.0[..rest.len()].copy_from_slice(rest);
-    let last = (!rest.is_empty()).then_some(&last);
-    let mut scratch = SCRATCH.take();
+    let last = (!rest.is_empty()).then(|| {
+        let mut last = Padded([0; STEP_BYTES]);
+        last.0[..rest.len()].copy_from_slice(rest);
+        last
+    });
+    let steps = Steps::Dense { whole, last: last.as_ref(), next };
     // SAFETY: the caller vouches for all of it.
-    unsafe { multiply(rows, Steps::Dense { whole, last, next }, &mut scratch.sums, columns, out) };
-    SCRATCH.set(scratch);
+    unsafe { multiply(rows, steps, &mut tiles.scratch.sums, columns, out) };
 }
 
-/// See [`super::multiply_sparse_panel`].
+/// See [`super::Kernel::multiply_sparse_panel`].
 ///
 /// # Safety
 /// As [`multiply_panel`]; the panel is one of [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_sparse_panel(
+    tiles: &mut Tiles,
     rows: RowBlock,
     masks: &[u64],
     values: &[i8],
     columns: &Columns,
     out: &mut Block,
 ) {
-    let mut scratch = SCRATCH.take();
-    scratch.steps.resize(CHUNK, Padded([0; STEP_BYTES]));
-    let steps = Steps::Sparse { masks, values: values.as_ptr(), steps: &mut scratch.steps };
+    let Scratch { sums, steps } = &mut tiles.scratch;
+    steps.resize(CHUNK, Padded([0; STEP_BYTES]));
+    let steps = Steps::Sparse { masks, values: values.as_ptr(), steps };
     // SAFETY: the caller vouches for all of it.
-    unsafe { multiply(rows, steps, &mut scratch.sums, columns, out) };
-    SCRATCH.set(scratch);
+    unsafe { multiply(rows, steps, sums, columns, out) };
 }
 
 /// # Safety
@@ -174,12 +203,12 @@ pub(super) unsafe fn multiply_sparse_panel(
 unsafe fn multiply(rows: RowBlock, mut steps: Steps, sums: &mut Vec<Sums>, columns: &Columns, out: &mut Block) {
     let (n_tiles, n_steps) = (rows.n_rows().div_ceil(32), steps.n_steps());
     sums.resize_with(n_tiles.max(sums.len()), || Sums([[0; PANEL]; 32]));
-    // SAFETY: the caller vouches for AMX.
-    let tiles = unsafe { Tiles::configure(rows.n_rows()) };
-    for at in (0..n_steps.max(1)).step_by(CHUNK) {
-        let n = CHUNK.min(n_steps - at);
+    let chunk = if n_tiles > 1 { CHUNK } else { n_steps.max(1) };
+    for at in (0..n_steps.max(1)).step_by(chunk) {
+        let n = chunk.min(n_steps - at);
         let is_last = at + n == n_steps;
         for (i, sums) in sums[..n_tiles].iter_mut().enumerate() {
+            let n_rows = 32.min(rows.n_rows() - 32 * i);
             // SAFETY: tiles are configured, the tile and its rows exist, and rows are as deep as the panel.
             unsafe {
                 // The sums of a single tile stay in their registers.
@@ -190,14 +219,12 @@ unsafe fn multiply(rows: RowBlock, mut steps: Steps, sums: &mut Vec<Sums>, colum
                 }
                 steps.multiply(rows, [i, n_tiles], at, n);
                 if is_last || n_tiles > 1 {
-                    store_sums(sums);
+                    store_sums(sums, n_rows > 16);
                 }
             }
             if is_last {
-                let n = 32.min(rows.n_rows() - 32 * i);
-                finish_rows(&sums.0[..n], 32 * i, rows, columns, out);
+                finish_rows(&sums.0[..n_rows], 32 * i, rows, columns, out);
             }
         }
     }
-    drop(tiles);
 }

@@ -61,7 +61,7 @@ macro_rules! panel_by_rows {
         /// See [`scalar::multiply_panel`].
         ///
         /// # Safety
-        /// The caller has checked the shapes: see [`super::multiply_panel`].
+        /// The caller has checked the shapes: see [`super::Kernel`].
         #[target_feature(enable = $features)]
         pub(super) unsafe fn $multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
             let mut first = 0;

@@ -302,14 +302,14 @@ unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns
 /// See [`scalar::multiply_panel`].
 ///
 /// # Safety
-/// The caller has checked the shapes: see [`super::multiply_panel`].
+/// The caller has checked the shapes: see [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
     // SAFETY: rows are as deep as the panel.
     unsafe { multiply::<false>(rows, Weights::Dense(panel), columns, out) }
 }
 
-/// See [`super::multiply_sparse_panel`].
+/// See [`super::Kernel::multiply_sparse_panel`].
 ///
 /// # Safety
 /// The caller has checked the shapes; the panel is one of [`super::SparsePanels`].

@@ -29,7 +29,7 @@ fn multiply(mut sums: int32x4_t, codes: int8x16_t, weights: int8x16_t) -> int32x
 /// See [`scalar::multiply_panel`].
 ///
 /// # Safety
-/// The caller has checked the shapes: see [`super::multiply_panel`].
+/// The caller has checked the shapes: see [`super::Kernel`].
 #[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
     let mut first = 0;

@@ -1,9 +1,12 @@
 //! The instructions of AMX, as assembly; the intrinsics are not stable.
 #![allow(unsafe_code)]
 
+use super::Scratch;
 use crate::simd::PANEL;
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 /// Whether the processor has 8-bit tiles and the system lets this process use them.
@@ -67,17 +70,32 @@ impl Config {
     }
 }
 
-/// Tiles in use for as long as this lives; the registers then go back to their initial state.
-pub(super) struct Tiles;
+thread_local! {
+    /// Taken while the tiles are in use.
+    static SCRATCH: Cell<Option<Scratch>> = Cell::new(Some(Scratch::default()));
+}
+
+/// The tiles of this thread in use, for as long as this lives; the registers then go back to their initial state.
+pub(in crate::simd) struct Tiles {
+    pub(super) scratch: Scratch,
+    /// They are those of a thread, so this must stay there.
+    thread: PhantomData<*const ()>,
+}
 
 impl Tiles {
+    /// Tiles for rows in blocks of 16, or fewer where there are fewer.
+    ///
     /// # Safety
     /// The processor has AMX.
-    pub(super) unsafe fn configure(n_rows: usize) -> Self {
+    ///
+    /// # Panics
+    /// If they are in use.
+    pub(in crate::simd) unsafe fn configure(n_rows: usize) -> Self {
+        let Some(scratch) = SCRATCH.take() else { panic!("the tiles of this thread are in use") };
         let config = Config::of(n_rows);
         // SAFETY: the configuration is 64 readable bytes of palette 1.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
-        Self
+        Self { scratch, thread: PhantomData }
     }
 }
 
@@ -85,6 +103,7 @@ impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: `configure` ran, so the processor has AMX.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        SCRATCH.set(Some(std::mem::take(&mut self.scratch)));
     }
 }
 
@@ -153,6 +172,34 @@ pub(super) unsafe fn multiply_steps<const TALL: bool>(
     unsafe { if TALL { run!(tall_step!(), lower) } else { run!(low_step!()) } }
 }
 
+/// Adds to the sums in `tmm0` or `tmm1` (and `tmm2` or `tmm3`) a step of 64 inputs by its first or last 16 outputs. The codes
+/// stay in their tiles for the second half.
+///
+/// # Safety
+/// As [`multiply_steps`]; the half before a second one was the first of the same codes.
+pub(super) unsafe fn multiply_half(half: usize, is_tall: bool, codes: *const u8, stride: usize, weights: *const i8) {
+    // SAFETY: the caller vouches for the addresses that tiles are loaded from.
+    unsafe {
+        if half == 0 {
+            asm!("tileloadd tmm6, [{weights} + {line}]", "tileloadd tmm4, [{codes} + {stride}]", "tdpbusd tmm0, tmm4, tmm6",
+                weights = in(reg) weights, line = in(reg) 128_usize, codes = in(reg) codes, stride = in(reg) stride,
+                options(nostack, readonly), out("tmm0") _, out("tmm4") _, out("tmm6") _);
+            if is_tall {
+                asm!("tileloadd tmm5, [{lower} + {stride}]", "tdpbusd tmm2, tmm5, tmm6",
+                    lower = in(reg) codes.add(16 * stride), stride = in(reg) stride,
+                    options(nostack, readonly), out("tmm2") _, out("tmm5") _);
+            }
+        } else {
+            asm!("tileloadd tmm7, [{weights} + {line} + 64]", "tdpbusd tmm1, tmm4, tmm7",
+                weights = in(reg) weights, line = in(reg) 128_usize,
+                options(nostack, readonly), out("tmm1") _, out("tmm7") _);
+            if is_tall {
+                asm!("tdpbusd tmm3, tmm5, tmm7", options(nostack, nomem), out("tmm3") _);
+            }
+        }
+    }
+}
+
 /// # Safety
 /// Tiles are configured.
 pub(super) unsafe fn zero_sums() {
@@ -177,11 +224,32 @@ pub(super) unsafe fn load_sums(sums: &Sums) {
 
 /// # Safety
 /// Tiles are configured.
-pub(super) unsafe fn store_sums(sums: &mut Sums) {
+pub(super) unsafe fn store_sums(sums: &mut Sums, is_tall: bool) {
     // SAFETY: four quarters of 16 rows, 128 bytes apart, are the whole array.
     unsafe {
         asm!("tilestored [{at} + {line}], tmm0", "tilestored [{at} + {line} + 64], tmm1",
-            "tilestored [{at} + {line} + 2048], tmm2", "tilestored [{at} + {line} + 2112], tmm3",
             at = in(reg) sums.0.as_mut_ptr(), line = in(reg) 128_usize, options(nostack));
+        if is_tall {
+            asm!("tilestored [{at} + {line} + 2048], tmm2", "tilestored [{at} + {line} + 2112], tmm3",
+                at = in(reg) sums.0.as_mut_ptr(), line = in(reg) 128_usize, options(nostack));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_in_use_are_refused_and_given_back() {
+        if !is_available() {
+            return;
+        }
+        // SAFETY: the processor has AMX.
+        let configure = || unsafe { Tiles::configure(3) };
+        let tiles = configure();
+        assert!(std::panic::catch_unwind(configure).is_err());
+        drop(tiles);
+        configure();
     }
 }
