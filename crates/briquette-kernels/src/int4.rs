@@ -1,7 +1,8 @@
 //! Weight-only int4: f32 activations times codes of 4 bits.
 
+use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
-use crate::panels::{for_panels, threads_for};
+use crate::panels::threads_for;
 use crate::path::Path;
 use crate::quantize_rows::Activation;
 use crate::simd::{self, Block, PANEL};
@@ -117,14 +118,10 @@ pub fn int4_linear<T: Activation>(
     y: &mut [f32],
 ) {
     assert_shapes(x.len(), n_rows, [weights.n_out, weights.n_in], bias, y.len());
-    let mut scratch = Vec::new();
-    let x = T::widened(x, &mut scratch);
     let n_threads = threads_for(n_rows * weights.n_in * weights.n_out, PAYS);
-    for_panels(Block::new(y, n_rows, weights.n_out), 0, n_threads, &|run| {
-        for (index, _, out) in run {
-            let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
-            simd::multiply_int4_panel(path, x, weights.panel(index), bias, out);
-        }
+    for_float_rows(x, weights.n_in, Block::new(y, n_rows, weights.n_out), n_threads, &|rows, index, out| {
+        let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
+        simd::multiply_int4_panel(path, rows, weights.panel(index), bias, out);
     });
 }
 
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_path_gives_the_bits_of_the_reference_at_awkward_shapes() {
-        for m in [0, 1, 2, 7, 13] {
+        for m in [0, 1, 2, 7, 13, 250] {
             for k in [0, 1, 31, 32, 33, 130] {
                 for n in [0, 1, 16, 31, 33, 65] {
                     agrees(m, k, n, 32, (m + k * 3 + n * 7) as u64);

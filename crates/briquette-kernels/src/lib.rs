@@ -21,6 +21,7 @@ mod code_rows;
 mod conv2d;
 mod embedding;
 mod float;
+mod float_rows;
 mod int4;
 mod linear;
 pub mod ops;

@@ -1,6 +1,7 @@
 //! int8 weights laid out for the kernels.
 
 use crate::buffer::Buffer;
+use crate::float_rows::FloatRows;
 use crate::path::Path;
 use crate::simd::{self, Block, Columns, Kernel, PANEL};
 use crate::weights::{Int8Weights, sealed};
@@ -115,8 +116,8 @@ impl sealed::Panels for PackedInt8 {
         kernel.multiply_panel(self.panel(index), next, columns, out);
     }
 
-    fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block) {
-        simd::multiply_float_panel(path, x, self.n_in, self.panel(index), columns, out);
+    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block) {
+        simd::multiply_float_panel(path, rows, self.panel(index), columns, out);
     }
 
     fn unpack(&self, index: usize, codes: &mut [i8]) {

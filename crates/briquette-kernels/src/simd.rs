@@ -12,6 +12,8 @@ mod avx2;
 mod avx512;
 pub(crate) mod block;
 mod float;
+#[cfg(target_arch = "x86_64")]
+mod float_panel;
 mod int4;
 mod kernel;
 #[cfg(target_arch = "aarch64")]
@@ -23,6 +25,7 @@ pub(crate) mod scalar;
 mod sparse_panels;
 mod weight_only;
 
+use crate::float_rows::FloatRows;
 use crate::int4::Int4Panel;
 use crate::path::{Isa, Path};
 use crate::quantize_rows::ActivationGrid;
@@ -165,46 +168,39 @@ pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
 }
 
 /// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. No bias is an empty one.
-pub(crate) fn multiply_int4_panel(path: Path, x: &[f32], panel: Int4Panel, bias: &[f32], mut out: Block) {
+pub(crate) fn multiply_int4_panel(path: Path, rows: &FloatRows, panel: Int4Panel, bias: &[f32], mut out: Block) {
     let n_in = panel.codes.len() / (PANEL / 2);
-    assert_eq!(x.len(), out.n_rows() * n_in, "rows of activations");
+    assert_eq!([rows.n_rows(), rows.n_in()], [out.n_rows(), n_in], "rows of activations");
     assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(x, panel, bias, &mut out) },
+        Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(rows, panel, bias, &mut out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the features were just detected.
-        Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe { int4::multiply_panel_fma(x, panel, bias, &mut out) },
-        _ => int4::multiply_panel(x, panel, bias, &mut out),
+        Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe { int4::multiply_panel_fma(rows, panel, bias, &mut out) },
+        _ => int4::multiply_panel(rows, panel, bias, &mut out),
     }
 }
 
 /// Rows of floats times a panel of 8-bit codes; see [`weight_only::multiply_panel`].
-pub(crate) fn multiply_float_panel(
-    path: Path,
-    x: &[f32],
-    n_in: usize,
-    panel: &[i8],
-    columns: &Columns,
-    mut out: Block,
-) {
-    assert_eq!(x.len(), out.n_rows() * n_in, "rows of activations");
+pub(crate) fn multiply_float_panel(path: Path, rows: &FloatRows, panel: &[i8], columns: &Columns, mut out: Block) {
+    assert_eq!(rows.n_rows(), out.n_rows(), "rows of activations");
     assert_eq!(
         (panel.len(), out.n_cols()),
-        (n_in.div_ceil(4) * 4 * PANEL, columns.n),
+        (rows.n_in().div_ceil(4) * 4 * PANEL, columns.n),
         "codes and columns of the panel"
     );
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { weight_only::multiply_panel_avx512(x, n_in, panel, columns, &mut out) },
+        Isa::Amx | Isa::Avx512Vnni => unsafe { weight_only::multiply_panel_avx512(rows, panel, columns, &mut out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the features were just detected.
         Isa::AvxVnni | Isa::Avx2 if int4::has_fma() => unsafe {
-            weight_only::multiply_panel_fma(x, n_in, panel, columns, &mut out)
+            weight_only::multiply_panel_fma(rows, panel, columns, &mut out)
         },
-        _ => weight_only::multiply_panel(x, n_in, panel, columns, &mut out),
+        _ => weight_only::multiply_panel(rows, panel, columns, &mut out),
     }
 }
 

@@ -1,6 +1,7 @@
 //! int8 weights of which only the nonzero are kept.
 
 use crate::buffer::Buffer;
+use crate::float_rows::FloatRows;
 use crate::packed::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
 use crate::simd::{self, Block, Columns, Kernel, PANEL, SparsePanels};
@@ -87,8 +88,8 @@ impl sealed::Panels for SparseInt8 {
         self.with_panel(kernel.path(), index, |panel| kernel.multiply_panel(panel, next, columns, out));
     }
 
-    fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block) {
-        self.with_panel(path, index, |panel| simd::multiply_float_panel(path, x, self.n_in, panel, columns, out));
+    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block) {
+        self.with_panel(path, index, |panel| simd::multiply_float_panel(path, rows, panel, columns, out));
     }
 
     fn unpack(&self, index: usize, codes: &mut [i8]) {

@@ -1,7 +1,8 @@
 //! Weight-only int8: f32 activations times codes of 8 bits.
 
+use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
-use crate::panels::{for_panels, threads_for};
+use crate::panels::threads_for;
 use crate::path::Path;
 use crate::quantize_rows::Activation;
 use crate::simd::Block;
@@ -27,12 +28,9 @@ pub fn weight_only_linear<T: Activation>(
 ) {
     let (n_in, n_out) = (weights.n_in(), weights.n_out());
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
-    let mut scratch = Vec::new();
-    let x = T::widened(x, &mut scratch);
-    for_panels(Block::new(y, n_rows, n_out), 0, threads_for(n_rows * n_in * n_out, PAYS), &|run| {
-        for (index, _, out) in run {
-            weights.multiply_floats(path, x, index, &weights.columns(index, bias), out);
-        }
+    let n_threads = threads_for(n_rows * n_in * n_out, PAYS);
+    for_float_rows(x, n_in, Block::new(y, n_rows, n_out), n_threads, &|rows, index, out| {
+        weights.multiply_floats(path, rows, index, &weights.columns(index, bias), out);
     });
 }
 
@@ -65,7 +63,7 @@ mod tests {
 
     #[test]
     fn every_path_gives_the_bits_of_the_reference_at_awkward_shapes() {
-        for m in [0, 1, 2, 12, 13, 25] {
+        for m in [0, 1, 2, 12, 13, 25, 250] {
             for k in [0, 1, 2, 3, 4, 33, 130] {
                 for n in [0, 1, 16, 31, 33, 65] {
                     agrees(m, k, n, (m + k * 3 + n * 7) as u64);

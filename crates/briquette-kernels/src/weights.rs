@@ -1,5 +1,6 @@
 //! What linear and convolution need of weights, however those are kept.
 
+use crate::float_rows::FloatRows;
 use crate::packed::panel_bytes;
 use crate::path::Path;
 use crate::simd::{Block, Columns, Kernel, PANEL};
@@ -52,7 +53,7 @@ pub(crate) mod sealed {
 
         /// Multiplies rows of floats by panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply_floats(&self, path: Path, x: &[f32], index: usize, columns: &Columns, out: Block);
+        fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block);
 
         /// Writes the codes of panel `index` out, zeros too.
         fn unpack(&self, index: usize, codes: &mut [i8]);

@@ -1,30 +1,30 @@
 //! The reference for 4-bit weights, which vectorises as it is, and its AVX-512 version.
 #![allow(unsafe_code)]
 
-use super::{Block, PANEL};
+use super::{Block, FloatRows, PANEL};
 use crate::int4::Int4Panel;
 
 /// `out[m, n] = Σ_g scales[g, n] * Σ_{i in g} x[m, i] * codes[i, n] + bias[n]`, with fused multiplications, in order.
 #[inline(always)]
-pub(super) fn multiply_panel(x: &[f32], panel: Int4Panel, bias: &[f32], out: &mut Block) {
-    let n_in = panel.codes.len() / 16;
-    for row in 0..out.n_rows() {
-        let x = &x[row * n_in..(row + 1) * n_in];
-        let mut total = [0.0_f32; PANEL];
-        let groups = x.chunks(panel.group).zip(panel.codes.chunks(16 * panel.group));
-        for ((x, codes), scales) in groups.zip(panel.scales.as_chunks::<PANEL>().0) {
-            let mut sums = [0.0_f32; PANEL];
-            for (&x, codes) in x.iter().zip(codes.as_chunks::<16>().0) {
-                for j in 0..16 {
-                    sums[j] = x.mul_add(f32::from((codes[j] & 15) as i8 - 8), sums[j]);
-                    sums[j + 16] = x.mul_add(f32::from((codes[j] >> 4) as i8 - 8), sums[j + 16]);
+pub(super) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+    for tile in rows.tiles() {
+        for row in 0..tile.n_rows {
+            let mut total = [0.0_f32; PANEL];
+            let groups = tile.x.chunks(panel.group * tile.n_rows).zip(panel.codes.chunks(16 * panel.group));
+            for ((x, codes), scales) in groups.zip(panel.scales.as_chunks::<PANEL>().0) {
+                let mut sums = [0.0_f32; PANEL];
+                for (x, codes) in x.chunks_exact(tile.n_rows).zip(codes.as_chunks::<16>().0) {
+                    for j in 0..16 {
+                        sums[j] = x[row].mul_add(f32::from((codes[j] & 15) as i8 - 8), sums[j]);
+                        sums[j + 16] = x[row].mul_add(f32::from((codes[j] >> 4) as i8 - 8), sums[j + 16]);
+                    }
+                }
+                for j in 0..PANEL {
+                    total[j] = sums[j].mul_add(scales[j], total[j]);
                 }
             }
-            for j in 0..PANEL {
-                total[j] = sums[j].mul_add(scales[j], total[j]);
-            }
+            finish(&total, bias, out.row(tile.first + row));
         }
-        finish(&total, bias, out.row(row));
     }
 }
 
@@ -44,8 +44,8 @@ pub(super) fn has_fma() -> bool {
 /// [`multiply_panel`] compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn multiply_panel_fma(x: &[f32], panel: Int4Panel, bias: &[f32], out: &mut Block) {
-    multiply_panel(x, panel, bias, out);
+pub(super) fn multiply_panel_fma(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+    multiply_panel(rows, panel, bias, out);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -53,38 +53,59 @@ pub(super) use avx512::multiply_panel as multiply_panel_avx512;
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{Block, Int4Panel, PANEL, finish};
+    use super::{Block, FloatRows, Int4Panel, PANEL, finish};
+    use crate::float_rows::{FloatTile, TILE_ROWS};
+    use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
 
-    /// Rows at once: 12 sums, 12 totals, 2 vectors of weights.
-    const MAX_ROWS: usize = 6;
+    /// A panel without its scales, input by input.
+    #[derive(Clone, Copy)]
+    enum Weights<'a> {
+        Codes(&'a [[u8; PANEL / 2]]),
+        Floats(&'a [[f32; PANEL]]),
+    }
 
     /// See [`super::multiply_panel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    pub(in crate::simd) fn multiply_panel(x: &[f32], panel: Int4Panel, bias: &[f32], out: &mut Block) {
-        let mut first = 0;
-        while first < out.n_rows() {
-            let n = MAX_ROWS.min(out.n_rows() - first);
-            match n {
-                1 => tile::<1>(x, first, panel, bias, out),
-                2 => tile::<2>(x, first, panel, bias, out),
-                3 => tile::<3>(x, first, panel, bias, out),
-                4 => tile::<4>(x, first, panel, bias, out),
-                5 => tile::<5>(x, first, panel, bias, out),
-                _ => tile::<MAX_ROWS>(x, first, panel, bias, out),
+    pub(in crate::simd) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+        let codes = panel.codes.as_chunks().0;
+        if rows.n_rows() <= TILE_ROWS {
+            return multiply(rows, Weights::Codes(codes), panel, bias, out);
+        }
+        with_floats(codes.len(), |floats| {
+            for (codes, floats) in codes.iter().zip(&mut *floats) {
+                let [low, high] = widen(codes);
+                store(low, high, floats);
             }
-            first += n;
+            multiply(rows, Weights::Floats(floats), panel, bias, out);
+        });
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+    fn multiply(rows: &FloatRows, weights: Weights, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+        for rows in rows.tiles() {
+            macro_rules! for_rows {
+                ($($n:literal)*) => {
+                    match rows.n_rows {
+                        $($n => tile::<$n>(&rows, weights, panel, bias, out),)*
+                        _ => unreachable!("more rows than a tile has"),
+                    }
+                };
+            }
+            for_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
         }
     }
 
-    /// Rows `first..first + M`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn tile<const M: usize>(x: &[f32], first: usize, panel: Int4Panel, bias: &[f32], out: &mut Block) {
-        let n_in = panel.codes.len() / 16;
-        let rows: [&[f32]; M] = std::array::from_fn(|i| &x[(first + i) * n_in..(first + i + 1) * n_in]);
+    fn tile<const M: usize>(rows: &FloatTile, weights: Weights, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+        let inputs = rows.x.as_chunks::<M>().0;
         let mut totals = [[_mm512_setzero_ps(); 2]; M];
         for (g, scales) in panel.scales.as_chunks::<PANEL>().0.iter().enumerate() {
-            let sums = group(&rows, g * panel.group..n_in.min((g + 1) * panel.group), panel.codes);
+            let at = g * panel.group..inputs.len().min((g + 1) * panel.group);
+            let sums = match weights {
+                Weights::Codes(codes) => sums_of_codes(&inputs[at.clone()], &codes[at]),
+                Weights::Floats(floats) => sums(&inputs[at.clone()], &floats[at]),
+            };
             for j in 0..2 {
                 // SAFETY: 16 of 32 scales.
                 let scales = unsafe { _mm512_loadu_ps(scales.as_ptr().add(16 * j)) };
@@ -93,41 +114,34 @@ mod avx512 {
                 }
             }
         }
-        for (i, total) in totals.iter().enumerate() {
-            let mut values = [0.0; PANEL];
-            // SAFETY: 2 times 16 floats.
-            unsafe {
-                _mm512_storeu_ps(values.as_mut_ptr(), total[0]);
-                _mm512_storeu_ps(values.as_mut_ptr().add(16), total[1]);
-            }
-            finish(&values, bias, out.row(first + i));
+        for (i, total) in totals.into_iter().enumerate() {
+            finish(&to_array(total), bias, out.row(rows.first + i));
         }
     }
 
-    /// Unscaled sums over some inputs.
+    /// As [`sums`], of codes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn group<const M: usize>(rows: &[&[f32]; M], inputs: std::ops::Range<usize>, codes: &[u8]) -> [[__m512; 2]; M] {
-        // Indexed by the low 4 bits of a lane.
-        let values = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
-        let rows: [&[f32]; M] = std::array::from_fn(|i| &rows[i][inputs.clone()]);
-        let codes = codes[16 * inputs.start..16 * inputs.end].as_chunks::<16>().0;
+    fn sums_of_codes<const M: usize>(inputs: &[[f32; M]], codes: &[[u8; PANEL / 2]]) -> [[__m512; 2]; M] {
         let mut sums = [[_mm512_setzero_ps(); 2]; M];
-        for (at, codes) in codes.iter().enumerate() {
-            // SAFETY: 16 readable bytes; a prefetch may be of any address.
-            let codes = unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(1024).cast());
-                _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()))
-            };
-            let low = _mm512_permutexvar_ps(codes, values);
-            let high = _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), values);
-            for (sums, row) in sums.iter_mut().zip(&rows) {
-                // SAFETY: rows are as long as there are inputs, 16 bytes of codes each.
-                let x = _mm512_set1_ps(unsafe { *row.get_unchecked(at) });
-                sums[0] = _mm512_fmadd_ps(x, low, sums[0]);
-                sums[1] = _mm512_fmadd_ps(x, high, sums[1]);
-            }
+        for (x, codes) in inputs.iter().zip(codes) {
+            let [low, high] = widen(codes);
+            add_products(x, low, high, &mut sums);
         }
         sums
+    }
+
+    /// The codes of an input as floats.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn widen(codes: &[u8; PANEL / 2]) -> [__m512; 2] {
+        // Indexed by the low 4 bits of a lane.
+        let values = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
+        // SAFETY: 16 readable bytes; a prefetch may be of any address.
+        let codes = unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(1024).cast());
+            _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()))
+        };
+        [_mm512_permutexvar_ps(codes, values), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), values)]
     }
 }

@@ -1,23 +1,24 @@
 //! Rows of floats times a panel of 8-bit codes, which become floats in registers.
 #![allow(unsafe_code)]
 
-use super::{Block, Columns, PANEL};
+use super::{Block, Columns, FloatRows, PANEL};
 
 /// `out[m, n] = Σ x[m, i] * panel[i, n] * scales[n] + bias[n]`, with fused multiplications, inputs in order; the panel laid
 /// out as `[n_in / 4][32][4]`.
 #[inline(always)]
-pub(super) fn multiply_panel(x: &[f32], n_in: usize, panel: &[i8], columns: &Columns, out: &mut Block) {
-    for row in 0..out.n_rows() {
-        let x = &x[row * n_in..(row + 1) * n_in];
-        let mut sums = [0.0_f32; PANEL];
-        for (x, group) in x.chunks(4).zip(panel.as_chunks::<{ 4 * PANEL }>().0) {
-            for (t, &x) in x.iter().enumerate() {
-                for (sum, codes) in sums.iter_mut().zip(group.as_chunks::<4>().0) {
-                    *sum = x.mul_add(f32::from(codes[t]), *sum);
+pub(super) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &Columns, out: &mut Block) {
+    for tile in rows.tiles() {
+        for row in 0..tile.n_rows {
+            let mut sums = [0.0_f32; PANEL];
+            for (x, group) in tile.x.chunks(4 * tile.n_rows).zip(panel.as_chunks::<{ 4 * PANEL }>().0) {
+                for (t, x) in x.chunks_exact(tile.n_rows).enumerate() {
+                    for (sum, codes) in sums.iter_mut().zip(group.as_chunks::<4>().0) {
+                        *sum = x[row].mul_add(f32::from(codes[t]), *sum);
+                    }
                 }
             }
+            finish(&sums, columns, out.row(tile.first + row));
         }
-        finish(&sums, columns, out.row(row));
     }
 }
 
@@ -31,8 +32,8 @@ fn finish(sums: &[f32; PANEL], columns: &Columns, out: &mut [f32]) {
 /// [`multiply_panel`] compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn multiply_panel_fma(x: &[f32], n_in: usize, panel: &[i8], columns: &Columns, out: &mut Block) {
-    multiply_panel(x, n_in, panel, columns, out);
+pub(super) fn multiply_panel_fma(rows: &FloatRows, panel: &[i8], columns: &Columns, out: &mut Block) {
+    multiply_panel(rows, panel, columns, out);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -40,97 +41,124 @@ pub(super) use avx512::multiply_panel as multiply_panel_avx512;
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{Block, Columns, PANEL, finish};
+    use super::{Block, Columns, FloatRows, PANEL, finish};
+    use crate::float_rows::{FloatTile, TILE_ROWS};
+    use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
 
-    /// Rows at once: 24 sums, 2 vectors of codes, 2 of weights.
-    const MAX_ROWS: usize = 12;
     /// How far ahead of their use codes are fetched, in bytes.
     const AHEAD: usize = 4096;
 
+    /// A panel: the codes of 4 inputs at a time, or the floats of one.
+    #[derive(Clone, Copy)]
+    enum Weights<'a> {
+        Codes(&'a [[i8; 4 * PANEL]]),
+        Floats(&'a [[f32; PANEL]]),
+    }
+
     /// See [`super::multiply_panel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    pub(in crate::simd) fn multiply_panel(x: &[f32], n_in: usize, panel: &[i8], columns: &Columns, out: &mut Block) {
-        let n_tiles = out.n_rows().div_ceil(MAX_ROWS);
-        let mut first = 0;
-        for i in 0..n_tiles {
-            let m = (out.n_rows() - first).div_ceil(n_tiles - i);
-            let x = &x[first * n_in..(first + m) * n_in];
+    pub(in crate::simd) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &Columns, out: &mut Block) {
+        let groups = panel.as_chunks::<{ 4 * PANEL }>().0;
+        if rows.n_rows() <= TILE_ROWS {
+            return multiply(rows, Weights::Codes(groups), columns, out);
+        }
+        with_floats(4 * groups.len(), |floats| {
+            for (group, floats) in groups.iter().zip(floats.as_chunks_mut::<4>().0) {
+                let codes = load(group);
+                store_input::<24>(codes, &mut floats[0]);
+                store_input::<16>(codes, &mut floats[1]);
+                store_input::<8>(codes, &mut floats[2]);
+                store_input::<0>(codes, &mut floats[3]);
+            }
+            multiply(rows, Weights::Floats(floats), columns, out);
+        });
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+    fn multiply(rows: &FloatRows, weights: Weights, columns: &Columns, out: &mut Block) {
+        for rows in rows.tiles() {
             macro_rules! for_rows {
-                ($($rows:literal)*) => {
-                    match m {
-                        $($rows => tile::<$rows>(x, n_in, panel, columns, first, out),)*
+                ($($n:literal)*) => {
+                    match rows.n_rows {
+                        $($n => tile::<$n>(&rows, weights, columns, out),)*
                         _ => unreachable!("more rows than a tile has"),
                     }
                 };
             }
             for_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
-            first += m;
         }
     }
 
-    /// `M` rows, written from row `first` on.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn tile<const M: usize>(x: &[f32], n_in: usize, panel: &[i8], columns: &Columns, first: usize, out: &mut Block) {
-        let rows: [&[f32]; M] = std::array::from_fn(|i| &x[i * n_in..(i + 1) * n_in]);
-        let mut sums = [[_mm512_setzero_ps(); 2]; M];
-        let groups = panel.as_chunks::<{ 4 * PANEL }>().0;
-        for (g, group) in groups.iter().enumerate() {
-            let at = 4 * g;
-            // SAFETY: a group has 128 bytes; a prefetch may be of any address.
-            let codes = unsafe {
-                let codes = group.as_ptr();
-                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD));
-                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + 64));
-                [_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())]
-            };
-            // SAFETY: inputs `at..n_in` lie in every row.
-            unsafe {
-                add_input::<M, 24>(&rows, at, codes, &mut sums);
-                if at + 4 <= n_in {
-                    add_input::<M, 16>(&rows, at + 1, codes, &mut sums);
-                    add_input::<M, 8>(&rows, at + 2, codes, &mut sums);
-                    add_input::<M, 0>(&rows, at + 3, codes, &mut sums);
-                    continue;
-                }
-                if at + 1 < n_in {
-                    add_input::<M, 16>(&rows, at + 1, codes, &mut sums);
-                }
-                if at + 2 < n_in {
-                    add_input::<M, 8>(&rows, at + 2, codes, &mut sums);
-                }
-            }
-        }
-        for (i, [low, high]) in sums.into_iter().enumerate() {
-            let mut values = [0.0; PANEL];
-            // SAFETY: 2 times 16 floats.
-            unsafe {
-                _mm512_storeu_ps(values.as_mut_ptr(), low);
-                _mm512_storeu_ps(values.as_mut_ptr().add(16), high);
-            }
-            finish(&values, columns, out.row(first + i));
+    fn tile<const M: usize>(rows: &FloatTile, weights: Weights, columns: &Columns, out: &mut Block) {
+        let inputs = rows.x.as_chunks::<M>().0;
+        let sums = match weights {
+            Weights::Codes(groups) => sums_of_codes(inputs, groups),
+            Weights::Floats(floats) => sums(inputs, floats),
+        };
+        for (i, sums) in sums.into_iter().enumerate() {
+            finish(&to_array(sums), columns, out.row(rows.first + i));
         }
     }
 
-    /// Adds input `at` of every row times its codes, which end `SHIFT` bits below the top of each lane.
-    ///
-    /// # Safety
-    /// Every row has an input `at`.
+    /// As [`sums`], of codes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+    fn sums_of_codes<const M: usize>(inputs: &[[f32; M]], groups: &[[i8; 4 * PANEL]]) -> [[__m512; 2]; M] {
+        let mut sums = [[_mm512_setzero_ps(); 2]; M];
+        for (inputs, group) in inputs.chunks(4).zip(groups) {
+            let codes = load(group);
+            if let [a, b, c, d] = inputs {
+                add_input::<M, 24>(a, codes, &mut sums);
+                add_input::<M, 16>(b, codes, &mut sums);
+                add_input::<M, 8>(c, codes, &mut sums);
+                add_input::<M, 0>(d, codes, &mut sums);
+                continue;
+            }
+            if let [a, ..] = inputs {
+                add_input::<M, 24>(a, codes, &mut sums);
+            }
+            if let [_, b, ..] = inputs {
+                add_input::<M, 16>(b, codes, &mut sums);
+            }
+            if let [_, _, c] = inputs {
+                add_input::<M, 8>(c, codes, &mut sums);
+            }
+        }
+        sums
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn load(group: &[i8; 4 * PANEL]) -> [__m512i; 2] {
+        let codes = group.as_ptr();
+        // SAFETY: 128 bytes; a prefetch may be of any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD));
+            _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + 64));
+            [_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())]
+        }
+    }
+
+    /// The codes of an input, which end `SHIFT` bits below the top of each lane, as floats.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn widen<const SHIFT: u32>(codes: [__m512i; 2]) -> [__m512; 2] {
+        codes.map(|codes| _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<SHIFT>(codes))))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn store_input<const SHIFT: u32>(codes: [__m512i; 2], floats: &mut [f32; PANEL]) {
+        let [low, high] = widen::<SHIFT>(codes);
+        store(low, high, floats);
+    }
+
     #[inline]
     #[target_feature(enable = "avx512f,fma")]
-    unsafe fn add_input<const M: usize, const SHIFT: u32>(
-        rows: &[&[f32]; M],
-        at: usize,
-        codes: [__m512i; 2],
-        sums: &mut [[__m512; 2]; M],
-    ) {
-        let [low, high] =
-            codes.map(|codes| _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<SHIFT>(codes))));
-        for (sums, row) in sums.iter_mut().zip(rows) {
-            // SAFETY: the caller vouches for the input.
-            let x = _mm512_set1_ps(unsafe { *row.get_unchecked(at) });
-            sums[0] = _mm512_fmadd_ps(x, low, sums[0]);
-            sums[1] = _mm512_fmadd_ps(x, high, sums[1]);
-        }
+    fn add_input<const M: usize, const SHIFT: u32>(x: &[f32; M], codes: [__m512i; 2], sums: &mut [[__m512; 2]; M]) {
+        let [low, high] = widen::<SHIFT>(codes);
+        add_products(x, low, high, sums);
     }
 }
