@@ -125,8 +125,8 @@ impl Recipe {
             .iter()
             .map(|rule| Ok(RoleRule { patterns: Patterns::new(&rule.include)?, role: rule.role }));
         Ok(Self {
-            model: directory.join(model),
-            output: directory.join(output),
+            model: text::path_from(directory, model),
+            output: text::path_from(directory, output),
             layout: raw.model.layout,
             roles: roles.collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,

@@ -139,6 +139,19 @@ pub fn directory_of(path: &Path) -> PathBuf {
     path.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
+/// A path of a recipe in `directory`: `configs` and `../out` are `out`, unless `configs` is a link to elsewhere.
+pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
+    let (mut directory, mut path) = (directory, path);
+    while let Ok(rest) = path.strip_prefix("..")
+        && directory.file_name().is_some()
+        && directory.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
+    {
+        directory = directory.parent().unwrap_or(Path::new(""));
+        path = rest;
+    }
+    directory.join(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Recipe, raw::RawRecipe};
@@ -173,6 +186,26 @@ mod tests {
             let error = locate(Recipe::from_raw(raw, Path::new("")).unwrap_err(), &text, path).to_string();
             assert!(error.starts_with(expected), "{error:?} is not {expected:?}");
         }
+    }
+
+    #[test]
+    fn a_path_does_not_go_down_only_to_come_up_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::os::unix::fs::symlink(root.join("a/b"), root.join("link")).unwrap();
+        let cases = [
+            ("a/b", "../../out", "out"),
+            ("a/b", "../c/../out", "a/c/../out"),
+            ("a/b", "out", "a/b/out"),
+            ("link", "../out", "link/../out"),
+            ("none", "../out", "none/../out"),
+        ];
+        for (directory, path, expected) in cases {
+            assert_eq!(path_from(&root.join(directory), Path::new(path)), root.join(expected));
+        }
+        assert_eq!(path_from(Path::new(""), Path::new("../out")), Path::new("../out"));
+        assert_eq!(path_from(root, Path::new("/out")), Path::new("/out"));
     }
 
     #[test]
