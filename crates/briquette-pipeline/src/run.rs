@@ -309,7 +309,7 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
             let found = verify::decode_all(stored, workers)?;
             verify::compare(&found, stored, manifest).map(|()| found)
         };
-        // One sum goes through a file from its start to its end, on one thread: it is what takes longest.
+        // A sum goes through a file from its start to its end, on one thread: it is what takes longest.
         let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
         (synced.and(summed), verified)
@@ -320,9 +320,9 @@ fn sync_and_verify(draft: &Draft, files: &Files, written: &Checkpoint, workers: 
 }
 
 fn sums_of(root: &Path, paths: &[PathBuf], workers: &Workers) -> Result<BTreeMap<String, String>> {
-    let sum = |path: &PathBuf| {
+    let sum = |(): &mut (), path: &PathBuf| {
         let (name, file) = (path.to_string_lossy().into_owned(), InputFile::open(&root.join(path))?);
         Ok((name, sums::sha256_of(&file, workers.n_threads() > 1, &|| workers.check_stop())?))
     };
-    paths.iter().map(sum).collect()
+    Ok(workers.map(paths, || (), sum)?.into_iter().collect())
 }
