@@ -1,5 +1,6 @@
 //! 2-D convolution in 8-bit codes, as products of tiles of patches.
 
+mod depthwise;
 mod finish;
 mod image;
 mod shape;
@@ -15,6 +16,7 @@ use crate::simd::{Block, PANEL};
 use crate::sparse::SparseInt8;
 use crate::weights::{Int8Weights, to_rows};
 use briquette_core::Result;
+use depthwise::Taps;
 pub use finish::Finish;
 use image::Image;
 pub use shape::Conv2dShape;
@@ -156,7 +158,7 @@ fn each_image<T: Activation, W: Int8Weights>(
     }
 }
 
-/// Weights as codes that are read one at a time, for as long as a call takes: a row for each output, or for each tap.
+/// Weights as rows of codes, for as long as a call takes.
 pub(crate) struct Unpacked {
     codes: Vec<i8>,
     n_cols: usize,
@@ -176,7 +178,7 @@ enum How {
     /// Output by output, for groups of few outputs: panels would mostly multiply what is not theirs.
     Rows(Unpacked),
     /// Tap by tap, where every channel is its own group.
-    Depthwise(Unpacked),
+    Depthwise(Taps),
 }
 
 impl How {
@@ -184,14 +186,11 @@ impl How {
         if shape.groups == 1 || (shape.n_out / shape.groups).is_multiple_of(PANEL) {
             return Self::Panels;
         }
-        let (codes, depth) = (to_rows(weights), shape.depth());
-        let scales = (0..shape.n_out).map(|row| weights.scale(row)).collect();
-        match shape.is_depthwise() {
-            true => {
-                Self::Depthwise(Unpacked { codes: swap_inner(&codes, shape.n_out, depth), n_cols: shape.n_out, scales })
-            }
-            false => Self::Rows(Unpacked { codes, n_cols: depth, scales }),
+        if shape.is_depthwise() {
+            return Self::Depthwise(Taps::new(weights));
         }
+        let scales = (0..shape.n_out).map(|row| weights.scale(row)).collect();
+        Self::Rows(Unpacked { codes: to_rows(weights), n_cols: shape.depth(), scales })
     }
 }
 
@@ -231,8 +230,8 @@ impl<W: Int8Weights> Run<'_, W> {
     fn tile(&self, pixels: Range<usize>, tile: &mut Tile, mut out: Block, n_threads: usize) {
         let n_out = self.shape.n_out / self.shape.groups;
         if let How::Depthwise(taps) = self.how {
-            tile.depthwise(self.path, self.shape, self.image, pixels, taps);
-            return self.finish.write(&tile.values, 0, out);
+            taps.convolve(self.path, self.shape, self.image, pixels, &mut tile.values);
+            return self.finish.write(self.path, &tile.values, 0, out);
         }
         for group in 0..self.shape.groups {
             tile.gather(self.shape, self.image, group, pixels.clone());
@@ -243,7 +242,7 @@ impl<W: Int8Weights> Run<'_, W> {
                     _ => tile.multiply(self.path, self.weights, first / PANEL, n, n_threads),
                 }
                 let (now, later) = out.split_rows(n);
-                self.finish.write(&tile.values, first, now);
+                self.finish.write(self.path, &tile.values, first, now);
                 out = later;
             }
         }

@@ -23,6 +23,7 @@ mod peak;
 mod product;
 pub(crate) mod scalar;
 mod sparse_panels;
+mod turn;
 mod weight_only;
 
 use crate::float_rows::FloatRows;
@@ -38,6 +39,7 @@ pub use peak::register_peak;
 pub(crate) use product::{Matrix, multiply};
 pub(crate) use scalar::{RowScale, Span};
 pub(crate) use sparse_panels::SparsePanels;
+pub(crate) use turn::SIDE;
 
 /// There is no such peak to compare with.
 #[cfg(not(target_arch = "x86_64"))]
@@ -138,19 +140,39 @@ pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &
     (row.scale, row.zero)
 }
 
-/// Depthwise sums of one pixel; see [`scalar::depthwise`].
-pub(crate) fn depthwise<'a>(path: Path, taps: impl Iterator<Item = (&'a [u8], &'a [i8])>, zero: i32, sums: &mut [i32]) {
-    sums.fill(0);
-    for (codes, weights) in taps {
-        match path.0 {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a path exists only where `is_available` said so.
-            Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(codes, weights, zero, sums) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(codes, weights, zero, sums) },
-            _ => scalar::depthwise(codes, weights, zero, sums),
-        }
+/// Depthwise sums of one pixel, of weights that are codes; see [`scalar::depthwise`].
+pub(crate) fn depthwise(path: Path, taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
+    assert_eq!(weights.len(), taps.len() * sums.len(), "weights of {} taps", taps.len());
+    assert!(taps.iter().all(|codes| codes.len() == sums.len()), "codes of each channel");
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so; the lengths were just checked.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(taps, weights, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(taps, weights, sums) },
+        _ => scalar::depthwise(taps, weights, sums),
+    }
+}
+
+/// Turns a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.
+pub(crate) fn turn_square(path: Path, from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
+    assert!(stride >= SIDE && from.len() >= (SIDE - 1) * stride + SIDE, "16 rows of 16");
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so; the lengths were just checked.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_avx512(from, stride, to) },
+        _ => turn::turn(from, stride, to),
+    }
+}
+
+/// Turns 8 planes of 64 bytes, `[c][p]` to `[p][c]`.
+pub(crate) fn turn_bytes(path: Path, planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
+    match path.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_bytes_avx512(planes) },
+        _ => turn::turn_bytes(planes),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What becomes of the outputs of a convolution.
 
-use crate::simd::Block;
+use crate::path::Path;
+use crate::simd::{self, Block, SIDE};
 
 /// `y = v * scale[o] + shift[o]`, to which what is in `y` already may be added, and of which negatives may become 0: a
 /// bias, a batch norm, a shortcut and ReLU in the pass that writes the outputs. NaN stays NaN.
@@ -16,9 +17,6 @@ pub struct Finish<'a> {
     pub relu: bool,
 }
 
-/// Pixels and channels that are turned at once.
-const SIDE: usize = 16;
-
 impl Finish<'_> {
     pub(crate) fn assert_channels(&self, n_out: usize) {
         for given in [self.scale, self.shift].into_iter().flatten() {
@@ -27,14 +25,14 @@ impl Finish<'_> {
     }
 
     /// Writes `values` `[pixel, n]`, the outputs of the channels from `first` on, to `out` `[n, pixel]`.
-    pub(crate) fn write(&self, values: &[f32], first: usize, mut out: Block) {
+    pub(crate) fn write(&self, path: Path, values: &[f32], first: usize, mut out: Block) {
         let n = out.n_rows();
         let (whole, rest) = (n / SIDE * SIDE, n % SIDE);
         for (i, pixels) in values.chunks(SIDE * n.max(1)).enumerate() {
             for channel in (0..whole).step_by(SIDE) {
-                self.write_square(pixels, n, [first, channel, SIDE], i * SIDE, &mut out);
+                self.write_square(path, pixels, n, [first, channel, SIDE], i * SIDE, &mut out);
             }
-            self.write_square(pixels, n, [first, whole, rest], i * SIDE, &mut out);
+            self.write_square(path, pixels, n, [first, whole, rest], i * SIDE, &mut out);
         }
     }
 
@@ -42,19 +40,23 @@ impl Finish<'_> {
     #[inline]
     fn write_square(
         &self,
+        path: Path,
         pixels: &[f32],
         n: usize,
         [first, channel, n_channels]: [usize; 3],
         at: usize,
         out: &mut Block,
     ) {
-        let mut square = [[0.0_f32; SIDE]; SIDE];
-        for (p, values) in pixels.chunks_exact(n).enumerate() {
-            for (c, value) in values[channel..channel + n_channels].iter().enumerate() {
-                square[c][p] = *value;
+        let (mut square, n_pixels) = ([[0.0_f32; SIDE]; SIDE], pixels.len() / n);
+        if [n_pixels, n_channels] == [SIDE; 2] {
+            simd::turn_square(path, &pixels[channel..], n, &mut square);
+        } else {
+            for (p, values) in pixels.chunks_exact(n).enumerate() {
+                for (c, value) in values[channel..channel + n_channels].iter().enumerate() {
+                    square[c][p] = *value;
+                }
             }
         }
-        let n_pixels = pixels.len() / n;
         for (c, values) in square[..n_channels].iter().enumerate() {
             let o = first + channel + c;
             let scale = self.scale.map_or(1.0, |scale| scale[o]);

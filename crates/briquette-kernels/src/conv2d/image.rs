@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 /// Values whose span a thread finds at once.
 const SPAN: usize = 1 << 16;
-/// Pixels that a thread turns at once; the codes of 8 channels of them stay in the first cache.
-const PIXELS: usize = 1024;
+/// Pixels and channels that a thread turns at once: whole lines of codes, which stay in the first cache.
+const PIXELS: usize = 256;
+const CHANNELS: usize = 64;
 
 /// Codes of one image `[height, width, channel]`, of one scale and zero point.
 pub(crate) struct Image {
@@ -67,37 +68,25 @@ fn channels_last<'a, T: Activation + 'a>(
     n_channels: usize,
     codes: &mut [u8],
 ) {
-    let (mut planes, mut scratch) = ([[0_u8; PIXELS]; 8], Vec::new());
-    for first in (0..n_channels).step_by(8) {
-        let n = 8.min(n_channels - first);
+    let (mut planes, mut scratch) = (vec![[0_u8; PIXELS]; CHANNELS.min(n_channels.next_multiple_of(8))], Vec::new());
+    for first in (0..n_channels).step_by(CHANNELS) {
+        let n = CHANNELS.min(n_channels - first);
         for (i, plane) in planes[..n].iter_mut().enumerate() {
             simd::quantize(path, T::widened(channel(first + i), &mut scratch), row, plane);
         }
-        for (block, codes) in codes.chunks_mut(8 * n_channels).enumerate() {
-            let at = 8 * block;
-            let turned =
-                turn(std::array::from_fn(|i| u64::from_le_bytes(*planes[i][at..].first_chunk().unwrap_or(&[0; 8]))));
-            for (pixel, codes) in codes.chunks_exact_mut(n_channels).enumerate() {
-                let codes = &mut codes[first..first + n];
-                match codes.first_chunk_mut::<8>() {
-                    Some(codes) => *codes = turned[pixel].to_le_bytes(),
-                    None => codes.copy_from_slice(&turned[pixel].to_le_bytes()[..n]),
+        for (block, codes) in codes.chunks_mut(64 * n_channels).enumerate() {
+            for (i, planes) in planes[..n.next_multiple_of(8)].as_chunks::<8>().0.iter().enumerate() {
+                let turned = simd::turn_bytes(path, planes.each_ref().map(|plane| &plane.as_chunks().0[block]));
+                for (codes, turned) in codes.chunks_exact_mut(n_channels).zip(&turned) {
+                    let codes = &mut codes[first + 8 * i..first + n.min(8 * i + 8)];
+                    match codes.first_chunk_mut::<8>() {
+                        Some(codes) => *codes = *turned,
+                        None => codes.copy_from_slice(&turned[..codes.len()]),
+                    }
                 }
             }
         }
     }
-}
-
-/// Transposes 8 rows of 8 bytes.
-fn turn(mut rows: [u64; 8]) -> [u64; 8] {
-    for (distance, mask) in [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)] {
-        for i in (0..8).filter(|i| i & distance == 0) {
-            let swapped = (rows[i] >> (8 * distance) ^ rows[i + distance]) & mask;
-            rows[i] ^= swapped << (8 * distance);
-            rows[i + distance] ^= swapped;
-        }
-    }
-    rows
 }
 
 #[cfg(test)]
@@ -106,7 +95,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_a_row_with_channels_last() {
-        for (n_channels, size) in [(1, [1, 1]), (3, [5, 7]), (8, [4, 4]), (13, [33, 41])] {
+        for (n_channels, size) in [(1, [1, 1]), (3, [5, 7]), (8, [4, 4]), (13, [33, 41]), (70, [9, 31])] {
             let n_pixels = size[0] * size[1];
             let x: Vec<f32> = (0..n_channels * n_pixels).map(|i| (i * 37 % 101) as f32 - 40.0).collect();
             for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {

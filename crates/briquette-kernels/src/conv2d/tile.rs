@@ -15,7 +15,6 @@ pub(crate) struct Tile {
     patches: QuantizedRows,
     /// `[pixel, output]`.
     pub(crate) values: Vec<f32>,
-    sums: Vec<i32>,
 }
 
 /// Copies a patch whose taps lie side by side, row by row. Returns false, having written some or nothing, where one is
@@ -83,31 +82,6 @@ impl Tile {
                 let (codes, zero) = (self.patches.row(row), self.patches.zeros()[row]);
                 let sum = simd::dot(path, codes, weights.row(output), zero);
                 self.values[row * n_out + n] = sum as f32 * self.patches.scales()[row] * weights.scales[output];
-            }
-        }
-    }
-
-    /// Convolves every channel with its own taps, `[tap, channel]`.
-    pub(crate) fn depthwise(
-        &mut self,
-        path: Path,
-        shape: &Conv2dShape,
-        image: &Image,
-        pixels: Range<usize>,
-        taps: &Unpacked,
-    ) {
-        let (n, kernel, [_, out_width]) = (shape.n_out, shape.kernel, shape.out_size(image.size));
-        self.values.resize(pixels.len() * n, 0.0);
-        self.sums.resize(n, 0);
-        for (pixel, values) in pixels.zip(self.values.chunks_exact_mut(n)) {
-            let taps_here = taps.codes.chunks_exact(n).enumerate().filter_map(|(tap, weights)| {
-                let at = [tap / kernel[1], tap % kernel[1]];
-                let source = shape.source([pixel / out_width, pixel % out_width], at, image.size)?;
-                Some((image.pixel(source), weights))
-            });
-            simd::depthwise(path, taps_here, image.zero, &mut self.sums);
-            for ((value, &sum), scale) in values.iter_mut().zip(&self.sums).zip(&taps.scales) {
-                *value = sum as f32 * image.scale * scale;
             }
         }
     }

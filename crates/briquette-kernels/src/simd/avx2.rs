@@ -34,7 +34,7 @@ macro_rules! widened {
 widened! {
     span(x: &[f32], grid: ActivationGrid) -> Span;
     quantize(x: &[f32], row: RowScale, codes: &mut [u8]);
-    depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]);
+    depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]);
     dot(codes: &[u8], weights: &[i8], zero: i32) -> i32;
 }
 

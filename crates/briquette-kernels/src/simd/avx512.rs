@@ -96,10 +96,27 @@ pub(super) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
     }
 }
 
-/// [`scalar::depthwise`] compiled for wider registers.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]) {
-    scalar::depthwise(codes, weights, zero, sums);
+/// See [`scalar::depthwise`]. Codes and weights fit 16 bits, whose products are added in 32.
+///
+/// # Safety
+/// Each tap has as many codes, and weights, as there are sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) unsafe fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
+    let n = sums.len();
+    for at in (0..n).step_by(16) {
+        let mask = ((1_u32 << (n - at).min(16)) - 1) as u16;
+        let mut sum = _mm512_setzero_si512();
+        for (t, codes) in taps.iter().enumerate() {
+            // SAFETY: the caller vouches for channels `at..n`, and only those are read.
+            unsafe {
+                let codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, codes.as_ptr().add(at).cast()));
+                let weights = _mm512_maskz_loadu_epi32(mask, weights.as_ptr().add(t * n + at));
+                sum = _mm512_dpwssd_epi32(sum, codes, weights);
+            }
+        }
+        // SAFETY: only sums `at..n` are written.
+        unsafe { _mm512_mask_storeu_epi32(sums.as_mut_ptr().add(at), mask, sum) };
+    }
 }
 
 /// [`scalar::dot`] compiled for wider registers.

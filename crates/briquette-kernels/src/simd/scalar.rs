@@ -128,11 +128,14 @@ pub(crate) fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, ou
     }
 }
 
-/// One tap of a depthwise convolution: `sums[c] += (codes[c] - zero) * weights[c]`.
+/// A pixel of a depthwise convolution: `sums[c] = Σ_t taps[t][c] * weights[t, c]`.
 #[inline(always)]
-pub(crate) fn depthwise(codes: &[u8], weights: &[i8], zero: i32, sums: &mut [i32]) {
-    for ((sum, &code), &weight) in sums.iter_mut().zip(codes).zip(weights) {
-        *sum += (i32::from(code) - zero) * i32::from(weight);
+pub(crate) fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
+    sums.fill(0);
+    for (codes, weights) in taps.iter().zip(weights.chunks_exact(sums.len().max(1))) {
+        for ((sum, &code), weight) in sums.iter_mut().zip(*codes).zip(weights) {
+            *sum += i32::from(code) * weight;
+        }
     }
 }
 
