@@ -54,7 +54,24 @@ pub(super) unsafe fn turn_avx512(from: &[f32], stride: usize, to: &mut [[f32; SI
 
 /// `[c][p]` to `[p][c]`.
 pub(super) fn turn_bytes(planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
-    std::array::from_fn(|p| planes.map(|plane| plane[p]))
+    let mut turned = [[0; 8]; 64];
+    for (block, turned) in turned.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let rows = planes.map(|plane| u64::from_le_bytes(plane.as_chunks().0[block]));
+        *turned = turn_words(rows).map(u64::to_le_bytes);
+    }
+    turned
+}
+
+/// Turns 8 rows of 8 bytes.
+fn turn_words(mut rows: [u64; 8]) -> [u64; 8] {
+    for (distance, mask) in [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)] {
+        for i in (0..8).filter(|i| i & distance == 0) {
+            let swapped = (rows[i] >> (8 * distance) ^ rows[i + distance]) & mask;
+            rows[i] ^= swapped << (8 * distance);
+            rows[i + distance] ^= swapped;
+        }
+    }
+    rows
 }
 
 /// See [`turn_bytes`].
