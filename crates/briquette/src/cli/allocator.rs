@@ -89,10 +89,12 @@ mod tests {
 
     #[test]
     fn what_is_allocated_is_counted_until_it_is_freed() {
+        /// What other tests of this process may allocate or free meanwhile.
+        const OTHERS: u64 = 16 << 20;
         let before = LIVE.load(Relaxed);
         let held = vec![1_u8; 64 << 20];
-        assert!(LIVE.load(Relaxed) >= before + (64 << 20));
+        assert!(LIVE.load(Relaxed) + OTHERS >= before + (64 << 20));
         drop(held);
-        assert!(LIVE.load(Relaxed) < before + (32 << 20) && PEAK.load(Relaxed) >= 64 << 20);
+        assert!(LIVE.load(Relaxed) < before + OTHERS && PEAK.load(Relaxed) >= 64 << 20);
     }
 }
