@@ -23,8 +23,17 @@ pub fn device(name: &str) -> Result<Device> {
 
 /// What `device` calls a device.
 pub fn device_name(device: &Device) -> String {
-    let words = format!("{device:?}").to_lowercase();
-    if words.contains("flex") { "cpu".into() } else { words }
+    name_of(&format!("{device:?}").to_lowercase())
+}
+
+/// The name that burn's words for a device stand for, such as `device<cube(cuda(cuda(1)))>`.
+fn name_of(words: &str) -> String {
+    let index = words.rsplit_once("cuda(").and_then(|(_, rest)| rest.split(')').next());
+    match index.filter(|index| index.parse::<usize>().is_ok()) {
+        Some(index) => format!("cuda:{index}"),
+        None if words.contains("flex") => "cpu".into(),
+        None => words.into(),
+    }
 }
 
 /// The instructions that 8-bit products use on this CPU, such as `avx512-vnni`.
@@ -76,6 +85,13 @@ fn cuda(index: usize) -> Result<Device> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_has_the_name_it_is_asked_for_by() {
+        assert_eq!(device_name(&Device::flex()), "cpu");
+        let words = ["device<cube(cuda(cuda(1)))>", "device<autodiff(cube(cuda(cuda(12))))>", "device<other>"];
+        assert_eq!(words.map(name_of), ["cuda:1", "cuda:12", "device<other>"]);
+    }
 
     #[test]
     fn a_device_that_is_not_here_is_one_line() {
