@@ -152,7 +152,7 @@ cuda-offline NAME="":
       { echo "NVIDIA's compilers cannot be fetched from the package index: no kernel was compiled" >&2; exit 77; }
     @cargo run --quiet -p briquette-cube --example cuda_offline -- {{ nvidia }} "{{ NAME }}"
 
-# cuda_check with small shapes on an emulated CUDA device: as of compute capability 8.0, then 7.5 without matrix instructions
+# cuda_check with small shapes on an emulated CUDA device: as of compute capability 8.0, then 7.5 without matrix instructions; then too little memory
 [group('develop')]
 cuda-emulated *FLAGS: fetch-minilm
     #!/usr/bin/env bash
@@ -161,7 +161,7 @@ cuda-emulated *FLAGS: fetch-minilm
     target=$(realpath -m {{ target }}/cuda)
     cargo build --quiet --target-dir "$target" -p briquette-emulator
     cargo build --quiet --target-dir "$target" -p briquette --features cuda --example cuda_check --bin briquette
-    minilm=$PWD/bench-out/minilm-int8
+    minilm=$PWD/bench-out/minilm-int8 lines=$PWD/bench/peers/sentences.txt
     "$target/debug/briquette" compress models/minilm -o "$minilm" --quantize int8-dynamic --quiet --force
     mkdir -p "$target/emulated" && cd "$target/emulated"
     for name in libcuda libnvrtc; do ln -sf ../debug/libbriquette_emulator.so $name.so; done
@@ -172,6 +172,10 @@ cuda-emulated *FLAGS: fetch-minilm
       echo "== compute capability $capability"
       BRIQUETTE_EMULATED_CAPABILITY=$capability "$target/debug/examples/cuda_check" "$minilm" --quick "$@"
     done
+    echo "== too little memory"
+    said=$(BRIQUETTE_EMULATED_MEMORY=15000000 "$target/debug/briquette" eval "$minilm" --data "$lines" --device cuda:0 2>&1) && code=0 || code=$?
+    echo "$said"
+    [ $code = 5 ] && [[ $said == "briquette: error: cuda:0 is out of memory;"* ]]
 
 # One archive for a machine with an NVIDIA GPU and nothing of ours: cuda_check, MiniLM in int8, the scripts; at most 40 MB
 [group('measure')]
