@@ -143,6 +143,7 @@ pub fn directory_of(path: &Path) -> PathBuf {
 pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
     let (mut directory, mut path) = (directory, path);
     while let Ok(rest) = path.strip_prefix("..")
+        && rest.file_name().is_some()
         && directory.file_name().is_some()
         && directory.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
     {
@@ -200,6 +201,7 @@ mod tests {
             ("a/b", "out", "a/b/out"),
             ("link", "../out", "link/../out"),
             ("none", "../out", "none/../out"),
+            ("a/b", "..", "a/b/.."),
         ];
         for (directory, path, expected) in cases {
             assert_eq!(path_from(&root.join(directory), Path::new(path)), root.join(expected));
