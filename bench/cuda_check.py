@@ -16,10 +16,10 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 # What of ours is held against what of theirs, and at least how many times as fast it should be.
 AGAINST = [
-    ("int8 linear {}, large tiles, whole", "torch._int_mm {}", 0.7),
-    ("int8 linear {}, large tiles, whole", "torch bf16 matmul {}", 1.0),
-    ("int8 linear {}, large tiles, whole", "torchao int8 dynamic {}", 1.0),
-    ("50 % sparse int8 linear {}, large tiles, whole", "int8 linear {}, large tiles, whole", 0.8),
+    ("int8 linear {}", "torch._int_mm {}", 0.7),
+    ("int8 linear {}", "torch bf16 matmul {}", 1.0),
+    ("int8 linear {}", "torchao int8 dynamic {}", 1.0),
+    ("50 % sparse int8 linear {}", "int8 linear {}", 0.8),
 ]
 SHAPES = [[4096, 4096, 4096]] + [[m, 11008, 4096] for m in (512, 1024, 2048, 4096)]
 TORCH_SECONDS = 200

@@ -110,7 +110,7 @@ impl Conv2d {
                 let from = [first_row, n_rows, group * n_in];
                 let patches = launch::patches(gpu, &images, &rows.zeros, from, [weights.n_in(), row_words], steps);
                 let place = Place { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
-                weights.multiply(weights.way(n_rows), &patches, &rows, place, ending, y);
+                weights.multiply(&patches, &rows, place, ending, y);
             }
         }
     }

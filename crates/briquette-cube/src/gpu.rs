@@ -90,11 +90,6 @@ impl Gpu {
         let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
         self.client.features().matmul.mma.contains(&config)
     }
-
-    /// Multiprocessors, as far as they are known.
-    pub fn n_multiprocessors(&self) -> usize {
-        self.client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize
-    }
 }
 
 /// Whole groups of `per` that hold `n`, at least one.

@@ -16,7 +16,7 @@ use cubecl_core::prelude::BufferArg;
 pub use decode::Ids;
 pub(crate) use decode::{decode, expand, lookup, lookup_bitmask};
 pub(crate) use few::{few_rows_codes, few_rows_int4, few_rows_int8};
-pub(crate) use product::{Product, product_dp4a, product_mma};
+pub(crate) use product::{Product, product_cubek, product_dp4a, product_mma};
 pub(crate) use quantize::quantize;
 
 /// A buffer as an argument of elements of `size` bytes.
@@ -142,6 +142,11 @@ impl Place {
             first_col: 0,
             end_col: n_cols,
         }
+    }
+
+    /// Whether so many rows have no outputs.
+    pub(crate) const fn is_empty(&self, n_rows: usize) -> bool {
+        n_rows == 0 || self.first_col == self.end_col
     }
 
     fn launch(self) -> TargetLaunch {

@@ -8,8 +8,10 @@
 pub mod bitmask;
 pub mod conv;
 mod conv2d;
+mod cubek;
 pub mod decode;
 pub mod dp4a;
+mod fastest;
 pub mod few_rows;
 pub mod finish;
 mod gpu;
@@ -17,10 +19,13 @@ mod launch;
 pub mod mma;
 pub mod pack;
 pub mod quantize_rows;
+pub mod sums;
 mod weights;
 
 pub use conv2d::{Conv2d, Conv2dSteps};
 pub use cubecl_core::ir::ElemType;
+pub use cubek::Cubek;
+pub use fastest::WAYS;
 pub use gpu::{Buffer, Gpu};
 pub use launch::{Ending, Floats, Ids};
 pub use weights::{Int4, Int8, Table, Way};

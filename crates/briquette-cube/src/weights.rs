@@ -1,6 +1,8 @@
 //! Weights on a device, as they are kept there.
 
 use crate::bitmask::BLOCK_ROWS;
+use crate::cubek::Cubek;
+use crate::fastest::Call;
 use crate::gpu::{Buffer, Gpu};
 use crate::launch::Codes;
 use crate::launch::{self, Ending, Floats, Ids, Place, Product, RowScales};
@@ -64,6 +66,8 @@ pub struct Int8 {
 pub enum Way {
     /// Matrix instructions.
     Mma(Tile),
+    /// Matrix instructions, by a kernel of CubeK.
+    Cubek(Cubek),
     /// Dot products, a warp for some outputs.
     FewRows,
     /// Dot products, a unit for each output.
@@ -132,22 +136,15 @@ impl Int8 {
         out
     }
 
-    /// How `n_rows` rows of codes are multiplied on this device.
-    pub fn way(&self, n_rows: usize) -> Way {
-        if !self.gpu.has_int8_matrices() {
-            return if n_rows <= FEW { Way::FewRows } else { Way::Dp4a };
-        }
+    /// The kernel of `n_rows` rows of codes where none has to be measured: for few rows, and on devices without matrix
+    /// instructions.
+    fn way(&self, n_rows: usize) -> Option<Way> {
+        let has_matrices = self.gpu.has_int8_matrices();
         // Expanding first would read and write more than the product itself.
-        if n_rows <= FEW && !self.is_sparse() {
-            return Way::FewRows;
+        if n_rows <= FEW && !(has_matrices && self.is_sparse()) {
+            return Some(Way::FewRows);
         }
-        let keeps_busy = |tile: Tile| {
-            let [rows, cols] = tile.extents();
-            n_rows.div_ceil(rows) * self.n_out.div_ceil(cols) >= self.gpu.n_multiprocessors()
-        };
-        let tiles = [Tile::LARGE, Tile::MEDIUM];
-        let tile = tiles.into_iter().find(|tile| n_rows > tile.extents()[0] / 2 && keeps_busy(*tile));
-        Way::Mma(tile.unwrap_or(if n_rows > 32 { Tile::MEDIUM } else { Tile::SMALL }))
+        (!has_matrices).then_some(Way::Dp4a)
     }
 
     /// `y = x · wᵀ` with `x` quantized by the row, and what follows.
@@ -155,22 +152,44 @@ impl Int8 {
     /// # Panics
     /// If `x` has other columns than there are inputs.
     pub fn linear(&self, x: &Floats, symmetric: bool, ending: &Ending) -> Floats {
-        self.linear_by(self.way(x.n_rows), x, symmetric, ending)
+        let (y, codes, rows) = self.quantized(x, symmetric);
+        self.multiply(&codes, &rows, Place::rows(self.n_out), ending, &y);
+        y
     }
 
     /// As [`Self::linear`], by a kernel of one's choice.
     ///
+    /// # Errors
+    /// Where the kernel does not fit the device or the extents.
+    ///
     /// # Panics
     /// As [`Self::linear`].
-    pub fn linear_by(&self, way: Way, x: &Floats, symmetric: bool, ending: &Ending) -> Floats {
+    pub fn linear_by(&self, way: Way, x: &Floats, symmetric: bool, ending: &Ending) -> Result<Floats, String> {
+        let (y, codes, rows) = self.quantized(x, symmetric);
+        self.multiply_by(way, &codes, &rows, Place::rows(self.n_out), ending, &y)?;
+        Ok(y)
+    }
+
+    /// Room for outputs, and activations as codes.
+    fn quantized(&self, x: &Floats, symmetric: bool) -> (Floats, Codes, RowScales) {
         assert_eq!(x.n_cols, self.n_in, "columns of activations for weights of [{}, {}]", self.n_out, self.n_in);
         let y = Floats::empty(&self.gpu, x.dtype, x.n_rows, self.n_out);
         let (codes, rows) = launch::quantize(&self.gpu, x, self.row_words(), symmetric);
-        self.multiply(way, &codes, &rows, Place::rows(self.n_out), ending, &y);
-        y
+        (y, codes, rows)
     }
 
-    pub(crate) fn multiply(
+    pub(crate) fn multiply(&self, codes: &Codes, rows: &RowScales, place: Place, ending: &Ending, y: &Floats) {
+        if place.is_empty(codes.n_rows) {
+            return;
+        }
+        if let Some(way) = self.way(codes.n_rows) {
+            return self.multiply_by(way, codes, rows, place, ending, y).expect("kernels that fit all extents");
+        }
+        let (weights, codes, rows, ending, y) = (self.clone(), codes.clone(), rows.clone(), ending.clone(), y.clone());
+        Call { weights, codes, rows, place, ending, y }.by_the_fastest();
+    }
+
+    pub(crate) fn multiply_by(
         &self,
         way: Way,
         codes: &Codes,
@@ -178,9 +197,9 @@ impl Int8 {
         place: Place,
         ending: &Ending,
         y: &Floats,
-    ) {
-        if codes.n_rows == 0 || place.first_col == place.end_col {
-            return;
+    ) -> Result<(), String> {
+        if place.is_empty(codes.n_rows) {
+            return Ok(());
         }
         let product = Product { codes, rows, weights: self, place, ending };
         match way {
@@ -189,9 +208,11 @@ impl Int8 {
                 let words = (self.is_sparse() && !place.first_col.is_multiple_of(BLOCK_ROWS)).then(|| self.words());
                 launch::product_mma(&self.gpu, &product, words.as_ref(), tile, y);
             }
+            Way::Cubek(strategy) => return launch::product_cubek(&self.gpu, &product, &self.words(), strategy, y),
             Way::FewRows => launch::few_rows_codes(&self.gpu, &product, &self.words(), y),
             Way::Dp4a => launch::product_dp4a(&self.gpu, &product, &self.words(), y),
         }
+        Ok(())
     }
 
     /// `y = x · wᵀ + shift` with `x` as it is, where there is a kernel for so few rows; else [`Self::decode`] and multiply.

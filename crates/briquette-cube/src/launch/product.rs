@@ -1,9 +1,11 @@
 //! Products of codes.
 
 use super::{Codes, Ending, Floats, Place, RowScales, arg};
+use crate::cubek::Cubek;
 use crate::dp4a;
 use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
 use crate::mma::{self, Tile};
+use crate::sums;
 use crate::weights::{Blocks, Int8, Kept};
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
@@ -101,4 +103,42 @@ pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Flo
             y.dtype,
         );
     }
+}
+
+/// A product of all columns by a kernel of CubeK, of weights with their zeros, whose sums are finished by another.
+pub(crate) fn product_cubek(
+    gpu: &Gpu,
+    product: &Product,
+    words: &Buffer,
+    strategy: Cubek,
+    y: &Floats,
+) -> Result<(), String> {
+    let (codes, n_out) = (product.codes, product.weights.n_out());
+    if product.n_cols() != n_out {
+        return Err(format!("CubeK multiplies all of {n_out} columns"));
+    }
+    let [row_scales, zeros, col_sums, scales, scale, shift] = product.args();
+    let sums = strategy.sums(gpu, [&codes.words, words], [codes.n_rows, n_out, codes.row_words * 4])?;
+    // SAFETY: a unit for each output.
+    unsafe {
+        sums::finish_sums::launch_unchecked(
+            gpu.client(),
+            cubes(groups(codes.n_rows * n_out, sums::UNITS), 1),
+            CubeDim::new_1d(sums::UNITS as u32),
+            arg(&sums, 4),
+            row_scales,
+            zeros,
+            col_sums,
+            scales,
+            scale,
+            shift,
+            y.arg(1),
+            u32_of(codes.n_rows),
+            u32_of(n_out),
+            product.place.launch(),
+            product.ending.finish(),
+            y.dtype,
+        );
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use briquette_cube::decode::{decode, lookup, lookup_bitmask};
 use briquette_cube::finish::Finish;
 use briquette_cube::mma::{Tile, product_mma};
 use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
+use briquette_cube::sums::{self, finish_sums};
 use briquette_cube::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize};
 use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl_core::prelude::*;
@@ -49,6 +50,7 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
         all.extend([false, true].map(|symmetric| of.quantize_rows(symmetric, dtype)));
         all.extend([of.spans(dtype), of.encode(dtype)]);
         all.extend([PLAIN, ALL].map(|finish| of.product_dp4a(finish, dtype)));
+        all.extend([PLAIN, ALL].map(|finish| of.finish_sums(finish, dtype)));
         all.extend([PLAIN, ALL].map(|finish| of.depthwise(finish, dtype)));
         for rows in [1, 2, 4, 8] {
             all.extend([of.few_rows_codes(rows, dtype), of.few_rows_int8(rows, dtype), of.few_rows_int4(rows, dtype)]);
@@ -133,6 +135,13 @@ impl Forms {
         let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
         let name = format!("product_dp4a {dtype}{}", words(finish));
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
+    }
+
+    fn finish_sums(self, finish: Finish, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(sums::UNITS as u32);
+        let new = finish_sums::FinishSums::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), target(), finish, dtype);
+        plain(format!("finish_sums {dtype}{}", words(finish)), kernel)
     }
 
     fn few_rows_codes(self, rows: usize, dtype: ElemType) -> Listed {

@@ -2,8 +2,7 @@
 
 use crate::Options;
 use crate::findings::Finding;
-use briquette_cube::mma::Tile;
-use briquette_cube::{Ending, Floats, Gpu, Int8, Way};
+use briquette_cube::{Ending, Floats, Gpu, Int8, WAYS, Way};
 use briquette_kernels::ops::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
 use briquette_kernels::{ActivationGrid, Conv2dShape};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
@@ -12,6 +11,8 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 const RELATIVE: f64 = 1e-5;
 /// Sums of floats are taken in another order.
 const FLOATS: f64 = 1e-4;
+/// No mistake of another library's kernel: the others are left to choose from.
+const NOT_TAKEN: &str = "shapes that it does not take";
 
 pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let gpu = gpu_of(device).expect("a CUDA device");
@@ -85,24 +86,26 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         let weights = codes(n * k, 2);
         let dtype = briquette_cube::F32;
         let x = Floats { buffer: gpu.copy(&x), dtype, n_rows: m, n_cols: k };
-        let run = |way: Way, is_sparse: bool| -> Vec<f32> {
+        let run = |way: Way, is_sparse: bool| -> Result<Vec<f32>, String> {
             let weights = Int8::new(gpu, &weights, &vec![1.0; n], [n, k], is_sparse);
-            let y = weights.linear_by(way, &x, true, &Ending::default());
-            gpu.read(&y.buffer).expect("a product that ran")
+            gpu.read(&weights.linear_by(way, &x, true, &Ending::default())?.buffer)
         };
-        let oracle = run(Way::Dp4a, false);
-        let mut ways = vec![("few rows", Way::FewRows)];
-        if gpu.has_int8_matrices() {
-            let tiles = [("large tiles", Tile::LARGE), ("medium tiles", Tile::MEDIUM), ("small tiles", Tile::SMALL)];
-            ways.extend(tiles.map(|(name, tile)| (name, Way::Mma(tile))));
-        }
-        for (name, way) in ways {
+        let oracle = run(Way::Dp4a, false).expect("a product that ran");
+        let matrices: &[Way] = if gpu.has_int8_matrices() { &WAYS } else { &[] };
+        for &way in [Way::FewRows].iter().chain(matrices) {
             for is_sparse in [false, true] {
-                let wrong = run(way, is_sparse).iter().zip(&oracle).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                let name = format!("{name}{}: sums unlike dot products", if is_sparse { ", sparse" } else { "" });
+                let kind = if is_sparse { ", sparse" } else { "" };
+                let (name, n) = match (run(way, is_sparse), way) {
+                    (Ok(sums), _) => {
+                        let wrong = sums.iter().zip(&oracle).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                        (format!("{way}{kind}: sums unlike dot products"), wrong as f64)
+                    }
+                    (Err(_), Way::Cubek(_)) => (format!("{way}{kind}: {NOT_TAKEN}"), 1.0),
+                    (Err(error), _) => (format!("{way}{kind}: {error}"), 1.0),
+                };
                 match worst.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, most)) => *most += wrong as f64,
-                    None => worst.push((name, wrong as f64)),
+                    Some((_, most)) => *most += n,
+                    None => worst.push((name, n)),
                 }
             }
         }
@@ -113,7 +116,11 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         let wrong = spots.filter(|&(row, col)| by_host(row, col) as f32 != oracle[row * n + col]).count();
         worst.push((format!("dot products unlike the host's at {shape:?}"), wrong as f64));
     }
-    worst.into_iter().map(|(name, n)| Finding::at_most(name, n, "outputs", 0.0)).collect()
+    let finding = |(name, n): (String, f64)| match name.ends_with(NOT_TAKEN) {
+        true => Finding::figure(name, n, "shapes"),
+        false => Finding::at_most(name, n, "outputs", 0.0),
+    };
+    worst.into_iter().map(finding).collect()
 }
 
 /// The codes that `products` gives its activations.

@@ -1,12 +1,14 @@
 //! Checks the CUDA kernels on a GPU and measures them: `cuda_check MINILM_INT8 [--out FILE.json] [--quick]`.
 //!
 //! MINILM_INT8 is MiniLM as an int8 directory of ours. Every kernel is held against dot products on the device and the CPU, then
-//! MiniLM and ResNet-152 against the CPU; then memory and speed are measured. What fails is listed first, and makes the exit
-//! code 1. `--quick` makes everything small, for a device that is only emulated, and measures no speed.
+//! compressed parameters against what files of them decode to, then MiniLM and ResNet-152 against the CPU; then memory and speed
+//! are measured. What fails is listed first, and makes the exit code 1. `--quick` makes everything small, for a device that is
+//! only emulated, and measures no speed.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 mod findings;
 mod kernels;
+mod law;
 mod models;
 mod speed;
 
@@ -32,6 +34,7 @@ fn main() {
     let cpu = Device::flex();
     let mut findings = Findings::default();
     findings.section("kernels", || kernels::check(&device, &cpu, &options));
+    findings.section("law", || law::check(&device));
     findings.section("models", || models::check(&device, &cpu, &options));
     if !options.is_quick {
         findings.section("speed", || speed::measure(&device, &options));

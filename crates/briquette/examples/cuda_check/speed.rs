@@ -6,8 +6,7 @@ use crate::kernels::{codes, floats, numbers};
 use briquette::formats::Checkpoint;
 use briquette::models::LoadedModel;
 use briquette::nn::ToDType;
-use briquette_cube::mma::Tile;
-use briquette_cube::{Ending, F32, Floats, Gpu, Int8, Way};
+use briquette_cube::{Ending, F32, Floats, Gpu, Int8, WAYS};
 use briquette_kernels::ops::gpu_of;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Int, Tensor, TensorData};
@@ -86,17 +85,18 @@ fn products(gpu: &Gpu, sync: &impl Fn(), shape @ [m, n, k]: [usize; 3]) -> Vec<F
     for is_sparse in [false, true] {
         let weights = copies(gpu, [n, k], is_sparse);
         let kind = if is_sparse { "50 % sparse int8" } else { "int8" };
-        for (tile, name) in [(Tile::LARGE, "large"), (Tile::MEDIUM, "medium")] {
-            let one = |i: usize| {
-                weights[i % weights.len()].linear_by(Way::Mma(tile), &x, false, &Ending::default());
-            };
-            let time = seconds(sync, one);
-            found.push(Finding::figure(
-                format!("{kind} linear {shape:?}, {name} tiles, whole"),
-                tops(shape, time),
-                "TOP/s",
-            ));
+        let mut measure = |name: String, product: &dyn Fn(&Int8)| {
+            let time = seconds(sync, |i| product(&weights[i % weights.len()]));
+            found.push(Finding::figure(format!("{kind} linear {shape:?}{name}"), tops(shape, time), "TOP/s"));
+        };
+        for way in WAYS {
+            // CubeK's kernels need not take every shape.
+            if weights[0].linear_by(way, &x, false, &Ending::default()).is_ok() {
+                let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &Ending::default()));
+                measure(format!(", by {way}"), &by);
+            }
         }
+        measure(String::new(), &|weights| drop(weights.linear(&x, false, &Ending::default())));
     }
     found
 }

@@ -1,0 +1,70 @@
+//! The law across flows: an attached parameter of a module on the device, against what a file of it decodes to.
+
+use crate::findings::Finding;
+use crate::kernels::{difference, floats};
+use briquette::core::{Decision, OutputAxis, Rows, Shape, decode, encode};
+use briquette::nn::{Compression, Prune, Quantize, decisions};
+use briquette::quant::{Range, Scheme};
+use burn::module::{Module, Param};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor, TensorData};
+
+const CONV: [usize; 4] = [6, 4, 3, 3];
+const LINEAR: [usize; 2] = [36, 7];
+const RANGES: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
+
+#[derive(Module, Debug)]
+struct Net {
+    conv: Conv2d,
+    linear: Linear,
+}
+
+/// A finding for each way of choosing ranges: the worst of all widths, groups and sparsities.
+pub(crate) fn check(device: &Device) -> Vec<Finding> {
+    let schemes = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"];
+    let each = |range: Range| {
+        let worst = schemes.iter().flat_map(|name| {
+            let mut scheme: Scheme = name.parse().expect("a scheme");
+            scheme.weights.range = range;
+            [None, Some(0.5)].map(|sparsity| worst_of(device, &scheme, sparsity))
+        });
+        let worst = worst.fold(0.0, |most: f64, value| if value > most || value.is_nan() { value } else { most });
+        Finding::at_most(format!("attached parameters to what files decode to, {range:?}"), worst, "relative", 1e-6)
+    };
+    RANGES.map(each).into()
+}
+
+fn worst_of(device: &Device, scheme: &Scheme, sparsity: Option<f64>) -> f64 {
+    let (conv, linear) = (floats(CONV.iter().product(), 1), floats(LINEAR.iter().product(), 2));
+    let mut net =
+        Net { conv: Conv2dConfig::new([4, 6], [3, 3]).init(device), linear: LinearConfig::new(36, 7).init(device) };
+    net.conv.weight = Param::from_tensor(Tensor::from_data(TensorData::new(conv.clone(), CONV), device));
+    net.linear.weight = Param::from_tensor(Tensor::from_data(TensorData::new(linear.clone(), LINEAR), device));
+    let mut rules = Compression::new().quantize(Quantize::with_scheme("*.weight", scheme.clone()).expect("a rule"));
+    if let Some(sparsity) = sparsity {
+        rules = rules.prune(Prune::new("*.weight", sparsity).expect("a rule"));
+    }
+    let net = rules.attach(net).expect("rules that fit");
+    let decided = decisions(&net).expect("decisions");
+    let attached = |values: TensorData| values.iter::<f32>().collect::<Vec<_>>();
+    let conv_rows = Rows::of(&Shape(CONV.into()), OutputAxis::First);
+    let linear_rows = Rows::of(&Shape(LINEAR.into()), OutputAxis::Last);
+    let of_conv = apart(&conv, &attached(net.conv.weight.val().into_data()), &conv_rows, &decided["conv.weight"]);
+    let of_linear =
+        apart(&linear, &attached(net.linear.weight.val().into_data()), &linear_rows, &decided["linear.weight"]);
+    of_conv.max(of_linear)
+}
+
+/// How far `attached` is from what is encoded of `base` and decoded again.
+fn apart(base: &[f32], attached: &[f32], rows: &Rows, decision: &Decision) -> f64 {
+    let to_rows = |own: &[f32]| -> Vec<f32> {
+        let at = |row: usize, col: usize| match rows.axis {
+            OutputAxis::First => own[row * rows.n_cols + col],
+            OutputAxis::Last => own[col * rows.n_rows + row],
+        };
+        (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| at(row, col))).collect()
+    };
+    let decoded = decode(&encode(&to_rows(base), rows.n_rows, rows.n_cols, decision));
+    difference(&to_rows(attached), &decoded)
+}
