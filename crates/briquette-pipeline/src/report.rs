@@ -4,6 +4,7 @@ pub mod html;
 mod running;
 pub mod terminal;
 
+use crate::context::Workers;
 use crate::distill::DistillReport;
 use crate::encode::Outcome;
 use crate::evaluate::EvaluationReport;
@@ -187,8 +188,6 @@ pub struct Made<'a> {
     pub written: &'a Checkpoint,
     /// What was foretold.
     pub prediction: Prediction,
-    /// Threads that worked.
-    pub threads: usize,
     /// What running it showed.
     pub evaluation: Option<EvaluationReport>,
 }
@@ -197,7 +196,7 @@ pub struct Made<'a> {
 ///
 /// # Errors
 /// Those of reading a few tensors once more for their histograms.
-pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
+pub fn make(made: &Made, workers: &Workers, timing: Timing, started: Instant) -> Result<Report> {
     let tensors = tensors_of(made);
     let n_elements = made.plan.tensors.iter().map(|tensor| tensor.info.n_elements() as u64).sum();
     let mut report = Report {
@@ -222,7 +221,7 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
         },
         predicted_bytes: made.prediction.n_bytes,
         prediction_is_exact: made.prediction.is_exact,
-        histograms: histogram::of_worst(made, &tensors)?,
+        histograms: histogram::of_worst(made, &tensors, workers)?,
         tensors,
         evaluation: made.evaluation.clone(),
         trained: made.origin.trained.clone(),
@@ -231,7 +230,7 @@ pub fn make(made: &Made, timing: Timing, started: Instant) -> Result<Report> {
         remarks: Vec::new(),
         seconds: timing.0,
         total_seconds: started.elapsed().as_secs_f64(),
-        threads: made.threads,
+        threads: workers.n_threads(),
         peak_bytes: ResidentSet.peak_bytes(),
         peak_meter: ResidentSet.name().to_string(),
     };

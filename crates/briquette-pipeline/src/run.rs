@@ -89,10 +89,9 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
         found: &written.found,
         written: &written.checkpoint,
         prediction,
-        threads: workers.n_threads(),
         evaluation,
     };
-    let report = report::make(&made, timing, started)?;
+    let report = report::make(&made, &workers, timing, started)?;
     write_reports(&draft, &report, origin)?;
     options.stop.check()?;
     draft.publish()?;

@@ -1,6 +1,7 @@
 //! How the weights of the worst tensors were and are distributed.
 
 use super::{Made, TensorReport};
+use crate::context::Workers;
 use crate::plan::TensorPlan;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
@@ -28,12 +29,13 @@ pub struct WeightHistogram {
 }
 
 /// The tensors of least signal to noise, by a sample of their first rows.
-pub(super) fn of_worst(made: &Made, tensors: &[TensorReport]) -> Result<Vec<WeightHistogram>> {
+pub(super) fn of_worst(made: &Made, tensors: &[TensorReport], workers: &Workers) -> Result<Vec<WeightHistogram>> {
     let sqnr = |tensor: &&TensorPlan| tensors[tensor.index].error.and_then(|error| error.sqnr_db);
     let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to.is_none();
     let mut worst: Vec<&TensorPlan> = made.plan.tensors.iter().filter(is_shown).collect();
     worst.sort_by(|a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
-    worst.into_iter().take(N_TENSORS).map(|tensor| histogram_of(made, tensor)).collect()
+    worst.truncate(N_TENSORS);
+    workers.map(&worst, || (), |(), tensor| histogram_of(made, tensor))
 }
 
 fn histogram_of(made: &Made, tensor: &TensorPlan) -> Result<WeightHistogram> {
@@ -60,8 +62,9 @@ fn values_of(source: &dyn TensorSource, index: usize, dtype: DType, n: usize) ->
 
 fn count(values: &[f32], limit: f32) -> Vec<u32> {
     let mut counts = vec![0; N_BINS];
+    let bins = N_BINS as f32 / 2.0 / limit;
     for value in values {
-        let place = (value / limit + 1.0) / 2.0 * N_BINS as f32;
+        let place = (value + limit) * bins;
         counts[(place as usize).min(N_BINS - 1)] += 1;
     }
     counts
