@@ -17,11 +17,12 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 JOB = ["--prune", "0.4", "--quantize", "int8"]
 WORKS = ["startup", "bertbase", "llama1b", "scope", "threads", "minilm"]
+# What the C library's fsync is where it is left out.
+NO_SYNC = "int fsync(int fd) { (void)fd; return 0; }\nint fdatasync(int fd) { (void)fd; return 0; }\n"
 
 
 class Run:
@@ -59,11 +60,11 @@ class Bench:
         path = self.args.ckpts / name
         return path if path.exists() else sys.exit(f"{path} is missing; make it with bench/peers/make_ckpt.py {name}")
 
-    def compress(self, model, threads, out=None, job=JOB):
-        out = out or self.work / "out"
+    def compress(self, model, threads, job=JOB, env=None):
+        out = self.work / "out"
         shutil.rmtree(out, ignore_errors=True)
         command = [self.args.binary, "compress", model, "-o", out, "--quiet", "--threads", str(threads), *job]
-        return Run(command), out
+        return Run(command, env), out
 
     def copy(self, model):
         """`cp` of the weight files, then `sync` of them."""
@@ -121,11 +122,15 @@ class Bench:
         self.row("bertbase, global scope, CPU", f"{a:.2f} s", f"layer scope {b:.2f} s", f"{a / b:.2f}x", "≤ 1.6x")
 
     def threads(self):
-        """In memory-backed files, where fsync does nothing."""
+        """On the same file system, with fsync left out: a library before the C library does nothing in its place."""
         model = self.model("bertbase")
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-            out = pathlib.Path(memory) / "out"
-            one, two = self.in_turn(lambda: self.compress(model, 1, out)[0], lambda: self.compress(model, 2, out)[0])
+        library = self.work / "no_sync.so"
+        compiler = ["cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"]
+        subprocess.run(compiler, input=NO_SYNC, text=True, check=True)
+        env = {**os.environ, "LD_PRELOAD": str(library)}
+        one, two = self.in_turn(
+            lambda: self.compress(model, 1, env=env)[0], lambda: self.compress(model, 2, env=env)[0]
+        )
         a, b = median(one, "wall"), median(two, "wall")
         self.row("bertbase, 2 threads, no fsync", f"{b:.3f} s", f"1 thread {a:.3f} s", f"{a / b:.2f}x faster", "≥ 1.7x")
 
