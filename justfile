@@ -136,11 +136,13 @@ examples:
 cuda-build PROFILE="release":
     CUDARC_CUDA_VERSION=13000 cargo build --profile {{ PROFILE }} -p briquette --features cuda
 
-# Link with CUDA, unoptimised, and see that a machine without a device says so in one line
+# Link with CUDA, unoptimised, and see that a machine without a device says so in one line; lint what only CUDA compiles
 [group('develop')]
 cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
       cargo test -p briquette --features cuda --target-dir {{ target }}/cuda --test e2e -- evaluate::devices what_cannot_be_run students::two_devices students::gradual_pruning_and_turns
+    CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
+      cargo clippy --quiet -p briquette -p briquette-kernels -p briquette-models --features cuda --all-targets --target-dir {{ target }}/cuda -- -D warnings
 
 # Compile every GPU kernel for every generation of NVIDIA GPUs, and look for spills: no GPU needed. 77: no compilers
 [group('develop')]

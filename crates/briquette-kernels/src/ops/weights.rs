@@ -22,9 +22,9 @@ pub(crate) enum Kind {
     Sparse(Arc<SparseInt8>, Option<ActivationGrid>),
     Int4(Arc<PackedInt4>),
     #[cfg(feature = "cuda")]
-    CubeInt8(briquette_cube::Int8, Option<ActivationGrid>),
+    CubeInt8(Box<briquette_cube::Int8>, Option<ActivationGrid>),
     #[cfg(feature = "cuda")]
-    CubeInt4(briquette_cube::Int4),
+    CubeInt4(Box<briquette_cube::Int4>),
 }
 
 /// Calls `$run` with the weights of any kind.
@@ -77,7 +77,7 @@ impl LinearWeights {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = super::cube::gpu_of(device) {
             let weights = briquette_cube::Int8::new(&gpu, codes, scales, [n_out, n_in], is_sparse);
-            return Ok(Self(Kind::CubeInt8(weights, grid)));
+            return Ok(Self(Kind::CubeInt8(Box::new(weights), grid)));
         }
         let _ = device;
         Ok(match is_sparse {
@@ -93,7 +93,8 @@ impl LinearWeights {
     pub fn int4_on(device: &Device, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = super::cube::gpu_of(device) {
-            return Self(Kind::CubeInt4(briquette_cube::Int4::new(&gpu, codes, scales, [n_out, n_in], group)));
+            let weights = briquette_cube::Int4::new(&gpu, codes, scales, [n_out, n_in], group);
+            return Self(Kind::CubeInt4(Box::new(weights)));
         }
         let _ = device;
         Self::int4(PackedInt4::new(codes, scales, n_out, n_in, group))

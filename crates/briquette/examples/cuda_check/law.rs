@@ -41,7 +41,7 @@ fn worst_of(device: &Device, scheme: &Scheme, sparsity: Option<f64>) -> f64 {
         Net { conv: Conv2dConfig::new([4, 6], [3, 3]).init(device), linear: LinearConfig::new(36, 7).init(device) };
     net.conv.weight = Param::from_tensor(Tensor::from_data(TensorData::new(conv.clone(), CONV), device));
     net.linear.weight = Param::from_tensor(Tensor::from_data(TensorData::new(linear.clone(), LINEAR), device));
-    let mut rules = Compression::new().quantize(Quantize::with_scheme("*.weight", scheme.clone()).expect("a rule"));
+    let mut rules = Compression::new().quantize(Quantize::with_scheme("*.weight", *scheme).expect("a rule"));
     if let Some(sparsity) = sparsity {
         rules = rules.prune(Prune::new("*.weight", sparsity).expect("a rule"));
     }
