@@ -128,6 +128,8 @@ class Bench:
         compiler = ["cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"]
         subprocess.run(compiler, input=NO_SYNC, text=True, check=True)
         env = {**os.environ, "LD_PRELOAD": str(library)}
+        # What other works have left in memory is not written to disk beside these.
+        os.sync()
         one, two = self.in_turn(
             lambda: self.compress(model, 1, env=env)[0], lambda: self.compress(model, 2, env=env)[0]
         )
