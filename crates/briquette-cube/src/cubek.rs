@@ -8,7 +8,7 @@ use cubek_matmul::launch::launch_ref;
 use cubek_matmul::multi_level::Strategy;
 use cubek_std::InputBinding;
 
-/// Strategies of CubeK that take int8 matrix instructions: of those with one name, `Auto` asks for more shared memory than
+/// Strategies of CubeK that take int8 matrix instructions. They are asked for by name: `Auto` wants more shared memory than
 /// there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cubek {
@@ -23,9 +23,6 @@ pub enum Cubek {
 }
 
 impl Cubek {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Simple, Self::Double, Self::Ordered, Self::Specialized];
-
     fn strategy(self) -> Strategy {
         match self {
             Self::Simple => Strategy::SimpleCyclicMma(Default::default()),

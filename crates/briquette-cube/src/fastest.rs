@@ -46,8 +46,9 @@ impl Call {
         let Self { weights, codes, place, y, .. } = self;
         let kept = if weights.is_sparse() { "sparse" } else { "dense" };
         let rows = codes.n_rows.next_power_of_two();
-        let (cols, stride) = (place.end_col - place.first_col, place.col_stride.min(2));
-        format!("{rows}x{cols} of {}, {kept}, to {} at {stride}", weights.n_in(), y.dtype)
+        let cols = place.end_col - place.first_col;
+        let outputs = if place.col_stride == 1 { "rows" } else { "images" };
+        format!("{rows}x{cols} of {}, {kept}, to {outputs} of {}", weights.n_in(), y.dtype)
     }
 
     /// The same call with outputs of its own, which may be written again and again.

@@ -11,8 +11,6 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 const RELATIVE: f64 = 1e-5;
 /// Sums of floats are taken in another order.
 const FLOATS: f64 = 1e-4;
-/// No mistake of another library's kernel: the others are left to choose from.
-const NOT_TAKEN: &str = "shapes that it does not take";
 
 pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let gpu = gpu_of(device).expect("a CUDA device");
@@ -55,14 +53,20 @@ fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// The largest difference, of the largest expected value.
+/// The largest difference, of the largest expected value: NaN where one of the two is.
 pub(crate) fn difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len(), "outputs");
     let largest = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
-    let differ =
-        |(a, b): (&f32, &f32)| if a.is_nan() == b.is_nan() { f64::from((a - b).abs() / largest) } else { f64::NAN };
-    let worst = found.iter().zip(expected).map(differ).filter(|value| !(value.is_nan() && expected[0].is_nan()));
-    worst.fold(0.0, |most, value| if value > most || value.is_nan() { value } else { most })
+    let differ = |(a, b): (&f32, &f32)| match a.is_nan() && b.is_nan() {
+        true => 0.0,
+        false => f64::from((a - b).abs() / largest),
+    };
+    worst(found.iter().zip(expected).map(differ))
+}
+
+/// The largest value, or NaN if one is.
+pub(crate) fn worst(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(0.0, |most: f64, value| if most.is_nan() || value <= most { most } else { value })
 }
 
 /// Leaves NaN where the next outputs of this size are likely to go.
@@ -78,7 +82,7 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
     if !options.is_quick {
         shapes.extend([[8, 4096, 500], [512, 1536, 384], [300, 1000, 1000]]);
     }
-    let mut worst: Vec<(String, f64)> = Vec::new();
+    let mut found: Vec<(String, f64, bool)> = Vec::new();
     for shape @ [m, n, k] in shapes {
         // A row that reaches 127 has scale 1, and sums stay below 2^24.
         let mut x: Vec<f32> = codes(m * k, 1).iter().map(|code| f32::from(*code / 2)).collect();
@@ -95,17 +99,18 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         for &way in [Way::FewRows].iter().chain(matrices) {
             for is_sparse in [false, true] {
                 let kind = if is_sparse { ", sparse" } else { "" };
-                let (name, n) = match (run(way, is_sparse), way) {
+                let (name, n, is_wrong) = match (run(way, is_sparse), way) {
                     (Ok(sums), _) => {
                         let wrong = sums.iter().zip(&oracle).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                        (format!("{way}{kind}: sums unlike dot products"), wrong as f64)
+                        (format!("{way}{kind}: sums unlike dot products"), wrong as f64, true)
                     }
-                    (Err(_), Way::Cubek(_)) => (format!("{way}{kind}: {NOT_TAKEN}"), 1.0),
-                    (Err(error), _) => (format!("{way}{kind}: {error}"), 1.0),
+                    // No mistake: there are others to choose from.
+                    (Err(error), Way::Cubek(_)) => (format!("{way}{kind}: not taken, {}", root_of(&error)), 1.0, false),
+                    (Err(error), _) => (format!("{way}{kind}: {error}"), 1.0, true),
                 };
-                match worst.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, most)) => *most += n,
-                    None => worst.push((name, n)),
+                match found.iter_mut().find(|(known, ..)| *known == name) {
+                    Some((_, most, _)) => *most += n,
+                    None => found.push((name, n, is_wrong)),
                 }
             }
         }
@@ -114,13 +119,20 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         };
         let spots = (0..20).map(|i| (i * 7 % m, i * 13 % n));
         let wrong = spots.filter(|&(row, col)| by_host(row, col) as f32 != oracle[row * n + col]).count();
-        worst.push((format!("dot products unlike the host's at {shape:?}"), wrong as f64));
+        found.push((format!("dot products unlike the host's at {shape:?}"), wrong as f64, true));
     }
-    let finding = |(name, n): (String, f64)| match name.ends_with(NOT_TAKEN) {
-        true => Finding::figure(name, n, "shapes"),
-        false => Finding::at_most(name, n, "outputs", 0.0),
+    let finding = |(name, n, is_wrong): (String, f64, bool)| match is_wrong {
+        true => Finding::at_most(name, n, "outputs", 0.0),
+        false => Finding::figure(name, n, "shapes"),
     };
-    worst.into_iter().map(finding).collect()
+    found.into_iter().map(finding).collect()
+}
+
+/// The last lines of an error and of what caused it, up to the source of a kernel.
+fn root_of(error: &str) -> String {
+    let before_source = error.split("[Source]").next().unwrap_or(error);
+    let lines: Vec<&str> = before_source.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(2)..].join(" ")
 }
 
 /// The codes that `products` gives its activations.
@@ -144,7 +156,7 @@ fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     for is_sparse in [false, true] {
         for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
             for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
-                let worst = shapes.iter().map(|&[m, n, k]| {
+                let differences = shapes.iter().map(|&[m, n, k]| {
                     let (weights, scales) = (codes(n * k, 3), floats(n, 4));
                     let run = |device: &Device| {
                         let weights =
@@ -156,13 +168,12 @@ fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
                     };
                     difference(&run(device), &run(cpu))
                 });
-                let worst = worst.fold(0.0, f64::max);
                 let kind = if is_sparse { "sparse" } else { "dense" };
                 // A half is rounded once more, and may fall to the other side.
                 let most = if dtype == FloatDType::F32 { RELATIVE } else { 1e-2 };
                 found.push(Finding::at_most(
                     format!("int8 linear, {kind}, {grid:?}, {dtype:?}"),
-                    worst,
+                    worst(differences),
                     "relative",
                     most,
                 ));
@@ -236,8 +247,8 @@ fn embedding(device: &Device, cpu: &Device) -> Finding {
         let ids = Tensor::<2, Int>::from_data([[0, 49, 7], [7, 30, 1]], device);
         host(ops::embedding(ids, &table))
     };
-    let worst = [false, true].map(|is_sparse| difference(&run(device, is_sparse), &run(cpu, is_sparse)));
-    Finding::at_most("int8 embedding", worst[0].max(worst[1]), "relative", 0.0)
+    let differences = [false, true].map(|is_sparse| difference(&run(device, is_sparse), &run(cpu, is_sparse)));
+    Finding::at_most("int8 embedding", worst(differences), "relative", 0.0)
 }
 
 /// Rows of NaN stay rows of NaN, and their neighbours are what they were.

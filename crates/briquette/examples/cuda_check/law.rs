@@ -1,7 +1,7 @@
 //! The law across flows: an attached parameter of a module on the device, against what a file of it decodes to.
 
 use crate::findings::Finding;
-use crate::kernels::{difference, floats};
+use crate::kernels::{difference, floats, worst};
 use briquette::core::{Decision, OutputAxis, Rows, Shape, decode, encode};
 use briquette::nn::{Compression, Prune, Quantize, decisions};
 use briquette::quant::{Range, Scheme};
@@ -24,13 +24,13 @@ struct Net {
 pub(crate) fn check(device: &Device) -> Vec<Finding> {
     let schemes = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"];
     let each = |range: Range| {
-        let worst = schemes.iter().flat_map(|name| {
+        let differences = schemes.iter().flat_map(|name| {
             let mut scheme: Scheme = name.parse().expect("a scheme");
             scheme.weights.range = range;
             [None, Some(0.5)].map(|sparsity| worst_of(device, &scheme, sparsity))
         });
-        let worst = worst.fold(0.0, |most: f64, value| if value > most || value.is_nan() { value } else { most });
-        Finding::at_most(format!("attached parameters to what files decode to, {range:?}"), worst, "relative", 1e-6)
+        let name = format!("attached parameters to what files decode to, {range:?}");
+        Finding::at_most(name, worst(differences), "relative", 1e-6)
     };
     RANGES.map(each).into()
 }
@@ -53,7 +53,7 @@ fn worst_of(device: &Device, scheme: &Scheme, sparsity: Option<f64>) -> f64 {
     let of_conv = apart(&conv, &attached(net.conv.weight.val().into_data()), &conv_rows, &decided["conv.weight"]);
     let of_linear =
         apart(&linear, &attached(net.linear.weight.val().into_data()), &linear_rows, &decided["linear.weight"]);
-    of_conv.max(of_linear)
+    worst([of_conv, of_linear])
 }
 
 /// How far `attached` is from what is encoded of `base` and decoded again.
