@@ -54,18 +54,21 @@ impl Patterns {
         self.globs.iter().any(|glob| glob == name)
     }
 
+    /// The first glob that matches none of the names.
+    pub fn unused<'a>(&self, names: impl Iterator<Item = &'a str>) -> Option<&str> {
+        let mut is_used = vec![false; self.globs.len()];
+        for name in names {
+            self.set.matches(to_slashes(name)).into_iter().for_each(|glob| is_used[glob] = true);
+        }
+        self.globs.iter().zip(is_used).find_map(|(glob, is_used)| (!is_used).then_some(glob.as_str()))
+    }
+
     /// Refuses a glob that matches none of the names, those of `what`.
     ///
     /// # Errors
     /// Config, with the nearest names.
     pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
-        let mut is_used = vec![false; self.globs.len()];
-        for name in names.clone() {
-            self.set.matches(to_slashes(name)).into_iter().for_each(|glob| is_used[glob] = true);
-        }
-        let Some(glob) = self.globs.iter().zip(is_used).find_map(|(glob, is_used)| (!is_used).then_some(glob)) else {
-            return Ok(());
-        };
+        let Some(glob) = self.unused(names.clone()) else { return Ok(()) };
         let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
         Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}; see `briquette inspect`")))
     }

@@ -15,7 +15,8 @@ use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 /// or weight decay do to what lies beneath.
 ///
 /// Its state is part of the module's record: `form` says which grid (Int), `dropped` which weights are out (Bool, in the
-/// parameter's own order), `scale` and `zero` hold the grid. Each is empty where it does not apply.
+/// parameter's own order), `scale` and `zero` hold the grid. Each is empty where it does not apply. A record of another scheme
+/// does not load: its `form` is of another length, which burn refuses.
 #[derive(Module, Debug)]
 pub struct Attached {
     form: Param<Tensor<1, Int>>,
@@ -36,7 +37,7 @@ pub(crate) const FIELDS: [&str; 4] = ["form", "dropped", "scale", "zero"];
 impl Attached {
     /// Attached, but changing nothing yet.
     pub(crate) fn blank(rows: Rows, form: Option<Form>, compute: Option<FloatDType>, device: &Device) -> Self {
-        let numbers = TensorData::from(Form::to_numbers(form.as_ref()));
+        let numbers = TensorData::from(Form::to_numbers(form.as_ref()).as_slice());
         Self {
             form: Param::initialized(ParamId::new(), Tensor::from_data(numbers, (device, DType::I64))),
             dropped: Param::initialized(ParamId::new(), bools(Vec::new(), device)),

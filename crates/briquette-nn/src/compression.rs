@@ -2,9 +2,9 @@
 
 use crate::form::Form;
 use crate::refresh::refresh;
-use crate::rules::Amount;
 use crate::{Attached, Kind, Parameter, Prune, Quantize, parameters};
-use briquette_core::{Error, Result, Rows};
+use briquette_core::pattern::nearest;
+use briquette_core::{Decision, Error, Patterns, Result, Rows};
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{FloatDType, Tensor};
 use std::collections::BTreeMap;
@@ -50,6 +50,23 @@ impl Compression {
         Self::default()
     }
 
+    /// What was decided elsewhere, by path: the inverse of [`decisions`](crate::decisions()).
+    ///
+    /// # Errors
+    /// Config, where a path is no glob.
+    pub fn of(decisions: &BTreeMap<String, Decision>) -> Result<Self> {
+        let mut rules = Self::new();
+        for (path, Decision { mask, quant }) in decisions {
+            if let Some(mask) = mask {
+                rules = rules.prune(Prune::outside(path, mask.clone())?);
+            }
+            if let Some(params) = quant {
+                rules = rules.quantize(Quantize::on_grid(path, params.clone())?);
+            }
+        }
+        Ok(rules)
+    }
+
     /// Adds a rule for pruning.
     #[must_use]
     pub fn prune(mut self, rule: Prune) -> Self {
@@ -75,8 +92,9 @@ impl Compression {
     /// Attaches masks and grids to the parameters that the rules match, as of step 0.
     ///
     /// # Errors
-    /// Config where a pattern matches nothing or a group does not divide a row, Refused where a parameter is
-    /// reparameterized already or has weights that are not finite, Io where a device fails.
+    /// Config where a pattern matches nothing, a group does not divide a row, or a mask or scales are not of the
+    /// parameter's size; Refused where a parameter is reparameterized already or has weights that are not finite, Io where a
+    /// device fails. The module is gone with an error: clone it before (which copies nothing) to keep it.
     pub fn attach<M: Module>(&self, module: M) -> Result<M> {
         self.attach_at(module, 0)
     }
@@ -104,7 +122,8 @@ impl Compression {
         refresh(self, &targets, module, step, true)
     }
 
-    /// Decides anew what is due at this step: call it after the optimizer's step. Where nothing is due, nothing happens.
+    /// Decides anew what is due once so many steps of the optimizer were made: call it after each, with 1 after the first. Where
+    /// nothing is due, nothing happens.
     ///
     /// Scores see effective weights: what was dropped stays dropped.
     ///
@@ -139,13 +158,10 @@ impl Compression {
     fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, Target>> {
         let eligible = |parameter: &&Parameter| parameter.kind == Kind::Float && parameter.shape.rank() >= 2;
         let paths = found.iter().filter(eligible).map(|parameter| parameter.path.as_str());
-        for rule in &self.prune {
-            rule.schedule.check()?;
-            rule.patterns.check_used("parameter", paths.clone())?;
-        }
-        for rule in &self.quantize {
-            rule.schedule.check()?;
-            rule.patterns.check_used("parameter", paths.clone())?;
+        let rules = self.prune.iter().map(|rule| (&rule.schedule, &rule.patterns));
+        for (schedule, patterns) in rules.chain(self.quantize.iter().map(|rule| (&rule.schedule, &rule.patterns))) {
+            schedule.check()?;
+            patterns.unused(paths.clone()).map_or(Ok(()), |glob| Err(matches_nothing(glob, found)))?;
         }
         let mut targets = BTreeMap::new();
         for (index, parameter) in found.iter().filter(eligible).enumerate() {
@@ -160,22 +176,24 @@ impl Compression {
         Ok(targets)
     }
 
-    /// Refuses groups that do not fit the rows.
+    /// Refuses what does not fit the rows.
     fn check(&self, target: &Target) -> Result<()> {
-        let n_cols = target.rows.n_cols;
-        if let Some(Amount::NOfM { n, m }) = target.prune.map(|rule| self.prune[rule].amount)
-            && !n_cols.is_multiple_of(m)
-        {
-            return Err(Error::config(format!("{n}:{m} does not divide {n_cols} columns; choose another pattern")));
-        }
-        let grouping = target.quantize.map(|rule| self.quantize[rule].scheme.weights.grouping);
-        match grouping {
-            Some(grouping) if grouping.per_row(n_cols).is_none() => {
-                Err(Error::config(format!("{grouping} does not divide {n_cols} columns; choose another group size")))
-            }
-            _ => Ok(()),
-        }
+        let Rows { n_rows, n_cols, .. } = target.rows;
+        target.prune.map_or(Ok(()), |rule| self.prune[rule].check(n_rows, n_cols))?;
+        target.quantize.map_or(Ok(()), |rule| self.quantize[rule].check(n_rows, n_cols))
     }
+}
+
+/// A glob over paths that matches no weights among what was found.
+fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
+    let paths = || found.iter().map(|parameter| parameter.path.as_str());
+    let only = Patterns::new([glob]).is_ok_and(|patterns| patterns.unused(paths()).is_none());
+    let what = match (only, nearest(glob, paths())) {
+        (true, _) => "matches only vectors and what is no float, which are neither pruned nor rounded".to_string(),
+        (false, Some(path)) => format!("matches no parameter; the nearest name is {path:?}"),
+        (false, None) => "matches no parameter".into(),
+    };
+    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all there are"))
 }
 
 /// Running statistics: no parameters, though burn shows them as such.

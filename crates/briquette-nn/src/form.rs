@@ -13,9 +13,6 @@ pub(crate) struct Form {
     pub(crate) activations: Activations,
 }
 
-/// Numbers that stand for a form: bits, grid, grouping, group size, scale type, activations.
-pub(crate) const N_NUMBERS: usize = 6;
-
 impl Form {
     pub(crate) fn of(scheme: &Scheme) -> Self {
         let weights = scheme.weights;
@@ -27,9 +24,12 @@ impl Form {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
 
-    /// All zeros where nothing is rounded.
-    pub(crate) fn to_numbers(form: Option<&Self>) -> [i64; N_NUMBERS] {
-        let Some(form) = form else { return [0; N_NUMBERS] };
+    /// Bits, grid, grouping, group size, scale type and activations; all zeros where nothing is rounded.
+    ///
+    /// Zeros follow, so many that no two forms are of one length but for their groups, which the number of scales tells
+    /// apart: burn refuses a record whose shapes differ, and so one of another form.
+    pub(crate) fn to_numbers(form: Option<&Self>) -> Vec<i64> {
+        let Some(form) = form else { return vec![0; 6] };
         let kind = match form.grid.kind() {
             GridKind::Symmetric => 0,
             GridKind::SymmetricFull => 1,
@@ -46,12 +46,16 @@ impl Form {
             Activations::DynamicSymmetric => 1,
             Activations::DynamicAsymmetric => 2,
         };
-        [i64::from(form.grid.n_bits()), kind, grouping, size, scale, activations]
+        let bits = i64::from(form.grid.n_bits());
+        let n_more = 1 + ((bits * 3 + kind) * 2 + scale) * 3 + activations;
+        let mut numbers = vec![bits, kind, grouping, size, scale, activations];
+        numbers.resize(numbers.len() + n_more as usize, 0);
+        numbers
     }
 
     /// `None` for zeros, and for numbers that stand for no form.
     pub(crate) fn from_numbers(numbers: &[i64]) -> Option<Self> {
-        let &[bits, kind, grouping, size, scale, activations] = numbers else { return None };
+        let &[bits, kind, grouping, size, scale, activations, ..] = numbers else { return None };
         let kind = match kind {
             0 => GridKind::Symmetric,
             1 => GridKind::SymmetricFull,
@@ -77,11 +81,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_survives_as_numbers() {
-        for name in ["int8", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
+    fn every_form_survives_as_numbers_of_a_length_of_its_own() {
+        let mut lengths = vec![Form::to_numbers(None).len()];
+        for name in ["int8", "int8-asym", "int4", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
             let form = Form::of(&name.parse().unwrap());
-            assert_eq!(Form::from_numbers(&Form::to_numbers(Some(&form))), Some(form), "{name}");
+            let half = Form { scale: ScaleType::F16, ..form };
+            for form in [form, half] {
+                let numbers = Form::to_numbers(Some(&form));
+                assert_eq!(Form::from_numbers(&numbers), Some(form), "{name}");
+                lengths.push(numbers.len());
+            }
         }
         assert_eq!(Form::from_numbers(&Form::to_numbers(None)), None);
+        lengths.sort_unstable();
+        lengths.dedup();
+        assert_eq!(lengths.len(), 1 + 2 * 6, "int4-g32 is as long as int4");
     }
 }

@@ -1,6 +1,6 @@
 //! Filling a module from a checkpoint, one tensor at a time.
 
-use crate::parameters::Trail;
+use crate::parameters::{Trail, is_kept_turned};
 use crate::{Kind, Layout, NameMap, Parameter, parameters};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
 use briquette_formats::burnpack::to_burn;
@@ -184,7 +184,9 @@ impl ModuleMapper for Loader<'_> {
         let Some(data) = self.next() else { return param };
         let dtype = param.is_initialized().then(|| param.base().dtype());
         let (id, device) = (param.id, param.lazy_device());
-        param.transform_for_load(float_on(data, &device, dtype), id)
+        let tensor = float_on(data, &device, dtype);
+        let is_turned = self.trail.is_linear_weight::<D>() && is_kept_turned(&param);
+        param.transform_for_load(if is_turned { tensor.transpose() } else { tensor }, id)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {

@@ -1,10 +1,11 @@
 //! Weights held as codes in place of a parameter's floats.
 
+use crate::parameters::linear_shape;
 use briquette_core::{Error, OutputAxis, Result, Rows};
 use briquette_kernels::ActivationGrid;
 use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table, Weights};
 use burn::module::{Module, Param, ParamId, Reparameterization};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
 
 /// Codes that stand for a parameter. Beneath it lies one NaN, stretched to the parameter's shape; its value is decoded
 /// anew wherever it is asked for, and the layers of [`crate::layers`] do not ask.
@@ -101,9 +102,11 @@ impl Packed {
 
     /// Puts codes in the place of a parameter, whose floats are let go.
     fn replace<const D: usize>(kept: Kept, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
-        let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
+        let (id, device) = (param.id, param.lazy_device());
+        let is_linear = matches!(kept, Kept::Linear(_));
+        let shape = if is_linear { linear_shape(&param) } else { param.lazy_shape().to_vec() };
         let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
-        let nothing = Tensor::<D>::full([1; D], f32::NAN, (&device, dtype)).expand(shape);
+        let nothing = Tensor::<D>::full([1; D], f32::NAN, (&device, dtype)).expand(Shape::from(shape));
         (Param::initialized(id, nothing), Self::new(kept, &device))
     }
 }
@@ -117,7 +120,7 @@ impl Reparameterization for Packed {
         if axis == OutputAxis::Last {
             shape.reverse();
         }
-        let values = ops::decode(base, &weights).reshape::<D, _>(burn::tensor::Shape::from(shape));
+        let values = ops::decode(base, &weights).reshape::<D, _>(Shape::from(shape));
         if axis == OutputAxis::Last { values.transpose() } else { values }
     }
 }

@@ -6,6 +6,8 @@ use burn::tensor::{Bool, Int, Tensor};
 
 /// The container burn announces for the parameters of a reparameterization.
 const REPARAMETERIZATION: &str = "Reparameterization";
+/// The container of a linear layer, burn's own or ours.
+const LINEAR: &str = "Struct:Linear";
 /// The normalisations of burn, whose weight is called gamma and whose bias beta.
 const NORMS: [&str; 5] =
     ["Struct:BatchNorm", "Struct:LayerNorm", "Struct:GroupNorm", "Struct:InstanceNorm", "Struct:RmsNorm"];
@@ -39,7 +41,7 @@ pub struct Parameter {
 impl Parameter {
     /// Whether it is the matrix of a `Linear`, which burn keeps `[in, out]`.
     pub fn is_linear_weight(&self) -> bool {
-        self.container == "Struct:Linear" && self.shape.rank() == 2
+        self.container == LINEAR && self.shape.rank() == 2
     }
 
     /// The extents of the filters of a `Conv2d`, `[out, in / groups, ky, kx]`, where it is those.
@@ -70,6 +72,23 @@ pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     walk.found
 }
 
+/// Whether a matrix is turned on its way in and out of records, as those of `LinearLayout::Col` are: `[out, in]` there.
+pub(crate) fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    let mut shape = [1; D];
+    shape[D - 1] = 2;
+    let probe = Tensor::zeros(shape, &param.lazy_device());
+    D == 2 && param.clone().transform_for_load(probe, param.id).base().dims() != shape
+}
+
+/// The shape of a matrix of a `Linear`, `[in, out]`. Before it is initialised, burn says what it draws, and turns it afterwards.
+pub(crate) fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
+    let mut shape = param.lazy_shape().to_vec();
+    if !param.is_initialized() && is_kept_turned(param) {
+        shape.reverse();
+    }
+    shape
+}
+
 /// The path to where a visitor or mapper is.
 #[derive(Debug, Default)]
 pub(crate) struct Trail {
@@ -97,6 +116,11 @@ impl Trail {
         let join =
             |names: &[(String, String)]| names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".");
         Some((join(&self.names[..at]), self.names[at].0.as_str(), join(&self.names[at + 1..])))
+    }
+
+    /// Whether this is a matrix of a `Linear`.
+    pub(crate) fn is_linear_weight<const D: usize>(&self) -> bool {
+        D == 2 && self.container() == LINEAR
     }
 
     fn container(&self) -> &str {
@@ -140,7 +164,9 @@ impl ModuleVisitor for Walk {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.push(Kind::Float, param.lazy_shape().as_slice());
+        let is_linear = self.trail.is_linear_weight::<D>();
+        let shape = if is_linear { linear_shape(param) } else { param.lazy_shape().to_vec() };
+        self.push(Kind::Float, &shape);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {

@@ -58,7 +58,7 @@ impl Due<'_> {
     /// The threshold over all parameters of a rule, in two counted passes over them.
     fn threshold<M: Module>(&self, rule: usize, module: &M) -> Result<Option<Threshold>> {
         let prune = &self.rules.prune[rule];
-        let Amount::Ratio(to) = prune.amount else { return Ok(None) };
+        let &Amount::Ratio(to) = &prune.amount else { return Ok(None) };
         let members = || self.targets.values().filter(|target| target.prune == Some(rule));
         let n: usize = members().map(|target| target.rows.n_elements()).sum();
         let n_drop = prune.schedule.ratio(self.step, prune.from, to).of(n);
@@ -94,15 +94,18 @@ impl Due<'_> {
         let old = held.mask.clone();
         let Some(index) = target.prune.filter(|&rule| self.prune[rule]) else { return old };
         let rule = &self.rules.prune[index];
-        let scores = scores(rule, target.index, &held.values, old.as_ref(), &held.rows);
+        let scores = || scores(rule, target.index, &held.values, old.as_ref(), &held.rows);
         let Rows { n_rows, n_cols, .. } = held.rows;
-        let new = match (rule.amount, &mut self.thresholds[index]) {
-            (Amount::NOfM { n, m }, _) => select::n_of_m(&scores, n_rows, n_cols, n, m),
-            (Amount::Ratio(_), Some(threshold)) => above(&scores, n_rows, n_cols, threshold),
-            (Amount::Ratio(to), None) => {
-                let n_drop = rule.schedule.ratio(self.step, rule.from, to).of(scores.len());
-                select::smallest(&scores, n_rows, n_cols, n_drop)
+        let new = match (&rule.amount, &mut self.thresholds[index]) {
+            (&Amount::NOfM { n, m }, _) => select::n_of_m(&scores(), n_rows, n_cols, n, m),
+            (Amount::Ratio(_), Some(threshold)) => above(&scores(), n_rows, n_cols, threshold),
+            (&Amount::Ratio(to), None) => {
+                let n_drop = rule.schedule.ratio(self.step, rule.from, to).of(held.values.len());
+                select::smallest(&scores(), n_rows, n_cols, n_drop)
             }
+            (Amount::Zeros, _) if !held.values.contains(&0.0) => return old,
+            (Amount::Zeros, _) => Mask::from_fn(n_rows, n_cols, |row, col| held.values[row * n_cols + col] != 0.0),
+            (Amount::Outside(mask), _) => mask.clone(),
         };
         // A schedule that falls revives nothing.
         Some(match old {
@@ -191,7 +194,8 @@ impl Refresher<'_> {
         if let Some(rule) = target.quantize.map(|rule| &self.due.rules.quantize[rule])
             && rule.schedule.has_begun(self.due.step)
         {
-            let params = fit(&held.values, held.rows.n_cols, held.mask.as_ref(), &rule.scheme.weights);
+            let fitted = || fit(&held.values, held.rows.n_cols, held.mask.as_ref(), &rule.scheme.weights);
+            let params = rule.given.clone().unwrap_or_else(fitted);
             held.affines = Some(view::affines_to_own(&params.affines, &held.rows));
         }
         let dropped = held.mask.as_ref().map(|mask| dropped_of(mask, &held.rows));

@@ -1,9 +1,10 @@
 //! What is asked for which parameters: pruning and quantization by glob.
 
 use crate::{Patterns, Schedule};
-use briquette_core::{Error, Result};
+use briquette_core::encoded::ScaleType;
+use briquette_core::{Error, Grouping, Mask, QuantParams, Result};
 use briquette_prune::Ratio;
-use briquette_quant::Scheme;
+use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 
 /// What a sparsity is measured over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,11 +26,13 @@ pub enum Score {
     Random(u64),
 }
 
-/// How many weights go.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Which weights go, or how many.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Amount {
     Ratio(Ratio),
     NOfM { n: usize, m: usize },
+    Zeros,
+    Outside(Mask),
 }
 
 /// Prune these parameters so far, on this schedule.
@@ -61,7 +64,8 @@ impl Prune {
         Self::with_amount(Patterns::new(globs)?, Amount::Ratio(ratio))
     }
 
-    /// Keeps `n` of every `m` neighbouring inputs.
+    /// Keeps `n` of every `m` neighbouring inputs: all at once when the schedule begins, which is constant, and each parameter on
+    /// its own.
     ///
     /// # Errors
     /// Config, where `n` is more than `m` or the glob is none.
@@ -70,6 +74,45 @@ impl Prune {
             return Err(Error::config(format!("{n} of {m} cannot be kept; expected n up to m, such as 2 of 4")));
         }
         Self::with_amount(Patterns::new([glob])?, Amount::NOfM { n, m })
+    }
+
+    /// Keeps those at zero that are zero when the schedule begins: what was pruned before goes on learning as sparse as it is.
+    ///
+    /// # Errors
+    /// Config, where the glob is none.
+    pub fn zeros(glob: &str) -> Result<Self> {
+        Self::with_amount(Patterns::new([glob])?, Amount::Zeros)
+    }
+
+    /// Drops what this mask does not keep, however it was chosen. Its rows are outputs, its columns all else: `[out, in]` of a
+    /// `Linear`, `[out, in * ky * kx]` of a convolution.
+    ///
+    /// # Errors
+    /// Config, where the path is no glob.
+    pub fn outside(path: &str, mask: Mask) -> Result<Self> {
+        Self::with_amount(Patterns::new([path])?, Amount::Outside(mask))
+    }
+
+    /// Refuses settings that would go unheeded, and masks and patterns that do not fit rows of `n_cols`.
+    pub(crate) fn check(&self, n_rows: usize, n_cols: usize) -> Result<()> {
+        let is_plain = self.scope == Scope::Layer && self.from.get() == 0.0 && self.schedule.is_constant();
+        match &self.amount {
+            Amount::Ratio(_) => Ok(()),
+            _ if !is_plain => {
+                let message = "only a share of weights goes step by step, from a start, or globally; use Prune::new";
+                Err(Error::config(message))
+            }
+            Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => {
+                Err(Error::config(format!("{n}:{m} does not divide {n_cols} columns; choose another pattern")))
+            }
+            Amount::Outside(mask) if mask.dim() != (n_rows, n_cols) => {
+                let (rows, cols) = mask.dim();
+                Err(Error::config(format!(
+                    "found a mask of {rows} x {cols}, expected {n_rows} outputs x {n_cols} weights"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn with_amount(patterns: Patterns, amount: Amount) -> Result<Self> {
@@ -118,10 +161,13 @@ pub struct Quantize {
     pub(crate) patterns: Patterns,
     pub(crate) scheme: Scheme,
     pub(crate) schedule: Schedule,
+    /// The scales, where they are not to be found.
+    pub(crate) given: Option<QuantParams>,
 }
 
 impl Quantize {
-    /// Rounds the parameters that `glob` matches by a named scheme (`int8`, `int4-g128-asym`), with scales found once.
+    /// Rounds the parameters that `glob` matches by a named scheme (`int8`, `int4-g128-asym`), with scales found once,
+    /// and again whenever the same parameter is pruned further.
     ///
     /// # Errors
     /// Config, where there is no such scheme or the glob is none.
@@ -135,7 +181,37 @@ impl Quantize {
     /// # Errors
     /// Config, where the glob is none.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
-        Ok(Self { patterns: Patterns::new([glob])?, scheme, schedule: Schedule::once() })
+        Ok(Self { patterns: Patterns::new([glob])?, scheme, schedule: Schedule::once(), given: None })
+    }
+
+    /// Rounds a parameter to this grid by these scales, however they were chosen, and never by others. Rows are outputs, as in
+    /// [`Prune::outside`].
+    ///
+    /// # Errors
+    /// Config, where the path is no glob.
+    pub fn on_grid(path: &str, params: QuantParams) -> Result<Self> {
+        let (grid, grouping) = (params.grid, params.grouping);
+        let weights = QuantSpec { grid, grouping, range: Range::AbsMax, scale: ScaleType::F32 };
+        let rule = Self::with_scheme(path, Scheme { weights, activations: Activations::Float })?;
+        Ok(Self { given: Some(params), ..rule })
+    }
+
+    /// Refuses groups and scales that do not fit the rows.
+    pub(crate) fn check(&self, n_rows: usize, n_cols: usize) -> Result<()> {
+        let grouping = self.scheme.weights.grouping;
+        let Some(per_row) = grouping.per_row(n_cols) else {
+            return Err(Error::config(format!(
+                "{grouping} does not divide {n_cols} columns; choose another group size"
+            )));
+        };
+        let n_scales = if grouping == Grouping::Tensor { 1 } else { n_rows * per_row };
+        match &self.given {
+            Some(params) if params.affines.len() != n_scales => {
+                let found = params.affines.len();
+                Err(Error::config(format!("found {found} scales, expected {n_scales} of {n_rows} x {n_cols} weights")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Finds scales anew as the weights move. Before the schedule begins, nothing is rounded.

@@ -14,6 +14,10 @@ enum Course {
 
 /// When a decision is made anew: every so many steps from a begin to an end, both included.
 ///
+/// Steps count the updates made, so the first is 1 and attaching is 0: a schedule over `0..300` decides last, and comes
+/// to its whole sparsity, when [`refresh`](crate::Compression::refresh) is called after the 300th. Call it after each one; a
+/// step that is left out is not made up for.
+///
 /// With `d = (t - begin) / (end - begin)`, sparsity is `s(t) = s0` before the begin, `s1` from the end on, and between:
 /// constant `s1`; linear `s0 + (s1 - s0) d`; cubic `s1 + (s0 - s1)(1 - d)^3` (Zhu and Gupta, "To prune, or not to
 /// prune", 2017, eq. 1).
@@ -51,6 +55,11 @@ impl Schedule {
     pub fn every(mut self, n: usize) -> Self {
         self.every = n;
         self
+    }
+
+    /// Whether there is nothing between the begin and the whole.
+    pub(crate) fn is_constant(&self) -> bool {
+        self.course == Course::Constant
     }
 
     /// Refuses what cannot be.

@@ -129,9 +129,16 @@ impl State {
 impl<F: FnMut(Item) -> Result<()>> Reader<F> {
     fn read<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
         let Some(parameter) = self.known.remove(&self.trail.path()) else { return Ok(()) };
-        if parameter.reparameterized.as_deref() == Some(Packed::NAME) {
-            let message = "its weights are held as codes; materialize the module first";
-            return Err(Error::config(message).at(&parameter.path));
+        match parameter.reparameterized.as_deref() {
+            None | Some(Attached::NAME) => {}
+            Some(Packed::NAME) => {
+                let message = "its weights are held as codes; materialize the module first";
+                return Err(Error::config(message).at(&parameter.path));
+            }
+            Some(name) => {
+                let message = format!("is reparameterized ({name:?}) by something else; materialize the module first");
+                return Err(Error::refused(message).at(&parameter.path));
+            }
         }
         let (rows, tensor) = (parameter.rows(), param.base());
         let dtype = tensor.dtype();

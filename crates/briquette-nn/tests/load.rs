@@ -8,6 +8,7 @@ use briquette_core::{Coding, ErrorKind, Storage};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, load_into, parameters, sparsity};
 use burn::module::{Module, Param};
+use burn::nn::LinearLayout;
 use burn::tensor::Device;
 use fixture::{Digits, accuracy, fixture, values};
 
@@ -76,6 +77,49 @@ fn an_export_has_the_running_statistics_of_the_last_step() {
     let found = values(back.bn1.running_var.value());
     assert_eq!(found, values(model.valid().bn1.running_var.value()));
     assert!(found.iter().any(|variance| *variance != 1.0), "a batch was seen");
+}
+
+#[test]
+fn a_layer_whose_weights_lie_by_columns_is_the_same_layer() {
+    #[derive(Module, Debug)]
+    struct Two {
+        wide: burn::nn::Linear,
+        square: burn::nn::Linear,
+    }
+    let two = |layout: LinearLayout, device: &Device| {
+        let linear = |n_out| burn::nn::LinearConfig::new(8, n_out).with_layout(layout).init(device);
+        Two { wide: linear(12), square: linear(8) }
+    };
+    let (device, dir) = (Device::flex(), tempfile::tempdir().unwrap());
+    let plain = two(LinearLayout::Row, &device);
+    Export::to(dir.path().join("plain")).write(&plain).unwrap();
+    let checkpoint = Checkpoint::open(&dir.path().join("plain")).unwrap();
+    let initialised = two(LinearLayout::Col, &device);
+    initialised.wide.weight.val();
+    initialised.square.weight.val();
+    for module in [two(LinearLayout::Col, &device), initialised] {
+        assert_eq!(parameters(&module), parameters(&plain));
+        let loaded = load_into(module, &checkpoint, &NameMap::torch()).unwrap();
+        for (a, b) in [(&loaded.wide, &plain.wide), (&loaded.square, &plain.square)] {
+            assert_eq!(a.weight.val().into_data(), b.weight.val().into_data());
+        }
+    }
+    let rules = Compression::new().quantize(Quantize::new("*.weight", "int8").unwrap());
+    let model = rules.attach(two(LinearLayout::Col, &device)).unwrap();
+    let decided = briquette_nn::decisions(&model).unwrap();
+    assert_eq!(decided["wide.weight"].quant.as_ref().unwrap().affines.len(), 12, "a scale for each output");
+    Export::to(dir.path().join("codes")).write(&model).unwrap();
+    let back = Checkpoint::open(&dir.path().join("codes")).unwrap();
+    let layer = |layout| briquette_nn::layers::LinearConfig::new(8, 12).with_layout(layout).init(&device);
+    let rename = NameMap::torch().rename("^", "wide").ignore("square.**").unwrap();
+    let x = burn::tensor::Tensor::<2>::ones([3, 8], &device);
+    let [row, col] = [LinearLayout::Row, LinearLayout::Col].map(|layout| {
+        let layer = briquette_nn::load_compressed(layer(layout), &back, &rename.clone().ignore("wide.bias").unwrap());
+        let layer = layer.unwrap();
+        assert_eq!(layer.dims(), [8, 12]);
+        layer.forward(x.clone()).into_data()
+    });
+    assert_eq!(row, col);
 }
 
 #[derive(Module, Debug)]

@@ -4,7 +4,7 @@
 
 mod fixture;
 
-use briquette_core::ErrorKind;
+use briquette_core::{Affine, ErrorKind, Grid, Grouping, Mask, QuantParams};
 use briquette_nn::{Compression, Prune, Quantize, Schedule, Score, sparsity};
 use burn::module::{Lora, Module, ParamGroup};
 use burn::nn::{Linear, LinearConfig};
@@ -159,6 +159,68 @@ fn a_record_keeps_masks_and_scales() {
     assert_eq!(briquette_nn::decisions(&loaded).unwrap(), briquette_nn::decisions(&model).unwrap());
     let next = rules.refresh(loaded, 4).unwrap();
     assert_eq!(sparsity(&next).unwrap(), sparsity(&model).unwrap());
+    // Nothing else is computed with another grid than the record's.
+    for scheme in ["int4-g8", "int3-g8-asym", "int8-g8-asym", "int4-g6-asym"] {
+        let other = Compression::new()
+            .prune(Prune::new("**.weight", 0.6).unwrap())
+            .quantize(Quantize::new("blocks.*.weight", scheme).unwrap());
+        let refused = other.attach(Net::new(&device)).unwrap().try_load_file(&path);
+        assert!(refused.unwrap_err().to_string().contains("briquette."), "{scheme}");
+    }
+}
+
+#[test]
+fn what_was_decided_elsewhere_attaches_as_it_is() {
+    let device = Device::flex().autodiff();
+    let mut optimizer = AdamWConfig::new().init();
+    let rules = Compression::new()
+        .prune(Prune::new("**.weight", 0.6).unwrap().globally().score(Score::Random(7)))
+        .quantize(Quantize::new("blocks.0.weight", "int4-g8-asym").unwrap());
+    let net = Net::new(&device);
+    let model = rules.attach(net.clone()).unwrap();
+    let decided = briquette_nn::decisions(&model).unwrap();
+    let given = Compression::of(&decided).unwrap();
+    let mut again = given.attach(net).unwrap();
+    assert_eq!(briquette_nn::decisions(&again).unwrap(), decided);
+    assert_eq!(values(again.blocks[0].weight.val()), values(model.blocks[0].weight.val()));
+    for t in 1..=3 {
+        again = given.refresh(step(again, &mut optimizer, &device), t).unwrap();
+    }
+    assert_eq!(briquette_nn::decisions(&again).unwrap(), decided, "neither masks nor scales move");
+
+    let zeros = Compression::new().prune(Prune::zeros("**.weight").unwrap());
+    let held = zeros.attach(model.clone().materialize()).unwrap();
+    let count = |model: &Net| sparsity(model).unwrap()["blocks.1.weight"];
+    assert_eq!(count(&held), count(&model));
+    assert_eq!(count(&step(held, &mut optimizer, &device)), count(&model), "what was zero stays so");
+    let dense = zeros.attach(Net::new(&device)).unwrap();
+    assert!(briquette_nn::decisions(&dense).unwrap().is_empty());
+
+    let small = Compression::new().prune(Prune::outside("head.weight", Mask::from_fn(24, 5, |_, _| true)).unwrap());
+    let error = small.attach(Net::new(&device)).unwrap_err();
+    assert_eq!(error.to_string(), "head.weight: found a mask of 24 x 5, expected 5 outputs x 24 weights");
+    let affines = vec![Affine { scale: 1.0, zero: 0 }; 4];
+    let few = Quantize::on_grid("head.weight", QuantParams::new(Grid::INT8, Grouping::Row, 24, affines)).unwrap();
+    let error = Compression::new().quantize(few).attach(Net::new(&device)).unwrap_err();
+    assert_eq!(error.to_string(), "head.weight: found 4 scales, expected 5 of 5 x 24 weights");
+}
+
+#[test]
+fn what_something_else_computes_is_not_taken_for_the_weights() {
+    let lora = Lora::new(2, 4.0).set_param_group(ParamGroup::from_path("head.weight"));
+    let model = Net::new(&Device::flex()).apply_lora(lora);
+    let dir = tempfile::tempdir().unwrap();
+    let errors = [
+        briquette_nn::Export::to(dir.path().join("out")).write(&model).unwrap_err(),
+        sparsity(&model).unwrap_err(),
+        briquette_nn::decisions(&model).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind, ErrorKind::Refused);
+        assert!(error.to_string().starts_with("head.weight: is reparameterized (\"lora\")"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    briquette_nn::Export::to(dir.path().join("out")).write(&model.materialize()).unwrap();
 }
 
 #[test]
@@ -170,6 +232,14 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert!(error.to_string().contains("the nearest name is \"blocks.0.weight\""), "{error}");
     let error = attach(Compression::new().quantize(Quantize::new("head.weight", "int4-g7").unwrap()));
     assert_eq!(error.to_string(), "head.weight: groups of 7 does not divide 24 columns; choose another group size");
+    let error = attach(Compression::new().prune(Prune::new("**.bias", 0.5).unwrap())).to_string();
+    assert!(error.starts_with("pattern \"**.bias\" matches only vectors"), "{error}");
+    for schedule in [Schedule::linear(0..4), Schedule::cubic(0..4)] {
+        let error = attach(Compression::new().prune(Prune::n_of_m("head.weight", 2, 4).unwrap().on(schedule)));
+        assert!(error.to_string().starts_with("head.weight: only a share of weights goes step by step"), "{error}");
+    }
+    let error = attach(Compression::new().prune(Prune::n_of_m("head.weight", 2, 4).unwrap().globally()));
+    assert_eq!(error.kind, ErrorKind::Config);
     assert_eq!(Prune::new("**", 1.5).unwrap_err().kind, ErrorKind::Config);
     assert_eq!(Prune::n_of_m("**", 3, 2).unwrap_err().kind, ErrorKind::Config);
     assert_eq!(Quantize::new("**", "int9").unwrap_err().kind, ErrorKind::Config);

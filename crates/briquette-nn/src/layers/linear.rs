@@ -1,6 +1,7 @@
 //! A linear layer.
 
 use crate::packed::{Kept, kept_on};
+use crate::parameters::linear_shape;
 use briquette_kernels::ops;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
@@ -75,9 +76,9 @@ impl Linear {
 
     /// Inputs and outputs.
     pub fn dims(&self) -> [usize; 2] {
-        let [d_input, d_output] = self.weight.lazy_shape().dims();
+        let shape = linear_shape(&self.weight);
         let first = self.down.as_ref().map(|down| down.weight.lazy_shape().dims::<2>()[0]);
-        [first.unwrap_or(d_input), d_output]
+        [first.unwrap_or(shape[0]), shape[1]]
     }
 }
 

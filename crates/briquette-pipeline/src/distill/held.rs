@@ -5,7 +5,7 @@ use crate::recipe::{Course, DistillStage, Gradual, QuantizeStage, Selection};
 use crate::role::{Role, RoleRule};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::TensorInfo;
-use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters, sparsity};
+use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
 use briquette_quant::Scheme;
 
 /// Steps after which scales follow weights that moved.
@@ -39,7 +39,6 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
 pub(super) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
-    student: &Learner,
     named: &[Named],
     n_steps: usize,
     prefix: &str,
@@ -48,15 +47,9 @@ pub(super) fn rules(
     let mut rules = Compression::new();
     let matrices = || named.iter().filter(|named| named.is_matrix);
     let chooses = |selection: &Selection, named: &&Named| selection.chooses(&named.name, named.role);
-    if !pruned.is_empty() {
-        let zeros = sparsity(student)?;
-        let is_pruned = |named: &&Named| pruned.iter().any(|selection| chooses(selection, named));
-        for named in matrices().filter(is_pruned) {
-            let share = zeros.get(&named.path).map_or(0.0, |zeros| zeros.ratio());
-            if share > 0.0 {
-                rules = rules.prune(Prune::new(&at(&named.path), share)?);
-            }
-        }
+    let is_pruned = |named: &&Named| pruned.iter().any(|selection| chooses(selection, named));
+    for named in matrices().filter(is_pruned) {
+        rules = rules.prune(Prune::zeros(&at(&named.path))?);
     }
     if let Some(gradual) = &stage.gradual {
         let selection = &gradual.selection;

@@ -110,7 +110,7 @@ impl Training {
                 (settings.epochs * steps_of_epoch(examples.len(), n, settings.at_once, n_turns), "student.")
             }
         };
-        let rules = held::rules(stage, asked.pruned, &learner, &named, n_steps, prefix)?;
+        let rules = held::rules(stage, asked.pruned, &named, n_steps, prefix)?;
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         Ok(Self { start, student, config, teacher, examples: Arc::new(examples), settings, rules, n_steps })
     }
