@@ -11,6 +11,16 @@ pub trait MemoryMeter: Send + Sync {
     /// The most bytes in use so far, where the platform tells.
     fn peak_bytes(&self) -> Option<u64>;
 
+    /// Bytes that may be taken besides, where the platform tells: for the host, those that the system can give.
+    fn free_bytes(&self) -> Option<u64> {
+        available_bytes()
+    }
+
+    /// Whether it is the memory of this process, where models lie that run on the CPU, and not a device's.
+    fn is_of_host(&self) -> bool {
+        true
+    }
+
     /// Lets the peak start anew from what is in use now. Meters that cannot keep counting.
     fn reset_peak(&self) {}
 

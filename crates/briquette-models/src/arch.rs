@@ -94,12 +94,14 @@ impl Arch {
             None => Self::by_names(checkpoint),
         };
         found.ok_or_else(|| {
-            let what = match model_type {
-                Some(name) => format!("config.json says model_type {name:?}, which cannot be run"),
-                None => "its tensors' names fit no architecture that can be run".into(),
+            let message = match model_type {
+                Some(name) => {
+                    let known = MODEL_TYPES.join(", ");
+                    format!("config.json says model_type {name:?}, which cannot be run; expected one of {known}")
+                }
+                None => format!("its tensors' names fit no architecture; if it is one of {}, name it as arch", names()),
             };
-            Error::config(format!("{what}; if it is one of {}, name it as arch", names()))
-                .at(checkpoint.path().display())
+            Error::config(message).at(checkpoint.path().display())
         })
     }
 
@@ -126,6 +128,9 @@ impl Arch {
 pub(crate) fn names() -> String {
     Arch::ALL.map(Arch::name).join(", ")
 }
+
+/// What config.json calls networks that can be run.
+const MODEL_TYPES: [&str; 5] = ["bert", "llama", "mistral", "qwen2", "digits-cnn"];
 
 /// Mistral and Qwen2 are Llama's network with other sizes, windows and biases.
 pub(crate) fn of_model_type(name: &str) -> Option<Arch> {

@@ -1,7 +1,7 @@
 //! How many items are run at once, within the memory there is.
 
 use crate::batches::Batching;
-use briquette_core::memory::{MemoryMeter, available_bytes};
+use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 
 /// How data is batched, and what running a batch may take.
@@ -41,7 +41,7 @@ impl<'a> Pace<'a> {
         // A meter without a peak cannot tell what a batch took.
         let live = budget.meter.filter(|meter| meter.peak_bytes().is_some()).and_then(|meter| meter.live_bytes());
         // A quarter is left to others, and to what the meter does not see.
-        let given = || Some(live? + available_bytes()? / 4 * 3);
+        let given = || Some(live? + budget.meter?.free_bytes()? / 4 * 3);
         let limit = budget.limit.or_else(|| if budget.is_auto { given() } else { None });
         let most = budget.batching.batch_size.max(1);
         Self { budget, limit: limit.filter(|_| live.is_some()), most, bytes_per_item: None, largest: 0 }

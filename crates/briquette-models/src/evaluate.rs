@@ -111,12 +111,14 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
-        let mut watch = Watch::start(meters, checkpoint, &request.device);
+        let mut watch = Watch::start(meters, checkpoint, arch, &request.device);
         let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         watch.loaded();
         let held = briquette_nn::held(&model.network);
         let Fits { is_auto, limit } = request.fits;
-        let budget = Budget { batching: request.batching, is_auto, limit, meter: meters.last().copied() };
+        // The last are those of the device, and those with a peak tell what a batch took.
+        let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
+        let budget = Budget { batching: request.batching, is_auto, limit, meter };
         let found = run(&model, &data, &request.data, budget, progress)?;
         watch.ran();
         watch.drop_network(model.network, &request.device);

@@ -1,8 +1,11 @@
 //! How much memory a model takes: what was foretold, what its weights hold, what running it adds.
 
+use crate::Arch;
+use crate::naming::extras_of;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Coding, GridKind, Grouping, Rows, Storage};
-use briquette_formats::{Checkpoint, StoredTensor, TensorSource};
+use briquette_formats::{Checkpoint, StoredTensor, TensorInfo, TensorSource};
+use briquette_nn::Patterns;
 pub use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct Memory {
     /// What was measured, in words.
     pub meter: String,
-    /// Bytes of the weights, as the headers foretell them.
-    pub predicted_bytes: u64,
-    /// Bytes that its network held.
+    /// Bytes of the weights, as the headers foretell them, where the meter sees them.
+    pub predicted_bytes: Option<u64>,
+    /// Bytes that its network held: what dropping it gave back. A device that gives nothing back does not tell.
     pub weights_bytes: Option<u64>,
     /// The most in use while it ran, weights and all.
     pub peak_bytes: Option<u64>,
@@ -48,6 +51,10 @@ impl MemoryMeter for InUse {
     fn peak_bytes(&self) -> Option<u64> {
         None
     }
+
+    fn is_of_host(&self) -> bool {
+        false
+    }
 }
 
 /// The bytes a device's pool has reserved; its peak is that of its pages.
@@ -69,6 +76,14 @@ impl MemoryMeter for Reserved {
         // Weights lie outside of these pools.
         Some(pages.max(self.live_bytes().unwrap_or(0)))
     }
+
+    fn free_bytes(&self) -> Option<u64> {
+        Driver::of(&self.0)?.free_bytes()
+    }
+
+    fn is_of_host(&self) -> bool {
+        false
+    }
 }
 
 /// The bytes of a device that are taken, by whom ever, as its driver says.
@@ -86,10 +101,25 @@ impl Driver {
         Some(Self { context: cudarc::driver::CudaContext::new(device.index).ok()? })
     }
 
+    #[cfg(feature = "cuda")]
+    fn free_and_total(&self) -> Option<[u64; 2]> {
+        self.context.mem_get_info().ok().map(|(free, total)| [free as u64, total as u64])
+    }
+
     #[cfg(not(feature = "cuda"))]
     fn of(_device: &Device) -> Option<Self> {
         None
     }
+
+    #[cfg(not(feature = "cuda"))]
+    fn free_and_total(&self) -> Option<[u64; 2]> {
+        None
+    }
+}
+
+/// Bytes of a device that are free, and all it has, as its driver says; nothing of the CPU.
+pub fn free_and_total(device: &Device) -> Option<[u64; 2]> {
+    Driver::of(device)?.free_and_total()
 }
 
 impl MemoryMeter for Driver {
@@ -98,14 +128,19 @@ impl MemoryMeter for Driver {
     }
 
     fn live_bytes(&self) -> Option<u64> {
-        #[cfg(feature = "cuda")]
-        return self.context.mem_get_info().ok().map(|(free, total)| (total - free) as u64);
-        #[cfg(not(feature = "cuda"))]
-        None
+        self.free_and_total().map(|[free, total]| total.saturating_sub(free))
     }
 
     fn peak_bytes(&self) -> Option<u64> {
         None
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.free_and_total().map(|[free, _]| free)
+    }
+
+    fn is_of_host(&self) -> bool {
+        false
     }
 }
 
@@ -119,12 +154,20 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Before a model is loaded.
-    pub(crate) fn start(meters: &'a [&'a dyn MemoryMeter], checkpoint: &Checkpoint, device: &Device) -> Self {
-        let predicted_bytes = predicted_bytes(checkpoint, device);
+    pub(crate) fn start(
+        meters: &'a [&'a dyn MemoryMeter],
+        checkpoint: &Checkpoint,
+        arch: Arch,
+        device: &Device,
+    ) -> Self {
+        let predicted_bytes = predicted_bytes(checkpoint, Some(arch), device);
+        let is_on_host = device_meters(device).is_empty();
         let name = checkpoint.path().display().to_string();
         meters.iter().for_each(|meter| meter.begin_phase(&format!("load {name}")));
-        let one =
-            |meter: &&dyn MemoryMeter| Memory { meter: meter.name().to_string(), predicted_bytes, ..Memory::default() };
+        let one = |meter: &&dyn MemoryMeter| {
+            let predicted_bytes = (meter.is_of_host() == is_on_host).then_some(predicted_bytes);
+            Memory { meter: meter.name().to_string(), predicted_bytes, ..Memory::default() }
+        };
         Self {
             meters,
             name,
@@ -149,7 +192,7 @@ impl<'a> Watch<'a> {
         drop(network);
         device.memory_cleanup();
         for ((meter, with), found) in self.meters.iter().zip(with).zip(&mut self.found) {
-            found.weights_bytes = above(with, meter.live_bytes());
+            found.weights_bytes = above(with, meter.live_bytes()).filter(|&bytes| bytes > 0);
         }
     }
 
@@ -175,18 +218,18 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
 }
 
 /// Bytes of a checkpoint's weights as they are loaded on a device, known from its headers: codes where layers hold them,
-/// else f32.
-pub fn predicted_bytes(checkpoint: &Checkpoint, device: &Device) -> u64 {
+/// else f32. Tensors that the architecture, which is found out where it is not given, has no use for are not loaded.
+pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> u64 {
+    let arch = arch.or_else(|| Arch::detect(checkpoint).ok());
+    let extras = arch.map_or_else(Patterns::default, |arch| extras_of(arch, checkpoint));
     let tied = |name: &str| {
-        checkpoint
-            .manifest()
-            .and_then(|manifest| manifest.tensors.get(name))
-            .is_some_and(|entry| entry.tied_to.is_some())
+        let entry = checkpoint.manifest().and_then(|manifest| manifest.tensors.get(name));
+        entry.is_some_and(|entry| entry.tied_to.is_some())
     };
+    let is_loaded = |info: &TensorInfo| info.dtype.is_weight() && !tied(&info.name) && !extras.matches(&info.name);
     let held = |index: usize| checkpoint.stored().and_then(|stored| held_bytes(&stored.tensors[index]));
     let held = |index: usize| briquette_nn::holds_codes(device).then(|| held(index)).flatten();
-    let infos = checkpoint.tensors().iter().enumerate();
-    let weights = infos.filter(|(_, info)| info.dtype.is_weight() && !tied(&info.name));
+    let weights = checkpoint.tensors().iter().enumerate().filter(|(_, info)| is_loaded(info));
     weights.map(|(index, info)| held(index).unwrap_or(4 * info.n_elements()) as u64).sum()
 }
 

@@ -1,10 +1,12 @@
 //! How each architecture's parameters are named in checkpoints.
 
 use crate::Arch;
+use crate::config::Folder;
+use crate::llama_config::LlamaConfig;
 use crate::low_rank::{Linears, make_room};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_nn::{NameMap, load_compressed, load_into};
+use briquette_nn::{NameMap, Patterns, load_compressed, load_into};
 use burn::module::Module;
 
 /// Tensors of BERT that an encoder has no use for: heads of other tasks, and buffers.
@@ -20,11 +22,26 @@ const BERT_EXTRAS: [&str; 8] = [
 ];
 /// Buffers that older files of Llama keep.
 const LLAMA_EXTRAS: [&str; 1] = ["**.rotary_emb.inv_freq"];
+/// What is the embedding once more where the two are tied.
+const LLAMA_HEAD: &str = "lm_head.weight";
+
+/// Tensors of this checkpoint that `arch` leaves aside when it is loaded.
+pub(crate) fn extras_of(arch: Arch, checkpoint: &Checkpoint) -> Patterns {
+    let is_tied =
+        || LlamaConfig::read(&Folder::of(checkpoint), checkpoint).is_ok_and(|config| config.tie_word_embeddings);
+    let globs = match arch {
+        Arch::Bert => BERT_EXTRAS.to_vec(),
+        Arch::Llama if is_tied() => [&LLAMA_EXTRAS[..], &[LLAMA_HEAD]].concat(),
+        Arch::Llama => LLAMA_EXTRAS.to_vec(),
+        _ => Vec::new(),
+    };
+    Patterns::new(globs).unwrap_or_default()
+}
 
 /// The names of `arch` in this checkpoint: those of Hugging Face and torchvision.
 ///
 /// Leading names of [`crate::Network`]'s variants are dropped; `self_` is `self`, which Rust keeps for itself. A BERT
-/// may lie under `bert.`. A tied Llama may hold its head, which is the embedding once more; loading leaves it aside.
+/// may lie under `bert.`, and its norms have `gamma` and `beta`. A tied Llama may hold its head, which is the embedding once more; loading leaves it aside.
 ///
 /// # Errors
 /// None that a checkpoint could cause.
@@ -34,14 +51,19 @@ pub fn names_of(arch: Arch, checkpoint: &Checkpoint, is_tied: bool) -> Result<Na
     match arch {
         Arch::Bert => {
             names = names.rename("self_", "self").rename("layer_norm", "LayerNorm");
-            if checkpoint.tensors().iter().any(|info| info.name.starts_with("bert.encoder.")) {
+            let has = |is_it: fn(&str) -> bool| checkpoint.tensors().iter().any(|info| is_it(&info.name));
+            if has(|name| name.ends_with("LayerNorm.gamma")) {
+                // TensorFlow's names, which bert-base-uncased still has.
+                names = names.rename("LayerNorm.weight", "LayerNorm.gamma").rename("LayerNorm.bias", "LayerNorm.beta");
+            }
+            if has(|name| name.starts_with("bert.encoder.")) {
                 names = names.rename("^", "bert");
             }
             BERT_EXTRAS.iter().try_fold(names, |names, extra| names.ignore(extra))
         }
         Arch::Llama => {
             let names = LLAMA_EXTRAS.iter().try_fold(names, |names, extra| names.ignore(extra))?;
-            if is_tied { names.ignore("lm_head.weight") } else { Ok(names) }
+            if is_tied { names.ignore(LLAMA_HEAD) } else { Ok(names) }
         }
         _ => Ok(names),
     }

@@ -310,7 +310,10 @@ fn configs_that_cannot_be_run_say_why() {
         assert!(said(&good.replace(size, by), &request).contains("correct it"));
     }
     let of_roberta = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"roberta\"");
-    assert!(said(&of_roberta, &request).contains("model_type \"roberta\", which cannot be run; if it is one of"));
+    assert!(
+        said(&of_roberta, &request)
+            .contains("model_type \"roberta\", which cannot be run; expected one of bert, llama")
+    );
     assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
     request.arch = Some(Arch::Llama);
     assert!(said(&good, &request).contains("model_type is \"bert\", which is not run as llama"));

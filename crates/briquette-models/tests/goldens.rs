@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::memory::predicted_bytes;
 use briquette_models::text::{Tokens, padded};
 use briquette_models::{Arch, Input, LoadedModel, Network};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
@@ -104,6 +105,48 @@ fn bert_agrees_with_transformers_through_its_tokenizer_and_pooling() {
     assert_agrees(states.clone() * there.unsqueeze_dim::<3>(2), &expected("bert-tiny", "states").1);
     let Input::Text { pooling, .. } = loaded.input else { panic!() };
     assert_agrees(pooling.apply(states, padding), &expected("bert-tiny", "embeddings").1);
+}
+
+/// A copy of the tiny BERT with more bytes at the end and another header, made of its own and the length of its data.
+fn bert_with(more: &[u8], change: impl Fn(String, usize) -> String) -> tempfile::TempDir {
+    let (from, dir) = (fixture("models/bert-tiny"), tempfile::tempdir().unwrap());
+    for name in ["config.json", "tokenizer.json"] {
+        std::fs::copy(from.join(name), dir.path().join(name)).unwrap();
+    }
+    let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+    let (length, rest) = bytes.split_at(8);
+    let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+    let header = change(String::from_utf8(header.to_vec()).unwrap(), data.len());
+    let written = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data, more].concat();
+    std::fs::write(dir.path().join("model.safetensors"), written).unwrap();
+    dir
+}
+
+#[test]
+fn norms_may_have_the_names_of_tensorflow() {
+    let dir = bert_with(&[], |header, _| {
+        header.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    });
+    let [old, new] = [dir.path(), &fixture("models/bert-tiny")].map(|path| {
+        let network = LoadedModel::open(path, None, &Device::default()).unwrap().network;
+        hidden(&network, &Device::default()).into_data()
+    });
+    assert_eq!(old, new);
+}
+
+#[test]
+fn what_is_not_loaded_is_not_foretold() {
+    let device = Device::default();
+    let predicted = |path: &Path| predicted_bytes(&Checkpoint::open(path).unwrap(), None, &device);
+    let head = |name: &str| {
+        let dir = bert_with(&[0; 28], |header, end| {
+            let span = format!("[{end},{}]", end + 28);
+            header.replacen('{', &format!("{{{name:?}:{{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":{span}}},"), 1)
+        });
+        predicted(dir.path())
+    };
+    let plain = predicted(&fixture("models/bert-tiny"));
+    assert_eq!([head("cls.predictions.decoder.weight"), head("another.weight")], [plain, plain + 28]);
 }
 
 fn check_llama(name: &str) {

@@ -6,11 +6,10 @@ use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_models::batches::Batching;
 use briquette_models::data::arrays::Values;
 use briquette_models::data::{Array, Sentences};
-use briquette_models::{LoadedModel, Network, metrics, outputs};
-use briquette_nn::{DynamicSpec, held, quantize_dynamic};
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, Tensor};
-use std::path::PathBuf;
+use briquette_models::{LoadedModel, metrics, outputs};
+use briquette_nn::{Compression, DynamicSpec, Export, Quantize, held, quantize_dynamic};
+use burn::tensor::Device;
+use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -39,30 +38,20 @@ fn reference() -> outputs::Outputs {
     outputs::Outputs { width: array.shape[1], values, ..outputs::Outputs::default() }
 }
 
-/// Rounds the columns of every matrix of a linear layer to 255 steps, as int8 weights are.
-#[derive(Default)]
-struct Int8 {
-    path: Vec<String>,
-}
-
-impl ModuleMapper for Int8 {
-    fn enter_module(&mut self, _name: &str, kind: &str) {
-        self.path.push(kind.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _kind: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if D != 2 || self.path.last().is_none_or(|kind| kind != "Struct:Linear") {
-            return param;
-        }
-        param.map(|weight| {
-            let scale = weight.clone().abs().max_dim(0) / 127.0;
-            (weight / scale.clone()).round() * scale
-        })
-    }
+/// Weight-only int8 as it is written and served: every matrix, tables too.
+fn check_weight_only(model: &LoadedModel, path: &Path, plain: &outputs::Outputs, sentences: &Sentences, how: Batching) {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = Compression::new().quantize(Quantize::new("**", "int8").unwrap());
+    let network = rules.attach(model.network.clone()).unwrap();
+    Export::to(dir.path().join("out")).names(model.names.clone()).like(path).write(&network).unwrap();
+    let served = LoadedModel::open(&dir.path().join("out"), None, &Device::default()).unwrap();
+    let held = held(&served.network);
+    assert!(held["int8 weight-only"].n_tensors == 36 && held["int8 table"].n_tensors == 3, "{held:?}");
+    let found = outputs::embed(&served, sentences, how, &mut |_, _| Ok(())).unwrap();
+    let cosines = cosines(plain, &found);
+    let mean = metrics::mean(cosines.iter().copied());
+    println!("int8: cosine {mean}, at least {:?}", cosines.iter().copied().fold(1.0, f64::min));
+    assert!(mean >= 0.9995, "{mean}");
 }
 
 /// Dynamic int8 as it is served: what it holds, and what its embeddings are worth.
@@ -86,7 +75,7 @@ fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
     let weights = std::fs::metadata(path.join("model.safetensors")).unwrap().len();
     let before = ResidentSet.live_bytes().unwrap_or(0);
     let device = Device::default();
-    let mut model = LoadedModel::open(&path, None, &device).unwrap();
+    let model = LoadedModel::open(&path, None, &device).unwrap();
     let peak = ResidentSet.peak_bytes().unwrap_or(0).saturating_sub(before);
     println!("weights {weights}, peak while loading {peak}: {:.3}", peak as f64 / weights as f64);
     assert!(peak as f64 <= 1.15 * weights as f64 + 64e6, "{peak} bytes at most while loading {weights}");
@@ -100,11 +89,5 @@ fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
     println!("f32 against transformers: cosine at least {worst}");
     assert!(cosines_to_reference.len() == 40 && worst >= 0.99999, "{worst}");
     check_dynamic(&model, &plain, &sentences, how);
-    let Network::Bert(bert) = model.network else { panic!("not a BERT") };
-    model.network = Network::Bert(bert.map(&mut Int8::default()));
-    let coarse = outputs::embed(&model, &sentences, how, &mut |_, _| Ok(())).unwrap();
-    let cosines = cosines(&plain, &coarse);
-    let mean = metrics::mean(cosines.iter().copied());
-    println!("int8: cosine {mean}, at least {:?}", cosines.iter().copied().fold(1.0, f64::min));
-    assert!(mean >= 0.9995, "{mean}");
+    check_weight_only(&model, &path, &plain, &sentences, how);
 }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// This is for running, and for training with an optimizer that bears the type; training in half precision over f32
 /// weights is [`Compression::compute_in`](crate::Compression::compute_in).
+///
+/// burn's clones of a normalisation share its running statistics: those of the module it was cloned from become this type too.
 pub trait ToDType: Module {
     /// Every float in this type.
     #[must_use]

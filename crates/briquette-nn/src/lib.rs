@@ -7,21 +7,132 @@
 //! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-prune`,
 //! `briquette-quant`) and file formats.
 //!
+//! # From a training loop to a small directory
+//!
+//! Rules say what is asked of which parameters. Attached, they are part of the module: its weights are pruned and rounded
+//! wherever they are used, gradients reach what is kept as if nothing were rounded, and any optimizer works on it. Calling
+//! [`refresh`](Compression::refresh) after each step moves masks and scales along, as their [`Schedule`]s say.
+//!
 //! ```
 //! # #[cfg(feature = "flex")] {
-//! use briquette_nn::{Compression, Prune, Quantize, sparsity};
+//! use briquette_formats::Checkpoint;
+//! use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, Schedule, load_into, sparsity};
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{AdamConfig, GradientsParams};
+//! use burn::tensor::{Device, Tensor, activation::relu};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     hidden: Linear,
+//!     head: Linear,
+//! }
+//!
+//! impl Net {
+//!     fn new(device: &Device) -> Self {
+//!         Self { hidden: LinearConfig::new(64, 32).init(device), head: LinearConfig::new(32, 4).init(device) }
+//!     }
+//!
+//!     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+//!         self.head.forward(relu(self.hidden.forward(x)))
+//!     }
+//! }
+//!
+//! let device = Device::flex().autodiff();
+//! let rules = Compression::new()
+//!     .prune(Prune::new("*.weight", 0.75)?.globally().on(Schedule::cubic(0..20).every(5)))
+//!     .quantize(Quantize::new("hidden.weight", "int8")?.on(Schedule::constant(0..40).every(5)));
+//! let mut net = rules.attach(Net::new(&device))?;
+//! let mut optimizer = AdamConfig::new().init();
+//! for t in 1..=40 {
+//!     let loss = net.forward(Tensor::ones([8, 64], &device)).powf_scalar(2.0).mean();
+//!     let grads = GradientsParams::from_grads(loss.backward(), &net);
+//!     net = optimizer.step(1e-3, net, grads);
+//!     net = rules.refresh(net, t)?; // after each step, counted from 1
+//! }
+//! assert_eq!(sparsity(&net)?["hidden.weight"].n_zeros + sparsity(&net)?["head.weight"].n_zeros, 1632);
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let out = dir.path().join("out");
+//! // What it computes with, masks and codes as such: the directory that `briquette compress` writes too.
+//! Export::to(&out).write(&net)?;
+//! let again = load_into(Net::new(&Device::flex()), &Checkpoint::open(&out)?, &NameMap::torch())?;
+//! assert_eq!(again.hidden.weight.val().into_data(), net.valid().hidden.weight.val().into_data());
+//!
+//! // Or an ordinary module again, its weights pruned and rounded for good.
+//! let plain = net.materialize();
+//! # }
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+//!
+//! # Stopping and going on
+//!
+//! Masks and scales are part of burn's records. To load one, attach the same rules first, as of the step it was saved at; a
+//! record of another scheme is refused.
+//!
+//! ```
+//! # #[cfg(feature = "flex")] {
+//! use briquette_nn::{Compression, Prune, Schedule};
 //! use burn::module::Module;
 //! use burn::nn::LinearConfig;
 //! use burn::tensor::Device;
 //!
-//! let layer = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
-//! let rules = Compression::new().prune(Prune::new("weight", 0.75)?).quantize(Quantize::new("weight", "int8")?);
-//! let layer = rules.attach(layer)?; // trains as before, pruned and rounded
-//! assert_eq!(sparsity(&layer)?["weight"].n_zeros, 1536);
-//! let plain = layer.materialize(); // an ordinary layer again
+//! let device = Device::flex().autodiff();
+//! let rules = Compression::new().prune(Prune::new("weight", 0.5)?.on(Schedule::linear(0..100)));
+//! let trained = rules.attach_at(LinearConfig::new(8, 8).init(&device), 60)?;
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("layer.bpk");
+//! trained.clone().into_record().save(&path).unwrap();
+//! let loaded = rules.attach_at(LinearConfig::new(8, 8).init(&device), 60)?.try_load_file(&path).unwrap();
+//! assert_eq!(briquette_nn::decisions(&loaded)?, briquette_nn::decisions(&trained)?);
 //! # }
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
+//!
+//! What was decided elsewhere attaches by [`Compression::of`], [`Prune::outside`] a mask and [`Quantize::on_grid`]; the zeros that a
+//! model has already are held by [`Prune::zeros`].
+//!
+//! # Running on codes
+//!
+//! With [`layers::Linear`], [`layers::Embedding`] and [`layers::Conv2d`] in the place of burn's, a module holds codes and multiplies
+//! them as integers, on the CPU and on CUDA.
+//!
+//! ```
+//! # #[cfg(feature = "flex")] {
+//! use briquette_nn::layers::LinearConfig;
+//! use briquette_nn::{DynamicSpec, held, quantize_dynamic};
+//! use burn::tensor::{Device, Tensor};
+//!
+//! let layer = LinearConfig::new(256, 64).init(&Device::flex());
+//! let x = Tensor::<2>::ones([3, 256], &Device::flex());
+//! let expected = layer.forward(x.clone());
+//! let small = quantize_dynamic(layer, &DynamicSpec::new())?;
+//! assert!(held(&small)["int8"].n_bytes < 256 * 64 + 64 * 16, "a quarter of its floats");
+//! let apart = (small.forward(x) - expected).abs().max().into_scalar::<f32>();
+//! assert!(apart < 0.05);
+//! # }
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+//!
+//! # Statistics of inputs
+//!
+//! A [`Probe`] is shown what goes into layers while a model runs, and writes sums of squares, or whole gram matrices, as
+//! safetensors.
+//!
+//! ```
+//! # #[cfg(feature = "flex")] {
+//! use briquette_nn::Probe;
+//! use burn::tensor::{Device, Tensor};
+//!
+//! let probe = Probe::new();
+//! probe.observe("encoder.0.query", &Tensor::<3>::ones([2, 5, 16], &Device::flex()))?;
+//! assert_eq!(probe.stats()["encoder.0.query"].count, 10);
+//! # }
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+//!
+//! Also here: [`Compressing`] for burn's `Learner`, [`Compression::compute_in`] and [`LossScaler`] for training in bf16 and
+//! f16, [`ToDType`] for running in them. The four programs in `examples/` do all of this with digits, in seconds.
 
 mod attached;
 mod compression;

@@ -17,7 +17,8 @@ const N_LISTED: usize = 10;
 ///
 /// Weights take the type of the parameter, or the device's default where it is not initialised yet; parameters that are
 /// not initialised never are. Memory is that of the module and one tensor, twice where it is transposed.
-/// Reparameterizations stay attached and keep their state.
+/// Reparameterizations stay attached and keep their state. burn's clones of a normalisation share its running statistics: fill
+/// no clone of a module that is still needed.
 ///
 /// # Errors
 /// Input where tensors are missing, left over or of another shape (the first ten of each are listed), and those of

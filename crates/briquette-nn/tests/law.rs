@@ -4,7 +4,8 @@
 
 mod fixture;
 
-use briquette_core::{Decision, OutputAxis, Rows, Shape, decode, encode, simulate};
+use briquette_core::encoded::ScaleType;
+use briquette_core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode, simulate};
 use briquette_nn::{Compression, Prune, Quantize, decisions};
 use briquette_quant::{Range, Scheme};
 use burn::module::{Module, Param};
@@ -50,7 +51,7 @@ fn any_weight() -> impl Strategy<Value = f32> {
 const RANGES: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
     fn both_flows_agree_for_every_scheme(
@@ -60,12 +61,20 @@ proptest! {
         suffix in prop::sample::select(vec!["", "-asym", "-g4", "-g12-asym"]),
         range in prop::sample::select(RANGES.to_vec()),
         per_tensor: bool,
-        sparsity in prop::option::of(0.0_f64..=1.0),
+        is_full: bool,
+        has_half_scales: bool,
+        prune in prop_oneof![Just(None), (0.0_f64..=1.0).prop_map(|share| Some(Ok(share))), Just(Some(Err([2, 4])))],
         autodiff: bool,
     ) {
         let device = if autodiff { Device::flex().autodiff() } else { Device::flex() };
         let mut scheme: Scheme = format!("int{n_bits}{suffix}").parse().unwrap();
         scheme.weights.range = range;
+        if is_full && !scheme.weights.grid.is_asymmetric() {
+            scheme.weights.grid = Grid::new(n_bits, GridKind::SymmetricFull).unwrap();
+        }
+        if has_half_scales {
+            scheme.weights.scale = ScaleType::F16;
+        }
         if per_tensor {
             scheme.weights.grouping = briquette_core::Grouping::Tensor;
         }
@@ -76,8 +85,10 @@ proptest! {
         net.conv.weight = Param::from_tensor(Tensor::from_data(TensorData::new(conv.clone(), [6, 4, 3, 3]), &device));
         net.linear.weight = Param::from_tensor(Tensor::from_data(TensorData::new(linear.clone(), [36, 7]), &device));
         let mut rules = Compression::new().quantize(Quantize::with_scheme("*.weight", scheme).unwrap());
-        if let Some(sparsity) = sparsity {
-            rules = rules.prune(Prune::new("*.weight", sparsity).unwrap());
+        match prune {
+            Some(Ok(share)) => rules = rules.prune(Prune::new("*.weight", share).unwrap()),
+            Some(Err([n, m])) => rules = rules.prune(Prune::n_of_m("*.weight", n, m).unwrap()),
+            None => {}
         }
         let net = rules.attach(net).unwrap();
         let decisions = decisions(&net).unwrap();

@@ -72,9 +72,9 @@ pub struct HeldFigures {
 pub struct MemoryFigures {
     /// What was measured, in words.
     pub meter: String,
-    /// Bytes of the weights, as the headers foretold them.
-    pub predicted_bytes: u64,
-    /// Bytes that its network held.
+    /// Bytes of the weights, as the headers foretold them, where the meter sees them.
+    pub predicted_bytes: Option<u64>,
+    /// Bytes that its network held, where dropping it gave any back.
     pub weights_bytes: Option<u64>,
     /// The most while it ran.
     pub peak_bytes: Option<u64>,
@@ -188,7 +188,7 @@ mod run {
 
     fn check_limit(asked: &Evaluate, path: &Path, device: &Device) -> Result<()> {
         let Some(limit) = asked.limit else { return Ok(()) };
-        let predicted = predicted_bytes(&Checkpoint::open(path)?, device);
+        let predicted = predicted_bytes(&Checkpoint::open(path)?, None, device);
         if predicted <= limit {
             return Ok(());
         }

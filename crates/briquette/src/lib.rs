@@ -22,7 +22,7 @@
 //! let model = LoadedModel::open("models/minilm".as_ref(), None, &device("cpu")?.autodiff())?;
 //! let rules = Compression::new().prune(Prune::new("**.encoder.**.weight", 0.6)?.on(Schedule::cubic(0..300).every(10)));
 //! let mut network = rules.attach(model.network)?;
-//! for step in 0..400 {
+//! for step in 1..=400 {
 //!     // … forward, backward, optimizer.step …
 //!     network = rules.refresh(network, step)?;
 //! }

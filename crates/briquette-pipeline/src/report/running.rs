@@ -36,9 +36,7 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
         };
         let how = &memory.meter;
         out.push(both(found, "weights while running", how, |run| of(run, |memory| memory.weights_bytes)));
-        out.push(both(found, "weights, predicted", "from headers", |run| {
-            of(run, |memory| Some(memory.predicted_bytes))
-        }));
+        out.push(both(found, "weights, predicted", "from headers", |run| of(run, |memory| memory.predicted_bytes)));
         out.push(both(found, "peak while running", how, |run| of(run, |memory| memory.peak_bytes)));
     }
     out

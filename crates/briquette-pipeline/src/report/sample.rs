@@ -98,7 +98,7 @@ fn training() -> DistillReport {
 fn evaluation() -> EvaluationReport {
     let memory = |weights_bytes: u64| MemoryFigures {
         meter: "bytes allocated by this process, counted".into(),
-        predicted_bytes: 1000,
+        predicted_bytes: Some(1000),
         weights_bytes: Some(weights_bytes),
         peak_bytes: Some(2 * weights_bytes),
         after_bytes: None,

@@ -2,7 +2,8 @@
 
 use crate::findings::Finding;
 use crate::kernels::{difference, floats, worst};
-use briquette::core::{Decision, OutputAxis, Rows, Shape, decode, encode};
+use briquette::core::encoded::ScaleType;
+use briquette::core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode};
 use briquette::nn::{Compression, Prune, Quantize, decisions};
 use briquette::quant::{Range, Scheme};
 use burn::module::{Module, Param};
@@ -20,14 +21,18 @@ struct Net {
     linear: Linear,
 }
 
-/// A finding for each way of choosing ranges: the worst of all widths, groups and sparsities.
+/// A finding for each way of choosing ranges: the worst of all widths, grids, groups and ways of pruning.
 pub(crate) fn check(device: &Device) -> Vec<Finding> {
-    let schemes = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"];
+    let mut schemes: Vec<Scheme> = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"]
+        .map(|name| name.parse().expect("a scheme"))
+        .into();
+    schemes.extend(schemes.clone().into_iter().map(in_halves));
     let each = |range: Range| {
-        let differences = schemes.iter().flat_map(|name| {
-            let mut scheme: Scheme = name.parse().expect("a scheme");
+        let differences = schemes.iter().flat_map(|scheme| {
+            let mut scheme = *scheme;
             scheme.weights.range = range;
-            [None, Some(0.5)].map(|sparsity| worst_of(device, &scheme, sparsity))
+            let prune = [None, Some(Prune::new("*.weight", 0.5)), Some(Prune::n_of_m("*.weight", 2, 4))];
+            prune.map(|rule| worst_of(device, &scheme, rule.map(|rule| rule.expect("a rule"))))
         });
         let name = format!("attached parameters to what files decode to, {range:?}");
         Finding::at_most(name, worst(differences), "relative", 1e-6)
@@ -35,15 +40,25 @@ pub(crate) fn check(device: &Device) -> Vec<Finding> {
     RANGES.map(each).into()
 }
 
-fn worst_of(device: &Device, scheme: &Scheme, sparsity: Option<f64>) -> f64 {
+/// With scales of half precision, and steps of the full range where it is symmetric.
+fn in_halves(mut scheme: Scheme) -> Scheme {
+    let grid = scheme.weights.grid;
+    if !grid.is_asymmetric() {
+        scheme.weights.grid = Grid::new(grid.n_bits(), GridKind::SymmetricFull).expect("a grid");
+    }
+    scheme.weights.scale = ScaleType::F16;
+    scheme
+}
+
+fn worst_of(device: &Device, scheme: &Scheme, prune: Option<Prune>) -> f64 {
     let (conv, linear) = (floats(CONV.iter().product(), 1), floats(LINEAR.iter().product(), 2));
     let mut net =
         Net { conv: Conv2dConfig::new([4, 6], [3, 3]).init(device), linear: LinearConfig::new(36, 7).init(device) };
     net.conv.weight = Param::from_tensor(Tensor::from_data(TensorData::new(conv.clone(), CONV), device));
     net.linear.weight = Param::from_tensor(Tensor::from_data(TensorData::new(linear.clone(), LINEAR), device));
     let mut rules = Compression::new().quantize(Quantize::with_scheme("*.weight", *scheme).expect("a rule"));
-    if let Some(sparsity) = sparsity {
-        rules = rules.prune(Prune::new("*.weight", sparsity).expect("a rule"));
+    if let Some(rule) = prune {
+        rules = rules.prune(rule);
     }
     let net = rules.attach(net).expect("rules that fit");
     let decided = decisions(&net).expect("decisions");

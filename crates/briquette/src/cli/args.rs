@@ -165,7 +165,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         briquette eval out/small --data sentences.txt --against models/minilm\n  \
         briquette eval out/digits --data fixtures/digits-data.safetensors --against fixtures/digits\n  \
-        briquette eval out/small --recipe configs/minilm-eval.toml")]
+        briquette eval out/small --recipe configs/minilm-gate.toml")]
     Eval {
         /// A file, an index of shards, or a directory
         model: PathBuf,

@@ -2,6 +2,7 @@
 
 use super::args::Common;
 use super::commands::show;
+use super::tables::bytes;
 use briquette::{Error, Result};
 use serde::Serialize;
 
@@ -48,24 +49,42 @@ struct Found {
     instruction_sets: Vec<&'static str>,
     /// What 8-bit products use.
     int8_path: Option<&'static str>,
-    cuda: Vec<String>,
+    cuda: Vec<CudaDevice>,
     runs_models: bool,
 }
 
-/// Lists instruction sets and CUDA devices.
+/// A GPU and its memory, as its driver says.
+#[derive(Debug, Serialize)]
+struct CudaDevice {
+    name: String,
+    free_bytes: Option<u64>,
+    total_bytes: Option<u64>,
+}
+
+impl std::fmt::Display for CudaDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        match (self.free_bytes, self.total_bytes) {
+            (Some(free), Some(total)) => write!(f, " ({} free of {})", bytes(free), bytes(total)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lists instruction sets, and CUDA devices with their memory.
 pub(super) fn list(common: &Common) -> Result<u8> {
     let found = Found {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_sets: instruction_sets(),
         int8_path: int8_path(),
-        cuda: cuda_devices(),
+        cuda: cuda_devices().into_iter().map(with_memory).collect(),
         runs_models: cfg!(feature = "model"),
     };
     show(common, &found, || {
         let cuda = match (cfg!(feature = "cuda"), found.cuda.as_slice()) {
             (false, _) => "not in this build; build it with the feature cuda".to_string(),
             (true, []) => "none found; is the driver (libcuda) installed?".to_string(),
-            (true, devices) => devices.join(", "),
+            (true, devices) => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
         let sets = found.instruction_sets.join(" ");
         let int8 = found.int8_path.map_or(String::new(), |path| format!("; int8 products use {path}"));
@@ -81,6 +100,19 @@ fn int8_path() -> Option<&'static str> {
 #[cfg(not(feature = "model"))]
 fn int8_path() -> Option<&'static str> {
     None
+}
+
+#[cfg(feature = "model")]
+fn with_memory(name: String) -> CudaDevice {
+    let device = briquette::models::device(&name).ok();
+    let found = device.and_then(|device| briquette::models::memory::free_and_total(&device));
+    let [free_bytes, total_bytes] = [0, 1].map(|i| found.map(|found| found[i]));
+    CudaDevice { name, free_bytes, total_bytes }
+}
+
+#[cfg(not(feature = "model"))]
+fn with_memory(name: String) -> CudaDevice {
+    CudaDevice { name, free_bytes: None, total_bytes: None }
 }
 
 #[cfg(feature = "model")]

@@ -131,7 +131,7 @@ fn memory_row(name: &str, memory: &MemoryFigures) -> Vec<String> {
     vec![
         name.to_string(),
         figure(memory.weights_bytes),
-        bytes(memory.predicted_bytes),
+        figure(memory.predicted_bytes),
         figure(memory.peak_bytes),
         figure(memory.after_bytes),
         memory.meter.clone(),
