@@ -3,8 +3,8 @@
 
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_nn::layers::{Conv2d, Conv2dConfig};
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
