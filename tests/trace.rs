@@ -52,6 +52,54 @@ fn a_run_that_fails_leaves_a_trace_too() {
     sandbox.run("inspect digits --trace absent/trace.json").assert_fails(2, &["absent/trace.json", "--trace"]);
 }
 
+#[test]
+fn no_file_is_lost_to_a_trace() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.write("notes.json", "{}");
+    sandbox.ok("compress digits -o out --quantize int8");
+    std::os::unix::fs::symlink(sandbox.path("out"), sandbox.path("link")).unwrap();
+    sandbox.write("recipe.toml", "[model]\npath = \"digits\"\n[output]\npath = \"made\"\n");
+    let before = sandbox.files("");
+    let compress = "compress digits -o out --quantize int8 --force --trace";
+    let cases = [
+        format!("{compress} digits/model.safetensors"),
+        format!("{compress} digits/trace.json"),
+        format!("{compress} out/trace.json"),
+        format!("{compress} link/trace.json"),
+        format!("{compress} digits/../out/absent/../trace.json"),
+        format!("{compress} out"),
+        format!("{compress} notes.json"),
+        "compress digits -o new --quantize int8 --trace new".into(),
+        "run recipe.toml --trace digits/trace.json".into(),
+        "run recipe.toml --trace recipe.toml".into(),
+        "run recipe.toml --trace made".into(),
+        "verify out --trace out/trace.json".into(),
+        "diff digits out --trace out/SHA256SUMS".into(),
+    ];
+    for line in cases {
+        sandbox.run(&line).assert_fails(6, &["--trace", "name another file"]);
+    }
+    assert_eq!(sandbox.files(""), before);
+    sandbox.ok(&format!("{compress} trace.json"));
+    sandbox.ok(&format!("{compress} trace.json"));
+    sandbox.ok("verify out");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_trace_that_cannot_be_written_is_told_before_any_work() {
+    let sandbox = Sandbox::with("digits");
+    let before = sandbox.files("");
+    let line = "compress digits -o out --quantize int8 --trace";
+    sandbox
+        .run(&format!("{line} /proc/trace.json"))
+        .assert_fails(5, &["--trace", "/proc/trace.json", "where you may write"]);
+    std::fs::create_dir(sandbox.path("there")).unwrap();
+    sandbox.run(&format!("{line} there")).assert_fails(6, &["--trace", "found a directory", "name another file"]);
+    std::fs::remove_dir(sandbox.path("there")).unwrap();
+    assert_eq!(sandbox.files(""), before);
+}
+
 #[cfg(feature = "model")]
 #[test]
 fn an_evaluation_shows_each_model_loaded_and_run() {

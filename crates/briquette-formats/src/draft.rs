@@ -1,11 +1,13 @@
 //! Writing a directory that is there whole or not at all. The only module that opens files for writing.
 
+mod own_file;
 mod partial;
 #[cfg(test)]
 mod tests;
 
 use crate::{InputFile, sums};
 use briquette_core::{Error, Result};
+pub use own_file::OwnFile;
 use partial::{Lock, lock, partial_name, remove_quietly, remove_stale};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use std::fs::File;
@@ -260,14 +262,18 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
 /// What a file that is being replaced is called until it is whole, after a dot and its name.
 pub(crate) const PARTIAL: &str = ".partial";
 
+/// Where a file is until it is whole. One name for all runs: what a killed one left is written over.
+fn partial_of(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    path.with_file_name(format!(".{name}{PARTIAL}"))
+}
+
 /// Writes a file that is there whole or not at all, replacing an older one.
 ///
 /// # Errors
 /// Io.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // One name for all runs: what a killed one left is written over.
-    let partial = path.with_file_name(format!(".{name}{PARTIAL}"));
+    let partial = partial_of(path);
     let write = || {
         let _ = std::fs::remove_file(&partial);
         let mut file = File::create_new(&partial)?;

@@ -38,6 +38,9 @@ impl std::fmt::Debug for Trace {
 }
 
 impl Trace {
+    /// How every trace of ours begins.
+    pub const BEGINNING: &'static [u8] = br#"{"displayTimeUnit":"ms","otherData":{"producer":"briquette "#;
+
     /// Starts the clock, with a phase named `start`.
     pub fn new(progress: Arc<dyn Progress>, meter: Arc<dyn MemoryMeter>) -> Self {
         let (sampled_us, notes) = (AtomicU64::new(0), Mutex::default());
@@ -53,7 +56,10 @@ impl Trace {
     /// Bug, where it cannot be written as JSON.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         self.close();
-        let trace = json!({ "displayTimeUnit": "ms", "traceEvents": self.notes().events });
+        let producer = concat!("briquette ", env!("CARGO_PKG_VERSION"));
+        let trace = json!({
+            "displayTimeUnit": "ms", "otherData": { "producer": producer }, "traceEvents": self.notes().events,
+        });
         serde_json::to_vec(&trace).map_err(|error| Error::bug(format!("the trace: {error}")))
     }
 

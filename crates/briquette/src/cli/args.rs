@@ -41,7 +41,7 @@ pub(crate) struct Common {
     /// Print nothing but errors
     #[arg(long, short, global = true, help_heading = "Common")]
     pub(crate) quiet: bool,
-    /// Write a Chrome trace of the phases and their memory, for about:tracing or Perfetto
+    /// Write a Chrome trace of the phases and their memory, for about:tracing or Perfetto; replaces an earlier trace and no other file
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common")]
     pub(crate) trace: Option<PathBuf>,
     /// What goes into it

@@ -6,7 +6,7 @@ use briquette::core::memory::MemoryMeter;
 use briquette::formats::{InputFile, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
-use briquette::pipeline::{Progress, Stop, Trace, diff, inspect, limit_threads, report, verify};
+use briquette::pipeline::{Progress, Stop, diff, inspect, limit_threads, report, verify};
 use briquette::{Error, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Runs a command. Returns the exit code of a run that did what it was asked.
-fn run(args: &Args) -> Result<u8> {
+pub(super) fn run(args: &Args) -> Result<u8> {
     let common = &args.common;
     devices::check(&common.device)?;
     #[cfg(feature = "cuda")]
@@ -82,22 +82,8 @@ pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     Ok(RunOptions { threads, force, progress, stop, device, meter, ..RunOptions::default() })
 }
 
-fn progress_of(common: &Common) -> Arc<dyn Progress> {
+pub(super) fn progress_of(common: &Common) -> Arc<dyn Progress> {
     progress::of(common.quiet || common.json)
-}
-
-/// Runs a command and writes down what it did where `--trace` says, also where it failed.
-pub(crate) fn run_traced(args: &mut Args) -> Result<u8> {
-    let Some(path) = args.common.trace.clone() else { return run(args) };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    if parent.is_some_and(|parent| !parent.is_dir()) {
-        return Err(Error::config("--trace: its directory does not exist; make it first").at(path.display()));
-    }
-    let trace = Arc::new(Trace::new(progress_of(&args.common), Arc::new(allocator::Allocated)));
-    args.common.tracer = Some(trace.clone());
-    let outcome = run(args);
-    let written = trace.to_json().and_then(|json| draft::replace_file(&path, &json));
-    outcome.and_then(|code| written.map(|()| code))
 }
 
 /// Prints JSON or text, or nothing.

@@ -13,6 +13,7 @@ mod progress;
 mod signals;
 mod tables;
 mod text;
+mod trace;
 
 use args::Args;
 use briquette::Error;
@@ -26,7 +27,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return explain(&error),
     };
-    match panics::caught(|| commands::run_traced(&mut args)) {
+    match panics::caught(|| trace::run(&mut args)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => fail(&error),
     }
