@@ -57,6 +57,14 @@ fn a_training_is_drawn_on_the_terminal_which_gets_its_own_screen_back() {
 }
 
 #[test]
+fn an_evaluation_counts_its_items_on_the_terminal() {
+    let sandbox = digits(RECIPE);
+    let (code, written) = on_terminal(&sandbox, "eval digits --data digits-data.safetensors --device cpu", "");
+    assert_eq!(code, Some(0), "{written}");
+    assert!(written.contains("/ 360 items"), "{written}");
+}
+
+#[test]
 fn stopped_at_the_terminal_it_goes_on_from_its_checkpoint() {
     for quit in ["qs", "qk"] {
         let sandbox = digits(&RECIPE.replace("epochs = 2", "epochs = 40"));

@@ -102,6 +102,25 @@ fn a_trace_that_cannot_be_written_is_told_before_any_work() {
 
 #[cfg(feature = "model")]
 #[test]
+fn a_training_shows_what_was_loaded_and_trained() {
+    let sandbox = crate::distill::digits(crate::distill::RECIPE);
+    sandbox.ok("distill recipe.toml --threads 1 --device cpu --quiet --trace trace.json");
+    let found = events(&sandbox, "trace.json");
+    let names = phases(&found);
+    let places = ["load student", "load teacher", "read data", "run teacher", "train", "write student", "load", "run"]
+        .map(|phase| {
+            names.iter().position(|name| name.starts_with(phase)).unwrap_or_else(|| panic!("{phase}: {names:?}"))
+        });
+    assert!(places[..6].is_sorted(), "{names:?}");
+    let train = found.iter().find(|event| event["name"] == "train").unwrap();
+    let [start, length] = ["ts", "dur"].map(|key| train[key].as_u64().unwrap());
+    let within = |event: &&Value| (start..start + length).contains(&event["ts"].as_u64().unwrap());
+    let n_counted = found.iter().filter(|event| event["ph"] == "C").filter(within).count();
+    assert!(n_counted > 5, "{n_counted} looks at the memory while it trained");
+}
+
+#[cfg(feature = "model")]
+#[test]
 fn an_evaluation_shows_each_model_loaded_and_run() {
     let sandbox = Sandbox::with("digits");
     crate::sandbox::copy(

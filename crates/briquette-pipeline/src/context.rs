@@ -15,6 +15,10 @@ pub trait Progress: Send + Sync {
     fn end(&self);
     /// A line for people: how a training goes.
     fn line(&self, _text: &str) {}
+    /// So many items are done out of so many, where a phase runs a model on items.
+    fn items(&self, _done: usize, _total: usize) {}
+    /// Models now run on a device with these meters.
+    fn runs_on(&self, _meters: Vec<Box<dyn MemoryMeter>>) {}
 }
 
 /// Hears nothing.

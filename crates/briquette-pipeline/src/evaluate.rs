@@ -144,6 +144,7 @@ mod run {
             .into_iter()
             .chain(of_device.iter().map(|meter| meter.as_ref() as &dyn MemoryMeter))
             .collect();
+        options.progress.runs_on(device_meters(&device));
         options.progress.begin("evaluate", 0);
         let found = measured(&request, &meters, options)?;
         let before =
@@ -164,8 +165,8 @@ mod run {
     }
 
     fn measured(request: &Request, meters: &[&dyn MemoryMeter], options: &RunOptions) -> Result<Evaluation> {
-        let mut after_batch = |_, _| {
-            options.progress.advance(0);
+        let mut after_batch = |done, total| {
+            options.progress.items(done, total);
             options.stop.check()
         };
         briquette_models::guarded(&request.device, || briquette_models::evaluate(request, meters, &mut after_batch))

@@ -14,10 +14,12 @@ const SAMPLE_US: u64 = 10_000;
 /// Hears what a run does and writes it down, for `about:tracing` or Perfetto.
 ///
 /// It stands in for the progress and the meter of [`RunOptions`](crate::RunOptions), and passes both on. A phase lasts
-/// until the next begins; the peak of the meter starts anew with each.
+/// until the next begins; the peak of the meter starts anew with each. A device that models run on has counters of its own,
+/// one for each of its meters.
 pub struct Trace {
     progress: Arc<dyn Progress>,
     meter: Arc<dyn MemoryMeter>,
+    of_device: Mutex<Vec<Box<dyn MemoryMeter>>>,
     started: Instant,
     sampled_us: AtomicU64,
     notes: Mutex<Notes>,
@@ -43,8 +45,8 @@ impl Trace {
 
     /// Starts the clock, with a phase named `start`.
     pub fn new(progress: Arc<dyn Progress>, meter: Arc<dyn MemoryMeter>) -> Self {
-        let (sampled_us, notes) = (AtomicU64::new(0), Mutex::default());
-        let trace = Self { progress, meter, started: Instant::now(), sampled_us, notes };
+        let (sampled_us, notes, of_device) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+        let trace = Self { progress, meter, of_device, started: Instant::now(), sampled_us, notes };
         trace.open("start");
         trace
     }
@@ -91,14 +93,29 @@ impl Trace {
         }));
     }
 
-    /// Notes how much memory is in use.
+    /// Notes how much memory is in use, of the host and of the device.
     fn sample(&self, now: u64) {
         self.sampled_us.store(now, Ordering::Relaxed);
-        let (live, peak) = (self.meter.live_bytes(), self.meter.peak_bytes());
-        let Some(live) = live else { return };
-        let counters = json!({ "live": live, "peak": peak.unwrap_or(live) });
-        let event = json!({ "name": "memory", "ph": "C", "ts": now, "pid": 1, "args": counters });
+        self.count("memory", self.meter.as_ref(), now);
+        for meter in self.of_device.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            self.count(meter.name(), meter.as_ref(), now);
+        }
+    }
+
+    /// Adds a point to the counter with this name.
+    fn count(&self, name: &str, meter: &dyn MemoryMeter, now: u64) {
+        let Some(live) = meter.live_bytes() else { return };
+        let counters = json!({ "live": live, "peak": meter.peak_bytes().unwrap_or(live) });
+        let event = json!({ "name": name, "ph": "C", "ts": now, "pid": 1, "args": counters });
         self.notes().events.push(event);
+    }
+
+    /// Notes it again where the last look is long ago.
+    fn sample_at_times(&self) {
+        let now = self.now_us();
+        if now.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) >= SAMPLE_US {
+            self.sample(now);
+        }
     }
 }
 
@@ -109,11 +126,21 @@ impl Progress for Trace {
     }
 
     fn advance(&self, n_bytes: u64) {
-        let now = self.now_us();
-        if now.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) >= SAMPLE_US {
-            self.sample(now);
-        }
+        self.sample_at_times();
         self.progress.advance(n_bytes);
+    }
+
+    fn items(&self, done: usize, total: usize) {
+        self.sample_at_times();
+        self.progress.items(done, total);
+    }
+
+    fn line(&self, text: &str) {
+        self.progress.line(text);
+    }
+
+    fn runs_on(&self, meters: Vec<Box<dyn MemoryMeter>>) {
+        *self.of_device.lock().unwrap_or_else(PoisonError::into_inner) = meters;
     }
 
     fn end(&self) {
@@ -167,5 +194,57 @@ mod tests {
             let end = time(pair[0], "ts") + time(pair[0], "dur");
             assert!(end <= time(pair[1], "ts") && time(pair[1], "ts") <= end + 50_000);
         }
+    }
+
+    /// A device of which 7 bytes are in use, and nobody knows how many were.
+    struct Seven;
+
+    impl MemoryMeter for Seven {
+        fn name(&self) -> &str {
+            "bytes of seven"
+        }
+
+        fn live_bytes(&self) -> Option<u64> {
+            Some(7)
+        }
+
+        fn peak_bytes(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    #[test]
+    fn every_meter_has_a_counter_and_every_trace_one_beginning() {
+        let trace = Trace::new(Arc::new(Silent), Arc::new(ResidentSet));
+        trace.runs_on(vec![Box::new(Seven)]);
+        trace.begin_phase("run");
+        let json = trace.to_json().unwrap();
+        assert!(json.starts_with(Trace::BEGINNING), "{}", String::from_utf8_lossy(&json));
+        let found: Value = serde_json::from_slice(&json).unwrap();
+        let of_seven = |event: &&Value| event["ph"] == "C" && event["name"] == "bytes of seven";
+        let counted: Vec<&Value> = found["traceEvents"].as_array().unwrap().iter().filter(of_seven).collect();
+        assert!(counted.len() >= 2 && counted.iter().all(|event| event["args"]["live"] == 7), "{counted:?}");
+        assert!(trace.meter.live_bytes().unwrap() > 7, "the host's is still there");
+    }
+
+    /// Keeps the lines.
+    #[derive(Default)]
+    struct Lines(Mutex<Vec<String>>);
+
+    impl Progress for Lines {
+        fn begin(&self, _phase: &str, _total: u64) {}
+        fn advance(&self, _n_bytes: u64) {}
+        fn end(&self) {}
+
+        fn line(&self, text: &str) {
+            self.0.lock().unwrap().push(text.to_string());
+        }
+    }
+
+    #[test]
+    fn what_is_traced_is_still_told() {
+        let lines = Arc::new(Lines::default());
+        Trace::new(lines.clone(), Arc::new(ResidentSet)).line("step 1");
+        assert_eq!(*lines.0.lock().unwrap(), ["step 1"]);
     }
 }

@@ -39,6 +39,7 @@ impl Shown {
     /// Tells of a step.
     pub(super) fn step(&self, record: &StepRecord) -> Result<()> {
         self.check_stop()?;
+        self.progress.advance(0);
         #[cfg(feature = "tui")]
         if let Some(mut screen) = self.screen() {
             return screen.step(record);

@@ -7,6 +7,7 @@ use super::watch::Watcher;
 use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings};
 use crate::context::RunOptions;
 use crate::recipe::{DistillStage, Dtype, Student};
+use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_distill::history::Line;
 use briquette_distill::{
@@ -14,6 +15,7 @@ use briquette_distill::{
     n_steps, steps_of_epoch,
 };
 use briquette_formats::{Checkpoint, InputFile, limits, model_config};
+use briquette_models::memory::device_meters;
 use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
 use briquette_nn::{Compression, Export, without_grids};
 use burn::module::Module;
@@ -50,11 +52,16 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
         true => vec![briquette_models::device(&options.device)?],
         false => devices::of(&options.devices)?,
     };
+    options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
     let before = options.meter.live_bytes();
-    let training = Training::open(asked, &plain[0], plain.len())?;
+    let training = Training::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
     let shown = Shown::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
+    if training.teacher.is_some() && asked.stage.data.eval.is_some() {
+        options.meter.begin_phase("run teacher");
+    }
     let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
+    options.meter.begin_phase("train");
     options.meter.reset_peak();
     let made = match plain.len() {
         1 => run(asked, &training, &mut watcher, options),
@@ -66,6 +73,7 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
         options.progress.line(&format!("went on from step {}", finished.resumed_at));
     }
     let peak = options.meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+    options.meter.begin_phase("write student");
     let mut report = report(asked, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, options.meter.name().to_string());
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
@@ -73,7 +81,7 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
 }
 
 impl Training {
-    fn open(asked: &Asked, plain: &Device, n_devices: usize) -> Result<Self> {
+    fn open(asked: &Asked, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
         let stage = asked.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
@@ -84,9 +92,11 @@ impl Training {
             false => plain.clone().autodiff(),
         };
         plain.seed(settings.seed);
+        meter.begin_phase(&format!("load student {}", asked.model.display()));
         let (mut student, config) = student_of(stage, &start, arch, &device)?;
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(asked.original);
+            meter.begin_phase(&format!("load teacher {}", path.display()));
             LoadedModel::open(path, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
@@ -99,6 +109,7 @@ impl Training {
         }
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
+        meter.begin_phase("read data");
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
         let named = held::named(&learner, &student.names, asked.roles)?;
         settings.frozen = held::frozen(stage, &named)?;

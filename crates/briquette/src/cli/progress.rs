@@ -36,6 +36,12 @@ fn style(total: u64) -> ProgressStyle {
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
+/// What is shown of a phase that counts items.
+fn style_of_items() -> ProgressStyle {
+    let template = ProgressStyle::with_template("{msg:>8} {bar:40} {human_pos:>10} / {human_len} items {eta}");
+    template.unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
 impl Progress for Lines {
     fn begin(&self, _phase: &str, _total: u64) {}
     fn advance(&self, _n_bytes: u64) {}
@@ -61,11 +67,39 @@ impl Progress for Bar {
         self.0.inc(n_bytes);
     }
 
+    fn items(&self, done: usize, total: usize) {
+        let (done, total) = (done as u64, total as u64);
+        // Another model is run from the first item on, as fast as it may be.
+        if self.0.length() != Some(total) || done < self.0.position() {
+            self.0.set_style(style_of_items());
+            self.0.set_length(total);
+            self.0.reset();
+        }
+        self.0.set_position(done);
+    }
+
     fn end(&self) {
         self.0.finish_and_clear();
     }
 
     fn line(&self, text: &str) {
         self.0.suspend(|| text::complain(text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_counted_for_each_model_from_the_first_to_the_last() {
+        let bar = Bar(ProgressBar::hidden());
+        bar.begin("evaluate", 0);
+        for done in [32, 360, 64] {
+            bar.items(done, 360);
+            assert_eq!((bar.0.position(), bar.0.length()), (done as u64, Some(360)));
+        }
+        bar.begin("encode", 1000);
+        assert_eq!((bar.0.position(), bar.0.length()), (0, Some(1000)));
     }
 }
