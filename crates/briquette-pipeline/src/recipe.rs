@@ -5,6 +5,7 @@ mod distill;
 mod evaluate;
 mod factorize;
 mod gradual;
+mod memory;
 mod prune;
 mod quantize;
 pub mod raw;
@@ -119,6 +120,8 @@ impl Recipe {
         let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stages_of(&raw, directory)?;
+        let evaluate = Evaluate::from_raw(&raw, directory)?;
+        memory::check_used(&raw)?;
         let roles = raw
             .model
             .roles
@@ -134,7 +137,7 @@ impl Recipe {
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts,
             stages,
-            evaluate: Evaluate::from_raw(&raw, directory)?,
+            evaluate,
             asked: raw,
         })
     }

@@ -206,7 +206,7 @@ impl Student {
 }
 
 impl TrainMemory {
-    fn from_raw(recipe: &RawRecipe) -> Result<Self> {
+    pub(super) fn from_raw(recipe: &RawRecipe) -> Result<Self> {
         let memory = recipe.memory.clone().unwrap_or_default();
         let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
         if memory.accumulate == Some(0) {

@@ -1,5 +1,6 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
+use super::TrainMemory;
 use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
 use crate::context::check_threads;
 use briquette_core::{Error, Result};
@@ -99,6 +100,7 @@ impl Evaluate {
     /// Config, naming the key.
     pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
+        TrainMemory::from_raw(raw)?;
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
         let mut data = raw.data.clone().unwrap_or_default();

@@ -1,0 +1,78 @@
+//! Keys of `[memory]` that no stage of a recipe would look at.
+
+use super::raw::RawRecipe;
+use briquette_core::{Error, Result};
+
+/// Refuses what would do nothing: a limit that nobody holds anything against is no limit.
+///
+/// # Errors
+/// Config, naming the key.
+pub(super) fn check_used(raw: &RawRecipe) -> Result<()> {
+    let Some(memory) = &raw.memory else { return Ok(()) };
+    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
+    let trains = has("distill");
+    let runs = trains || has("evaluate");
+    let keys = [
+        ("limit", memory.limit.is_some(), runs),
+        ("batch_size", memory.batch_size.is_some(), runs),
+        ("accumulate", memory.accumulate.is_some(), trains),
+        ("gradient_checkpointing", memory.gradient_checkpointing, trains),
+        ("cache_teacher", memory.cache_teacher, trains),
+        ("dtype", memory.dtype.is_some(), trains),
+    ];
+    let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
+    let message = match ["limit", "batch_size"].contains(key) {
+        true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
+        false => "only a distill stage looks at it; add one, or remove it",
+    };
+    Err(Error::config(format!("memory.{key}: {message}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Recipe;
+    use crate::recipe::parse;
+    use std::path::Path;
+
+    fn refused(stages: &str, memory: &str) -> Option<String> {
+        let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[data]\neval = \"d\"\n";
+        let raw = parse(&format!("{head}[memory]\n{memory}\n{stages}"), "r.toml").unwrap();
+        Recipe::from_raw(raw, Path::new("")).err().map(|error| {
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn a_key_that_nothing_looks_at_is_refused() {
+        let (cast, evaluate) = ("[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n", "[[stage]]\nkind = \"evaluate\"\n");
+        let cases = [
+            (cast, "limit = \"100B\"", "memory.limit: no stage of this recipe runs a model"),
+            (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
+            (cast, "dtype = \"bf16\"", "memory.dtype: only"),
+            (evaluate, "accumulate = 2", "memory.accumulate: only a distill stage looks at it"),
+            (evaluate, "gradient_checkpointing = true", "memory.gradient_checkpointing: only"),
+            (evaluate, "cache_teacher = true", "memory.cache_teacher: only"),
+        ];
+        for (stages, memory, expected) in cases {
+            let error = refused(stages, memory).unwrap();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert_eq!(refused(evaluate, "limit = \"1GB\"\nbatch_size = 3"), None);
+        assert_eq!(refused(cast, ""), None);
+    }
+
+    #[test]
+    fn a_bad_value_is_named_wherever_it_is() {
+        for stages in ["", "[[stage]]\nkind = \"evaluate\"\n"] {
+            let cases = [
+                ("dtype = \"nonsense\"", "memory.dtype: found \"nonsense\""),
+                ("accumulate = 0", "memory.accumulate: found 0"),
+            ];
+            for (memory, expected) in cases {
+                let error = refused(stages, memory).unwrap();
+                assert!(error.starts_with(expected), "{error}");
+            }
+        }
+    }
+}
