@@ -87,6 +87,32 @@ fn a_plan_shows_all_that_is_done_to_files_and_touches_nothing() {
     assert!(!sandbox.path("out.stages").exists());
 }
 
+#[test]
+fn a_limit_that_weights_are_above_is_refused_by_run_and_plan_before_anything_is_written() {
+    let with = |limit: &str| RECIPE.replace("batch_size = 64", &format!("batch_size = 64\nlimit = \"{limit}\""));
+    let sandbox = digits(&with("50kB"));
+    let before = sandbox.files("");
+    let refused = ["memory.limit", "train", "digits as teacher", "expected at most 50000"];
+    for line in ["distill recipe.toml --quiet", "run recipe.toml --quiet", "plan recipe.toml --quiet"] {
+        sandbox.run(line).assert_fails(6, &refused);
+    }
+    assert_eq!(sandbox.files(""), before, "nothing is left behind");
+    let plan = sandbox.run("plan recipe.toml");
+    assert!(plan.code == 6 && plan.stdout.contains("of 50.00 kB that memory.limit allows"), "{}", plan.stdout);
+
+    // Weights fit, and training one item does not: that is measured, and nothing learned is lost.
+    sandbox.write("recipe.toml", with("1MB"));
+    let before = sandbox.files("");
+    sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", "for one item"]);
+    assert_eq!(sandbox.files(""), before, "nothing is left behind");
+
+    sandbox.write("recipe.toml", with("1GB"));
+    let needs = &sandbox.json("plan recipe.toml")["memory"];
+    assert_eq!(needs["limit_bytes"], 1_000_000_000);
+    let bytes = |at: usize| needs["runs"][at]["weights_bytes"].as_u64().unwrap();
+    assert!(bytes(1) > 40_000 && bytes(0) == 2 * bytes(1), "the teacher is the model itself: {needs}");
+}
+
 /// The step of a training's last checkpoint, in its stages' directory.
 fn step_of(sandbox: &Sandbox) -> u64 {
     let state = std::fs::read(sandbox.path("out.stages/1-training/last.json")).unwrap_or_default();

@@ -61,6 +61,22 @@ fn a_gate_lets_through_what_is_good_enough_and_nothing_else() {
 }
 
 #[test]
+fn a_limit_that_the_original_is_above_is_refused_before_anything_is_encoded() {
+    let sandbox = digits();
+    sandbox.write("limit.toml", format!("{RECIPE}\n[memory]\nlimit = \"40kB\"\n"));
+    let before = sandbox.files("");
+    sandbox.run("run limit.toml --quiet").assert_fails(6, &["memory.limit", "run", "digits", "at most 40000"]);
+    sandbox.run("plan limit.toml --quiet").assert_fails(6, &["memory.limit", "at most 40000"]);
+    assert_eq!(sandbox.files(""), before);
+    sandbox.run("run limit.toml --trace trace.json").assert_fails(6, &["memory.limit"]);
+    let trace = std::fs::read_to_string(sandbox.path("trace.json")).unwrap();
+    assert!(!trace.contains("encode"), "{trace}");
+    sandbox.write("jobs.toml", "[[job]]\nname = \"a\"\nrecipe = \"limit.toml\"\n");
+    let plan = sandbox.run("plan jobs.toml");
+    assert!(plan.code == 3 && plan.stdout.contains("memory.limit"), "{}{}", plan.stdout, plan.stderr);
+}
+
+#[test]
 fn devices_are_listed_whether_there_are_any_or_not() {
     let sandbox = Sandbox::new();
     let text = sandbox.ok("devices").stdout;

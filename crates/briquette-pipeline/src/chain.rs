@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
 use crate::report::{Footprint, Report, StageBytes};
 use crate::run::{Origin, inputs_of, run_stages};
-use briquette_core::Result;
+use briquette_core::{ErrorKind, Result};
 use briquette_formats::{Checkpoint, Draft, InputFile, Profile, TensorSource, json, limits};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,22 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     distills(recipe).try_for_each(|stage| check_data(stage.data.train.as_deref()))?;
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, &original, options)?;
-    let mut origin = Origin { before: Some(footprint(&original)), ..Origin::of(recipe) };
+    let report = run_parts(recipe, &original, &work, options);
+    // What was refused before anything was learned is not gone on with.
+    let is_done = match &report {
+        Ok(_) => true,
+        Err(error) => error.kind == ErrorKind::Refused && !work.holds_parts(),
+    };
+    // What is not ours stays.
+    if is_done && check_is_ours(work.directory()).is_ok() {
+        let _ = std::fs::remove_dir_all(work.directory());
+    }
+    report
+}
+
+/// Every part, then the last stages. What is finished already is taken as it is.
+fn run_parts(recipe: &Recipe, original: &Checkpoint, work: &Work, options: &RunOptions) -> Result<Report> {
+    let mut origin = Origin { before: Some(footprint(original)), ..Origin::of(recipe) };
     origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
     let mut model = recipe.model.clone();
     let mut pruned: Vec<&Selection> = Vec::new();
@@ -51,12 +66,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
         push_bytes(&mut origin, format!("{kind} {}", index + 1), &model)?;
     }
     let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
-    let report = run_stages(&last, options, &origin)?;
-    // What is left of the work is of no use once the output is there; what is not ours stays.
-    if check_is_ours(work.directory()).is_ok() {
-        let _ = std::fs::remove_dir_all(work.directory());
-    }
-    Ok(report)
+    run_stages(&last, options, &origin)
 }
 
 /// The stages that train.

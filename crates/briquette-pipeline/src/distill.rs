@@ -112,6 +112,15 @@ pub fn check(stage: &DistillStage) -> Result<()> {
     settings::of(stage).map(drop)
 }
 
+/// Whether anything that goes down compares the student with a teacher.
+///
+/// # Errors
+/// As [`check`].
+#[cfg(feature = "model")]
+pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
+    settings::of(stage).map(|settings| settings.blend.needs_teacher())
+}
+
 /// Refuses devices that cannot train together, and what is not done on several of them.
 ///
 /// # Errors

@@ -117,15 +117,15 @@ pub(crate) use run::spec_of;
 #[cfg(feature = "model")]
 mod run {
     use super::*;
+    use crate::memory;
     use crate::recipe::BatchSize;
     use crate::recipe::raw::RawData;
     use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
-    use briquette_formats::Checkpoint;
     use briquette_models::batches::Batching;
     use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::Device;
-    use briquette_models::memory::{Memory, device_meters, predicted_bytes};
+    use briquette_models::memory::{Memory, device_meters};
     use briquette_models::{Arch, Evaluation, Fits, Held, Latency, Request};
 
     /// What is tried first where the size of a batch is to be found.
@@ -173,8 +173,9 @@ mod run {
     }
 
     fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {
-        for path in reference.into_iter().chain([model]) {
-            check_limit(asked, path, &device)?;
+        if let Some(limit) = asked.limit {
+            let mut models = reference.into_iter().chain([model]);
+            models.try_for_each(|path| memory::to_run(path, &device)?.check(limit))?;
         }
         Ok(Request {
             model: model.to_path_buf(),
@@ -185,17 +186,6 @@ mod run {
             fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit },
             device,
         })
-    }
-
-    fn check_limit(asked: &Evaluate, path: &Path, device: &Device) -> Result<()> {
-        let Some(limit) = asked.limit else { return Ok(()) };
-        let predicted = predicted_bytes(&Checkpoint::open(path)?, None, device);
-        if predicted <= limit {
-            return Ok(());
-        }
-        let message =
-            format!("its weights take {predicted} bytes to run, expected at most {limit}; raise memory.limit");
-        Err(Error::refused(message).at(path.display()))
     }
 
     fn batching_of(asked: &Evaluate) -> Batching {

@@ -21,6 +21,7 @@ pub mod evaluate;
 pub mod factorize;
 pub mod inspect;
 pub mod layout;
+pub mod memory;
 pub mod piece;
 pub mod plan;
 pub mod recipe;

@@ -7,6 +7,7 @@ use crate::encode::{Outcome, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
 use crate::factorize::FactorReport;
 use crate::layout::Layout;
+use crate::memory;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
@@ -30,11 +31,11 @@ use std::time::Instant;
 /// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
 /// Interrupted for a stop.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
-    let report = if recipe.parts.is_empty() {
-        run_stages(recipe, options, &Origin::of(recipe))
-    } else {
-        chain::run(recipe, options)
-    };
+    // Whatever can be known now should not be found out after hours of work.
+    let report = memory::check(recipe, &options.device).and_then(|()| match recipe.parts.is_empty() {
+        true => run_stages(recipe, options, &Origin::of(recipe)),
+        false => chain::run(recipe, options),
+    });
     options.progress.end();
     report.map_err(|error| match error.kind {
         ErrorKind::Interrupted(_) => Error { message: format!("{}; nothing was written", error.message), ..error },

@@ -262,7 +262,7 @@ fn a_job_may_read_what_an_earlier_one_makes() {
         "[[job]]\nrecipe = \"recipe.toml\"\nset = { output.path = \"out/small\" }\n\
          [[job]]\n[job.model]\npath = \"out/small\"\n[job.output]\npath = \"out/dense\"\nformat = \"dense\"\n",
     );
-    let plans = batch::plan(&place.jobs()).unwrap();
+    let plans = batch::plan(&place.jobs(), "cpu").unwrap();
     assert!(plans[0].is_exact && plans[0].predicted_bytes.is_some(), "{plans:?}");
     assert_eq!(plans[1].waits_for.as_deref(), Some("small"));
     assert_eq!(counts(&place.run(false)), (2, 0, 0));
@@ -273,7 +273,7 @@ fn a_job_may_read_what_an_earlier_one_makes() {
 fn a_recipe_that_is_not_sound_fails_by_itself() {
     let gone = "[[job]]\nrecipe = \"gone.toml\"\n";
     let place = Place::new(&format!("{gone}{}", MATRIX.replace("int4", "int99")));
-    let plans = batch::plan(&place.jobs()).unwrap();
+    let plans = batch::plan(&place.jobs(), "cpu").unwrap();
     assert_eq!(plans.iter().filter(|plan| plan.error.is_some()).count(), 3, "{plans:?}");
     let report = place.run(false);
     assert_eq!((counts(&report), report.status().exit_code()), ((2, 0, 3), 3));
@@ -320,7 +320,7 @@ fn the_configs_that_come_along_are_sound() {
         };
         match found {
             Document::Jobs(jobs) if !needs_model => {
-                let plans = batch::plan(&jobs).unwrap();
+                let plans = batch::plan(&jobs, "cpu").unwrap();
                 assert!(plans.iter().all(|plan| plan.error.is_none()), "{}: {plans:?}", path.display());
             }
             // What one recipe makes and another takes is not there yet.

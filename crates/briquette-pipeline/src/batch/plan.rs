@@ -2,6 +2,7 @@
 
 use super::{Job, Jobs, distinct};
 use crate::context::Stop;
+use crate::memory;
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
@@ -27,15 +28,15 @@ pub struct JobPlan {
     pub waits_for: Option<String>,
 }
 
-/// Plans every job; nothing is written.
+/// Plans every job, as it would run on the device with this name; nothing is written.
 ///
 /// # Errors
 /// Bug, where a bound cannot be computed; what is wrong with a job is in its plan.
-pub fn plan(jobs: &Jobs) -> Result<Vec<JobPlan>> {
-    jobs.jobs.iter().enumerate().map(|(index, job)| plan_one(job, &jobs.jobs[..index])).collect()
+pub fn plan(jobs: &Jobs, device: &str) -> Result<Vec<JobPlan>> {
+    jobs.jobs.iter().enumerate().map(|(index, job)| plan_one(job, &jobs.jobs[..index], device)).collect()
 }
 
-fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
+fn plan_one(job: &Job, earlier: &[Job], device: &str) -> Result<JobPlan> {
     let mut plan = JobPlan {
         job: job.name.clone(),
         output: job.output().map(Path::to_path_buf),
@@ -48,7 +49,7 @@ fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
     if plan.waits_for.is_some() {
         return Ok(plan);
     }
-    match look(job) {
+    match look(job, device) {
         Ok((before_bytes, prediction)) => {
             plan.before_bytes = Some(before_bytes);
             (plan.predicted_bytes, plan.is_exact) = (Some(prediction.n_bytes), prediction.is_exact);
@@ -59,8 +60,9 @@ fn plan_one(job: &Job, earlier: &[Job]) -> Result<JobPlan> {
 }
 
 /// Opens the model and plans: what headers and recipe show to be wrong shows here.
-pub(super) fn look(job: &Job) -> Result<(u64, crate::plan::Prediction), Error> {
+pub(super) fn look(job: &Job, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
     let recipe = job.recipe()?;
+    memory::check(recipe, device)?;
     let checkpoint = Checkpoint::open(&recipe.model)?;
     Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint, &Stop::default())?.predict()?))
 }

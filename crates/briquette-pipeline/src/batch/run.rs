@@ -95,7 +95,7 @@ impl Batch<'_> {
             return Ok(None);
         }
         let started = Instant::now();
-        match guard(|| plan::look(job)) {
+        match guard(|| plan::look(job, &self.options.device)) {
             Ok(_) => Ok(None),
             Err(error) => self.conclude(job, None, started, Err(error)).map(Some),
         }

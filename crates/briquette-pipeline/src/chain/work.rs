@@ -74,6 +74,14 @@ impl Work {
         &self.directory
     }
 
+    /// Whether there is anything that took long: factors, a student, or a checkpoint. Where that cannot be told, there is.
+    pub(super) fn holds_parts(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir(&self.directory) else { return true };
+        let is_long = |name: String| name.ends_with("-distill") || name.ends_with("-factorize");
+        let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
+        names.any(is_long) || holds_training(&self.directory).unwrap_or(true)
+    }
+
     pub(super) fn part(&self, index: usize, kind: &str) -> PathBuf {
         self.directory.join(format!("{}-{kind}", index + 1))
     }

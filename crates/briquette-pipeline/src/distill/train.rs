@@ -6,6 +6,7 @@ use super::shown::Shown;
 use super::watch::Watcher;
 use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings};
 use crate::context::RunOptions;
+use crate::memory;
 use crate::recipe::{DistillStage, Dtype, Student};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
@@ -52,6 +53,9 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
         true => vec![briquette_models::device(&options.device)?],
         false => devices::of(&options.devices)?,
     };
+    if let Some(limit) = asked.stage.memory.limit {
+        memory::to_train(asked.stage, asked.model, asked.original, &plain[0])?.check(limit)?;
+    }
     options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
     let before = options.meter.live_bytes();
     let training = Training::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;

@@ -79,7 +79,7 @@ fn bytes_or_none(n: Option<u64>) -> String {
 
 /// Shows what each job would come to. Exit code 3 where one would fail.
 pub(super) fn plan(common: &Common, jobs: &Jobs) -> Result<u8> {
-    let plans = batch::plan(jobs)?;
+    let plans = batch::plan(jobs, &common.device)?;
     let rows = || plans.iter().map(plan_row).collect::<Vec<_>>();
     commands::show(common, &plans, || Ok(table(&["job", "now", "predicted", "output or error"], &rows())))?;
     Ok(if plans.iter().any(|plan| plan.error.is_some()) { 3 } else { 0 })

@@ -6,6 +6,7 @@ use super::{batch, tables};
 use briquette::formats::Checkpoint;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
+use briquette::pipeline::memory::Needs;
 use briquette::pipeline::plan::{Cut, TensorPlan};
 use briquette::{Error, Plan, Result};
 use serde_json::{Value, json};
@@ -27,11 +28,13 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let plan = Plan::new(&recipe, &checkpoint, &Stop::default())?;
     let prediction = plan.predict()?;
     let tensors = plan.tensors.iter().map(|tensor| tensor_json(tensor, &plan)).collect::<Result<Vec<Value>>>()?;
+    let needs = Needs::of(&recipe, &common.device)?;
     let value = json!({
         "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-        "prediction_is_exact": prediction.is_exact, "tensors": tensors,
+        "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
     });
-    show(common, &value, || tables::plan(&plan, checkpoint.weight_bytes()))
+    show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;
+    needs.check().map(|()| 0)
 }
 
 /// `predicted_bytes` are those of the tensor's parts, without its share of the file's header; a tied one has none.

@@ -2,6 +2,7 @@
 
 use briquette::pipeline::diff::Diff;
 use briquette::pipeline::inspect::Inspection;
+use briquette::pipeline::memory::{Need, Needs};
 use briquette::pipeline::plan::{Cut, Plan, TensorPlan};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
 use std::fmt::Write;
@@ -105,6 +106,15 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
         bytes(file_bytes)
     );
     Ok(out)
+}
+
+/// What running models takes at least, and what it may.
+pub(crate) fn needs(needs: &Needs) -> String {
+    let most =
+        needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));
+    let line =
+        |need: &Need| format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), need.what);
+    needs.runs.iter().map(line).collect()
 }
 
 fn prune_words(tensor: &TensorPlan, plan: &Plan) -> String {

@@ -1,0 +1,131 @@
+//! What the models that a recipe runs will take at least: known from headers, and held against its limit before any work.
+
+use crate::recipe::Recipe;
+use briquette_core::{Error, Result};
+use serde::Serialize;
+
+/// Models that are run at one time, and the bytes of their weights then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// What is done, in words: `run models/minilm`.
+    pub what: String,
+    /// Bytes of weights in memory; computing takes more.
+    pub weights_bytes: u64,
+}
+
+/// What a recipe needs, and what it may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Needs {
+    /// `memory.limit`.
+    pub limit_bytes: Option<u64>,
+    /// What is known of before anything is done, in order. What a stage makes smaller or larger is not.
+    pub runs: Vec<Need>,
+}
+
+impl Needs {
+    /// What a recipe needs on the device with this name.
+    ///
+    /// # Errors
+    /// Config where there is no such device; Input or Io where a model cannot be read.
+    #[cfg(feature = "model")]
+    pub fn of(recipe: &Recipe, device: &str) -> Result<Self> {
+        Ok(Self { limit_bytes: limit_of(recipe), runs: known::runs(recipe, device)? })
+    }
+
+    /// Nothing: this build cannot run models.
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(not(feature = "model"))]
+    pub fn of(recipe: &Recipe, _device: &str) -> Result<Self> {
+        Ok(Self { limit_bytes: limit_of(recipe), runs: Vec::new() })
+    }
+
+    /// Refuses what is over the limit already by its weights.
+    ///
+    /// # Errors
+    /// Refused, with both figures.
+    pub fn check(&self) -> Result<()> {
+        let Some(limit) = self.limit_bytes else { return Ok(()) };
+        self.runs.iter().try_for_each(|need| need.check(limit))
+    }
+}
+
+impl Need {
+    pub(crate) fn check(&self, limit: u64) -> Result<()> {
+        let Self { what, weights_bytes } = self;
+        if *weights_bytes <= limit {
+            return Ok(());
+        }
+        let message = format!("to {what} takes {weights_bytes} bytes for its weights alone, expected at most {limit}");
+        Err(Error::refused(format!("{message}; raise the limit")).at("memory.limit"))
+    }
+}
+
+/// Refuses a recipe whose models are over its limit.
+pub(crate) fn check(recipe: &Recipe, device: &str) -> Result<()> {
+    if limit_of(recipe).is_none() { Ok(()) } else { Needs::of(recipe, device)?.check() }
+}
+
+fn limit_of(recipe: &Recipe) -> Option<u64> {
+    let of_training = recipe.parts.iter().find_map(|part| part.then.as_distill()?.memory.limit);
+    recipe.evaluate.as_ref().and_then(|asked| asked.limit).or(of_training)
+}
+
+#[cfg(feature = "model")]
+pub(crate) use known::{to_run, to_train};
+
+#[cfg(feature = "model")]
+mod known {
+    use super::*;
+    use crate::distill;
+    use crate::recipe::{DistillStage, Student, Whole};
+    use briquette_formats::Checkpoint;
+    use briquette_models::memory::{Device, predicted_bytes};
+    use std::path::Path;
+
+    /// What is run, as long as its weights are those of files that are there.
+    pub(super) fn runs(recipe: &Recipe, device: &str) -> Result<Vec<Need>> {
+        let mut runs = Vec::new();
+        if recipe.parts.is_empty() && recipe.evaluate.is_none() {
+            return Ok(runs);
+        }
+        let device = briquette_models::device(device)?;
+        for part in &recipe.parts {
+            let Whole::Distill(stage) = &part.then else { break };
+            runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
+            // The next starts from what this one makes.
+            if stage.student != Student::Same {
+                break;
+            }
+        }
+        if recipe.evaluate.is_some() {
+            runs.push(to_run(&recipe.model, &device)?);
+        }
+        Ok(runs)
+    }
+
+    /// Running a model.
+    pub(crate) fn to_run(model: &Path, device: &Device) -> Result<Need> {
+        let weights_bytes = predicted_bytes(&Checkpoint::open(model)?, None, device);
+        Ok(Need { what: format!("run {}", model.display()), weights_bytes })
+    }
+
+    /// Training what starts as `model`, with its teacher, which is `original` where the stage names none. A student of other sizes
+    /// takes the place of `model` before the teacher is loaded.
+    pub(crate) fn to_train(stage: &DistillStage, model: &Path, original: &Path, device: &Device) -> Result<Need> {
+        let student = predicted_bytes(&Checkpoint::open(model)?, None, &device.clone().autodiff());
+        let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
+        let teacher = stage.teacher.as_deref().unwrap_or(original);
+        // The teacher may be what an earlier job is yet to make.
+        if distill::needs_teacher(stage)? && teacher.exists() {
+            let teacher_bytes = predicted_bytes(&Checkpoint::open(teacher)?, None, device);
+            need.what += &format!(" with {} as teacher", teacher.display());
+            need.weights_bytes = match stage.student {
+                Student::Same => student + teacher_bytes,
+                Student::Layers(..) | Student::Sizes(_) => student.max(teacher_bytes),
+            };
+        }
+        Ok(need)
+    }
+}
