@@ -162,6 +162,14 @@ impl MemoryMeter for Trace {
         self.meter.peak_bytes()
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        self.meter.free_bytes()
+    }
+
+    fn is_of_host(&self) -> bool {
+        self.meter.is_of_host()
+    }
+
     fn reset_peak(&self) {
         self.meter.reset_peak();
     }
