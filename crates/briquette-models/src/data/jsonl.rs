@@ -2,48 +2,99 @@
 
 use super::{Sentences, empty, read_text};
 use briquette_core::{Error, Result};
-use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::path::Path;
 
-/// One line. Keys that are not known are left aside: data sets carry many.
-#[derive(Deserialize)]
-#[serde(untagged)]
+const EXPECTED: &str = "expected {\"text\": ..}, {\"sentence1\": .., \"sentence2\": .., \"score\": ..} or a string";
+
+/// Names of one thing, as data sets have them.
+const FIRST: [&str; 3] = ["sentence1", "sentence_1", "text1"];
+const SECOND: [&str; 3] = ["sentence2", "sentence_2", "text2"];
+const SCORE: [&str; 3] = ["score", "label", "similarity_score"];
+const TEXT: [&str; 2] = ["text", "sentence"];
+
+/// One line.
 enum Line {
-    Pair {
-        #[serde(alias = "sentence_1", alias = "text1")]
-        sentence1: String,
-        #[serde(alias = "sentence_2", alias = "text2")]
-        sentence2: String,
-        #[serde(default, alias = "label", alias = "similarity_score")]
-        score: Option<f64>,
-    },
-    One {
-        #[serde(alias = "sentence")]
-        text: String,
-    },
-    Bare(String),
+    Pair(String, String, Option<f64>),
+    One(String),
+}
+
+type Fields = Map<String, Value>;
+
+impl Line {
+    /// Keys that are not known are left aside: data sets carry many. The error says what was found, and expected.
+    fn parse(line: &str) -> Result<Self, String> {
+        let value = serde_json::from_str(line)
+            .map_err(|source| format!("found no JSON from column {} on, {EXPECTED}", source.column()))?;
+        let fields: Fields = match value {
+            Value::String(text) => return Ok(Self::One(text)),
+            Value::Object(fields) => fields,
+            other => return Err(format!("found {}, {EXPECTED}", shown(&other))),
+        };
+        if let (Some(first), Some(second)) = (one_of(&fields, &FIRST)?, one_of(&fields, &SECOND)?) {
+            let score = one_of(&fields, &SCORE)?.map(number).transpose()?.flatten();
+            return Ok(Self::Pair(text(first)?, text(second)?, score));
+        }
+        match one_of(&fields, &TEXT)? {
+            Some(field) => text(field).map(Self::One),
+            None => {
+                let keys: Vec<&str> = fields.keys().map(String::as_str).collect();
+                Err(format!("found the keys {keys:?}, {EXPECTED}"))
+            }
+        }
+    }
+}
+
+/// The field that has one of these names, and which.
+fn one_of<'a>(fields: &'a Fields, names: &[&'static str]) -> Result<Option<(&'static str, &'a Value)>, String> {
+    let mut found = names.iter().filter_map(|name| Some((*name, fields.get(*name)?)));
+    match (found.next(), found.next()) {
+        (Some((one, _)), Some((other, _))) => Err(format!("found both {one:?} and {other:?}, expected one of them")),
+        (first, _) => Ok(first),
+    }
+}
+
+fn text((name, value): (&str, &Value)) -> Result<String, String> {
+    let text = value.as_str().map(String::from);
+    text.ok_or_else(|| format!("{name:?} is {}, expected a string", shown(value)))
+}
+
+/// `None` of a null: some pairs of a set may not have been judged.
+fn number((name, value): (&str, &Value)) -> Result<Option<f64>, String> {
+    match value {
+        Value::Null => Ok(None),
+        _ => value.as_f64().map(Some).ok_or_else(|| format!("{name:?} is {}, expected a number", shown(value))),
+    }
+}
+
+/// The start of a value as it is written.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((at, _)) => format!("{} ..", &text[..at]),
+        None => text,
+    }
 }
 
 impl Sentences {
     /// Reads JSON lines: `{"text": ..}`, `{"sentence1": .., "sentence2": .., "score": ..}`, or a bare string each.
     ///
     /// # Errors
-    /// Input, naming the line, where one is none of these or its score is not finite; Io.
+    /// Input, naming the line and what was found, where one is none of these; Io.
     pub fn read_jsonl(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         let mut found = Self::default();
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let bad = |what: &str| Error::input(what).at(format_args!("{}:{}", path.display(), number + 1));
-            let expected = "expected {\"text\": ..}, {\"sentence1\": .., \"sentence2\": .., \"score\": ..} or a string";
-            found.push(serde_json::from_str(line).map_err(|_| bad(expected))?);
+            let bad = |what: String| Error::input(what).at(format_args!("{}:{}", path.display(), number + 1));
+            found.push(Line::parse(line).map_err(bad)?);
         }
         if found.texts.is_empty() { Err(empty(path, "line")) } else { Ok(found) }
     }
 
     fn push(&mut self, line: Line) {
         match line {
-            Line::One { text } | Line::Bare(text) => self.texts.push(text),
-            Line::Pair { sentence1, sentence2, score } => {
+            Line::One(text) => self.texts.push(text),
+            Line::Pair(sentence1, sentence2, score) => {
                 let at = self.texts.len();
                 self.texts.extend([sentence1, sentence2]);
                 self.pairs.extend(score.map(|score| (at, at + 1, score)));
@@ -69,6 +120,28 @@ mod tests {
         assert_eq!((found.texts.join(" "), found.pairs), ("a b c d".into(), vec![(2, 3, 3.5)]));
         std::fs::write(&path, "\"a\"\n{\"texts\": 1}\n").unwrap();
         let error = Sentences::read_jsonl(&path).unwrap_err();
-        assert!(error.message.contains("pairs.jsonl:2: expected"), "{error}");
+        assert!(error.message.contains("pairs.jsonl:2: found the keys [\"texts\"], expected {"), "{error}");
+    }
+
+    #[test]
+    fn an_error_says_what_was_found() {
+        let pair = |rest: &str| format!("{{\"sentence1\": \"a\", \"text2\": \"b\"{rest}}}");
+        let cases = [
+            (pair(", \"score\": \"4\""), "\"score\" is \"4\", expected a number"),
+            (pair(", \"score\": 4, \"label\": 4"), "found both \"score\" and \"label\", expected one"),
+            (pair(", \"label\": [1]"), "\"label\" is [1], expected a number"),
+            ("{\"text\": 5}".into(), "\"text\" is 5, expected a string"),
+            ("[1, 2]".into(), "found [1,2], expected {"),
+            (format!("{{\"sentence\": [\"{}\"]}}", "é".repeat(99)), "é .., expected a string"),
+            ("{\"text\": ".into(), "found no JSON from column 9 on, expected {"),
+        ];
+        for (line, message) in cases {
+            let found = Line::parse(&line).err().unwrap();
+            assert!(found.contains(message), "{line}: {found}");
+        }
+        for (line, score) in [(pair(""), None), (pair(", \"score\": null"), None), (pair(", \"label\": 2"), Some(2.0))]
+        {
+            assert!(matches!(Line::parse(&line), Ok(Line::Pair(_, _, found)) if found == score), "{line}");
+        }
     }
 }

@@ -129,7 +129,8 @@ impl DataSpec {
 }
 
 fn is_jsonl(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "jsonl" || extension == "ndjson")
+    let is = |name: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(name));
+    is("jsonl") || is("ndjson")
 }
 
 impl Images {
