@@ -1,5 +1,6 @@
 //! Images in one folder per class, and how an image becomes the input of a network.
 
+use super::array_images::out_of_range;
 use super::empty;
 use crate::digits_cnn::DigitsCnnConfig;
 use briquette_core::{Error, Result};
@@ -115,6 +116,7 @@ fn middle(full: usize, cut: usize) -> u32 {
 /// Images in one folder per class.
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
+    path: PathBuf,
     files: Vec<(PathBuf, usize)>,
     classes: Vec<String>,
 }
@@ -143,7 +145,7 @@ impl ImageFolder {
         if files.is_empty() {
             Err(empty(path, "folder of images, one for each class,"))
         } else {
-            Ok(Self { files, classes })
+            Ok(Self { path: path.to_path_buf(), files, classes })
         }
     }
 
@@ -155,6 +157,21 @@ impl ImageFolder {
     /// Never: a folder without images is an error.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether every folder is one of a model's classes.
+    ///
+    /// # Errors
+    /// Input, naming the first that is not.
+    pub fn check_labels(&self, n_classes: usize) -> Result<()> {
+        let Some((file, class)) = self.files.iter().find(|(_, class)| *class >= n_classes) else { return Ok(()) };
+        let folder = file.parent().unwrap_or(&self.path);
+        Err(out_of_range(&format!("class {class}, as this folder is numbered,"), n_classes).at(folder.display()))
     }
 
     /// Names of the folders, in order.

@@ -1,5 +1,7 @@
 //! Reading what models are evaluated on: text, images and arrays.
 
+mod array_files;
+pub mod array_images;
 pub mod arrays;
 pub mod images;
 pub mod jsonl;
@@ -8,7 +10,8 @@ mod npy;
 mod spec;
 mod tiles;
 
-pub use arrays::{Array, ArrayImages};
+pub use array_images::ArrayImages;
+pub use arrays::Array;
 pub use images::{ImageFolder, ImageInput};
 pub use lines::Sentences;
 pub use spec::{Data, DataSpec, Images, Normalize, Split};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct DataSpec {
     /// Text lines or `.jsonl` for encoders; a text file for decoders; a folder of classes or arrays for classifiers.
     pub path: PathBuf,
-    /// Labels in a file of their own, where `path` is an array.
+    /// Labels in a file of their own, where `path` is an array; without it they are looked for in that.
     pub labels: Option<PathBuf>,
     /// Tokens that texts are cut at; the model's own limit where it is absent.
     pub max_length: Option<usize>,
@@ -148,6 +148,25 @@ impl Images {
         match self {
             Self::Folder(images) => Some(images.label(index)),
             Self::Array(images) => images.labels().map(|labels| labels[index]),
+        }
+    }
+
+    /// Where they come from.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Folder(images) => images.path(),
+            Self::Array(images) => images.path(),
+        }
+    }
+
+    /// Whether every label is one of a model's classes.
+    ///
+    /// # Errors
+    /// Input, naming the first that is not and where it comes from.
+    pub fn check_labels(&self, n_classes: usize) -> Result<()> {
+        match self {
+            Self::Folder(images) => images.check_labels(n_classes),
+            Self::Array(images) => images.check_labels(n_classes),
         }
     }
 

@@ -1,0 +1,151 @@
+//! Images of one size as an array, and their labels.
+
+use super::arrays::Values;
+use super::{Array, ImageInput, Split};
+use briquette_core::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// The names arrays of images are looked for under, in order.
+const IMAGE_NAMES: [&str; 6] = ["x", "images", "test_x", "x_test", "test_images", "data"];
+/// The same of labels.
+const LABEL_NAMES: [&str; 6] = ["y", "labels", "test_y", "y_test", "test_labels", "targets"];
+/// The same of images to train on.
+const TRAIN_IMAGE_NAMES: [&str; 6] = ["train_x", "x_train", "train_images", "x", "images", "data"];
+/// The same of their labels.
+const TRAIN_LABEL_NAMES: [&str; 6] = ["train_y", "y_train", "train_labels", "y", "labels", "targets"];
+
+/// Images as one array, and their labels where there are any.
+#[derive(Debug, Clone)]
+pub struct ArrayImages {
+    path: PathBuf,
+    images: Array,
+    labels: Option<Labels>,
+}
+
+#[derive(Debug, Clone)]
+struct Labels {
+    path: PathBuf,
+    classes: Vec<usize>,
+}
+
+impl ArrayImages {
+    /// Reads images, and labels from another file, or from the same one where it has any.
+    ///
+    /// # Errors
+    /// Input where files are damaged, hold no image or one with values that are not finite, or not as many labels; Io.
+    pub fn open(path: &Path, labels: Option<&Path>, split: Split) -> Result<Self> {
+        let (image_names, label_names) = match split {
+            Split::Test => (&IMAGE_NAMES, &LABEL_NAMES),
+            Split::Train => (&TRAIN_IMAGE_NAMES, &TRAIN_LABEL_NAMES),
+        };
+        let images = Array::read(path, image_names)?;
+        let n_images = images.shape.first().copied().unwrap_or(0);
+        if n_images == 0 || images.len_of(1) == 0 {
+            return Err(super::empty(path, "image"));
+        }
+        check_finite(&images).map_err(|message| Error::input(message).at(path.display()))?;
+        let found = match labels {
+            Some(labels) => Some(Array::read(labels, label_names)?),
+            None => Array::beside(path, label_names)?,
+        };
+        let from = labels.unwrap_or(path);
+        let labels = found.map(|array| labels_of(&array, n_images)).transpose();
+        let labels = labels.map_err(|message| Error::input(message).at(from.display()))?;
+        let labels = labels.map(|classes| Labels { path: from.to_path_buf(), classes });
+        Ok(Self { path: path.to_path_buf(), images, labels })
+    }
+
+    /// The file of images.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Images.
+    pub fn len(&self) -> usize {
+        self.images.shape[0]
+    }
+
+    /// Never: an array without images is an error.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The class of every image, where it is known.
+    pub fn labels(&self) -> Option<&[usize]> {
+        self.labels.as_ref().map(|labels| labels.classes.as_slice())
+    }
+
+    /// Whether every label is one of a model's classes.
+    ///
+    /// # Errors
+    /// Input, naming the labels' file and the first that is not.
+    pub fn check_labels(&self, n_classes: usize) -> Result<()> {
+        let Some(Labels { path, classes }) = &self.labels else { return Ok(()) };
+        let Some(at) = classes.iter().position(|&class| class >= n_classes) else { return Ok(()) };
+        Err(out_of_range(&format!("label {} of image {at}", classes[at]), n_classes).at(path.display()))
+    }
+
+    /// Whether values are floats, which are taken as they are.
+    pub(crate) fn is_floats(&self) -> bool {
+        matches!(self.images.values, Values::Floats(_))
+    }
+
+    /// Channels, height and width of an image for `input`, and whether channels come last in the array.
+    ///
+    /// # Errors
+    /// Input where the array's shape holds no images for it.
+    pub fn layout(&self, input: &ImageInput) -> Result<([usize; 3], bool)> {
+        let (n, [height, width]) = (input.channels, input.crop);
+        let found = match *self.images.shape.as_slice() {
+            [_, k] if k == n * height * width => Some(([n, height, width], false)),
+            [_, h, w] if n == 1 => Some(([1, h, w], false)),
+            [_, c, h, w] if c == n => Some(([c, h, w], false)),
+            [_, h, w, c] if c == n => Some(([c, h, w], true)),
+            _ => None,
+        };
+        found.filter(|&([_, h, w], _)| !input.is_fixed || [h, w] == input.crop).ok_or_else(|| {
+            let message = format!("images are {:?}, expected [n, {n}, {height}, {width}]", self.images.shape);
+            Error::input(message).at(self.path.display())
+        })
+    }
+
+    /// The values of an image as the network takes them: bytes are scaled and normalised, floats are as they are.
+    ///
+    /// # Errors
+    /// As [`ArrayImages::layout`].
+    pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
+        let ([channels, height, width], is_last) = self.layout(input)?;
+        let (n, area) = (channels * height * width, height * width);
+        let source = |place: usize| {
+            let (channel, at) = (place / area, place % area);
+            (index * n + if is_last { at * channels + channel } else { place }, channel)
+        };
+        let value = |place: usize| match (&self.images.values, source(place)) {
+            (Values::Bytes(values), (at, channel)) => input.value(values[at], channel),
+            (Values::Floats(values), (at, _)) => values[at],
+        };
+        Ok((0..n).map(value).collect())
+    }
+}
+
+/// The error for a class that a model does not have.
+pub(crate) fn out_of_range(what: &str, n_classes: usize) -> Error {
+    let message = format!("{what} is out of range, the model has {n_classes} classes, 0 to {}", n_classes.max(1) - 1);
+    Error::input(format!("{message}; give data that belongs to the model"))
+}
+
+fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
+    let labels = array.to_labels()?;
+    if labels.len() != n_images {
+        return Err(format!("{} labels for {n_images} images; they do not belong together", labels.len()));
+    }
+    Ok(labels)
+}
+
+/// What is not finite would make every score it meets so, and look like damaged weights.
+fn check_finite(images: &Array) -> Result<(), String> {
+    let Values::Floats(values) = &images.values else { return Ok(()) };
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+    let (image, place) = (at / images.len_of(1), at % images.len_of(1));
+    Err(format!("value {place} of image {image} is {}, expected finite numbers; correct the data", values[at]))
+}
