@@ -1,7 +1,7 @@
 //! Images in one folder per class, and how an image becomes the input of a network.
 
 use super::array_images::out_of_range;
-use super::empty;
+use super::{Tiles, empty, scale};
 use crate::digits_cnn::DigitsCnnConfig;
 use briquette_core::{Error, Result};
 use image::imageops::{self, FilterType};
@@ -68,6 +68,11 @@ impl ImageInput {
             let size = self.resize.map_or("none".into(), |size| size.to_string());
             return Err(Error::config(format!("crop {height}x{width} is not within size {size}; enlarge size")));
         }
+        let sides = [("data.size (--size)", self.resize.unwrap_or(0)), ("data.crop", height.max(width))];
+        if let Some((name, side)) = sides.into_iter().find(|(_, side)| *side > scale::MAX_SIDE) {
+            let message = format!("found {side}, expected at most {}; take a smaller one", scale::MAX_SIDE);
+            return Err(Error::config(message).at(name));
+        }
         let n = self.channels;
         if self.mean.len() != n || self.std.len() != n || self.std.iter().any(|std| std.is_nan() || *std <= 0.0) {
             return Err(Error::config(format!("normalize needs mean and std of {n} channels, std above 0")));
@@ -78,7 +83,7 @@ impl ImageInput {
     /// Values `[channels, height, width]` of an image, sized, cropped and normalised.
     pub fn prepare(&self, image: &DynamicImage) -> Vec<f32> {
         let [height, width] = self.crop;
-        let [full_height, full_width] = self.resized(image.height() as usize, image.width() as usize);
+        let (image, [full_height, full_width]) = scale::part(image, self);
         let (top, left) = (middle(full_height, height), middle(full_width, width));
         let (full_width, full_height) = (full_width as u32, full_height as u32);
         let bytes: Vec<u8> = if self.channels == 1 {
@@ -102,6 +107,7 @@ impl ImageInput {
     pub(crate) fn resized(&self, height: usize, width: usize) -> [usize; 2] {
         match self.resize {
             None => self.crop,
+            // A side has at most 2^32 pixels, and `size` has been held against its bound.
             Some(size) if height <= width => [size, (size * width / height.max(1)).max(1)],
             Some(size) => [(size * height / width.max(1)).max(1), size],
         }
@@ -190,6 +196,15 @@ impl ImageFolder {
     /// Input where it does not decode; Io where it cannot be read.
     pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
         Ok(input.prepare(&self.decode(index)?))
+    }
+
+    /// An image in tiles of at most `tile` by `tile`.
+    ///
+    /// # Errors
+    /// As [`ImageFolder::pixels`]; Input where it would be too large once scaled.
+    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<Tiles> {
+        let tiles = Tiles::of(&self.decode(index)?, input, tile);
+        tiles.map_err(|message| Error::input(message).at(self.files[index].0.display()))
     }
 
     /// An image as it is.

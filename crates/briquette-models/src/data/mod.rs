@@ -7,6 +7,7 @@ pub mod images;
 pub mod jsonl;
 pub mod lines;
 mod npy;
+mod scale;
 mod spec;
 mod tiles;
 
@@ -17,6 +18,7 @@ pub use lines::Sentences;
 pub use spec::{Data, DataSpec, Images, Normalize, Split};
 pub use tiles::Tiles;
 
+use briquette_core::memory::available_bytes;
 use briquette_core::{Error, Result};
 use std::path::Path;
 
@@ -36,6 +38,11 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 /// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;
+    // A file with holes may be longer than memory, and take no space.
+    if let Some(given) = available_bytes().filter(|given| file.len() > *given) {
+        let message = format!("it has {} bytes, and there is memory for {given}; give fewer items", file.len());
+        return Err(Error::io("cannot read", path, std::io::Error::other(message)));
+    }
     let mut bytes = vec![0; file.len() as usize];
     file.read_at(0, &mut bytes)?;
     Ok(bytes)

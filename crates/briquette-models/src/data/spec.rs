@@ -187,7 +187,7 @@ impl Images {
     /// As [`Images::pixels`]; Config where images are an array, which is of one size already.
     pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<Tiles> {
         match self {
-            Self::Folder(images) => Ok(Tiles::of(&images.decode(index)?, input, tile)),
+            Self::Folder(images) => images.tiles(index, input, tile),
             Self::Array(_) => Err(Error::config("tile: found an array, expected a folder of images; leave it out")),
         }
     }

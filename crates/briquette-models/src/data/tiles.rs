@@ -1,6 +1,6 @@
 //! A large image in pieces of one size.
 
-use super::ImageInput;
+use super::{ImageInput, scale};
 use image::DynamicImage;
 use image::imageops::{self, FilterType};
 
@@ -22,10 +22,14 @@ fn cut(size: usize, most: usize) -> (usize, Vec<usize>) {
 }
 
 impl Tiles {
-    /// Cuts an image into tiles of at most `most` by `most`, after its shorter side was scaled to `input.resize`, if any.
-    pub(crate) fn of(image: &DynamicImage, input: &ImageInput, most: usize) -> Self {
+    /// Cuts an image into tiles of at most `most` by `most`, after its shorter side was scaled to `input.resize`, if any;
+    /// the error says what of that is too large.
+    pub(crate) fn of(image: &DynamicImage, input: &ImageInput, most: usize) -> Result<Self, String> {
         let (height, width) = (image.height() as usize, image.width() as usize);
         let [height, width] = input.resize.map_or([height, width], |_| input.resized(height, width));
+        if input.resize.is_some() {
+            scale::check_whole(height, width)?;
+        }
         let (w, h) = (width as u32, height as u32);
         let bytes = match (input.channels, input.resize) {
             (1, None) => image.to_luma8().into_raw(),
@@ -35,7 +39,7 @@ impl Tiles {
         };
         let ((tile_height, rows), (tile_width, cols)) = (cut(height, most), cut(width, most));
         let corners = rows.iter().flat_map(|&row| cols.iter().map(move |&col| [row, col])).collect();
-        Self { bytes, n_channels: input.channels, width, extents: [tile_height, tile_width], corners }
+        Ok(Self { bytes, n_channels: input.channels, width, extents: [tile_height, tile_width], corners })
     }
 
     /// Where tiles begin: row and column.
@@ -77,7 +81,7 @@ mod tests {
     fn a_tile_holds_the_pixels_at_its_corner() {
         let image = image::RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8, y as u8, 9]));
         let input = ImageInput { resize: None, ..ImageInput::of_imagenet(3) };
-        let tiles = Tiles::of(&image.into(), &input, 3);
+        let tiles = Tiles::of(&image.into(), &input, 3).unwrap();
         assert_eq!((tiles.extents(), tiles.corners().len()), ([3, 3, 3], 6));
         for &[top, left] in tiles.corners() {
             let pixels = tiles.pixels([top, left], &input);
@@ -87,7 +91,7 @@ mod tests {
             assert_eq!((pixels.len(), pixels[26]), (27, expected(2, 9)));
         }
         let input = ImageInput { resize: Some(10), ..input };
-        let tiles = Tiles::of(&image::GrayImage::new(7, 5).into(), &input, 8);
+        let tiles = Tiles::of(&image::GrayImage::new(7, 5).into(), &input, 8).unwrap();
         assert_eq!((tiles.extents(), tiles.corners()), ([3, 5, 7], &[[0, 0], [0, 7], [5, 0], [5, 7]][..]));
     }
 }

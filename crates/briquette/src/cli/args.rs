@@ -316,7 +316,7 @@ pub(crate) struct EvalArgs {
     /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
     #[arg(long, value_name = "PATH")]
     pub(crate) data: Option<PathBuf>,
-    /// Labels in a file of their own, where --data is an array
+    /// Labels in a file of their own, where --data is an array; else they are looked for in that
     #[arg(long, value_name = "FILE", requires = "data")]
     pub(crate) labels: Option<PathBuf>,
     /// The model it came from, to compare with
@@ -331,7 +331,7 @@ pub(crate) struct EvalArgs {
     /// Tokens that texts are cut at
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
-    /// What the shorter side of an image is scaled to
+    /// What the shorter side of an image is scaled to, at most 16384
     #[arg(long, value_name = "PIXELS")]
     pub(crate) size: Option<usize>,
     /// Cut images into tiles of at most this height and width, and average what the network says of each

@@ -1,0 +1,102 @@
+//! Scaling within bounds: a long image is not scaled whole where a crop leaves most of it out.
+
+use super::ImageInput;
+use image::DynamicImage;
+use std::borrow::Cow;
+
+/// The longest side that images are scaled or cropped to.
+pub(crate) const MAX_SIDE: usize = 1 << 14;
+
+/// Pixels of an image that is scaled whole before it is cropped.
+const MAX_BEFORE_CROP: usize = 1 << 26;
+
+/// Pixels of an image that is scaled and kept whole.
+const MAX_WHOLE: usize = MAX_SIDE * MAX_SIDE;
+
+/// What of an image is scaled, and the height and width it is scaled to, for cropping from its middle: the whole image,
+/// but for one that would come to more than [`MAX_BEFORE_CROP`] pixels.
+pub(crate) fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
+    let full = [image.height() as usize, image.width() as usize];
+    let scaled = input.resized(full[0], full[1]);
+    if scaled[0].saturating_mul(scaled[1]) <= MAX_BEFORE_CROP {
+        return (Cow::Borrowed(image), scaled);
+    }
+    let [rows, columns] = [0, 1].map(|side| middle(full[side], scaled[side], input.crop[side]));
+    let cut = image.crop_imm(columns.start, rows.start, columns.length, rows.length);
+    (Cow::Owned(cut), [rows.scaled, columns.scaled])
+}
+
+/// Whether an image of this height and width may be made.
+pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
+    if height.saturating_mul(width) <= MAX_WHOLE {
+        return Ok(());
+    }
+    Err(format!("it has {height}x{width} pixels once scaled, expected at most {MAX_WHOLE} in all; leave data.size out"))
+}
+
+/// A stretch of one side of an image.
+#[derive(Debug, PartialEq)]
+struct Stretch {
+    start: u32,
+    length: u32,
+    scaled: usize,
+}
+
+/// The middle of a side that is scaled from `full` to `scaled` pixels: as much as `cut` pixels of it need, and what the
+/// filter reaches beyond. It is centred as exactly as the whole is.
+fn middle(full: usize, scaled: usize, cut: usize) -> Stretch {
+    let reach = full.div_ceil(scaled) + 1;
+    let needed = (cut * full).div_ceil(scaled) + 2 * reach;
+    let length = if needed < full { needed + (full - needed) % 2 } else { full };
+    let scaled = if length < full { (length * scaled + full / 2) / full } else { scaled };
+    Stretch { start: ((full - length) / 2) as u32, length: length as u32, scaled: scaled.max(cut) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::{GenericImageView, Rgb, RgbImage};
+
+    #[test]
+    fn a_stretch_is_in_the_middle_and_as_large_as_a_crop_needs() {
+        assert_eq!(middle(1, 256, 224), Stretch { start: 0, length: 1, scaled: 256 });
+        assert_eq!(middle(60_000, 15_360_000, 224), Stretch { start: 29_997, length: 6, scaled: 1536 });
+        for (full, scaled, cut) in [(60_001, 15_360_256, 224), (1000, 16_384, 16_384), (1 << 31, 1 << 38, 1), (9, 4, 2)]
+        {
+            let found = middle(full, scaled, cut);
+            assert!(found.scaled >= cut && found.length as usize <= full, "{found:?}");
+            assert!(found.start as usize * 2 + found.length as usize == full, "centred: {found:?}");
+        }
+    }
+
+    #[test]
+    fn ordinary_images_are_scaled_whole() {
+        let input = ImageInput::of_imagenet(3);
+        let image = DynamicImage::ImageRgb8(RgbImage::new(20, 10));
+        let (part, scaled) = part(&image, &input);
+        assert_eq!((part.dimensions(), scaled), ((20, 10), [256, 512]));
+    }
+
+    #[test]
+    fn a_long_image_has_the_same_middle_as_a_shorter_one() {
+        let stripes = |n: u32| {
+            let at = move |place: u32| place.abs_diff(n / 2) as u8;
+            DynamicImage::ImageRgb8(RgbImage::from_fn(1, n, |_, y| Rgb([at(y), 9, 7])))
+        };
+        let input = ImageInput { resize: Some(64), crop: [48, 48], ..ImageInput::of_imagenet(3) };
+        let (long, short) = (input.prepare(&stripes(60_000)), input.prepare(&stripes(100)));
+        assert_eq!(long.len(), 3 * 48 * 48);
+        let apart = long.iter().zip(&short).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // A step of a byte is 1 / 255 / 0.224.
+        assert!(apart <= 1.5 / 255.0 / 0.224, "{apart}");
+        let wide = DynamicImage::ImageLuma8(image::GrayImage::new(60_000, 1));
+        assert_eq!(ImageInput::of_imagenet(1).prepare(&wide).len(), 224 * 224);
+    }
+
+    #[test]
+    fn what_is_kept_whole_has_a_bound() {
+        assert_eq!(check_whole(MAX_SIDE, MAX_SIDE), Ok(()));
+        assert!(check_whole(256, 15_360_000).unwrap_err().contains("256x15360000"));
+        assert!(check_whole(usize::MAX, 2).is_err());
+    }
+}
