@@ -8,6 +8,7 @@ pub mod jsonl;
 pub mod lines;
 mod npy;
 mod scale;
+mod settings;
 mod spec;
 mod tiles;
 

@@ -77,14 +77,21 @@ impl DataSpec {
     /// Opens the data as a model of this family takes it. Images are decoded later, one at a time.
     ///
     /// # Errors
-    /// Input where there is nothing in it or it is damaged; Config where it is of another kind; Io.
+    /// Input where there is nothing in it or it is damaged; Config where it is of another kind, or a setting would do
+    /// nothing to it; Io.
     pub fn open(&self, family: Family) -> Result<Data> {
+        self.check_settings(family)?;
         let path = &self.path;
         let is_folder = path.is_dir();
         match (family, is_folder) {
             (Family::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
             (Family::Classifier, false) => {
                 let images = ArrayImages::open(path, self.labels.as_deref(), self.split)?;
+                if self.normalize.is_some() && images.is_floats() {
+                    let message = "it is for images of bytes, and the data is an array of floats, which are taken as \
+                                   they are; leave it out";
+                    return Err(Error::config(message).at("data.normalize"));
+                }
                 Ok(Data::Images(Arc::new(Images::Array(images))))
             }
             (_, true) => {

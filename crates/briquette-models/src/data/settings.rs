@@ -1,0 +1,89 @@
+//! Which settings go with which data: one that would do nothing is refused.
+
+use super::DataSpec;
+use crate::Family;
+use briquette_core::{Error, Result};
+
+/// Data, as far as settings go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Text,
+    Folder,
+    Array,
+}
+
+impl DataSpec {
+    /// Whether every setting does something to the data of a model of this family.
+    ///
+    /// # Errors
+    /// Config, naming the setting and what it is for.
+    pub(super) fn check_settings(&self, family: Family) -> Result<()> {
+        use Kind::{Array, Folder, Text};
+        let (kind, is) = match (family, self.path.is_dir()) {
+            (Family::Encoder | Family::Decoder, _) => (Text, "this model takes text"),
+            (Family::Classifier, true) => (Folder, "the data is a folder of images"),
+            (Family::Classifier, false) => (Array, "the data is an array"),
+        };
+        let images: &[Kind] = &[Folder, Array];
+        let settings: [(&str, bool, &[Kind], &str); 7] = [
+            ("labels (--labels)", self.labels.is_some(), &[Array], "says where the labels of an array are"),
+            ("max_length (--max-length)", self.max_length.is_some(), &[Text], "cuts texts"),
+            ("size (--size)", self.size.is_some(), &[Folder], "scales the images of a folder"),
+            ("crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
+            // Of an array it is refused where tiles are cut, which knows more.
+            ("tile (--tile)", self.tile.is_some(), images, "cuts images into tiles"),
+            ("normalize", self.normalize.is_some(), images, "shifts and divides the channels of images"),
+            ("strict (--strict)", self.strict, &[Folder], "stops at an image of a folder that does not decode"),
+        ];
+        match settings.iter().find(|(_, is_set, goes_with, _)| *is_set && !goes_with.contains(&kind)) {
+            Some((name, _, _, does)) => {
+                Err(Error::config(format!("it {does}, and {is}; leave it out")).at(format_args!("data.{name}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Normalize;
+    use super::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn a_setting_that_would_do_nothing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = DataSpec { path: dir.path().to_path_buf(), ..DataSpec::default() };
+        let file = DataSpec { path: dir.path().join("x.npy"), ..DataSpec::default() };
+        let labels = Some(PathBuf::from("/nonexistent"));
+        let normalize = Some(Normalize { mean: vec![0.0], std: vec![1.0] });
+        let cases = [
+            (DataSpec { labels: labels.clone(), ..folder.clone() }, "C", "data.labels (--labels)"),
+            (DataSpec { labels: labels.clone(), ..file.clone() }, "E", "data.labels (--labels)"),
+            (DataSpec { labels, ..file.clone() }, "C", ""),
+            (DataSpec { max_length: Some(3), ..folder.clone() }, "C", "data.max_length (--max-length)"),
+            (DataSpec { max_length: Some(3), ..file.clone() }, "D", ""),
+            (DataSpec { size: Some(3), ..file.clone() }, "C", "data.size (--size)"),
+            (DataSpec { size: Some(3), crop: Some([3, 3]), strict: true, ..folder.clone() }, "C", ""),
+            (DataSpec { crop: Some([3, 3]), ..file.clone() }, "D", "data.crop"),
+            (DataSpec { tile: Some(3), ..file.clone() }, "E", "data.tile (--tile)"),
+            (DataSpec { normalize: normalize.clone(), ..file.clone() }, "E", "data.normalize"),
+            (DataSpec { normalize, ..file.clone() }, "C", ""),
+            (DataSpec { strict: true, ..file }, "C", "data.strict (--strict)"),
+        ];
+        for (spec, family, name) in cases {
+            let family = match family {
+                "C" => Family::Classifier,
+                "D" => Family::Decoder,
+                _ => Family::Encoder,
+            };
+            match spec.check_settings(family) {
+                Ok(()) => assert_eq!(name, "", "{spec:?}"),
+                Err(error) => {
+                    assert!(!name.is_empty() && error.message.starts_with(name), "{error}");
+                    assert_eq!(error.exit_code(), 2);
+                }
+            }
+        }
+    }
+}
