@@ -2,7 +2,7 @@
 
 use crate::data::{ImageInput, Images};
 use crate::text::{TextTokenizer, Tokens};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, ErrorKind, Result};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
@@ -36,6 +36,40 @@ pub struct Placed<T> {
 /// Several items with their places.
 pub type Batch<T> = Vec<Placed<T>>;
 
+/// Why an item could not be prepared. Loaders clone what they hand on, and put words of their own before an error's.
+#[derive(Debug, Clone)]
+struct Failed {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl From<Error> for Failed {
+    fn from(Error { kind, message, .. }: Error) -> Self {
+        Self { kind, message }
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(Failed { kind, message }: Failed) -> Self {
+        Self { kind, message, source: None }
+    }
+}
+
+type Prepared<T> = Result<Placed<T>, Failed>;
+
+/// Data in batches.
+pub struct Batches<T>(Arc<dyn DataLoader<Vec<Prepared<T>>>>);
+
+impl<T: 'static> Batches<T> {
+    /// All batches, or the error that an item of one failed with.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Batch<T>>> {
+        self.0.iter().map(|batch| match batch {
+            Ok(items) => items.into_iter().map(|item| item.map_err(Error::from)).collect(),
+            Err(source) => Err(Error::bug(format!("cannot prepare a batch: {source}"))),
+        })
+    }
+}
+
 /// Hands items on as they are: tensors are made by the thread that runs the model.
 struct AsTheyAre;
 
@@ -52,11 +86,11 @@ struct Texts {
     tokenizer: TextTokenizer,
 }
 
-impl Dataset<Placed<Tokens>> for Texts {
-    fn get(&self, place: usize) -> Result<Placed<Tokens>, DatasetError> {
+impl Dataset<Prepared<Tokens>> for Texts {
+    fn get(&self, place: usize) -> Result<Prepared<Tokens>, DatasetError> {
         let index = self.order[place];
-        let item = self.tokenizer.encode(&self.texts[index]).map_err(DatasetError::new)?;
-        Ok(Placed { index, item })
+        let item = self.tokenizer.encode(&self.texts[index]);
+        Ok(item.map(|item| Placed { index, item }).map_err(Failed::from))
     }
 
     fn len(&self) -> usize {
@@ -65,7 +99,7 @@ impl Dataset<Placed<Tokens>> for Texts {
 }
 
 /// Texts as batches of tokens, the longest first.
-pub fn text_batches(texts: &[String], tokenizer: &TextTokenizer, how: Batching) -> Arc<dyn DataLoader<Batch<Tokens>>> {
+pub fn text_batches(texts: &[String], tokenizer: &TextTokenizer, how: Batching) -> Batches<Tokens> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_by_key(|&index| (std::cmp::Reverse(texts[index].len()), index));
     loader(Texts { texts: texts.to_vec(), order, tokenizer: tokenizer.clone() }, how)
@@ -77,13 +111,13 @@ struct Pictures {
     is_strict: bool,
 }
 
-impl Dataset<Placed<Option<Vec<f32>>>> for Pictures {
-    fn get(&self, index: usize) -> Result<Placed<Option<Vec<f32>>>, DatasetError> {
-        match self.images.pixels(index, &self.input) {
+impl Dataset<Prepared<Option<Vec<f32>>>> for Pictures {
+    fn get(&self, index: usize) -> Result<Prepared<Option<Vec<f32>>>, DatasetError> {
+        Ok(match self.images.pixels(index, &self.input) {
             Ok(pixels) => Ok(Placed { index, item: Some(pixels) }),
-            Err(error) if self.is_strict => Err(DatasetError::new(error)),
+            Err(error) if self.is_strict => Err(error.into()),
             Err(_) => Ok(Placed { index, item: None }),
-        }
+        })
     }
 
     fn len(&self) -> usize {
@@ -97,20 +131,17 @@ pub fn image_batches(
     input: &ImageInput,
     is_strict: bool,
     how: Batching,
-) -> Arc<dyn DataLoader<Batch<Option<Vec<f32>>>>> {
+) -> Batches<Option<Vec<f32>>> {
     loader(Pictures { images: images.clone(), input: input.clone(), is_strict }, how)
 }
 
-fn loader<T>(dataset: impl Dataset<Placed<T>> + 'static, how: Batching) -> Arc<dyn DataLoader<Batch<T>>>
+fn loader<T>(dataset: impl Dataset<Prepared<T>> + 'static, how: Batching) -> Batches<T>
 where
     T: Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    DataLoaderBuilder::new(AsTheyAre).batch_size(how.batch_size.max(1)).num_workers(how.workers).build(dataset)
-}
-
-/// The error an item of a loader failed with.
-pub fn loader_error(error: &DatasetError) -> Error {
-    Error::input(error.to_string())
+    // Loaders make room for a whole batch at once, however few items there are.
+    let batch_size = how.batch_size.clamp(1, dataset.len().max(1));
+    Batches(DataLoaderBuilder::new(AsTheyAre).batch_size(batch_size).num_workers(how.workers).build(dataset))
 }
 
 /// Images of equal extents as one tensor.

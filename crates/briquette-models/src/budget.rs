@@ -15,6 +15,9 @@ pub struct Budget<'a> {
     pub limit: Option<u64>,
     /// What measures memory; without one there is no limit.
     pub meter: Option<&'a dyn MemoryMeter>,
+    /// Whether what a device other than the CPU does only once, such as compiling kernels, is kept out of the time that
+    /// batches take: a batch larger than any before it is then run untimed before.
+    pub warms_up: bool,
 }
 
 impl From<Batching> for Budget<'_> {
@@ -143,7 +146,7 @@ mod tests {
     fn sizes(is_auto: bool, limit: Option<u64>, n_items: usize, fails_from: usize) -> Result<Vec<usize>> {
         let meter = Fake::default();
         let batching = Batching { batch_size: 8, workers: 0 };
-        let mut pace = Pace::new(Budget { batching, is_auto, limit, meter: Some(&meter) });
+        let mut pace = Pace::new(Budget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
         let mut sizes = Vec::new();
         pace.run(&vec![(); n_items], |items| {
             if items.len() >= fails_from {

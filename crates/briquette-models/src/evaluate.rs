@@ -7,13 +7,13 @@ use crate::memory::{Memory, Watch};
 use crate::outputs::{self, Likelihood, Outputs, Progress};
 use crate::{Arch, Input, LoadedModel, metrics};
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::Checkpoint;
 use briquette_nn::Held;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Sentences whose pairs are compared; their number grows with the square.
 const MAX_PAIRED: usize = 2000;
@@ -108,9 +108,10 @@ impl Latency {
 pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progress) -> Result<Evaluation> {
     let checkpoint = Checkpoint::open(&request.model)?;
     let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
+    let reference = request.reference.as_ref().map(|path| reference_of(path, request.arch, arch)).transpose()?;
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
-    let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| {
+    let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| -> Result<_> {
         let mut watch = Watch::start(meters, checkpoint, arch, &request.device);
         let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         watch.loaded();
@@ -118,19 +119,15 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         let Fits { is_auto, limit } = request.fits;
         // The last are those of the device, and those with a peak tell what a batch took.
         let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
-        let budget = Budget { batching: request.batching, is_auto, limit, meter };
+        let budget = Budget { batching: request.batching, is_auto, limit, meter, warms_up: true };
         let found = run(&model, &data, &request.data, budget, progress)?;
         watch.ran();
         watch.drop_network(model.network, &request.device);
         drop(model.input);
         Ok((found, (watch.dropped(), held)))
     };
-    let reference = match &request.reference {
-        Some(path) => {
-            let checkpoint = Checkpoint::open(path)?;
-            let arch = Arch::detect(&checkpoint).or_else(|error| request.arch.ok_or(error))?;
-            Some(run(&checkpoint, arch, progress)?)
-        }
+    let reference = match reference {
+        Some((checkpoint, arch)) => Some(run(&checkpoint, arch, progress)?),
         None => None,
     };
     let (found, (memory, held)) = run(&checkpoint, arch, progress)?;
@@ -138,6 +135,17 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     let (reference_memory, reference_held) = figures.unwrap_or_default();
     let evaluation = compare(arch, &data, &found, reference.as_ref())?;
     Ok(Evaluation { memory, reference_memory, held, reference_held, ..evaluation })
+}
+
+/// The model to compare with, which takes the same data.
+fn reference_of(path: &Path, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
+    let checkpoint = Checkpoint::open(path)?;
+    let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
+    if arch.family() != of_model.family() {
+        let message = format!("it is {arch}, and the model to compare with it is {of_model}: they take other data");
+        return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
+    }
+    Ok((checkpoint, arch))
 }
 
 /// What a run leaves behind.
@@ -180,13 +188,19 @@ pub fn run<'a>(
             outputs::embed(model, sentences, how, progress).map(Run::Rows)
         }
         (Data::Document(text), Input::Text { .. }) if model.arch == Arch::Llama => {
-            outputs::likelihood(model, text, how, progress).map(Run::Likelihood)
+            model.tokenizer()?;
+            let named =
+                |error: Error| if error.kind == ErrorKind::Input { error.at(spec.path.display()) } else { error };
+            outputs::likelihood(model, text, how, progress).map(Run::Likelihood).map_err(named)
         }
         (Data::Images(images), Input::Images(input)) => {
             let input: ImageInput = spec.image_input(input)?;
             outputs::classify(model, images, &input, spec.strict, how, progress).map(Run::Rows)
         }
-        _ => Err(Error::config(format!("{} cannot be evaluated on this kind of data", model.arch))),
+        _ => {
+            let message = format!("{} cannot be evaluated on this kind of data; give some of its own", model.arch);
+            Err(Error::config(message).at(spec.path.display()))
+        }
     }
 }
 
@@ -289,12 +303,7 @@ fn of_scores(images: &Images, found: &Outputs, reference: Option<&Outputs>) -> R
     let mut metrics = Named::new();
     let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
     if let Some(labels) = labels {
-        if let Some(at) = labels.iter().position(|&label| label >= found.width) {
-            let (item, label) = (found.places[at], labels[at]);
-            let message =
-                format!("label {label} of image {item} is out of range, the model has {} classes", found.width);
-            return Err(Error::input(message));
-        }
+        images.check_labels(found.width)?;
         let mut push = |prefix: &str, outputs: &Outputs| {
             metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
             if found.width > 5 {

@@ -49,6 +49,7 @@ pub mod outputs;
 pub mod resnet;
 mod rope;
 pub mod smaller;
+mod stopwatch;
 pub mod text;
 
 pub use arch::{Arch, Family};

@@ -15,7 +15,7 @@ use briquette_formats::Checkpoint;
 use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
 const WINDOW: usize = 1024;
@@ -94,6 +94,8 @@ pub enum Input {
     Images(ImageInput),
     /// Text.
     Text {
+        /// The model's directory.
+        directory: PathBuf,
         /// The tokenizer, where the model's directory has one.
         tokenizer: Option<TextTokenizer>,
         /// How an encoder's hidden states become an embedding; unused by decoders.
@@ -174,7 +176,10 @@ impl LoadedModel {
     pub fn tokenizer(&self) -> Result<&TextTokenizer> {
         match &self.input {
             Input::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
-            Input::Text { .. } => Err(Error::input("tokenizer.json is missing; put it beside the model's weights")),
+            Input::Text { directory, .. } => {
+                let path = directory.join("tokenizer.json");
+                Err(Error::input("it is missing; put it beside the model's weights").at(path.display()))
+            }
             Input::Images(_) => Err(Error::config(format!("{} takes images, found text", self.arch))),
         }
     }
@@ -202,5 +207,5 @@ fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: u
     if let Some(tokenizer) = &mut tokenizer {
         tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.display()))?;
     }
-    Ok(Input::Text { tokenizer, pooling: Pooling::read(folder)?, max_positions })
+    Ok(Input::Text { directory: folder.0.clone(), tokenizer, pooling: Pooling::read(folder)?, max_positions })
 }

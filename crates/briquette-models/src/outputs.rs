@@ -1,14 +1,14 @@
 //! Running a model over data: one row of outputs for each item, and how long batches took.
 
-use crate::batches::{image_batches, loader_error, stacked, text_batches};
+use crate::batches::{image_batches, stacked, text_batches};
 use crate::budget::{Budget, Pace};
 use crate::data::{ImageInput, Images, Sentences};
+use crate::stopwatch::Stopwatch;
 use crate::text::{Tokens, padded};
 use crate::{Input, LoadedModel, metrics};
 use briquette_core::{Error, ErrorKind, Result};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Scores of tokens in memory at once: a vocabulary is large, and a window of its scores would outweigh the model.
 const MAX_SCORES: usize = 1 << 24;
@@ -25,7 +25,7 @@ pub struct Outputs {
     pub values: Vec<f32>,
     /// Places of the items that have a row, ascending.
     pub places: Vec<usize>,
-    /// Milliseconds of each batch, from tokens or pixels on the host to outputs on the host.
+    /// Milliseconds of each batch, from tokens or pixels on the host to outputs on the host; see [`Budget::warms_up`].
     pub batch_ms: Vec<f64>,
     /// Items that could not be read.
     pub n_skipped: usize,
@@ -75,27 +75,28 @@ pub fn embed<'a>(
     let Input::Text { pooling, .. } = &model.input else { return Err(takes_no_text(model)) };
     let (device, how): (Device, Budget) = (device_of(model), how.into());
     let loader = text_batches(&sentences.texts, model.tokenizer()?, how.batching);
-    let (mut rows, mut batch_ms, mut pace) = (Vec::new(), Vec::new(), Pace::new(how));
+    let (mut rows, mut stopwatch, mut pace) = (Vec::new(), Stopwatch::on(&device, how.warms_up), Pace::new(how));
     for batch in loader.iter() {
-        let batch = batch.map_err(|error| loader_error(&error))?;
-        pace.run(&batch, |batch| {
+        pace.run(&batch?, |batch| {
             let places: Vec<usize> = batch.iter().map(|it| it.index).collect();
             let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
-            let start = Instant::now();
-            let (ids, padding) = padded(&tokens, &device);
-            let embedded = to_host(pooling.apply(model.network.encode(ids, padding.clone()), padding))?;
-            batch_ms.push(elapsed_ms(start));
+            let embedded = stopwatch.time(batch.len(), || {
+                let (ids, padding) = padded(&tokens, &device);
+                to_host(pooling.apply(model.network.encode(ids, padding.clone()), padding))
+            })?;
             add_rows(&mut rows, &places, &embedded);
             progress(rows.len(), sentences.texts.len())
         })?;
     }
-    Outputs::of_rows(rows, batch_ms, 0, &pace)
+    check_count(rows.len(), sentences.texts.len())?;
+    Outputs::of_rows(rows, stopwatch.batch_ms, 0, &pace)
 }
 
 /// The class scores of every image that decodes.
 ///
 /// # Errors
-/// Input where none decodes, or one does not and `is_strict`; Refused where outputs are not finite.
+/// Input where none decodes, or one does not and `is_strict`, or a label is no class; Refused where outputs are not
+/// finite.
 pub fn classify<'a>(
     model: &LoadedModel,
     images: &Arc<Images>,
@@ -104,47 +105,49 @@ pub fn classify<'a>(
     how: impl Into<Budget<'a>>,
     progress: Progress,
 ) -> Result<Outputs> {
-    let mut scores = Scores { model, device: device_of(model), rows: Vec::new(), batch_ms: Vec::new(), n_skipped: 0 };
-    let mut pace = Pace::new(how.into());
+    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let stopwatch = Stopwatch::on(&device, how.warms_up);
+    let mut scores = Scores { model, images, device, rows: Vec::new(), stopwatch, n_skipped: 0 };
+    let mut pace = Pace::new(how);
     match input.tile {
-        Some(tile) => scores.of_tiles(images, input, tile, is_strict, &mut pace, progress)?,
-        None => scores.of_images(images, input, is_strict, &mut pace, progress)?,
+        Some(tile) => scores.of_tiles(input, tile, is_strict, &mut pace, progress)?,
+        None => scores.of_images(input, is_strict, &mut pace, progress)?,
     }
+    check_count(scores.rows.len() + scores.n_skipped, images.len())?;
     if scores.rows.is_empty() {
-        return Err(Error::input("not one image decodes; nothing to evaluate"));
+        let message = "not one image decodes; nothing to evaluate; data.strict (--strict) says why";
+        return Err(Error::input(message).at(images.path().display()));
     }
-    Outputs::of_rows(scores.rows, scores.batch_ms, scores.n_skipped, &pace)
+    Outputs::of_rows(scores.rows, scores.stopwatch.batch_ms, scores.n_skipped, &pace)
 }
 
 /// Class scores as they are found.
 struct Scores<'a> {
     model: &'a LoadedModel,
+    images: &'a Arc<Images>,
     device: Device,
     rows: Vec<(usize, Vec<f32>)>,
-    batch_ms: Vec<f64>,
+    stopwatch: Stopwatch,
     n_skipped: usize,
 }
 
 impl Scores<'_> {
     fn classify(&mut self, pixels: &[Vec<f32>], extents: [usize; 3]) -> Result<HostRows> {
-        let start = Instant::now();
-        let scores = to_host(self.model.network.classify(stacked(pixels, extents, &self.device)))?;
-        self.batch_ms.push(elapsed_ms(start));
+        let run = || to_host(self.model.network.classify(stacked(pixels, extents, &self.device)));
+        let scores = self.stopwatch.time(pixels.len(), run)?;
+        if self.rows.is_empty() {
+            // Before all of the data is run in vain.
+            self.images.check_labels(scores.width)?;
+        }
         Ok(scores)
     }
 
-    fn of_images(
-        &mut self,
-        images: &Arc<Images>,
-        input: &ImageInput,
-        is_strict: bool,
-        pace: &mut Pace,
-        progress: Progress,
-    ) -> Result<()> {
+    fn of_images(&mut self, input: &ImageInput, is_strict: bool, pace: &mut Pace, progress: Progress) -> Result<()> {
+        let images = self.images;
         let extents = images.extents(input)?;
         let mut waiting: Vec<(usize, Vec<f32>)> = Vec::new();
         for batch in image_batches(images, input, is_strict, pace.loading()).iter() {
-            let batch = batch.map_err(|error| loader_error(&error))?;
+            let batch = batch?;
             self.n_skipped += batch.iter().filter(|it| it.item.is_none()).count();
             waiting.extend(batch.into_iter().filter_map(|it| Some((it.index, it.item?))));
             let n_read = self.rows.len() + waiting.len() + self.n_skipped;
@@ -165,13 +168,13 @@ impl Scores<'_> {
     /// The mean of the scores of an image's tiles, image by image; memory is cleaned up in between.
     fn of_tiles(
         &mut self,
-        images: &Images,
         input: &ImageInput,
         tile: usize,
         is_strict: bool,
         pace: &mut Pace,
         progress: Progress,
     ) -> Result<()> {
+        let images = self.images;
         for index in 0..images.len() {
             match images.tiles(index, input, tile) {
                 Ok(tiles) => {
@@ -215,20 +218,19 @@ pub fn likelihood<'a>(
     if windows.is_empty() {
         return Err(Error::input("the text is shorter than two tokens; nothing to predict"));
     }
-    let device = device_of(model);
-    let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how.into()));
+    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let mut stopwatch = Stopwatch::on(&device, how.warms_up);
+    let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
     // Windows are equally long, but for the last: it goes alone.
     for same in windows.chunk_by(|a, b| a.len() == b.len()) {
         pace.run(same, |group| {
-            let start = Instant::now();
-            found.nll += nll_of(model, group, &device)?;
-            found.batch_ms.push(elapsed_ms(start));
+            found.nll += stopwatch.time(group.len(), || nll_of(model, group, &device))?;
             found.n_tokens += group.iter().map(|window| window.len() - 1).sum::<usize>();
             n_done += group.len();
             progress(n_done, windows.len())
         })?;
     }
-    found.batch_size = pace.largest;
+    (found.batch_ms, found.batch_size) = (stopwatch.batch_ms, pace.largest);
     if found.nll.is_finite() {
         Ok(found)
     } else {
@@ -280,8 +282,12 @@ fn device_of(model: &LoadedModel) -> Device {
     model.network.devices().into_iter().next().unwrap_or_default()
 }
 
-fn elapsed_ms(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64() * 1e3
+/// A thread of a loader that ended early hands on nothing, and says nothing.
+fn check_count(found: usize, expected: usize) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::bug(format!("{found} of {expected} items were prepared, and no error says why")))
 }
 
 fn takes_no_text(model: &LoadedModel) -> Error {

@@ -1,0 +1,89 @@
+//! How long batches take, without what a device does only once.
+
+use briquette_core::Result;
+use burn::tensor::Device;
+use std::time::Instant;
+
+/// Times batches. On a device that is not the CPU, kernels are compiled and chosen when they are first needed: there a
+/// batch with more items than any before it can first be run untimed. What that takes of memory is not hidden, as
+/// whoever runs the model needs it too.
+pub(crate) struct Stopwatch {
+    warms_up: bool,
+    /// Items of the largest batch so far.
+    largest: usize,
+    /// Milliseconds of each batch.
+    pub(crate) batch_ms: Vec<f64>,
+}
+
+impl Stopwatch {
+    /// Times what runs on a device, warm where that is asked for.
+    pub(crate) fn on(device: &Device, warms_up: bool) -> Self {
+        Self { warms_up: warms_up && crate::device_name(device) != "cpu", largest: 0, batch_ms: Vec::new() }
+    }
+
+    /// Runs a batch of `n` items.
+    ///
+    /// # Errors
+    /// Those of `work`; such a batch counts for nothing.
+    pub(crate) fn time<T>(&mut self, n: usize, work: impl Fn() -> Result<T>) -> Result<T> {
+        if self.warms_up && n > self.largest {
+            drop(work()?);
+        }
+        let start = Instant::now();
+        let found = work()?;
+        self.batch_ms.push(start.elapsed().as_secs_f64() * 1e3);
+        self.largest = self.largest.max(n);
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use briquette_core::Error;
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    /// How often each of these batches is run.
+    fn runs(warms_up: bool, batches: &[usize]) -> Vec<usize> {
+        let mut stopwatch = Stopwatch { warms_up, ..Stopwatch::on(&Device::default(), false) };
+        let mut run = |&n: &usize| {
+            let n_runs = Cell::new(0);
+            stopwatch.time(n, || Ok(n_runs.replace(n_runs.get() + 1))).unwrap();
+            n_runs.get()
+        };
+        let runs = batches.iter().map(&mut run).collect();
+        assert_eq!(stopwatch.batch_ms.len(), batches.len(), "each is timed once");
+        runs
+    }
+
+    #[test]
+    fn a_batch_larger_than_any_before_it_is_first_run_untimed() {
+        assert_eq!(runs(true, &[8, 8, 8, 3]), [2, 1, 1, 1]);
+        assert_eq!(runs(true, &[1, 6, 6, 4]), [2, 2, 1, 1]);
+        assert_eq!(runs(false, &[8, 8, 3]), [1, 1, 1]);
+        assert!(!Stopwatch::on(&Device::default(), true).warms_up, "the CPU compiles nothing");
+    }
+
+    #[test]
+    fn what_is_done_only_once_is_not_timed() {
+        let mut stopwatch = Stopwatch { warms_up: true, ..Stopwatch::on(&Device::default(), true) };
+        let is_warm = Cell::new(false);
+        let compile = || {
+            if !is_warm.replace(true) {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Ok(())
+        };
+        stopwatch.time(4, compile).unwrap();
+        assert!(stopwatch.batch_ms[0] < 200.0, "{:?}", stopwatch.batch_ms);
+    }
+
+    #[test]
+    fn a_batch_that_fails_is_not_counted() {
+        let mut stopwatch = Stopwatch { warms_up: true, ..Stopwatch::on(&Device::default(), true) };
+        stopwatch.time(8, || Err::<(), _>(Error::bug("out of memory"))).unwrap_err();
+        assert_eq!((stopwatch.largest, stopwatch.batch_ms.len()), (0, 0));
+    }
+}
