@@ -110,6 +110,47 @@ fn devices_say_what_int8_products_use() {
 }
 
 #[test]
+fn settings_that_do_nothing_or_cannot_be_are_refused() {
+    let sandbox = digits();
+    sandbox.write("lines.txt", "one\ntwo\n");
+    copy(&repository().join("fixtures/models/bert-tiny"), &sandbox.path("bert"));
+    copy(&repository().join("fixtures/models/images"), &sandbox.path("images"));
+    let text = "eval bert --data lines.txt";
+    let cases: [(String, i32, &[&str]); 8] = [
+        (format!("{text} --labels /nonexistent"), 2, &["data.labels (--labels)", "labels of an array"]),
+        (format!("{text} --size 7"), 2, &["data.size (--size)", "this model takes text"]),
+        (format!("{text} --tile 9"), 2, &["data.tile (--tile)", "leave it out"]),
+        (format!("{text} --strict"), 2, &["data.strict (--strict)"]),
+        ("eval digits --data images --labels /nonexistent".into(), 2, &["data.labels", "a folder of images"]),
+        ("eval digits --data images --max-length 3".into(), 2, &["data.max_length (--max-length)", "cuts texts"]),
+        ("eval digits --data images --size 100000".into(), 2, &["--size", "found 100000", "at most 16384"]),
+        ("run settings.toml".into(), 2, &["data.max_length", "the data is an array"]),
+    ];
+    sandbox.write(
+        "settings.toml",
+        RECIPE.replace("eval = \"digits-data.safetensors\"", "eval = \"digits-data.safetensors\"\nmax_length = 4"),
+    );
+    let before = sandbox.files("");
+    for (line, code, phrases) in cases {
+        sandbox.run(&line).assert_fails(code, phrases);
+    }
+    assert_eq!(sandbox.files(""), before);
+}
+
+#[test]
+fn a_batch_may_be_larger_than_the_data() {
+    let sandbox = digits();
+    for n in ["1000000000000", "18446744073709551615"] {
+        let found = sandbox.json(&format!("eval digits --data digits-data.safetensors --batch-size {n}"));
+        assert!(found["batch_size"].as_u64().unwrap() <= 360, "{found}");
+    }
+    // A file with a hole takes no space, and may be larger than any memory.
+    let holes = std::fs::File::create(sandbox.path("holes.npy")).unwrap();
+    holes.set_len(1 << 42).unwrap();
+    sandbox.run("eval digits --data holes.npy").assert_fails(5, &["holes.npy", "cannot read", "memory"]);
+}
+
+#[test]
 fn what_cannot_be_run_is_one_line() {
     let sandbox = digits();
     sandbox.write("lines.txt", "one\ntwo\n");

@@ -156,7 +156,12 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
     let found = run(&request);
     assert_eq!((found.arch, found.n_items, found.n_skipped), (Arch::ResNet18, 4, 1));
     request.data.strict = true;
-    assert!(message(&request).contains("damaged.png: it does not decode"));
+    for workers in [0, 2] {
+        request.batching.workers = workers;
+        let message = message(&request);
+        let path = fixture("models/images/owl/damaged.png");
+        assert!(message.starts_with(&format!("{}: it does not decode", path.display())), "{message}");
+    }
     request.data.crop = Some([64, 64]);
     assert!(message(&request).contains("crop 64x64 is not within size 40"));
 }
@@ -241,12 +246,14 @@ fn labels_that_do_not_fit_are_named() {
     let mut request = request(&fixture("digits"), &images);
     assert!(run(&request).metrics.is_empty());
     request.data.labels = Some(labels.clone());
-    assert!(message(&request).contains("label 10 of image 0 is out of range, the model has 10 classes"));
+    let named = format!("{}: label 10 of image 0 is out of range, the model has 10 classes", labels.display());
+    assert!(message(&request).contains(&named));
     idx(&labels, &[2], 1);
     assert!(message(&request).contains("2 labels for 3 images"));
     idx(&images, &[3, 9, 8], 7);
     idx(&labels, &[3], 1);
-    assert!(message(&request).contains("images are [3, 9, 8], expected [n, 1, 8, 8]"));
+    let named = format!("{}: images are [3, 9, 8], expected [n, 1, 8, 8]", images.display());
+    assert!(message(&request).contains(&named));
     idx(&images, &[0, 8, 8], 7);
     assert!(message(&request).contains("there is no image in it"));
     std::fs::write(&images, [0, 0, 8, 3, 0, 0, 0, 9]).unwrap();
@@ -285,7 +292,7 @@ fn a_tokenizer_of_another_model_is_refused() {
     std::fs::write(&path, "{}").unwrap();
     assert!(message(&request).contains("it is not a tokenizer"));
     std::fs::remove_file(&path).unwrap();
-    assert!(message(&request).contains("tokenizer.json is missing"));
+    assert!(message(&request).contains("tokenizer.json: it is missing"));
 }
 
 #[test]
