@@ -53,6 +53,19 @@ fn a_decoder_of_fewer_layers_learns_to_tell_what_comes_next() {
 }
 
 #[test]
+fn a_decoder_learns_in_half_precision_too() {
+    let sandbox = with_text("llama-tied");
+    for dtype in ["bf16", "f16"] {
+        let memory = format!("dtype = \"{dtype}\"");
+        sandbox.write("recipe.toml", of_text("llama-tied", "", "{ kind = \"labels\" }", &memory));
+        let report = sandbox.json("distill recipe.toml --threads 1 --force");
+        let epochs = report["trained"][0]["epochs"].as_array().unwrap();
+        let perplexity = |epoch: usize| epochs[epoch]["metrics"]["perplexity"].as_f64().unwrap();
+        assert!(perplexity(3) < 0.9 * perplexity(0), "{dtype}: {epochs:?}");
+    }
+}
+
+#[test]
 fn a_decoder_of_other_sizes_keeps_its_teachers_vocabulary_and_biases() {
     let sandbox = with_text("llama-qwen");
     let sizes = "student = { num_hidden_layers = 1, intermediate_size = 16 }";

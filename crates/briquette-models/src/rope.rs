@@ -26,10 +26,11 @@ impl Rotation {
         Self { sin: table(f32::sin), cos: table(f32::cos) }
     }
 
-    /// Turns `[batch, heads, length, width]`.
+    /// Turns `[batch, heads, length, width]`, in its own type.
     pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
         let half = x.dims()[3] / 2;
+        let [sin, cos] = [&self.sin, &self.cos].map(|table| table.clone().cast(x.dtype()));
         let swapped = Tensor::cat(vec![-x.clone().narrow(3, half, half), x.clone().narrow(3, 0, half)], 3);
-        x * self.cos.clone() + swapped * self.sin.clone()
+        x * cos + swapped * sin
     }
 }
