@@ -1,4 +1,5 @@
 //! Students of low rank, pruned while they learn, and trained on several devices, end to end.
+#![cfg(feature = "model")]
 
 use crate::distill::{LAYERS, RECIPE, digits, of_sentences, sentences, sums};
 use crate::weights::tensors_of;
