@@ -14,6 +14,7 @@ mod export;
 mod faults;
 mod frozen;
 mod goldens;
+mod halves;
 mod minilm;
 mod printed;
 mod sandbox;

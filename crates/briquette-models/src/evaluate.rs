@@ -10,7 +10,7 @@ use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::Checkpoint;
 use briquette_nn::Held;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,13 +37,15 @@ pub struct Request {
     pub device: Device,
 }
 
-/// What running a model may take: see [`Budget`].
+/// What running a model may take, see [`Budget`], and in what type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fits {
     /// Whether batches may be smaller than asked for, so that they fit.
     pub is_auto: bool,
     /// The most bytes that the last meter may show.
     pub limit: Option<u64>,
+    /// What networks compute in, where it is not f32.
+    pub dtype: Option<FloatDType>,
 }
 
 /// What was found. Metrics are by name, as gates name them; none is there that has not been measured.
@@ -113,10 +115,13 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| -> Result<_> {
         let mut watch = Watch::start(meters, checkpoint, arch, &request.device);
-        let model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
+        let mut model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
+        if let Some(dtype) = request.fits.dtype {
+            model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;
+        }
         watch.loaded();
         let held = briquette_nn::held(&model.network);
-        let Fits { is_auto, limit } = request.fits;
+        let Fits { is_auto, limit, dtype } = request.fits;
         // The last are those of the device, and those with a peak tell what a batch took.
         let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
         let budget = Budget { batching: request.batching, is_auto, limit, meter, warms_up: true };
@@ -124,7 +129,11 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         watch.ran();
         watch.drop_network(model.network, &request.device);
         drop(model.input);
-        Ok((found, (watch.dropped(), held)))
+        let mut memory = watch.dropped();
+        if dtype.is_some() {
+            memory.iter_mut().for_each(|memory| memory.predicted_bytes = memory.predicted_bytes.map(in_halves));
+        }
+        Ok((found, (memory, held)))
     };
     let reference = match reference {
         Some((checkpoint, arch)) => Some(run(&checkpoint, arch, progress)?),
@@ -146,6 +155,11 @@ fn reference_of(path: &Path, asked: Option<Arch>, of_model: Arch) -> Result<(Che
         return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
     }
     Ok((checkpoint, arch))
+}
+
+/// Bytes of floats that were foretold in f32, in f16 or bf16.
+pub fn in_halves(predicted_bytes: u64) -> u64 {
+    predicted_bytes / 2
 }
 
 /// What a run leaves behind.

@@ -12,9 +12,9 @@ use crate::resnet::{ResNet, ResNetConfig};
 use crate::text::{self, Pooling, TextTokenizer};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
-use briquette_nn::NameMap;
+use briquette_nn::{NameMap, ToDType, held};
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use std::path::{Path, PathBuf};
 
 /// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
@@ -116,9 +116,32 @@ pub struct LoadedModel {
     pub input: Input,
     /// How the paths of its parameters relate to the names of the checkpoint it came from, for exporting it again.
     pub names: NameMap,
+    /// What its network computes in, in between inputs and outputs in f32: see [`LoadedModel::computing_in`].
+    pub compute: FloatDType,
 }
 
 impl LoadedModel {
+    /// The same model computing in another type: its weights are cast, and so is what goes in and comes out.
+    ///
+    /// # Errors
+    /// Config where weights are held as codes: on those, layers compute in f32.
+    pub fn computing_in(self, compute: FloatDType) -> Result<Self> {
+        let floats = ["f32", "f16", "bf16"];
+        if let Some(kind) = held(&self.network).keys().find(|kind| !floats.contains(&kind.as_str())) {
+            let message = format!("memory.dtype: weights are held as {kind}, which computes in f32; leave it at f32");
+            return Err(Error::config(message));
+        }
+        Ok(Self { network: self.network.to_dtype(compute), compute, ..self })
+    }
+
+    /// Class scores of images, both in f32.
+    ///
+    /// # Panics
+    /// If it is no classifier.
+    pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
+        self.network.classify(images.cast(self.compute)).cast(FloatDType::F32)
+    }
+
     /// The same model as it is run, not trained: off the autodiff device, with all that only trains switched off.
     #[must_use]
     pub fn for_running(&self) -> Self {
@@ -166,7 +189,7 @@ impl LoadedModel {
                 (Network::ResNet(network), Input::Images(ImageInput::of_imagenet(config.in_channels)))
             }
         };
-        Ok(Self { arch, network, input, names })
+        Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
     }
 
     /// The tokenizer of a model that takes text.

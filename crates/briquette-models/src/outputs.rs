@@ -7,7 +7,7 @@ use crate::stopwatch::Stopwatch;
 use crate::text::{Tokens, padded};
 use crate::{Input, LoadedModel, metrics};
 use briquette_core::{Error, ErrorKind, Result};
-use burn::tensor::{Device, Int, Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 
 /// Scores of tokens in memory at once: a vocabulary is large, and a window of its scores would outweigh the model.
@@ -82,7 +82,8 @@ pub fn embed<'a>(
             let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
             let embedded = stopwatch.time(batch.len(), || {
                 let (ids, padding) = padded(&tokens, &device);
-                to_host(pooling.apply(model.network.encode(ids, padding.clone()), padding))
+                let states = model.network.encode(ids, padding.clone()).cast(FloatDType::F32);
+                to_host(pooling.apply(states, padding))
             })?;
             add_rows(&mut rows, &places, &embedded);
             progress(rows.len(), sentences.texts.len())
@@ -133,7 +134,7 @@ struct Scores<'a> {
 
 impl Scores<'_> {
     fn classify(&mut self, pixels: &[Vec<f32>], extents: [usize; 3]) -> Result<HostRows> {
-        let run = || to_host(self.model.network.classify(stacked(pixels, extents, &self.device)));
+        let run = || to_host(self.model.classify(stacked(pixels, extents, &self.device)));
         let scores = self.stopwatch.time(pixels.len(), run)?;
         if self.rows.is_empty() {
             // Before all of the data is run in vain.
@@ -250,7 +251,7 @@ fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -> Result<f6
     let mut nll = 0.0;
     for start in (0..length - 1).step_by(step) {
         let n = step.min(length - 1 - start);
-        let scores = log_softmax(network.scores(states.clone().narrow(1, start, n)), 2);
+        let scores = log_softmax(network.scores(states.clone().narrow(1, start, n)).cast(FloatDType::F32), 2);
         let each = scores.gather(2, next.clone().narrow(1, start, n).unsqueeze_dim::<3>(2));
         nll -= to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>();
     }

@@ -175,7 +175,7 @@ mod run {
     fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {
         if let Some(limit) = asked.limit {
             let mut models = reference.into_iter().chain([model]);
-            models.try_for_each(|path| memory::to_run(path, &device)?.check(limit))?;
+            models.try_for_each(|path| memory::to_run(path, &device, asked.dtype)?.check(limit))?;
         }
         Ok(Request {
             model: model.to_path_buf(),
@@ -183,7 +183,7 @@ mod run {
             arch: asked.arch.as_deref().map(arch_of).transpose()?,
             data: spec_of(&asked.data),
             batching: batching_of(asked),
-            fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit },
+            fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit, dtype: asked.dtype.half() },
             device,
         })
     }

@@ -79,8 +79,9 @@ pub(crate) use known::{to_run, to_train};
 mod known {
     use super::*;
     use crate::distill;
-    use crate::recipe::{DistillStage, Student, Whole};
+    use crate::recipe::{DistillStage, Dtype, Student, Whole};
     use briquette_formats::Checkpoint;
+    use briquette_models::evaluate::in_halves;
     use briquette_models::memory::{Device, predicted_bytes};
     use std::path::Path;
 
@@ -99,15 +100,16 @@ mod known {
                 break;
             }
         }
-        if recipe.evaluate.is_some() {
-            runs.push(to_run(&recipe.model, &device)?);
+        if let Some(asked) = &recipe.evaluate {
+            runs.push(to_run(&recipe.model, &device, asked.dtype)?);
         }
         Ok(runs)
     }
 
-    /// Running a model.
-    pub(crate) fn to_run(model: &Path, device: &Device) -> Result<Need> {
-        let weights_bytes = predicted_bytes(&Checkpoint::open(model)?, None, device);
+    /// Running a model in this type.
+    pub(crate) fn to_run(model: &Path, device: &Device, dtype: Dtype) -> Result<Need> {
+        let predicted = predicted_bytes(&Checkpoint::open(model)?, None, device);
+        let weights_bytes = dtype.half().map_or(predicted, |_| in_halves(predicted));
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 

@@ -7,7 +7,7 @@ use super::watch::Watcher;
 use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings};
 use crate::context::RunOptions;
 use crate::memory;
-use crate::recipe::{DistillStage, Dtype, Student};
+use crate::recipe::{DistillStage, Student};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_distill::history::Line;
@@ -20,7 +20,7 @@ use briquette_models::memory::device_meters;
 use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
 use briquette_nn::{Compression, Export, without_grids};
 use burn::module::Module;
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -214,11 +214,7 @@ fn run(
     options: &RunOptions,
 ) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
-    let compute = match stage.memory.dtype {
-        Dtype::F32 => None,
-        Dtype::Bf16 => Some(FloatDType::BF16),
-        Dtype::F16 => Some(FloatDType::F16),
-    };
+    let compute = stage.memory.dtype.half();
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
     let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
     let teacher = training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain)).transpose()?;

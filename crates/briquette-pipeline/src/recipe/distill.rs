@@ -63,14 +63,27 @@ pub struct TrainMemory {
 }
 
 /// What networks compute in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dtype {
     /// f32.
+    #[default]
     F32,
-    /// bf16, over weights in f32.
+    /// bf16; trained over weights in f32.
     Bf16,
-    /// f16, over weights in f32, with loss scaling.
+    /// f16; trained over weights in f32, with loss scaling.
     F16,
+}
+
+#[cfg(feature = "model")]
+impl Dtype {
+    /// The half precision it is, if it is one.
+    pub(crate) fn half(self) -> Option<burn::tensor::FloatDType> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(burn::tensor::FloatDType::BF16),
+            Self::F16 => Some(burn::tensor::FloatDType::F16),
+        }
+    }
 }
 
 /// How to train.

@@ -1,7 +1,7 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
-use super::TrainMemory;
 use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
+use super::{Dtype, TrainMemory};
 use crate::context::check_threads;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub struct Evaluate {
     pub batch_size: BatchSize,
     /// The most bytes that running may take.
     pub limit: Option<u64>,
+    /// What networks compute in.
+    pub dtype: Dtype,
     /// The least and the most of metrics, by name.
     pub bounds: Bounds,
 }
@@ -100,7 +102,9 @@ impl Evaluate {
     /// Config, naming the key.
     pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
-        TrainMemory::from_raw(raw)?;
+        // A recipe that trains says what it trains in.
+        let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
+        let dtype = Some(TrainMemory::from_raw(raw)?.dtype).filter(|_| !trains).unwrap_or_default();
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
         let mut data = raw.data.clone().unwrap_or_default();
@@ -126,6 +130,7 @@ impl Evaluate {
             data,
             batch_size,
             limit,
+            dtype,
             bounds: Bounds { min: gate.min, max: gate.max },
         }))
     }

@@ -18,10 +18,16 @@ pub(super) fn check_used(raw: &RawRecipe) -> Result<()> {
         ("accumulate", memory.accumulate.is_some(), trains),
         ("gradient_checkpointing", memory.gradient_checkpointing, trains),
         ("cache_teacher", memory.cache_teacher, trains),
-        ("dtype", memory.dtype.is_some(), trains),
+        ("dtype", memory.dtype.is_some(), runs),
     ];
+    let holds_codes = has("quantize") && !matches!(raw.output.format.as_deref(), Some("dense" | "burnpack"));
+    if holds_codes && !trains && memory.dtype.as_deref().is_some_and(|dtype| dtype != "f32") {
+        let message =
+            "what a quantize stage makes codes of computes in f32; remove it, or write another format, such as dense";
+        return Err(Error::config(format!("memory.dtype: {message}")));
+    }
     let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
-    let message = match ["limit", "batch_size"].contains(key) {
+    let message = match ["limit", "batch_size", "dtype"].contains(key) {
         true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
         false => "only a distill stage looks at it; add one, or remove it",
     };
@@ -46,10 +52,12 @@ mod tests {
     #[test]
     fn a_key_that_nothing_looks_at_is_refused() {
         let (cast, evaluate) = ("[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n", "[[stage]]\nkind = \"evaluate\"\n");
+        let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"evaluate\"\n";
         let cases = [
             (cast, "limit = \"100B\"", "memory.limit: no stage of this recipe runs a model"),
             (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
-            (cast, "dtype = \"bf16\"", "memory.dtype: only"),
+            (cast, "dtype = \"bf16\"", "memory.dtype: no stage"),
+            (quantize, "dtype = \"bf16\"", "memory.dtype: what a quantize stage makes codes of"),
             (evaluate, "accumulate = 2", "memory.accumulate: only a distill stage looks at it"),
             (evaluate, "gradient_checkpointing = true", "memory.gradient_checkpointing: only"),
             (evaluate, "cache_teacher = true", "memory.cache_teacher: only"),
@@ -58,7 +66,8 @@ mod tests {
             let error = refused(stages, memory).unwrap();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert_eq!(refused(evaluate, "limit = \"1GB\"\nbatch_size = 3"), None);
+        assert_eq!(refused(evaluate, "limit = \"1GB\"\nbatch_size = 3\ndtype = \"f16\""), None);
+        assert_eq!(refused(quantize, "dtype = \"f32\""), None);
         assert_eq!(refused(cast, ""), None);
     }
 

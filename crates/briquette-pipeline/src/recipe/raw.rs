@@ -106,7 +106,8 @@ pub struct RawMemory {
     /// distill: ask the teacher once for each item and look its outputs up from then on; class scores and embeddings only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cache_teacher: bool,
-    /// distill: what networks compute in, over weights that stay f32: "f32" (the default), "bf16" or "f16".
+    /// What networks compute in: "f32" (the default), "bf16" or "f16". distill: over weights that stay f32, and what is
+    /// trained is then evaluated in f32; else evaluate: weights too, where none are held as codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
 }

@@ -24,6 +24,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
         None => (raw::RawRecipe::default(), PathBuf::new()),
     };
     let reference = what.against.clone().or(raw.model.path.as_ref().map(|path| directory.join(path)));
+    let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
     raw.stage = vec![raw::RawStage { kind: "evaluate".into(), ..Default::default() }];
     raw.model.arch = what.arch.clone().or(raw.model.arch);
     let data = raw.data.get_or_insert_default();
@@ -38,6 +39,8 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     }
     let memory = raw.memory.get_or_insert_default();
     memory.batch_size = what.batch_size.clone().or(memory.batch_size.take());
+    // A recipe that trains says what it trains in.
+    memory.dtype = what.dtype.clone().or(memory.dtype.take().filter(|_| !trains));
     memory.limit = what.memory_limit.clone().or(memory.limit.take());
     let asked = Evaluate::from_raw(&raw, &directory)?;
     Ok((asked.ok_or_else(|| Error::bug("an evaluate stage was given"))?, reference))
