@@ -35,6 +35,11 @@ pub fn device_meters(device: &Device) -> Vec<Box<dyn MemoryMeter>> {
     meters
 }
 
+/// What tells the peak of a device's memory, where models that run there lie; nothing of the CPU.
+pub fn peak_meter(device: &Device) -> Option<Box<dyn MemoryMeter>> {
+    device_meters(device).into_iter().rfind(|meter| meter.peak_bytes().is_some())
+}
+
 /// The bytes a device's pool has in use. It keeps no peak.
 #[derive(Debug, Clone)]
 struct InUse(Device);

@@ -16,7 +16,7 @@ use briquette_distill::{
     n_steps, steps_of_epoch,
 };
 use briquette_formats::{Checkpoint, InputFile, limits, model_config};
-use briquette_models::memory::device_meters;
+use briquette_models::memory::{device_meters, peak_meter};
 use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
 use briquette_nn::{Compression, Export, without_grids};
 use burn::module::Module;
@@ -57,7 +57,9 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
         memory::to_train(asked.stage, asked.model, asked.original, &plain[0])?.check(limit)?;
     }
     options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
-    let before = options.meter.live_bytes();
+    let of_device = peak_meter(&plain[0]);
+    let meter = of_device.as_deref().unwrap_or(options.meter.as_ref());
+    let before = meter.live_bytes();
     let training = Training::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
     let shown = Shown::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
@@ -66,9 +68,9 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     }
     let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
     options.meter.begin_phase("train");
-    options.meter.reset_peak();
+    meter.reset_peak();
     let made = match plain.len() {
-        1 => run(asked, &training, &mut watcher, options),
+        1 => run(asked, &training, &mut watcher, options, meter),
         _ => run_on_several(asked, &training, &mut watcher, shown.clone(), &plain),
     };
     shown.end();
@@ -76,10 +78,10 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     if finished.resumed_at > 0 {
         options.progress.line(&format!("went on from step {}", finished.resumed_at));
     }
-    let peak = options.meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+    let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     options.meter.begin_phase("write student");
     let mut report = report(asked, &training, &finished);
-    (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, options.meter.name().to_string());
+    (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, meter.name().to_string());
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
     write(asked, &training, without_grids(finished.student), &report)
 }
@@ -212,6 +214,7 @@ fn run(
     training: &Training,
     watcher: &mut Watcher,
     options: &RunOptions,
+    meter: &dyn MemoryMeter,
 ) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
     let compute = stage.memory.dtype.half();
@@ -228,14 +231,14 @@ fn run(
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
     let mut fit = None;
     if let Some(limit) = stage.memory.limit {
-        let live = options.meter.live_bytes().unwrap_or(0);
+        let live = meter.live_bytes().unwrap_or(0);
         let found;
-        (model, found) = distiller.fit(model, teacher, training.examples.as_ref(), limit, options.meter.as_ref())?;
+        (model, found) = distiller.fit(model, teacher, training.examples.as_ref(), limit, meter)?;
         options
             .progress
             .line(&format!("{} items at once, for {live} bytes in use now and {limit} at most", found.at_once));
         fit = Some(found);
-        options.meter.reset_peak();
+        meter.reset_peak();
     }
     let finished = distiller.run(model, teacher, training.examples.as_ref(), &checkpoints, watcher)?;
     let at_once = checkpoints.state()?.map_or(training.settings.at_once, |state| state.at_once);
