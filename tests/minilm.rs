@@ -2,15 +2,21 @@
 
 use crate::sandbox::{Sandbox, repository};
 
-/// Compresses it, verifies that against the original, and holds the bytes of its weights against a limit in MB.
-fn assert_at_most(options: &str, limit: f64) {
+/// A sandbox with the model, where it is there.
+fn minilm() -> Option<Sandbox> {
     let model = repository().join("models/minilm");
     if !model.exists() {
         eprintln!("skipped: models/minilm is not there");
-        return;
+        return None;
     }
     let sandbox = Sandbox::new();
     std::os::unix::fs::symlink(model.canonicalize().unwrap(), sandbox.path("minilm")).unwrap();
+    Some(sandbox)
+}
+
+/// Compresses it, verifies that against the original, and holds the bytes of its weights against a limit in MB.
+fn assert_at_most(options: &str, limit: f64) {
+    let Some(sandbox) = minilm() else { return };
     let report = sandbox.json(&format!("compress minilm -o out {options}"));
     sandbox.ok("verify out --against minilm");
     let weights = std::fs::read_dir(sandbox.path("out")).unwrap().map(|entry| entry.unwrap());
@@ -36,4 +42,24 @@ fn four_tenths_pruned_and_int8_takes_at_most_20_4_megabytes() {
 #[test]
 fn with_pruned_embeddings_it_takes_at_most_17_4_megabytes() {
     assert_at_most("--prune 0.4 --prune-roles linear,conv,embedding --quantize int8", 17.4);
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn weights_take_what_was_foretold_within_a_hundredth() {
+    let Some(sandbox) = minilm() else { return };
+    sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");
+    let check = |model: &str, options: &str| {
+        let found = sandbox.json(&format!("eval {model} --data lines.txt --device cpu {options}"));
+        let figures = &found["after"]["memory"][0];
+        let [held, foretold] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
+        assert!((foretold / held - 1.0).abs() <= 0.01, "{model} {options}: {held} held, {foretold} foretold");
+    };
+    check("minilm", "");
+    check("minilm", "--dtype bf16");
+    let schemes = ["int8", "int8-dynamic", "int8-asym", "int4", "int4-g32", "int3-g128"];
+    for options in schemes.into_iter().chain(["int8 --prune 0.4", "int8-dynamic --prune 0.7"]) {
+        sandbox.ok(&format!("compress minilm -o out --force --quantize {options}"));
+        check("out", "");
+    }
 }

@@ -5,8 +5,10 @@ use crate::bert::{Bert, BertConfig};
 use crate::config::Folder;
 use crate::data::ImageInput;
 use crate::digits_cnn::{DigitsCnn, DigitsCnnConfig};
+use crate::layers::Linear;
 use crate::llama::Llama;
 use crate::llama_config::LlamaConfig;
+use crate::low_rank::{Linears, make_room};
 use crate::naming::{self, names_of};
 use crate::resnet::{ResNet, ResNetConfig};
 use crate::text::{self, Pooling, TextTokenizer};
@@ -35,6 +37,26 @@ pub enum Network {
 }
 
 impl Network {
+    /// The network that a checkpoint is of, before it is filled, with room for two factors where linear layers are those; and how
+    /// its paths relate to the names of the checkpoint. It takes no memory for weights.
+    pub(crate) fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        let folder = Folder::of(checkpoint);
+        let mut is_tied = false;
+        let mut network = match arch {
+            Arch::DigitsCnn => Self::DigitsCnn(DigitsCnnConfig::read(&folder)?.init(device)),
+            Arch::Bert => Self::Bert(BertConfig::read(&folder, checkpoint)?.init(device)),
+            Arch::Llama => {
+                let config = LlamaConfig::read(&folder, checkpoint)?;
+                is_tied = config.tie_word_embeddings;
+                Self::Llama(config.init(device))
+            }
+            _ => Self::ResNet(ResNetConfig::read(checkpoint, arch)?.init(device)),
+        };
+        let names = names_of(arch, checkpoint, is_tied)?;
+        make_room(&mut network, checkpoint, &names);
+        Ok((network, names))
+    }
+
     /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
     ///
     /// # Panics
@@ -87,6 +109,17 @@ impl Network {
     }
 }
 
+impl Linears for Network {
+    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
+        match self {
+            Self::DigitsCnn(network) => network.linears(),
+            Self::ResNet(network) => network.linears(),
+            Self::Bert(network) => network.linears(),
+            Self::Llama(network) => network.linears(),
+        }
+    }
+}
+
 /// What a model takes in.
 #[derive(Debug, Clone)]
 pub enum Input {
@@ -103,6 +136,26 @@ pub enum Input {
         /// Positions the model has.
         max_positions: usize,
     },
+}
+
+impl Input {
+    /// What the network of this architecture in a checkpoint takes in.
+    fn of(arch: Arch, checkpoint: &Checkpoint) -> Result<Self> {
+        let folder = &Folder::of(checkpoint);
+        Ok(match arch {
+            Arch::DigitsCnn => Self::Images(ImageInput::of_digits(&DigitsCnnConfig::read(folder)?)),
+            Arch::Bert => {
+                let config = BertConfig::read(folder, checkpoint)?;
+                let positions = config.max_position_embeddings;
+                text_input(folder, config.vocab_size, positions, positions)?
+            }
+            Arch::Llama => {
+                let config = LlamaConfig::read(folder, checkpoint)?;
+                text_input(folder, config.vocab_size, config.max_positions(), WINDOW)?
+            }
+            _ => Self::Images(ImageInput::of_imagenet(ResNetConfig::read(checkpoint, arch)?.in_channels)),
+        })
+    }
 }
 
 /// A model with its weights.
@@ -163,32 +216,9 @@ impl LoadedModel {
     /// As [`LoadedModel::open`].
     pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
-        let folder = Folder::of(checkpoint);
-        let mut names = names_of(arch, checkpoint, false)?;
-        let (network, input) = match arch {
-            Arch::DigitsCnn => {
-                let config = DigitsCnnConfig::read(&folder)?;
-                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
-                (Network::DigitsCnn(network), Input::Images(ImageInput::of_digits(&config)))
-            }
-            Arch::Bert => {
-                let config = BertConfig::read(&folder, checkpoint)?;
-                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
-                let positions = config.max_position_embeddings;
-                (Network::Bert(network), text_input(&folder, config.vocab_size, positions, positions)?)
-            }
-            Arch::Llama => {
-                let config = LlamaConfig::read(&folder, checkpoint)?;
-                names = names_of(arch, checkpoint, config.tie_word_embeddings)?;
-                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
-                (Network::Llama(network), text_input(&folder, config.vocab_size, config.max_positions(), WINDOW)?)
-            }
-            _ => {
-                let config = ResNetConfig::read(checkpoint, arch)?;
-                let network = naming::load(config.init(device), arch, checkpoint, &names)?;
-                (Network::ResNet(network), Input::Images(ImageInput::of_imagenet(config.in_channels)))
-            }
-        };
+        let (network, names) = Network::blank(arch, checkpoint, device)?;
+        let network = naming::load(network, arch, checkpoint, &names)?;
+        let input = Input::of(arch, checkpoint)?;
         Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
     }
 

@@ -1,11 +1,9 @@
 //! How much memory a model takes: what was foretold, what its weights hold, what running it adds.
 
-use crate::Arch;
-use crate::naming::extras_of;
+use crate::{Arch, Network};
+use briquette_core::Error;
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{Coding, GridKind, Grouping, Rows, Storage};
-use briquette_formats::{Checkpoint, StoredTensor, TensorInfo, TensorSource};
-use briquette_nn::Patterns;
+use briquette_formats::{Checkpoint, TensorSource};
 pub use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
@@ -225,26 +223,15 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
 /// Bytes of a checkpoint's weights as they are loaded on a device, known from its headers: codes where layers hold them,
 /// else f32. Tensors that the architecture, which is found out where it is not given, has no use for are not loaded.
 pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> u64 {
-    let arch = arch.or_else(|| Arch::detect(checkpoint).ok());
-    let extras = arch.map_or_else(Patterns::default, |arch| extras_of(arch, checkpoint));
-    let tied = |name: &str| {
-        let entry = checkpoint.manifest().and_then(|manifest| manifest.tensors.get(name));
-        entry.is_some_and(|entry| entry.tied_to.is_some())
+    let of_network = || {
+        let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
+        let (network, names) = Network::blank(arch, checkpoint, device)?;
+        briquette_nn::predicted_bytes(&network, checkpoint, &names)
     };
-    let is_loaded = |info: &TensorInfo| info.dtype.is_weight() && !tied(&info.name) && !extras.matches(&info.name);
-    let held = |index: usize| checkpoint.stored().and_then(|stored| held_bytes(&stored.tensors[index]));
-    let held = |index: usize| briquette_nn::holds_codes(device).then(|| held(index)).flatten();
-    let weights = checkpoint.tensors().iter().enumerate().filter(|(_, info)| is_loaded(info));
-    weights.map(|(index, info)| held(index).unwrap_or(4 * info.n_elements()) as u64).sum()
-}
-
-/// Bytes of a matrix whose codes are held: its own, and a sum for each row.
-fn held_bytes(tensor: &StoredTensor) -> Option<usize> {
-    let codes = tensor.coding.codes.filter(|codes| codes.grid == GridKind::Symmetric)?;
-    let is_held = [2, 4].contains(&tensor.info.shape.rank())
-        && (codes.bits <= 4 || !matches!(codes.grouping, Grouping::Group(_)));
-    let storage = if codes.bits <= 4 { Storage::Dense } else { tensor.coding.storage };
-    let Rows { n_rows, n_cols, .. } = tensor.rows();
-    let coding = Coding { storage, ..tensor.coding };
-    is_held.then(|| coding.n_bytes(tensor.info.dtype, n_rows, n_cols, tensor.n_kept) + 4 * n_rows)
+    // Why it cannot be loaded is said where it is.
+    let of_tensors = |_: Error| {
+        let weights = checkpoint.tensors().iter().filter(|info| info.dtype.is_weight());
+        weights.map(|info| 4 * info.n_elements() as u64).sum()
+    };
+    of_network().unwrap_or_else(of_tensors)
 }

@@ -1,12 +1,9 @@
 //! How each architecture's parameters are named in checkpoints.
 
 use crate::Arch;
-use crate::config::Folder;
-use crate::llama_config::LlamaConfig;
-use crate::low_rank::{Linears, make_room};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_nn::{NameMap, Patterns, load_compressed, load_into};
+use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::module::Module;
 
 /// Tensors of BERT that an encoder has no use for: heads of other tasks, and buffers.
@@ -22,21 +19,6 @@ const BERT_EXTRAS: [&str; 8] = [
 ];
 /// Buffers that older files of Llama keep.
 const LLAMA_EXTRAS: [&str; 1] = ["**.rotary_emb.inv_freq"];
-/// What is the embedding once more where the two are tied.
-const LLAMA_HEAD: &str = "lm_head.weight";
-
-/// Tensors of this checkpoint that `arch` leaves aside when it is loaded.
-pub(crate) fn extras_of(arch: Arch, checkpoint: &Checkpoint) -> Patterns {
-    let is_tied =
-        || LlamaConfig::read(&Folder::of(checkpoint), checkpoint).is_ok_and(|config| config.tie_word_embeddings);
-    let globs = match arch {
-        Arch::Bert => BERT_EXTRAS.to_vec(),
-        Arch::Llama if is_tied() => [&LLAMA_EXTRAS[..], &[LLAMA_HEAD]].concat(),
-        Arch::Llama => LLAMA_EXTRAS.to_vec(),
-        _ => Vec::new(),
-    };
-    Patterns::new(globs).unwrap_or_default()
-}
 
 /// The names of `arch` in this checkpoint: those of Hugging Face and torchvision.
 ///
@@ -63,21 +45,14 @@ pub fn names_of(arch: Arch, checkpoint: &Checkpoint, is_tied: bool) -> Result<Na
         }
         Arch::Llama => {
             let names = LLAMA_EXTRAS.iter().try_fold(names, |names, extra| names.ignore(extra))?;
-            if is_tied { names.ignore(LLAMA_HEAD) } else { Ok(names) }
+            if is_tied { names.ignore("lm_head.weight") } else { Ok(names) }
         }
         _ => Ok(names),
     }
 }
 
-/// Loads a network, codes as codes where they will run, and linear layers as two factors where they are; where it does not fit,
-/// says whose names the checkpoint has.
-pub(crate) fn load<M: Module + Linears>(
-    mut module: M,
-    arch: Arch,
-    checkpoint: &Checkpoint,
-    names: &NameMap,
-) -> Result<M> {
-    make_room(&mut module, checkpoint, names);
+/// Loads a network, codes as codes where they will run; where it does not fit, says whose names the checkpoint has.
+pub(crate) fn load<M: Module>(module: M, arch: Arch, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let holds_codes = module.devices().iter().all(briquette_nn::holds_codes);
     let found = match holds_codes {
         true => load_compressed(module, checkpoint, names),

@@ -146,7 +146,8 @@ fn what_is_not_loaded_is_not_foretold() {
         predicted(dir.path())
     };
     let plain = predicted(&fixture("models/bert-tiny"));
-    assert_eq!([head("cls.predictions.decoder.weight"), head("another.weight")], [plain, plain + 28]);
+    assert_eq!(head("cls.predictions.decoder.weight"), plain);
+    assert!(head("another.weight") > plain, "of what cannot be loaded every tensor counts");
 }
 
 fn check_llama(name: &str) {

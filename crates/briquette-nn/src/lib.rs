@@ -166,7 +166,7 @@ pub use export::{Export, Exported};
 pub use held::{Held, held};
 pub use learner::Compressing;
 pub use load::load_into;
-pub use load_compressed::load_compressed;
+pub use load_compressed::{load_compressed, predicted_bytes};
 pub use names::{Layout, NameMap};
 pub use packed::{Packed, holds_codes};
 pub use parameters::{Kind, Parameter, parameters};

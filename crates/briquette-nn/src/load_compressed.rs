@@ -2,11 +2,11 @@
 
 use crate::load::{Place, fill, places_of};
 use crate::packed::{Coded, Packed, Use};
-use crate::{NameMap, Parameter, parameters};
+use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
 use briquette_core::encoded::Codes;
-use briquette_core::{Error, GridKind, Grouping, OutputAxis, Result, Rows, Storage};
+use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Rows, Storage};
 use briquette_formats::stored::{Scratch, StoredDir};
-use briquette_formats::{Checkpoint, TensorSource};
+use briquette_formats::{Checkpoint, StoredTensor, TensorSource};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
@@ -39,6 +39,43 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
     match error {
         Some(error) => Err(error),
         None => Ok(module),
+    }
+}
+
+/// Bytes that the parameters of a module take once [`load_compressed`] has filled it, known from headers; on a device whose
+/// layers do not [hold codes](crate::holds_codes), as floats. Where the kernels lay codes out in whole panels it may be a little more.
+///
+/// # Errors
+/// Input where the checkpoint does not fit.
+pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &NameMap) -> Result<u64> {
+    let wanted = parameters(module);
+    let places = places_of(&wanted, checkpoint, names)?;
+    let holds_codes = module.devices().iter().all(holds_codes);
+    let held = |parameter: &Parameter| {
+        let place = *places.get(&parameter.path).filter(|_| holds_codes)?;
+        Some(use_of(parameter, place, checkpoint)?.n_bytes(&checkpoint.stored()?.tensors[place.index]))
+    };
+    let n_elements = |parameter: &Parameter| parameter.shape.0.iter().product::<usize>();
+    let plain = |parameter: &Parameter| n_elements(parameter) * if parameter.kind == Kind::Bool { 1 } else { 4 };
+    Ok(wanted.iter().map(|parameter| held(parameter).unwrap_or_else(|| plain(parameter)) as u64).sum())
+}
+
+impl Use {
+    /// Bytes of a tensor's codes, scales, and whatever else they are used with.
+    fn n_bytes(self, tensor: &StoredTensor) -> usize {
+        let Rows { n_rows, n_cols, .. } = tensor.rows();
+        let codes = match tensor.coding.storage {
+            Storage::Dense => n_rows * n_cols,
+            Storage::Bitmask => n_rows * Mask::row_bytes(n_cols) + tensor.n_kept,
+        };
+        match self {
+            // Codes are summed up by row.
+            Self::Int8(_) | Self::Conv(..) => codes + 8 * n_rows,
+            Self::Int4 { group } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * n_cols.div_ceil(group.max(1)),
+            // The rows of a sparse table begin at offsets.
+            Self::Table | Self::Decoded if tensor.coding.storage == Storage::Bitmask => codes + 12 * n_rows,
+            Self::Table | Self::Decoded => codes + 4 * n_rows,
+        }
     }
 }
 
