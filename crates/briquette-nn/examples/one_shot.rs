@@ -7,7 +7,7 @@ mod digits;
 
 use briquette_core::Result;
 use briquette_nn::{Compression, Prune};
-use digits::{BATCH, Data, LEARNING_RATE, Net, TEACHER, accuracy, mean};
+use digits::{BATCH, Data, FALLING, LEARNING_RATE, Net, STEADY, TEACHER, accuracy, mean};
 use std::time::Instant;
 
 fn main() -> Result<()> {
@@ -15,13 +15,13 @@ fn main() -> Result<()> {
     let (mut plain, mut pruned) = (Vec::new(), [0.8, 0.9].map(|sparsity| (sparsity, Vec::new(), Vec::new())));
     for seed in digits::seeds() {
         let device = digits::device(seed);
-        let teacher = digits::train_plain(Net::new(TEACHER, &device), &data, 12, seed)?;
+        let teacher = digits::train_plain(Net::new(TEACHER, &device), &data, 12, seed, STEADY)?;
         plain.push(accuracy(&teacher, &test));
         for (sparsity, at_once, tuned) in &mut pruned {
             let rules = Compression::new().prune(Prune::new("*.weight", *sparsity)?.globally());
             let model = rules.attach(teacher.clone())?;
             at_once.push(accuracy(&model, &test));
-            tuned.push(accuracy(&digits::tune(model, &data, 3, seed + 100), &test));
+            tuned.push(accuracy(&digits::train_plain(model, &data, 3, seed + 100, FALLING)?, &test));
         }
         println!("seed {seed}: {plain:.1?} {pruned:.1?}");
         if seed == digits::seeds().start {

@@ -7,7 +7,7 @@ mod digits;
 
 use briquette_core::Result;
 use briquette_nn::{Compression, Quantize, Schedule};
-use digits::{Data, Net, STUDENT, accuracy, mean};
+use digits::{Data, FALLING, Net, STEADY, STUDENT, accuracy, mean};
 
 fn main() -> Result<()> {
     let (data, test) = (Data::open("train")?, Data::open("test")?);
@@ -15,15 +15,15 @@ fn main() -> Result<()> {
         let mut found = [const { Vec::new() }; 5];
         for seed in digits::seeds() {
             let device = digits::device(seed);
-            let plain = digits::train_plain(Net::new(STUDENT, &device), &data, 10, seed)?;
+            let plain = digits::train_plain(Net::new(STUDENT, &device), &data, 10, seed, STEADY)?;
             let round = Compression::new().quantize(Quantize::new("*.weight", scheme)?);
             let after = round.attach(plain.clone())?;
             let every_step = Schedule::constant(0..usize::MAX);
             let rules = Compression::new().quantize(Quantize::new("*.weight", scheme)?.on(every_step));
             let model = rules.attach(plain.clone())?;
-            let aware = digits::train(model, &data, 3, seed + 100, |model, t| rules.refresh(model, t))?;
+            let aware = digits::train(model, &data, 3, seed + 100, FALLING, |model, t| rules.refresh(model, t))?;
             // Three more epochs help by themselves: the fair comparison has them too.
-            let longer = digits::train_plain(plain.clone(), &data, 3, seed + 100)?;
+            let longer = digits::train_plain(plain.clone(), &data, 3, seed + 100, FALLING)?;
             let longer_after = round.attach(longer.clone())?;
             for (found, model) in found.iter_mut().zip([&plain, &after, &longer, &longer_after, &aware]) {
                 found.push(accuracy(model, &test));

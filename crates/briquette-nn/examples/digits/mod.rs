@@ -14,10 +14,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::Path;
 
 pub const BATCH: usize = 64;
-/// Adam's for training from scratch.
 pub const LEARNING_RATE: f64 = 1e-3;
-/// Where it starts when a trained network is tuned for a few epochs; it falls to 0 along a line.
-pub const TUNING_RATE: f64 = 3e-3;
 /// Channels, channels, hidden: about a million weights.
 pub const TEACHER: [usize; 3] = [64, 128, 1536];
 /// About fifty thousand.
@@ -121,18 +118,27 @@ pub fn step(model: Net, optimizer: &mut ModuleOptimizer, data: &Data, rows: &[us
     optimizer.step(rate, model, grads)
 }
 
+/// A learning rate by the share of steps that are done.
+pub type Rate = fn(f64) -> f64;
+/// Adam's for training from scratch.
+pub const STEADY: Rate = |_| LEARNING_RATE;
+/// For tuning what is trained: so few steps reach further at a larger rate, and settle where it falls to 0.
+pub const FALLING: Rate = |done| 3e-3 * (1.0 - done);
+
 /// Trains for some epochs; `after` sees the model and the number of the step after each.
 pub fn train(
     mut model: Net,
     data: &Data,
     epochs: usize,
     seed: u64,
+    rate: Rate,
     mut after: impl FnMut(Net, usize) -> Result<Net>,
 ) -> Result<Net> {
     let (mut optimizer, mut t) = (adam(), 0);
+    let n_steps = epochs * data.len().div_ceil(BATCH);
     for epoch in 0..epochs {
         for rows in shuffled(data.len(), seed * 1000 + epoch as u64).chunks(BATCH) {
-            model = step(model, &mut optimizer, data, rows, LEARNING_RATE);
+            model = step(model, &mut optimizer, data, rows, rate(t as f64 / n_steps as f64));
             t += 1;
             model = after(model, t)?;
         }
@@ -141,22 +147,8 @@ pub fn train(
 }
 
 /// As [`train`], with nothing done after steps.
-pub fn train_plain(model: Net, data: &Data, epochs: usize, seed: u64) -> Result<Net> {
-    train(model, data, epochs, seed, |model, _| Ok(model))
-}
-
-/// Tunes a trained network: so few steps reach further at a larger rate, and settle where it falls to 0.
-pub fn tune(mut model: Net, data: &Data, epochs: usize, seed: u64) -> Net {
-    let (mut optimizer, mut t) = (adam(), 0);
-    let n_steps = epochs * data.len().div_ceil(BATCH);
-    for epoch in 0..epochs {
-        for rows in shuffled(data.len(), seed * 1000 + epoch as u64).chunks(BATCH) {
-            let left = 1.0 - t as f64 / n_steps as f64;
-            model = step(model, &mut optimizer, data, rows, TUNING_RATE * left);
-            t += 1;
-        }
-    }
-    model
+pub fn train_plain(model: Net, data: &Data, epochs: usize, seed: u64, rate: Rate) -> Result<Net> {
+    train(model, data, epochs, seed, rate, |model, _| Ok(model))
 }
 
 /// The seeds to run: as many as the first argument says (1 without one), from the second on (0 without one).
