@@ -8,19 +8,19 @@ mod digits;
 use briquette_core::Result;
 use briquette_nn::{Compression, Export, Prune, Schedule, Sparsity, sparsity};
 use burn::module::Module;
-use digits::{Data, Net, STEADY, STUDENT, accuracy};
+use digits::{Data, FALLING, Net, STUDENT, accuracy};
 
 fn main() -> Result<()> {
     let (data, test) = (Data::open("train")?, Data::open("test")?);
     let device = digits::device(0);
-    let plain = digits::train_plain(Net::new(STUDENT, &device), &data, 10, 0, STEADY)?;
+    let plain = digits::train_plain(Net::new(STUDENT, &device), &data, 10, 0, FALLING)?;
     println!("plain             {:.1} % right", accuracy(&plain, &test));
 
     let device = digits::device(0);
     let schedule = Schedule::cubic(23..138).every(10);
     let rules = Compression::new().prune(Prune::new("*.weight", 0.9)?.globally().on(schedule)); // 1
     let model = rules.attach(Net::new(STUDENT, &device))?; // 2
-    let model = digits::train(model, &data, 10, 0, STEADY, |model, t| {
+    let model = digits::train(model, &data, 10, 0, FALLING, |model, t| {
         if t % 46 == 0 {
             println!("  step {t:3}: {:4.1} % zeros", 100.0 * weights(&model)?.ratio());
         }

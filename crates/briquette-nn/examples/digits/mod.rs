@@ -122,7 +122,7 @@ pub fn step(model: Net, optimizer: &mut ModuleOptimizer, data: &Data, rows: &[us
 pub type Rate = fn(f64) -> f64;
 /// Adam's for training from scratch.
 pub const STEADY: Rate = |_| LEARNING_RATE;
-/// For tuning what is trained: so few steps reach further at a larger rate, and settle where it falls to 0.
+/// So few steps reach further at a larger rate, and settle where it falls to 0.
 pub const FALLING: Rate = |done| 3e-3 * (1.0 - done);
 
 /// Trains for some epochs; `after` sees the model and the number of the step after each.
