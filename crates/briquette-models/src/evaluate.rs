@@ -114,14 +114,14 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| -> Result<_> {
-        let mut watch = Watch::start(meters, checkpoint, arch, &request.device);
+        let mut watch = Watch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
         let mut model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         if let Some(dtype) = request.fits.dtype {
             model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;
         }
         watch.loaded();
         let held = briquette_nn::held(&model.network);
-        let Fits { is_auto, limit, dtype } = request.fits;
+        let Fits { is_auto, limit, .. } = request.fits;
         // The last are those of the device, and those with a peak tell what a batch took.
         let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
         let budget = Budget { batching: request.batching, is_auto, limit, meter, warms_up: true };
@@ -129,11 +129,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         watch.ran();
         watch.drop_network(model.network, &request.device);
         drop(model.input);
-        let mut memory = watch.dropped();
-        if dtype.is_some() {
-            memory.iter_mut().for_each(|memory| memory.predicted_bytes = memory.predicted_bytes.map(in_halves));
-        }
-        Ok((found, (memory, held)))
+        Ok((found, (watch.dropped(), held)))
     };
     let reference = match reference {
         Some((checkpoint, arch)) => Some(run(&checkpoint, arch, progress)?),
@@ -155,11 +151,6 @@ fn reference_of(path: &Path, asked: Option<Arch>, of_model: Arch) -> Result<(Che
         return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
     }
     Ok((checkpoint, arch))
-}
-
-/// Bytes of floats that were foretold in f32, in f16 or bf16.
-pub fn in_halves(predicted_bytes: u64) -> u64 {
-    predicted_bytes / 2
 }
 
 /// What a run leaves behind.

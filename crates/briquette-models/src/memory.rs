@@ -4,7 +4,7 @@ use crate::{Arch, Network};
 use briquette_core::Error;
 use briquette_core::memory::MemoryMeter;
 use briquette_formats::{Checkpoint, TensorSource};
-pub use burn::tensor::Device;
+pub use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 
 /// What one meter saw of a model that was loaded, run and dropped. Every figure is above what was there before.
@@ -53,6 +53,10 @@ impl MemoryMeter for InUse {
 
     fn peak_bytes(&self) -> Option<u64> {
         None
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        Driver::of(&self.0)?.free_bytes()
     }
 
     fn is_of_host(&self) -> bool {
@@ -161,10 +165,11 @@ impl<'a> Watch<'a> {
         meters: &'a [&'a dyn MemoryMeter],
         checkpoint: &Checkpoint,
         arch: Arch,
+        dtype: Option<FloatDType>,
         device: &Device,
     ) -> Self {
-        let predicted_bytes = predicted_bytes(checkpoint, Some(arch), device);
-        let is_on_host = device_meters(device).is_empty();
+        let predicted_bytes = predicted_bytes(checkpoint, Some(arch), dtype, device);
+        let is_on_host = crate::device_name(device) == "cpu";
         let name = checkpoint.path().display().to_string();
         meters.iter().for_each(|meter| meter.begin_phase(&format!("load {name}")));
         let one = |meter: &&dyn MemoryMeter| {
@@ -221,8 +226,9 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
 }
 
 /// Bytes of a checkpoint's weights as they are loaded on a device, known from its headers: codes where layers hold them,
-/// else f32. Tensors that the architecture, which is found out where it is not given, has no use for are not loaded.
-pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> u64 {
+/// else f32, or the half precision they are cast to. Tensors that the architecture, which is found out where it is not given,
+/// has no use for are not loaded.
+pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, dtype: Option<FloatDType>, device: &Device) -> u64 {
     let of_network = || {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = Network::blank(arch, checkpoint, device)?;
@@ -233,5 +239,6 @@ pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Dev
         let weights = checkpoint.tensors().iter().filter(|info| info.dtype.is_weight());
         weights.map(|info| 4 * info.n_elements() as u64).sum()
     };
-    of_network().unwrap_or_else(of_tensors)
+    let in_f32 = of_network().unwrap_or_else(of_tensors);
+    if matches!(dtype, Some(FloatDType::F16 | FloatDType::BF16)) { in_f32 / 2 } else { in_f32 }
 }

@@ -137,7 +137,7 @@ fn norms_may_have_the_names_of_tensorflow() {
 #[test]
 fn what_is_not_loaded_is_not_foretold() {
     let device = Device::default();
-    let predicted = |path: &Path| predicted_bytes(&Checkpoint::open(path).unwrap(), None, &device);
+    let predicted = |path: &Path| predicted_bytes(&Checkpoint::open(path).unwrap(), None, None, &device);
     let head = |name: &str| {
         let dir = bert_with(&[0; 28], |header, end| {
             let span = format!("[{end},{}]", end + 28);

@@ -175,7 +175,7 @@ mod run {
     fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {
         if let Some(limit) = asked.limit {
             let mut models = reference.into_iter().chain([model]);
-            models.try_for_each(|path| memory::to_run(path, &device, asked.dtype)?.check(limit))?;
+            models.try_for_each(|path| memory::to_run(path, &device, asked)?.check(limit))?;
         }
         Ok(Request {
             model: model.to_path_buf(),

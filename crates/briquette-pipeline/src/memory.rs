@@ -79,9 +79,9 @@ pub(crate) use known::{to_run, to_train};
 mod known {
     use super::*;
     use crate::distill;
-    use crate::recipe::{DistillStage, Dtype, Student, Whole};
+    use crate::recipe::{DistillStage, Evaluate, Student, Whole};
     use briquette_formats::Checkpoint;
-    use briquette_models::evaluate::in_halves;
+    use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
     use std::path::Path;
 
@@ -101,27 +101,29 @@ mod known {
             }
         }
         if let Some(asked) = &recipe.evaluate {
-            runs.push(to_run(&recipe.model, &device, asked.dtype)?);
+            runs.push(to_run(&recipe.model, &device, asked)?);
         }
         Ok(runs)
     }
 
-    /// Running a model in this type.
-    pub(crate) fn to_run(model: &Path, device: &Device, dtype: Dtype) -> Result<Need> {
-        let predicted = predicted_bytes(&Checkpoint::open(model)?, None, device);
-        let weights_bytes = dtype.half().map_or(predicted, |_| in_halves(predicted));
+    /// Running a model as asked.
+    pub(crate) fn to_run(model: &Path, device: &Device, asked: &Evaluate) -> Result<Need> {
+        let checkpoint = Checkpoint::open(model)?;
+        let named = || asked.arch.as_deref().and_then(|name| name.parse().ok());
+        let arch = Arch::detect(&checkpoint).ok().or_else(named);
+        let weights_bytes = predicted_bytes(&checkpoint, arch, asked.dtype.half(), device);
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 
     /// Training what starts as `model`, with its teacher, which is `original` where the stage names none. A student of other sizes
     /// takes the place of `model` before the teacher is loaded.
     pub(crate) fn to_train(stage: &DistillStage, model: &Path, original: &Path, device: &Device) -> Result<Need> {
-        let student = predicted_bytes(&Checkpoint::open(model)?, None, &device.clone().autodiff());
+        let student = predicted_bytes(&Checkpoint::open(model)?, None, None, &device.clone().autodiff());
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
         if distill::needs_teacher(stage)? && teacher.exists() {
-            let teacher_bytes = predicted_bytes(&Checkpoint::open(teacher)?, None, device);
+            let teacher_bytes = predicted_bytes(&Checkpoint::open(teacher)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {
                 Student::Same => student + teacher_bytes,
