@@ -4,6 +4,7 @@
 mod bad_input;
 mod batch;
 mod bit_flips;
+mod burnpack;
 mod cast;
 mod compress;
 mod decoders;
@@ -17,6 +18,7 @@ mod goldens;
 mod halves;
 mod minilm;
 mod printed;
+mod roles;
 mod sandbox;
 mod screen;
 mod signals;

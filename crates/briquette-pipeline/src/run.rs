@@ -223,7 +223,7 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
         let entry = Entry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
-            output_axis: tensor.axis(placed.coding),
+            output_axis: tensor.stored_axis(placed.coding),
             coding: placed.coding,
             n_kept: (placed.coding.storage == Storage::Bitmask).then_some(placed.n_kept),
             activations: activations.map(str::to_string),
@@ -240,7 +240,7 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
     }
     Ok(Manifest {
         format: "briquette".into(),
-        version: manifest::VERSION,
+        version: manifest::version_of(&tensors),
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
         profile: plan.profile,
         recipe,
