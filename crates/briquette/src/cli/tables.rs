@@ -5,6 +5,7 @@ use briquette::pipeline::inspect::Inspection;
 use briquette::pipeline::memory::{Need, Needs};
 use briquette::pipeline::plan::{Cut, Plan, TensorPlan};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
+use briquette::pipeline::report::untested_text;
 use std::fmt::Write;
 
 /// Columns of text, the first left-aligned, numbers right-aligned.
@@ -105,6 +106,9 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
         bytes(prediction.n_bytes),
         bytes(file_bytes)
     );
+    if let Some(why) = &plan.untested {
+        let _ = writeln!(out, "{}", untested_text(why));
+    }
     Ok(out)
 }
 
