@@ -210,6 +210,12 @@ def rounds_activations(coded, dense):
 
 
 def rounded(x, is_symmetric):
+    """For each token, as compressed-tensors has it: all of a matrix, such as a pooled state, it takes for one."""
+    rows = x if x.dim() > 2 else x.reshape(1, -1)
+    return rounded_rows(rows, is_symmetric).reshape(x.shape)
+
+
+def rounded_rows(x, is_symmetric):
     if is_symmetric:
         scale = (x.abs().amax(-1, keepdim=True) / 127.5).clamp_min(torch.finfo(x.dtype).eps)
         return (x / scale).round().clamp(-128, 127) * scale

@@ -125,13 +125,17 @@ impl Family {
     /// Linear layers that transformers makes though the file has no weight for them. Of a head with several parts only
     /// where the file has another.
     pub(crate) fn unsaved<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
-        let has =
-            |start: &str| names.clone().any(|name| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')));
-        let is_made = |module: &&&str| module.rsplit_once('.').is_none_or(|(parent, _)| has(parent)) && !has(module);
+        let is_saved = |module: &str| names.clone().any(|name| name.strip_suffix(".weight") == Some(module));
+        let has = |start: &str| {
+            let is_below = |name: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'));
+            names.clone().any(is_below)
+        };
+        let is_made =
+            |module: &&&str| module.rsplit_once('.').is_none_or(|(parent, _)| has(parent)) && !is_saved(module);
         let mut modules: Vec<String> = self.heads.iter().filter(is_made).map(|module| module.to_string()).collect();
         for module in self.optional {
             let below = format!("{}.{module}", self.base);
-            if !has(module) && !has(&below) {
+            if !is_saved(module) && !is_saved(&below) {
                 modules.extend([below, module.to_string()]);
             }
         }
@@ -215,6 +219,7 @@ mod tests {
         assert!(unsaved("bert", &saved).is_empty());
         assert_eq!(unsaved("bert", &["bert.embeddings.x.weight"]), ["bert.pooler.dense", "pooler.dense"]);
         assert_eq!(unsaved("whisper", &["model.encoder.conv1.weight"]), ["proj_out"]);
+        assert_eq!(unsaved("distilbert", &["vocab_projector.bias"]), ["vocab_projector"], "its bias is its own");
         assert!(unsaved("llama", &["lm_head.weight"]).is_empty());
     }
 
