@@ -24,7 +24,7 @@ const OUTPUTS: [(&str, &str, &str); 4] = [
     ),
     (
         "v0_1_0_compressed-tensors",
-        "--quantize int4-g32 --format compressed-tensors",
+        "--quantize int4-g32 --format compressed-tensors --allow-untested",
         "d9d49177d04cc81ae4527d7b3bd0e3ab9eba64b9f82f9a439ebf4a176b5ca61b",
     ),
 ];

@@ -16,6 +16,7 @@ mod faults;
 mod frozen;
 mod goldens;
 mod halves;
+mod interop;
 mod minilm;
 mod printed;
 mod roles;

@@ -17,7 +17,7 @@ const FORMATS: [&str; 4] = ["briquette", "dense", "compressed-tensors", "burnpac
 fn recipe_of(kind: u8) -> Recipe {
     let (stage, format) = (STAGES[usize::from(kind) % STAGES.len()], FORMATS[usize::from(kind / 8) % FORMATS.len()]);
     let text = format!(
-        "[model]\npath = 'model.safetensors'\nallow_nonfinite = {}\n[output]\npath = 'out'\nformat = '{format}'\n[[stage]]\n{stage}",
+        "[model]\npath = 'model.safetensors'\nallow_nonfinite = {}\n[output]\npath = 'out'\nformat = '{format}'\nallow_untested = true\n[[stage]]\n{stage}",
         kind & 0x80 != 0
     );
     let raw = recipe::parse(&text, "recipe").expect("a recipe");

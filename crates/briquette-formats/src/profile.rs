@@ -133,6 +133,6 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Op
 }
 
 /// Whether codes are kept unpacked: `int-quantized` is for int8 weights that meet int8 activations.
-pub(crate) fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
+pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
     codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

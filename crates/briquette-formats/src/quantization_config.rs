@@ -1,11 +1,13 @@
 //! The `quantization_config` that tells transformers and vLLM what an output holds.
 
 use crate::Manifest;
+use crate::loadable::Family;
 use crate::manifest::Entry;
 use crate::profile::is_int_quantized;
 use briquette_core::Grouping;
 use briquette_core::encoded::Codes;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Activations are rounded to int8 for each token, around zero.
 pub const SYMMETRIC: &str = "int8-dynamic-symmetric";
@@ -14,28 +16,37 @@ pub const ASYMMETRIC: &str = "int8-dynamic-asymmetric";
 /// The version of compressed-tensors whose layout this is.
 const VERSION: &str = "0.15.0";
 
+/// The experts of a family that has any, whatever each is called.
+const EXPERTS: &str = r"re:.*\.experts\..*";
+
 /// The configuration of a directory; none where nothing in it is coded.
 ///
 /// `linear` are the names of the weights of Linear layers: those that are not coded are named in `ignore`, for readers
-/// take every other Linear for a coded one. `config` is the model's `config.json`.
-pub fn of(manifest: &Manifest, linear: &[&str], config: Option<&[u8]>) -> Option<Value> {
+/// take every other Linear for a coded one. So are those that transformers makes of a `family` though files do not have
+/// them. `config` is the model's `config.json`.
+pub fn of(manifest: &Manifest, linear: &[&str], family: Option<&Family>, config: Option<&[u8]>) -> Option<Value> {
     let mut groups: Vec<(Value, Vec<&str>)> = Vec::new();
     for (name, entry) in &manifest.tensors {
         let Some(scheme) = entry.coding.codes.map(|codes| scheme_of(codes, entry)) else { continue };
         match groups.iter_mut().find(|(known, _)| *known == scheme) {
-            Some((_, modules)) => modules.push(module_of(name)),
-            None => groups.push((scheme, vec![module_of(name)])),
+            Some((_, names)) => names.push(name),
+            None => groups.push((scheme, vec![name])),
         }
     }
     let first = groups.first()?.0.get("format").cloned();
     let is_one = groups.iter().all(|(scheme, _)| scheme.get("format") == first.as_ref());
     let format = first.filter(|_| is_one).unwrap_or_else(|| json!("mixed-precision"));
     let n_groups = groups.len();
-    let group = |(number, (mut scheme, modules)): (usize, (Value, Vec<&str>))| {
-        scheme["targets"] = if n_groups == 1 { json!(["Linear"]) } else { json!(modules) };
+    let group = |(number, (mut scheme, names)): (usize, (Value, Vec<&str>))| {
+        let targets = if n_groups == 1 { vec!["Linear".into()] } else { targets_of(manifest, &names, family) };
+        scheme["targets"] = json!(targets);
         (format!("group_{number}"), scheme)
     };
     let config_groups: serde_json::Map<String, Value> = groups.into_iter().enumerate().map(group).collect();
+    let ignore = match family {
+        Some(family) => ignored_of(manifest, linear, family),
+        None => ignored(manifest, linear, config),
+    };
     Some(json!({
         "quant_method": "compressed-tensors",
         "version": VERSION,
@@ -43,7 +54,7 @@ pub fn of(manifest: &Manifest, linear: &[&str], config: Option<&[u8]>) -> Option
         "quantization_status": "compressed",
         "global_compression_ratio": null,
         "kv_cache_scheme": null,
-        "ignore": ignored(manifest, linear, config),
+        "ignore": ignore,
         "sparsity_config": {},
         "transform_config": {},
         "config_groups": config_groups,
@@ -54,8 +65,38 @@ fn module_of(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// Modules of Linear layers that are left as they were. A head that shares the embedding has no weight of its own in
-/// the file, and is a Linear all the same.
+fn names_of(manifest: &Manifest) -> impl Iterator<Item = &str> + Clone {
+    manifest.tensors.keys().map(String::as_str)
+}
+
+/// The modules of a group, by every name they have. Readers look for the scheme of all experts by one pattern.
+fn targets_of(manifest: &Manifest, names: &[&str], family: Option<&Family>) -> Vec<String> {
+    let Some(family) = family else { return names.iter().map(|name| module_of(name).to_string()).collect() };
+    let is_bare = family.is_bare(names_of(manifest));
+    let (experts, others): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| family.is_expert(name));
+    let experts = experts.first().map(|_| EXPERTS.to_string());
+    let others = others.into_iter().flat_map(|name| family.aliases(module_of(name), is_bare));
+    others.chain(experts).collect()
+}
+
+/// Modules of Linear layers that are left as they were, by every name they have, and those that files do not have.
+fn ignored_of(manifest: &Manifest, linear: &[&str], family: &Family) -> Vec<String> {
+    let is_bare = family.is_bare(names_of(manifest));
+    let linear: BTreeSet<&str> = linear.iter().copied().collect();
+    let is_left = |(name, entry): &(&String, &Entry)| {
+        let is_linear = || linear.contains(name.as_str()) || family.is_linear(name) || family.is_head(name);
+        entry.coding.codes.is_none() && name.ends_with(".weight") && is_linear()
+    };
+    let left = manifest.tensors.iter().filter(is_left);
+    let mut modules: Vec<String> = left.flat_map(|(name, _)| family.aliases(module_of(name), is_bare)).collect();
+    modules.extend(family.unsaved(names_of(manifest)));
+    modules.sort();
+    modules.dedup();
+    modules
+}
+
+/// The same where the family is not known. A head that shares the embedding has no weight of its own in the file, and is a
+/// Linear all the same.
 fn ignored(manifest: &Manifest, linear: &[&str], config: Option<&[u8]>) -> Vec<String> {
     let is_left = |name: &&&str| manifest.tensors.get(**name).is_some_and(|entry| entry.coding.codes.is_none());
     let weights = linear.iter().filter(is_left).filter(|name| name.ends_with(".weight"));

@@ -2,6 +2,7 @@
 
 mod choose;
 mod exclude;
+pub(crate) mod interop;
 mod keep;
 mod predict;
 mod unsure;
@@ -13,6 +14,7 @@ use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Co
 use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_quant::{Activations, QuantSpec};
+use interop::Loads;
 use std::collections::BTreeMap;
 
 pub use predict::Prediction;
@@ -32,6 +34,8 @@ pub struct Plan {
     pub allow_nonfinite: bool,
     /// Which way the Linear weights of the model lie.
     pub layout: RawLayout,
+    /// Why the output may not load where it is meant to, where it was allowed all the same.
+    pub untested: Option<String>,
     /// Free-form strings of the model's files, which come along where the format has a place for them.
     pub metadata: BTreeMap<String, String>,
 }
@@ -197,7 +201,7 @@ impl Plan {
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
-    /// model that is already quantized. Interrupted.
+    /// model that is already quantized, or whose codes others would misread. Interrupted.
     pub fn new(recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Self> {
         if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
             let message =
@@ -214,10 +218,15 @@ impl Plan {
         for rule in &recipe.roles {
             rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
         }
-        let mut plan = Self::untouched(recipe, checkpoint)?;
+        let is_interop = recipe.profile == Profile::CompressedTensors;
+        let loads = is_interop.then(|| Loads::of(checkpoint)).transpose()?;
+        let mut plan = Self::untouched(recipe, checkpoint, loads.as_ref())?;
         plan.check_axes()?;
-        choose::apply_stages(&mut plan, recipe)?;
+        choose::apply_stages(&mut plan, recipe, loads.as_ref())?;
         plan.check_fit()?;
+        if let Some(loads) = loads {
+            plan.untested = loads.check(&plan, recipe)?;
+        }
         if plan.profile == Profile::Briquette {
             choose::tie(&mut plan, &crate::ties::ties_of(checkpoint, stop)?);
         }
@@ -225,7 +234,7 @@ impl Plan {
     }
 
     /// Every tensor as it is.
-    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Self> {
+    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint, loads: Option<&Loads>) -> Result<Self> {
         let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
         let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
         let tensor = |(index, info): (usize, &TensorInfo)| {
@@ -240,9 +249,10 @@ impl Plan {
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
         let metadata = checkpoint.metadata();
-        let mut plan = Self { tensors, pools: Vec::new(), layout, metadata, profile, max_shard_bytes, allow_nonfinite };
+        let (pools, untested) = (Vec::new(), None);
+        let mut plan = Self { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested };
         if let Some(stored) = checkpoint.stored() {
-            keep::keep_codings(&mut plan, stored);
+            keep::keep_codings(&mut plan, stored, loads);
         }
         Ok(plan)
     }

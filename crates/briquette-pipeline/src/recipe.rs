@@ -40,6 +40,8 @@ pub struct Recipe {
     pub allow_nonfinite: bool,
     /// The format of the directory.
     pub profile: Profile,
+    /// Whether compressed-tensors of models that transformers is not known to load are written.
+    pub allow_untested: bool,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
     pub max_shard_bytes: u64,
     /// What needs a whole model each time, after some stages: it comes first.
@@ -133,6 +135,7 @@ impl Recipe {
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
+            allow_untested: raw.output.allow_untested,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts,
             stages,

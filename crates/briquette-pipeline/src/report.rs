@@ -332,6 +332,7 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
     if !report.factorized.is_empty() {
         remarks.push(factorized_text(&report.factorized));
     }
+    remarks.extend(made.plan.untested.as_deref().map(untested_text));
     if report.after.file_bytes >= report.before.file_bytes {
         remarks.push("The output is not smaller than the original.".into());
     }
@@ -343,6 +344,13 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
         remarks.push(format!("{} was not copied: {reason}.", path.display()));
     }
     remarks
+}
+
+/// What was written though it may not load.
+pub fn untested_text(why: &str) -> String {
+    format!(
+        "Transformers is not known to load this ({why}): it was allowed all the same, so try it before you rely on it."
+    )
 }
 
 /// What became of linear layers, in words.

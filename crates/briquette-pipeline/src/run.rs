@@ -8,6 +8,7 @@ use crate::evaluate::{EvaluationReport, evaluate};
 use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::memory;
+use crate::plan::interop::Loads;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
@@ -291,7 +292,8 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
         Profile::CompressedTensors => {
             let linear = plan.tensors.iter().filter(|tensor| tensor.role == Role::Linear);
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
-            quantization_config::of(manifest, &linear, original.as_deref())
+            let loads = Loads::of(checkpoint)?;
+            quantization_config::of(manifest, &linear, loads.family(), original.as_deref())
         }
         _ => None,
     };

@@ -1,18 +1,19 @@
 //! Which stage has a say over which tensor.
 
+use super::interop::Loads;
 use super::{Cut, Plan, Pool, Prune, Quant, TensorPlan};
 use crate::recipe::{CastStage, Method, PruneStage, QuantizeStage, Recipe, Stage, Target};
 use crate::role::Role;
 use briquette_core::{Error, Grid, GridKind, Hash128, OutputAxis, Result};
-use briquette_formats::Profile;
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies every stage, and says of the rest why nothing is done to it.
-pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
+/// `loads` is for compressed-tensors.
+pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, loads: Option<&Loads>) -> Result<()> {
     for (number, stage) in recipe.file_stages().enumerate() {
         let name = format!("stage {} ({})", number + 1, stage.kind());
-        apply_stage(plan, stage).map_err(|error| error.at(name))?;
+        apply_stage(plan, stage, loads).map_err(|error| error.at(name))?;
     }
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
@@ -25,7 +26,7 @@ pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
     Ok(())
 }
 
-fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
+fn apply_stage(plan: &mut Plan, stage: &Stage, loads: Option<&Loads>) -> Result<()> {
     let selection = stage.selection();
     let names = plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
     if let Some(include) = &selection.include {
@@ -49,7 +50,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
     })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
-        Stage::Quantize(stage) => quantize(plan, stage, &chosen),
+        Stage::Quantize(stage) => quantize(plan, stage, &chosen, loads),
         Stage::Cast(stage) => cast(plan, stage, &chosen),
     }
 }
@@ -86,9 +87,8 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<()> {
+fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize], loads: Option<&Loads>) -> Result<()> {
     for &index in chosen {
-        let profile = plan.profile;
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
@@ -96,16 +96,13 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<
         }
         let own = stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name));
         let scheme = own.map_or(stage.scheme, |(_, scheme)| *scheme);
-        let scheme = match profile {
-            Profile::CompressedTensors => match interoperable(tensor, scheme).map_err(|error| at(error, tensor))? {
-                Some(scheme) => scheme,
-                None => {
-                    tensor.skipped =
-                        tensor.prune.is_none().then(|| "compressed-tensors codes Linear layers only".to_string());
-                    continue;
-                }
-            },
-            _ => scheme,
+        let scheme = match loads.map(|loads| loads.refuses(tensor)) {
+            Some(Some(why)) => {
+                tensor.skipped = tensor.prune.is_none().then_some(why);
+                continue;
+            }
+            Some(None) => interoperable(tensor, scheme).map_err(|error| at(error, tensor))?,
+            None => scheme,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_stored: false });
     }
@@ -132,17 +129,8 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Whether compressed-tensors may hold codes of a tensor: those of Linear layers, but for the head.
-pub(super) fn is_interoperable(tensor: &TensorPlan) -> bool {
-    let is_head = tensor.info.name.split('.').any(|segment| segment == "lm_head");
-    tensor.role == Role::Linear && !is_head && tensor.info.shape.rank() == 2 && tensor.info.name.ends_with(".weight")
-}
-
-/// A scheme as compressed-tensors holds it; none for a tensor that stays float there.
-fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Option<Scheme>> {
-    if !is_interoperable(tensor) {
-        return Ok(None);
-    }
+/// A scheme as compressed-tensors holds it.
+fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Scheme> {
     let grid = scheme.weights.grid;
     if grid.is_asymmetric() || ![4, 8].contains(&grid.n_bits()) {
         return Err(Error::config(
@@ -156,7 +144,7 @@ fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Option<Scheme>> 
     }
     let grid = Grid::new(grid.n_bits(), GridKind::SymmetricFull).unwrap_or(grid);
     let weights = briquette_quant::QuantSpec { grid, scale: Default::default(), ..scheme.weights };
-    Ok(Some(Scheme { weights, ..scheme }))
+    Ok(Scheme { weights, ..scheme })
 }
 
 /// Keeps tied tensors once: all are treated as the embedding among them, or as the first.
@@ -191,7 +179,7 @@ mod tests {
     use crate::recipe::raw::RawLayout;
     use crate::role::Reason;
     use briquette_core::{DType, Rows};
-    use briquette_formats::TensorInfo;
+    use briquette_formats::{Profile, TensorInfo};
     use briquette_prune::Ratio;
 
     /// Tensors of one shape; every one is in a pool, the second of each four is an embedding.
@@ -221,7 +209,8 @@ mod tests {
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
         let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
         let (layout, metadata) = (RawLayout::Torch, BTreeMap::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite: false }
+        let (allow_nonfinite, untested) = (false, None);
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested }
     }
 
     #[test]

@@ -1,18 +1,21 @@
 //! What a compressed model keeps of its codes and its sparsity when nothing else is done to it.
 
-use super::{Plan, Quant, TensorPlan};
+use super::interop::Loads;
+use super::{Plan, Quant};
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{GridKind, OutputAxis, Storage};
 use briquette_formats::{Profile, StoredDir, StoredTensor, quantization_config};
 use briquette_quant::{Activations, QuantSpec, Range};
 
 /// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
-pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir) {
+/// `loads` is for compressed-tensors.
+pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&Loads>) {
     for tensor in &mut plan.tensors {
         let source = &stored.tensors[tensor.index];
         tensor.was_sparse = plan.profile == Profile::Briquette && source.coding.storage == Storage::Bitmask;
         let Some(codes) = source.coding.codes else { continue };
-        match holds(plan.profile, tensor, source, codes) {
+        let refused = loads.and_then(|loads| loads.refuses(tensor));
+        match refused.map_or_else(|| holds(plan.profile, source, codes).map_err(String::from), Err) {
             Ok(()) => {
                 tensor.rows = source.rows();
                 tensor.quant = quant_of(stored, source, codes, plan.profile);
@@ -23,13 +26,10 @@ pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir) {
 }
 
 /// Whether a format can hold these codes, or why not.
-fn holds(profile: Profile, tensor: &TensorPlan, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
+fn holds(profile: Profile, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
     match profile {
         Profile::Briquette => Ok(()),
         Profile::Dense | Profile::Burnpack => Err("the format holds floats only"),
-        Profile::CompressedTensors if !super::choose::is_interoperable(tensor) => {
-            Err("compressed-tensors codes Linear layers only")
-        }
         Profile::CompressedTensors if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) => {
             Err("compressed-tensors holds symmetric int8 and int4 only")
         }

@@ -224,6 +224,9 @@ pub struct RawOutput {
     /// "briquette" (the default), "compressed-tensors", "dense" or "burnpack".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
+    /// compressed-tensors: write models too that transformers is not known to load.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_untested: bool,
 }
 
 /// One stage. Which keys it may have depends on its kind.

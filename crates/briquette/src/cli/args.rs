@@ -189,6 +189,9 @@ pub(crate) enum Command {
         /// The directory to write
         #[arg(long, short, value_name = "OUT")]
         output: PathBuf,
+        /// Write compressed-tensors of models that transformers is not known to load, too
+        #[arg(long)]
+        allow_untested: bool,
         /// Replace the output if it exists and briquette wrote it
         #[arg(long)]
         force: bool,
@@ -257,7 +260,7 @@ const IN_A_RECIPE: [&str; 11] = [
 /// What to do with a model: a recipe, or flags that make one.
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 pub(crate) struct What {
-    /// Take the stages from a recipe; MODEL, --output, --format, --layout and --allow-nonfinite override its own
+    /// Take the stages from a recipe; MODEL, --output, --format, --layout, --allow-untested and --allow-nonfinite override its own
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE)]
     pub(crate) recipe: Option<PathBuf>,
     /// Drop this share of the weights, smallest magnitude first: 0 to 1
@@ -299,6 +302,9 @@ pub(crate) struct What {
     /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<String>,
+    /// Write compressed-tensors of models that transformers is not known to load, too
+    #[arg(long)]
+    pub(crate) allow_untested: bool,
     /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
     #[arg(long, value_enum)]
     pub(crate) layout: Option<Layout>,

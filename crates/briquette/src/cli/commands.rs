@@ -44,7 +44,9 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Devices => devices::list(common),
-        Command::Export { model, to, output, force } => export(common, model, to, output, *force),
+        Command::Export { model, to, output, allow_untested, force } => {
+            export(common, model, to, output, [*allow_untested, *force])
+        }
         Command::Report { output } => redraw(common, output),
         Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),
         Command::Completions { shell } => completions(*shell),
@@ -53,10 +55,10 @@ pub(super) fn run(args: &Args) -> Result<u8> {
 }
 
 /// A recipe without stages, which is a conversion.
-fn export(common: &Common, model: &Path, to: &str, output: &Path, force: bool) -> Result<u8> {
+fn export(common: &Common, model: &Path, to: &str, output: &Path, [allow_untested, force]: [bool; 2]) -> Result<u8> {
     let raw = raw::RawRecipe {
         model: raw::RawModel { path: Some(model.to_path_buf()), allow_nonfinite: true, ..Default::default() },
-        output: raw::RawOutput { path: Some(output.to_path_buf()), format: Some(to.to_string()) },
+        output: raw::RawOutput { path: Some(output.to_path_buf()), format: Some(to.to_string()), allow_untested },
         ..Default::default()
     };
     compress(common, &Recipe::from_raw(raw, Path::new(""))?, force)
@@ -179,6 +181,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
         });
     }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
+    raw.output.allow_untested |= what.allow_untested;
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None => error,

@@ -31,7 +31,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let needs = Needs::of(&recipe, &common.device)?;
     let value = json!({
         "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-        "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
+        "prediction_is_exact": prediction.is_exact, "untested": plan.untested, "memory": needs, "tensors": tensors,
         "unsure": plan.unsure().map(|tensor| &tensor.info.name).collect::<Vec<_>>(),
     });
     show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;

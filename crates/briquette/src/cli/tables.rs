@@ -5,6 +5,7 @@ use briquette::pipeline::inspect::Inspection;
 use briquette::pipeline::memory::{Need, Needs};
 use briquette::pipeline::plan::{Cut, Plan, TensorPlan};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
+use briquette::pipeline::report::untested_text;
 use std::fmt::Write;
 
 /// Columns of text, the first left-aligned, numbers right-aligned.
@@ -108,6 +109,9 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
     );
     if let Some(unsure) = plan.unsure_text() {
         let _ = writeln!(out, "{unsure}");
+    }
+    if let Some(why) = &plan.untested {
+        let _ = writeln!(out, "{}", untested_text(why));
     }
     Ok(out)
 }

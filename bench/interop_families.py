@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""transformers runs what briquette writes as compressed-tensors, family by family.
+
+usage: interop_families.py BRIQUETTE_BINARY WORKDIR [--only bert,t5,...]
+
+Needs bench/peers/requirements.txt. Makes a tiny model with random weights of each family, compresses it with each scheme,
+and loads that in transformers: as the class it was saved as, and as the bare model. Its outputs must be those of the dense
+export of the same codes, with the activations rounded in the same way where the scheme rounds them: the largest difference
+at most 1e-5 of the largest output (1e-2 where activations are rounded: a tie that falls the other way is a step of one
+code). Nothing may be missing that the dense export does not miss. What is known not to load must be refused with exit
+code 6. Writes, and overwrites, only WORKDIR/families (a few MB). The exit code is 1 when anything fails.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+warnings.filterwarnings("ignore")
+
+import torch
+import transformers
+from transformers import AutoModel
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+HIDDEN, INNER, WORDS, LENGTH = 128, 256, 192, 64
+SCHEMES = ["int8", "int8-dynamic", "int8-dynamic-sym", "int4-g32", "mixed"]
+PACKED = {"int8", "int4-g32", "mixed"}
+NOTES = ["missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"]
+
+ENCODER = dict(
+    vocab_size=WORDS, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=2, num_attention_heads=2,
+    max_position_embeddings=LENGTH + 2, initializer_range=0.1,
+)
+DECODER = ENCODER | dict(num_key_value_heads=1, head_dim=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+PICTURE = dict(
+    hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8,
+    initializer_range=0.1,
+)
+DISTILBERT = dict(
+    vocab_size=WORDS, dim=HIDDEN, hidden_dim=INNER, n_layers=2, n_heads=2, max_position_embeddings=LENGTH,
+    initializer_range=0.1,
+)
+T5 = dict(vocab_size=WORDS, d_model=HIDDEN, d_kv=64, d_ff=INNER, num_layers=2, num_heads=2)
+OPT = dict(
+    vocab_size=WORDS, hidden_size=HIDDEN, ffn_dim=INNER, num_hidden_layers=2, num_attention_heads=2,
+    max_position_embeddings=LENGTH, word_embed_proj_dim=64, init_std=0.1,
+)
+WHISPER = dict(
+    vocab_size=WORDS, d_model=HIDDEN, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+    decoder_attention_heads=2, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, num_mel_bins=64, max_source_positions=32,
+    max_target_positions=32, bos_token_id=1, eos_token_id=2, pad_token_id=0, decoder_start_token_id=1, init_std=0.1,
+)
+CLIP = dict(
+    text_config=ENCODER | dict(projection_dim=64, bos_token_id=1, eos_token_id=2, pad_token_id=0),
+    vision_config=PICTURE | dict(projection_dim=64),
+    projection_dim=64,
+)
+WAV2VEC2 = dict(
+    vocab_size=WORDS, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=2, num_attention_heads=2,
+    conv_dim=(64, 64), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2, num_conv_pos_embeddings=16,
+    num_conv_pos_embedding_groups=4, initializer_range=0.1,
+)
+SPECIAL = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+# Family: configuration, its values, classes.
+FAMILIES = {
+    "BERT": ("Bert", ENCODER, ["ForMaskedLM", "ForSequenceClassification", "ForPreTraining", "Model"]),
+    "ALBERT": ("Albert", ENCODER | dict(embedding_size=64), ["ForMaskedLM", "ForSequenceClassification", "Model"]),
+    "DistilBERT": ("DistilBert", DISTILBERT, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
+    "RoBERTa": ("Roberta", ENCODER, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
+    "XLM-RoBERTa": ("XLMRoberta", ENCODER, ["ForMaskedLM", "Model"]),
+    "CamemBERT": ("Camembert", ENCODER, ["ForMaskedLM"]),
+    "ModernBERT": ("ModernBert", ENCODER | SPECIAL, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
+    "MPNet": ("MPNet", ENCODER, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
+    "GPT-2": ("GPT2", dict(vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=LENGTH), ["LMHeadModel"]),
+    "GPT-NeoX": ("GPTNeoX", ENCODER, ["ForCausalLM", "Model"]),
+    "OPT": ("OPT", OPT, ["ForCausalLM", "Model"]),
+    "T5": ("T5", T5, ["ForConditionalGeneration", "EncoderModel"]),
+    "T5 v1.1": ("T5", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), ["ForConditionalGeneration"]),
+    "Whisper": ("Whisper", WHISPER, ["ForConditionalGeneration"]),
+    "Llama": ("Llama", DECODER, ["ForCausalLM", "ForSequenceClassification", "Model"]),
+    "Llama, tied": ("Llama", DECODER | dict(tie_word_embeddings=True), ["ForCausalLM"]),
+    "Qwen2": ("Qwen2", DECODER, ["ForCausalLM"]),
+    "Qwen3": ("Qwen3", DECODER, ["ForCausalLM", "Model"]),
+    "Gemma 2": ("Gemma2", DECODER, ["ForCausalLM"]),
+    "Mistral": ("Mistral", DECODER, ["ForCausalLM"]),
+    "Mixtral": ("Mixtral", DECODER | dict(num_local_experts=4), ["ForCausalLM"]),
+    "Qwen3-MoE": (
+        "Qwen3Moe",
+        DECODER | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, mlp_only_layers=[0]),
+        ["ForCausalLM"],
+    ),
+    "gpt-oss": ("GptOss", DECODER | dict(num_local_experts=4, num_experts_per_tok=2), ["ForCausalLM"]),
+    "ViT": ("ViT", PICTURE, ["ForImageClassification", "Model"]),
+    "CLIP": ("CLIP", CLIP, ["Model"]),
+    "wav2vec2": ("Wav2Vec2", WAV2VEC2, ["ForCTC", "Model"]),
+}
+# Schemes that are refused: transformers cannot load them.
+REFUSED = {
+    "GPT-2": set(SCHEMES),
+    "ModernBERT": PACKED,
+    "T5": PACKED,
+    "T5 v1.1": PACKED,
+    "Mixtral": {"int8-dynamic", "int8-dynamic-sym"},
+    "Qwen3-MoE": {"int8-dynamic", "int8-dynamic-sym"},
+}
+# What another scheme is for in "mixed": experts need packed codes of one scheme, and others may have what they like.
+EXPERTS = ["Mixtral", "Qwen3-MoE"]
+
+
+def quietly():
+    return contextlib.redirect_stderr(io.StringIO())
+
+
+def make(folder, name, cls):
+    """A model of random weights, norms and biases too, as transformers saves it."""
+    config, values, _ = FAMILIES[name]
+    torch.manual_seed(7)
+    model = getattr(transformers, config + cls)(getattr(transformers, f"{config}Config")(**values))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return type(model)
+
+
+def recipe(name, scheme, model, out):
+    """A recipe, for what flags cannot say: other codes for some tensors."""
+    first, include, second = ("int8-dynamic", ["**.experts.**"], "int8")
+    if name not in EXPERTS:
+        first, include, second = ("int8", ["**.0.**"], "int4-g32")
+    return (
+        f"[model]\npath = {json.dumps(str(model))}\n[output]\npath = {json.dumps(str(out))}\n"
+        f'format = "compressed-tensors"\n[[stage]]\nkind = "quantize"\nscheme = "{first}"\n'
+        f'overrides = [{{ include = {json.dumps(include)}, scheme = "{second}" }}]\n'
+    )
+
+
+def briquette(*words):
+    done = subprocess.run([str(args.binary.resolve()), *map(str, words)], capture_output=True, text=True)
+    return done.returncode, done.stderr.strip()
+
+
+def compress(name, scheme, model, out):
+    if scheme != "mixed":
+        words = ["--quantize", scheme, "--format", "compressed-tensors"]
+        return briquette("compress", model, "-o", out, *words, "--force", "--quiet")
+    path = out.with_suffix(".toml")
+    path.write_text(recipe(name, scheme, model, out))
+    return briquette("run", path, "--force", "--quiet")
+
+
+def inputs(model):
+    generator = torch.Generator().manual_seed(3)
+    words = torch.randint(3, WORDS, (2, 12), generator=generator)
+    words[:, -1] = 2
+    noise = lambda *shape: torch.randn(*shape, generator=generator)
+    name, kind = type(model).__name__, model.config.model_type
+    if kind == "vit":
+        return {"pixel_values": noise(2, 3, 32, 32)}
+    if kind == "clip":
+        return {"input_ids": words, "pixel_values": noise(2, 3, 32, 32)}
+    if kind == "wav2vec2":
+        return {"input_values": noise(2, 400)}
+    if kind == "whisper":
+        return {"input_features": noise(2, 64, 64), "decoder_input_ids": words}
+    if kind == "t5" and "Encoder" not in name:
+        return {"input_ids": words, "decoder_input_ids": words}
+    return {"input_ids": words, "attention_mask": torch.ones_like(words)}
+
+
+def output(model):
+    with torch.no_grad():
+        found = model(**inputs(model))
+    for key in ("logits", "prediction_logits", "logits_per_text", "last_hidden_state"):
+        if getattr(found, key, None) is not None:
+            return getattr(found, key).double()
+    raise AssertionError(f"{type(model).__name__} has no output that is compared")
+
+
+def load(cls, folder):
+    with quietly():
+        model, notes = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    strip = lambda key: re.sub(r"(_packed|_scale|_shape|_zero_point)$", "", str(key))
+    return model.eval(), {kind: {strip(key) for key in notes.get(kind) or ()} for kind in NOTES}
+
+
+def rounds_activations(coded, dense):
+    """Rounds what the coded model rounds: for each token, to int8."""
+    n_coded, modules = 0, dict(dense.named_modules())
+    for name, module in coded.named_modules():
+        scheme = getattr(module, "quantization_scheme", None)
+        n_coded += scheme is not None
+        if scheme is not None and scheme.input_activations is not None:
+            is_symmetric = scheme.input_activations.symmetric
+            modules[name].register_forward_pre_hook(lambda _, given, s=is_symmetric: (rounded(given[0], s), *given[1:]))
+    return n_coded
+
+
+def rounded(x, is_symmetric):
+    """For each token, as compressed-tensors has it: all of a matrix, such as a pooled state, it takes for one."""
+    rows = x if x.dim() > 2 else x.reshape(1, -1)
+    return rounded_rows(rows, is_symmetric).reshape(x.shape)
+
+
+def rounded_rows(x, is_symmetric):
+    if is_symmetric:
+        scale = (x.abs().amax(-1, keepdim=True) / 127.5).clamp_min(torch.finfo(x.dtype).eps)
+        return (x / scale).round().clamp(-128, 127) * scale
+    low, high = x.amin(-1, keepdim=True).clamp_max(0), x.amax(-1, keepdim=True).clamp_min(0)
+    scale = ((high - low) / 255).clamp_min(torch.finfo(x.dtype).eps)
+    zero = (-128 - low / scale).round().clamp(-128, 127)
+    return ((x / scale + zero).round().clamp(-128, 127) - zero) * scale
+
+
+def compare(cls, coded_folder, dense_folder, scheme):
+    """(what is wrong, figures) of one class."""
+    coded, notes = load(cls, coded_folder)
+    dense, expected = load(cls, dense_folder)
+    n_coded = rounds_activations(coded, dense)
+    if notes != expected:
+        differ = {kind: sorted(notes[kind] ^ expected[kind])[:3] for kind in NOTES if notes[kind] != expected[kind]}
+        return f"loading differs from dense: {differ}", None
+    if n_coded == 0:
+        return "no module is quantized", None
+    found, wanted = output(coded), output(dense)
+    if not torch.isfinite(found).all():
+        return "NaN or infinity", None
+    apart = ((found - wanted).abs().max() / wanted.abs().max()).item()
+    limit = 1e-2 if "dynamic" in scheme or scheme == "mixed" else 1e-5
+    return (None if apart <= limit else f"{apart:.1e} of the largest output apart"), apart
+
+
+def cosine(cls, one, other):
+    one, other = output(load(cls, one)[0]).flatten(), output(load(cls, other)[0]).flatten()
+    return torch.nn.functional.cosine_similarity(one, other, dim=0).item()
+
+
+def check(name, cls, scheme, work):
+    """(what is wrong, or None; a word on the outcome)."""
+    model, out, dense = work / "model", work / scheme, work / f"{scheme}-dense"
+    kind = make(model, name, cls)
+    code, said = compress(name, scheme, model, out)
+    if scheme in REFUSED.get(name, ()):
+        holds = code == 6 and "transformers" in said
+        return (None, "refused") if holds else (f"expected a refusal, exit {code}: {said}", "")
+    if code != 0:
+        return f"exit {code}: {said}", ""
+    code, said = briquette("export", out, "--to", "dense", "-o", dense, "--force", "--quiet")
+    if code != 0:
+        return f"exit {code}: {said}", ""
+    figures = []
+    for loaded in [kind] if cls in ("Model", "EncoderModel") else [kind, AutoModel]:
+        wrong, apart = compare(loaded, out, dense, scheme)
+        if wrong:
+            return f"as {loaded.__name__}: {wrong}", ""
+        figures.append(apart)
+    return None, f"{max(figures):.0e}, cosine to f32 {cosine(kind, dense, model):.5f}"
+
+
+def checks(chosen):
+    for name, (config, _, classes) in FAMILIES.items():
+        if chosen and name.lower() not in chosen:
+            continue
+        for cls in classes:
+            for scheme in SCHEMES:
+                yield name, config, cls, scheme
+
+
+def run():
+    root = args.workdir / "families"
+    chosen = set(filter(None, args.only.lower().split(",")))
+    n_failed = n_run = 0
+    for name, config, cls, scheme in checks(chosen):
+        work = root / (config + cls)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            with quietly():
+                wrong, outcome = check(name, cls, scheme, work)
+        except Exception as error:
+            wrong, outcome = f"{type(error).__name__}: {error}".replace("\n", " | ")[:400], ""
+        n_run, n_failed = n_run + 1, n_failed + (wrong is not None)
+        print(f"{'FAIL' if wrong else 'PASS'} {name:<12} {config + cls:<32} {scheme:<16} {wrong or outcome}", flush=True)
+    print(f"{n_run - n_failed} of {n_run} passed")
+    return 1 if n_failed or not n_run else 0
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("binary", type=pathlib.Path)
+parser.add_argument("workdir", type=pathlib.Path)
+parser.add_argument("--only", default="", help="comma list of families")
+args = parser.parse_args()
+sys.exit(run())
