@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activations;
+mod ahead;
 pub mod burnpack;
 mod bytes;
 pub mod checkpoint;
@@ -36,6 +38,7 @@ pub mod tensor;
 mod weights;
 mod zip;
 
+pub use activations::Activations;
 pub use checkpoint::{Checkpoint, Compressed, Format};
 pub use draft::{Draft, DraftFile};
 pub use file::InputFile;
