@@ -1,6 +1,7 @@
 //! End to end, through the command and the public interface.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
+mod activations;
 mod bad_input;
 mod batch;
 mod bit_flips;
@@ -17,6 +18,7 @@ mod frozen;
 mod goldens;
 mod halves;
 mod interop;
+mod many_tensors;
 mod minilm;
 mod printed;
 mod roles;

@@ -1,5 +1,6 @@
 //! Input files: regular ones only, read at explicit offsets, and known to be the same at the end as at the start.
 
+use crate::ahead::{self, FileId};
 use briquette_core::{Error, Result};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -30,6 +31,7 @@ impl Identity {
 pub struct InputFile {
     path: PathBuf,
     file: File,
+    id: FileId,
     identity: Identity,
 }
 
@@ -52,7 +54,7 @@ impl InputFile {
         if !metadata.is_file() {
             return Err(Error::input("changed into something that is no file while opening it").at(path.display()));
         }
-        Ok(Self { path: path.to_path_buf(), identity: Identity::of(&metadata), file })
+        Ok(Self { path: path.to_path_buf(), identity: Identity::of(&metadata), file, id: FileId::new() })
     }
 
     /// The path it was opened by.
@@ -80,7 +82,8 @@ impl InputFile {
     /// # Errors
     /// Input where the file has become shorter, Io where it cannot be read.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(out, offset).map_err(|source| match source.kind() {
+        let read = |offset: u64, out: &mut [u8]| self.file.read_exact_at(out, offset);
+        ahead::read(self.id, offset, out, self.len(), read).map_err(|source| match source.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 Error::input("ends before its declared data; it was cut short while being read").at(self.path.display())
             }

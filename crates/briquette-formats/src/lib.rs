@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activations;
+mod ahead;
 pub mod burnpack;
 mod bytes;
 pub mod checkpoint;
@@ -38,6 +40,7 @@ pub mod weight_layout;
 mod weights;
 mod zip;
 
+pub use activations::Activations;
 pub use checkpoint::{Checkpoint, Compressed, Format};
 pub use draft::{Draft, DraftFile};
 pub use file::InputFile;

@@ -81,7 +81,7 @@ impl Manifest {
             format: String,
             version: u32,
         }
-        let bytes = file.read_all(limits::MAX_JSON_BYTES)?;
+        let bytes = file.read_all(limits::MAX_OWN_BYTES)?;
         let version: Version = json::parse(&bytes, "the manifest", file.path())?;
         if version.format != "briquette" || version.version > VERSION {
             let message = format!(

@@ -2,7 +2,7 @@
 
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
+use crate::{Activations, InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
 use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +58,8 @@ fn stored_tensor(
         return Err(bad("more elements are kept than there are"));
     }
     let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
-    let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, parts: BTreeMap::new() };
+    let activations = Activations::of_entry(entry, profile);
+    let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, activations, parts: Vec::new() };
     let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
     tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;
     Ok(tensor)

@@ -3,7 +3,7 @@
 use crate::foreign::Layout;
 use crate::profile::FilePart;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{InputFile, Manifest};
+use crate::{Activations, InputFile, Manifest};
 use briquette_core::block::{self, RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
@@ -42,8 +42,10 @@ pub struct StoredTensor {
     pub coding: Coding,
     /// Elements kept, where storage is sparse.
     pub n_kept: usize,
-    /// Its parts.
-    pub parts: BTreeMap<Part, PartBytes>,
+    /// What is done to the activations it meets, where they do not stay floats.
+    pub activations: Option<Activations>,
+    /// Its parts: a few, of which a tree would take more memory than all else.
+    pub parts: Vec<(Part, PartBytes)>,
 }
 
 /// A directory of tensors kept in parts.
@@ -112,7 +114,7 @@ impl StoredTensor {
                     Some(layout) => PartBytes::Foreign { file, offset, layout },
                     None => PartBytes::File { file, offset },
                 };
-                self.parts.insert(part, bytes);
+                self.parts.push((part, bytes));
             }
         }
         Ok(())
@@ -125,7 +127,7 @@ impl StoredTensor {
 
 impl StoredDir {
     fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        match tensor.parts.get(&part) {
+        match tensor.parts.iter().find(|(kind, _)| *kind == part).map(|(_, bytes)| bytes) {
             Some(PartBytes::File { file, offset }) => {
                 out.resize(range.len(), 0);
                 let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;

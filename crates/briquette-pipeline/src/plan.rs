@@ -5,25 +5,29 @@ mod exclude;
 pub(crate) mod interop;
 mod keep;
 mod predict;
+mod treatment;
 mod unsure;
 
 use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
-use crate::role::{Known, Reason, Role, Roles};
-use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
+use crate::role::Roles;
+use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Rows, encoded::Codes};
 use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_quant::{Activations, QuantSpec};
 use interop::Loads;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use predict::Prediction;
+pub(crate) use treatment::Shared;
+pub use treatment::Treatment;
 
-/// What becomes of a model.
+/// What becomes of a model. Models have up to millions of tensors: what is said of each is what tells it from others.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// One for each tensor, in the order of the checkpoint.
-    pub tensors: Vec<TensorPlan>,
+    pub tensors: Vec<TensorPlan<'a>>,
     /// Groups of tensors that share one threshold, and how many weights each drops.
     pub pools: Vec<Pool>,
     /// The format of the output.
@@ -40,39 +44,22 @@ pub struct Plan {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What becomes of a tensor.
+/// What becomes of a tensor; what is done to it is read and changed as if the fields of its [`Treatment`] were its own.
 #[derive(Debug, Clone)]
-pub struct TensorPlan {
+pub struct TensorPlan<'a> {
     /// Its place in the checkpoint.
     pub index: usize,
     /// Name, type and shape.
-    pub info: TensorInfo,
-    /// What it is in its network.
-    pub role: Role,
-    /// Which of its axes counts outputs.
-    pub axis: OutputAxis,
-    /// What shows that.
-    pub why: Reason,
-    /// Its row view. A tensor that is no weight is rows of one byte.
-    pub rows: Rows,
-    /// Which weights go.
-    pub prune: Option<Prune>,
-    /// The grid they are rounded to.
-    pub quant: Option<Quant>,
-    /// The type that it is stored in, where not its own.
-    pub cast: Option<DType>,
-    /// Whether it is kept sparse in the model already.
-    pub was_sparse: bool,
+    pub info: &'a TensorInfo,
     /// The tensor whose parts stand for this one.
     pub tied_to: Option<usize>,
-    /// Why nothing is done, where nothing is.
-    pub skipped: Option<String>,
+    treatment: Arc<Treatment>,
 }
 
 /// Which weights go.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prune {
-    /// How they are scored; a random seed is the tensor's own.
+    /// How they are scored; see [`TensorPlan::method`].
     pub method: Method,
     /// How many.
     pub cut: Cut,
@@ -114,7 +101,20 @@ pub struct Pool {
     pub ratio: briquette_prune::Ratio,
 }
 
-impl TensorPlan {
+impl<'a> TensorPlan<'a> {
+    /// What is done to the tensor at this place of a checkpoint, which is tied to no other.
+    pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
+        Self { index, info, tied_to: None, treatment: Arc::new(treatment) }
+    }
+
+    /// How its weights are scored, where some go; a random seed is its own.
+    pub fn method(&self) -> Option<Method> {
+        Some(match self.prune?.method {
+            Method::Random(seed) => Method::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
+            Method::Magnitude => Method::Magnitude,
+        })
+    }
+
     /// Bytes of one element of the row view.
     pub fn width(&self) -> usize {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
@@ -138,7 +138,7 @@ impl TensorPlan {
     /// The row view in the tensor's own order, whichever axis its outputs are.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
-        if self.info.dtype.is_weight() { own(&self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
+        if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
     }
 
     /// Whether anything is done to it.
@@ -195,14 +195,14 @@ impl TensorPlan {
     }
 }
 
-impl Plan {
+impl<'a> Plan<'a> {
     /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself: a smaller student takes
     /// less.
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
     /// model that is already quantized, or whose codes others would misread. Interrupted.
-    pub fn new(recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Self> {
+    pub fn new(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Self> {
         if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
             let message =
                 "the model is already quantized; compress the original, or `briquette export` this to dense first";
@@ -234,16 +234,19 @@ impl Plan {
     }
 
     /// Every tensor as it is.
-    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint, loads: Option<&Loads>) -> Result<Self> {
+    fn untouched(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Self> {
         let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
         let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
-        let tensor = |(index, info): (usize, &TensorInfo)| {
-            let Known { role, axis, why } = roles.of(info);
-            let rows =
-                if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
-            let info = info.clone();
-            let (prune, quant, cast, was_sparse, tied_to, skipped) = (None, None, None, false, None, None);
-            TensorPlan { index, info, role, axis, why, rows, prune, quant, cast, was_sparse, tied_to, skipped }
+        let mut shared = Shared::default();
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
+            let known = roles.of(info);
+            let rows = match info.dtype.is_weight() {
+                true => Rows::of(&info.shape, known.axis),
+                false => Rows::of_bytes(info.n_bytes()),
+            };
+            let mut tensor = TensorPlan::new(index, info, Treatment::none(known, rows));
+            shared.keep(&mut tensor);
+            tensor
         };
         let layout = if layout == Some(WeightLayout::Burn) { RawLayout::Burn } else { RawLayout::Torch };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();

@@ -177,7 +177,7 @@ pub struct Made<'a> {
     /// The original.
     pub checkpoint: &'a Checkpoint,
     /// What was planned.
-    pub plan: &'a Plan,
+    pub plan: &'a Plan<'a>,
     /// Where it was put.
     pub layout: &'a Layout,
     /// What encoding showed.

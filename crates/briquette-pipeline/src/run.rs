@@ -3,13 +3,13 @@
 use crate::chain;
 use crate::context::{RunOptions, Workers};
 use crate::distill::DistillReport;
-use crate::encode::{Outcome, Sink, encode};
+use crate::encode::{Outcome, Place, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
 use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::memory;
 use crate::plan::interop::Loads;
-use crate::plan::{Plan, Prediction, TensorPlan};
+use crate::plan::{Plan, Prediction};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
 use crate::report::{self, Footprint, Report, StageBytes, Timing};
@@ -118,14 +118,14 @@ struct Written {
 }
 
 /// Surveys, encodes and verifies: all of the draft but the report.
-fn write(
+fn write<'a>(
     recipe: &Recipe,
-    mut plan: Plan,
+    mut plan: Plan<'a>,
     checkpoint: &Checkpoint,
     draft: &Draft,
     workers: &Workers,
     timing: &mut Timing,
-) -> Result<(Plan, Layout, Written)> {
+) -> Result<(Plan<'a>, Layout, Written)> {
     let since = Instant::now();
     let surveys = survey(&mut plan, checkpoint, workers, recipe.allow_nonfinite)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
@@ -202,18 +202,21 @@ impl<'a> Files<'a> {
 }
 
 impl Sink for Files<'_> {
-    fn put(&self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
         let placed = &self.layout.tensors[tensor];
         let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
-        let (start, layout) = placed.parts.get(&part).ok_or_else(no_place)?;
-        let file = &self.files[placed.file];
-        match layout {
+        let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
+        let (offset, bytes) = match layout {
             Some(layout) => {
-                let (offset, bytes) = layout.write(offset, bytes).ok_or_else(no_place)?;
-                file.write_at(start + offset, &bytes)
+                layout.write(offset, bytes).map(|(offset, bytes)| (offset, bytes.into())).ok_or_else(no_place)?
             }
-            None => file.write_at(start + offset, bytes),
-        }
+            None => (offset, bytes.into()),
+        };
+        Ok(Some(Place { file: placed.file, offset: start + offset, bytes }))
+    }
+
+    fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.files[file].write_at(offset, bytes)
     }
 }
 
@@ -276,7 +279,7 @@ fn write_small_files(
 /// The one type of all weights that are no codes, where a stage cast them.
 fn dtype_of(plan: &Plan) -> Option<DType> {
     let floats = plan.tensors.iter().filter(|tensor| tensor.info.dtype.is_weight() && tensor.quant.is_none());
-    let mut dtypes: Vec<DType> = floats.clone().map(TensorPlan::stored_dtype).collect();
+    let mut dtypes: Vec<DType> = floats.clone().map(|tensor| tensor.stored_dtype()).collect();
     dtypes.dedup();
     let is_cast = floats.clone().any(|tensor| tensor.cast.is_some());
     dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)

@@ -1,6 +1,7 @@
 //! How many bytes a plan will take, before anything is read.
 
 use super::{Cut, Plan, TensorPlan};
+use crate::layout::Layout;
 use briquette_core::Result;
 
 /// Predicted bytes of weight files.
@@ -12,7 +13,7 @@ pub struct Prediction {
     pub is_exact: bool,
 }
 
-impl TensorPlan {
+impl TensorPlan<'_> {
     /// How many elements will be kept, and whether that is known.
     pub fn predicted_kept(&self) -> (usize, bool) {
         let n = self.info.n_elements();
@@ -26,7 +27,7 @@ impl TensorPlan {
     }
 }
 
-impl Plan {
+impl Plan<'_> {
     /// The bytes of one tensor's parts, as the files hold them, and whether that is exact; 0 of a tied one.
     ///
     /// # Errors
@@ -45,11 +46,9 @@ impl Plan {
     /// # Errors
     /// As [`Layout::new`](crate::layout::Layout::new).
     pub fn predict(&self) -> Result<Prediction> {
-        let kept: Vec<(usize, bool)> = self.tensors.iter().map(TensorPlan::predicted_kept).collect();
-        let n_kept: Vec<usize> = kept.iter().map(|(n, _)| *n).collect();
-        let layout = crate::layout::Layout::new(self, &n_kept)?;
-        let is_open = |(tensor, (_, is_known)): (&TensorPlan, &(usize, bool))| !is_known && tensor.tied_to.is_none();
-        let is_exact = !self.tensors.iter().zip(&kept).any(is_open);
-        Ok(Prediction { n_bytes: layout.n_bytes(), is_exact })
+        let n_bytes = Layout::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
+        let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to.is_none();
+        let is_exact = !self.tensors.iter().any(is_open);
+        Ok(Prediction { n_bytes, is_exact })
     }
 }

@@ -97,6 +97,24 @@ mod tests {
     }
 
     #[test]
+    fn of_very_many_tensors_the_largest_and_the_worst_are_shown_and_the_rest_is_counted() {
+        let mut report = sample::of_layers(40_000);
+        // The two that must be there: at the end, large or bad.
+        let n = report.tensors.len();
+        report.tensors[n - 1].before_bytes = 1 << 30;
+        report.tensors[n - 3].error.as_mut().unwrap().sqnr_db = Some(-3.0);
+        let page = to_html(&report);
+        assert!(page.len() < 600_000, "{} bytes", page.len());
+        let table = page.split_once("<tbody id=\"tensors\">").map(|(_, rest)| rest).unwrap();
+        let n_rows = table.matches("<tr>").count();
+        assert!((300..=600).contains(&n_rows), "{n_rows}");
+        for tensor in [&report.tensors[n - 1], &report.tensors[n - 3]] {
+            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))));
+        }
+        assert!(page.contains("of 120,000 tensors") && page.contains(" are in <code>report.json</code>"));
+    }
+
+    #[test]
     fn a_report_of_nothing_is_a_page_without_nan() {
         let mut broken = sample::of_layers(1);
         broken.tensors[0].bits_per_weight = f64::NAN;

@@ -10,6 +10,7 @@ use briquette::pipeline::{Progress, Stop, diff, inspect, limit_threads, report, 
 use briquette::{Error, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     match &args.command {
         Command::Inspect { model, zeros } => {
             let found = inspect::inspect(model, *zeros, &options(common, false)?)?;
-            show(common, &found, || Ok(tables::inspection(&found)))
+            show_long(common, &found, |out| tables::inspection(out, &found))
         }
         Command::Plan { model, what } => plan::plan(common, model, what),
         Command::Compress { model, output, force, what } => {
@@ -91,10 +92,23 @@ pub(super) fn progress_of(common: &Common) -> Arc<dyn Progress> {
 /// Prints JSON or text, or nothing.
 pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
-        let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
-        text::print(&format!("{json}\n"))?;
+        text::print_json(value)?;
     } else if !common.quiet {
         text::print(&to_text()?)?;
+    }
+    Ok(0)
+}
+
+/// Prints JSON or text, or nothing, bit by bit: of every tensor of a model there may be much to say.
+pub(super) fn show_long<T: Serialize>(
+    common: &Common,
+    value: &T,
+    put_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<u8> {
+    if common.json {
+        text::print_json(value)?;
+    } else if !common.quiet {
+        text::write(put_text)?;
     }
     Ok(0)
 }
@@ -238,7 +252,7 @@ fn redraw(common: &Common, output: &Path) -> Result<u8> {
     verify::check_ours(output)?;
     let path = output.join("report.json");
     let file = InputFile::open(&path)?;
-    let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_JSON_BYTES)?, "the report", &path)?;
+    let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
     draft::replace_file(&output.join("report.html"), report::html::to_html(&report).as_bytes())?;
     show(common, &report, || Ok(report_text(&report)))
 }

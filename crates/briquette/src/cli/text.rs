@@ -2,7 +2,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use briquette::{Error, Result};
-use std::io::{ErrorKind, IsTerminal, Write};
+use serde::Serialize;
+use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 /// Writes to stdout; a reader that has gone away is not an error.
@@ -10,13 +11,32 @@ use std::path::Path;
 /// # Errors
 /// Io, where what it leads to is full.
 pub(crate) fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    write(|out| out.write_all(text.as_bytes()))
+}
+
+/// Writes to stdout bit by bit what may be too long to be in memory at once.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn write(put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    match put(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::io("cannot write", Path::new("stdout"), error))
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a value to stdout as JSON.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    write(|out| {
+        serde_json::to_writer_pretty(&mut *out, value)?;
+        out.write_all(b"\n")
+    })
 }
 
 /// Writes one line to stderr.

@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::escape::name;
 use super::family::{Family, MAX_ROWS, families};
-use super::rows::{Row, Rows};
+use super::rows::{self, Row, Rows};
 use crate::report::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ fn foot_of(n_equal: usize, n_hidden: usize) -> String {
         let _ = write!(foot, " {n_equal} tensors are not shown: equal to the original, or tied to one that is shown.");
     }
     if n_hidden > 0 {
-        let _ = write!(foot, " {n_hidden} rows with less error are in the table only.");
+        let _ = write!(foot, " {n_hidden} rows with less error are not drawn.");
     }
     foot
 }
@@ -90,8 +90,8 @@ fn row(family: &Family, axis: &Axis) -> Row {
     let low = worst(family);
     let (x1, x2) = (axis.place(low), axis.place(high));
     let _ = write!(marks, "<line class=\"stem\" x1=\"{x1:.2}%\" x2=\"{x2:.2}%\" y1=\"10\" y2=\"10\"/>");
-    for db in &places {
-        let _ = write!(marks, "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"10\" r=\"5\"/>", axis.place(*db));
+    for x in rows::marks(places.iter().map(|db| axis.place(*db))) {
+        let _ = write!(marks, "<circle class=\"dot\" cx=\"{x:.2}%\" cy=\"10\" r=\"5\"/>");
     }
     let value = if numbers::decimal(low, 1) == numbers::decimal(high, 1) {
         format!("{low:.1} dB")
