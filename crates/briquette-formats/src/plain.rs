@@ -27,21 +27,23 @@ impl PlainFiles {
     pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<&[TensorInfo]> {
         let before = self.infos.len();
         self.firsts.push(before);
-        match kind {
-            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?),
-            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?),
+        let file = match kind {
+            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
+            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
             Kind::PyTorch => {
-                for (info, place) in pytorch::read(&file)? {
+                let (file, tensors) = pytorch::read(file)?;
+                for (info, place) in tensors {
                     self.places.push(place);
                     self.infos.push(info);
                 }
+                file
             }
-        }
+        };
         self.files.push(file);
         Ok(&self.infos[before..])
     }
 
-    fn push_header(&mut self, header: safetensors::Header) {
+    fn push_header(&mut self, header: safetensors::Header, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
@@ -51,6 +53,7 @@ impl PlainFiles {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
+        file
     }
 
     /// The index of the file that a tensor is in.
@@ -99,7 +102,7 @@ impl TensorSource for PlainFiles {
         match &self.places[index] {
             Place::At(offset) => file.read_at(offset + start as u64, out),
             Place::Gathered(tensor) => {
-                let bytes = pytorch::gather(tensor, file)?;
+                let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
                 Ok(())

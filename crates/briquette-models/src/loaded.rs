@@ -260,5 +260,10 @@ fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: u
     if let Some(tokenizer) = &mut tokenizer {
         tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.display()))?;
     }
-    Ok(Input::Text { directory: folder.0.clone(), tokenizer, pooling: Pooling::read(folder)?, max_positions })
+    Ok(Input::Text {
+        directory: folder.0.path().to_path_buf(),
+        tokenizer,
+        pooling: Pooling::read(folder)?,
+        max_positions,
+    })
 }

@@ -3,7 +3,8 @@
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
 use briquette::core::memory::MemoryMeter;
-use briquette::formats::{InputFile, draft, limits};
+use briquette::core::printable::printable;
+use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
 use briquette::pipeline::{Progress, Stop, diff, inspect, limit_threads, report, verify};
@@ -159,7 +160,7 @@ fn verified_text(output: &Path, found: &verify::Verified) -> String {
         if found.against_original { ", and every value is what the recipe makes of the original" } else { "" };
     format!(
         "{}: {} files and {} tensors are as they were written ({}){original}\n",
-        output.display(),
+        printable(&output.display().to_string()),
         found.n_files,
         found.n_tensors,
         tables::bytes(found.n_bytes)
@@ -251,7 +252,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
 fn redraw(common: &Common, output: &Path) -> Result<u8> {
     verify::check_ours(output)?;
     let path = output.join("report.json");
-    let file = InputFile::open(&path)?;
+    let file = contained::open(output, Path::new("report.json"))?;
     let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
     draft::replace_file(&output.join("report.html"), report::html::to_html(&report).as_bytes())?;
     show(common, &report, || Ok(report_text(&report)))
@@ -263,6 +264,5 @@ fn schema(of: SchemaOf) -> Result<u8> {
         SchemaOf::Jobs => jobs_schema(),
         SchemaOf::Report => report::schema(),
     };
-    let json = serde_json::to_string_pretty(&schema).map_err(|error| Error::bug(format!("the schema: {error}")))?;
-    text::print(&format!("{json}\n")).map(|()| 0)
+    text::print_json(&schema).map(|()| 0)
 }

@@ -1,5 +1,6 @@
 //! Tables and numbers for people.
 
+use briquette::core::printable::printable;
 use briquette::pipeline::diff::Diff;
 use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::memory::{Need, Needs};
@@ -9,7 +10,7 @@ use briquette::pipeline::report::untested_text;
 use std::fmt::Write;
 use std::io;
 
-/// Columns of text, the first left-aligned, numbers right-aligned.
+/// Columns of text, the first left-aligned, numbers right-aligned. Whatever a cell holds, it keeps to its line.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = Vec::new();
     // Memory takes everything.
@@ -28,6 +29,7 @@ fn put_table(
     let mut is_number: Vec<bool> = (0..headings.len()).map(|column| column > 0).collect();
     let numeric =
         |cell: &str| ["", "-", "NaN", "inf"].contains(&cell) || cell.starts_with(|c: char| c.is_ascii_digit());
+    let row = |number: usize| row(number).iter().map(|cell| printable(cell)).collect::<Vec<String>>();
     for cells in (0..n_rows).map(row) {
         for ((cell, width), is_number) in cells.iter().zip(&mut widths).zip(&mut is_number) {
             *width = cell.chars().count().max(*width);
@@ -57,7 +59,7 @@ pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection) -> io::Res
     writeln!(
         out,
         "\n{}: {}, {} tensors, {} elements, {} in weight files, already compressed: {}",
-        found.path,
+        printable(&found.path),
         found.format,
         found.tensors.len(),
         found.n_elements,
@@ -118,8 +120,9 @@ fn plan_row(tensor: &TensorPlan, plan: &Plan) -> Vec<String> {
 pub(crate) fn needs(needs: &Needs) -> String {
     let most =
         needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));
-    let line =
-        |need: &Need| format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), need.what);
+    let line = |need: &Need| {
+        format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), printable(&need.what))
+    };
     needs.runs.iter().map(line).collect()
 }
 
@@ -174,7 +177,7 @@ pub(crate) fn diff(diff: &Diff) -> String {
         ("of another type", &diff.other_type),
     ] {
         if !names.is_empty() {
-            let _ = writeln!(out, "{what}: {}", names.join(", "));
+            let _ = writeln!(out, "{what}: {}", printable(&names.join(", ")));
         }
     }
     out
