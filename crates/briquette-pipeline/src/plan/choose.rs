@@ -8,12 +8,17 @@ use briquette_core::{Error, Grid, GridKind, OutputAxis, Result};
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies every stage, and says of the rest why nothing is done to it.
-/// `loads` is for compressed-tensors.
-pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, loads: Option<&Loads>) -> Result<()> {
+/// Applies every stage, and says of the rest why nothing is done to it. `heads` are embeddings that are the head too, `loads` is for
+/// compressed-tensors.
+pub(super) fn apply_stages(
+    plan: &mut Plan,
+    recipe: &Recipe,
+    heads: &BTreeSet<usize>,
+    loads: Option<&Loads>,
+) -> Result<()> {
     for (number, stage) in recipe.file_stages().enumerate() {
         let name = format!("stage {} ({})", number + 1, stage.kind());
-        apply_stage(plan, stage, loads).map_err(|error| error.at(name))?;
+        apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
     }
     let mut shared = Shared::default();
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
@@ -28,7 +33,7 @@ pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, loads: Option<&Load
     Ok(())
 }
 
-fn apply_stage(plan: &mut Plan, stage: &Stage, loads: Option<&Loads>) -> Result<()> {
+fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: Option<&Loads>) -> Result<()> {
     let selection = stage.selection();
     let names = plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
     if let Some(include) = &selection.include {
@@ -52,7 +57,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, loads: Option<&Loads>) -> Result<
     })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
-        Stage::Quantize(stage) => quantize(plan, stage, &chosen, loads),
+        Stage::Quantize(stage) => quantize(plan, stage, &chosen, heads, loads),
         Stage::Cast(stage) => cast(plan, stage, &chosen),
     }
 }
@@ -86,16 +91,23 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize], loads: Option<&Loads>) -> Result<()> {
+fn quantize(
+    plan: &mut Plan,
+    stage: &QuantizeStage,
+    chosen: &[usize],
+    heads: &BTreeSet<usize>,
+    loads: Option<&Loads>,
+) -> Result<()> {
     let mut shared = Shared::default();
+    let mut spared = Vec::new();
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
             return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
         }
-        let own = stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name));
-        let scheme = own.map_or(stage.scheme, |(_, scheme)| *scheme);
+        let is_head = heads.contains(&index);
+        let scheme = stage.scheme_for(&tensor.info.name, is_head);
         let scheme = match loads.map(|loads| loads.refuses(tensor)) {
             Some(Some(why)) => {
                 tensor.skipped = tensor.prune.is_none().then_some(why);
@@ -107,6 +119,14 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize], loads: Opt
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_stored: false });
         shared.keep(tensor);
+        spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));
+    }
+    if let Some(&first) = spared.first() {
+        let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
+        plan.remarks.push(format!(
+            "{name} is the embedding and the head in one, and every output loses what it loses: it stays at int8. Name the role \
+             embedding (--quantize-roles linear,conv,embedding) to have it in {n_bits} bits."
+        ));
     }
     Ok(())
 }
@@ -211,8 +231,8 @@ mod tests {
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
         let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
         let (layout, metadata) = (RawLayout::Torch, BTreeMap::new());
-        let (allow_nonfinite, untested) = (false, None);
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested }
+        let (allow_nonfinite, untested, remarks) = (false, None, Vec::new());
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested, remarks }
     }
 
     #[test]

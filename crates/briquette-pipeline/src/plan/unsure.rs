@@ -7,9 +7,9 @@ use briquette_core::{Error, Result};
 /// Names that a line lists.
 const N_LISTED: usize = 5;
 
-impl Plan {
+impl Plan<'_> {
     /// The tensors that no stage took because nothing shows what they are, where a stage prunes or quantizes at all.
-    pub fn unsure(&self) -> impl Iterator<Item = &TensorPlan> {
+    pub fn unsure(&self) -> impl Iterator<Item = &TensorPlan<'_>> {
         let changes = self.tensors.iter().any(|tensor| tensor.is_recoded());
         self.tensors.iter().filter(move |tensor| changes && tensor.role == Role::Unknown && !tensor.is_recoded())
     }

@@ -31,7 +31,9 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let prediction = plan.predict()?;
     let needs = Needs::of(&recipe, &common.device)?;
     let (file_bytes, model) = (checkpoint.weight_bytes(), &recipe.model);
+    let check = needs.check();
     let shown = Shown {
+        error: check.as_ref().err().map(super::error_json),
         file_bytes,
         memory: &needs,
         model,
@@ -40,17 +42,21 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         tensors: Tensors(&plan),
         unsure: plan.unsure().map(|tensor| tensor.info.name.as_str()).collect(),
         untested: plan.untested.as_deref(),
+        remarks: &plan.remarks,
     };
     show_long(common, &shown, |out| {
         tables::plan(out, &plan, prediction, file_bytes)?;
         out.write_all(tables::needs(&needs).as_bytes())
     })?;
-    needs.check().map(|()| 0)
+    check.map(|()| 0)
 }
 
 /// A plan as JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
+    /// Why a run would be refused all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Value>,
     file_bytes: u64,
     memory: &'a Needs,
     model: &'a Path,
@@ -59,6 +65,7 @@ struct Shown<'a> {
     tensors: Tensors<'a>,
     unsure: Vec<&'a str>,
     untested: Option<&'a str>,
+    remarks: &'a [String],
 }
 
 /// What becomes of each tensor, one at a time: there may be millions.

@@ -96,8 +96,8 @@ pub(crate) fn plan(out: &mut dyn io::Write, plan: &Plan, prediction: Prediction,
         bytes(prediction.n_bytes),
         bytes(file_bytes)
     )?;
-    let remarks = plan.unsure_text().into_iter().chain(plan.untested.as_deref().map(untested_text));
-    for remark in remarks {
+    let others = plan.unsure_text().into_iter().chain(plan.untested.as_deref().map(untested_text));
+    for remark in plan.remarks.iter().cloned().chain(others) {
         writeln!(out, "{remark}")?;
     }
     Ok(())

@@ -6,6 +6,15 @@ use briquette::{Error, Result};
 use serde::Serialize;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether anything was written to stdout: a second JSON document behind a first would be none.
+static HAS_PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether anything was written to stdout.
+pub(crate) fn has_printed() -> bool {
+    HAS_PRINTED.load(Ordering::Relaxed)
+}
 
 /// Writes lines to stdout, colours where it may have any and nothing else that a terminal would obey. Where a name must
 /// not break its line, it has been made [`printable`] before.
@@ -30,6 +39,7 @@ fn write_as(
     harmless: &dyn Fn(&str) -> String,
     put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
+    HAS_PRINTED.store(true, Ordering::Relaxed);
     let mut out = Lines { out: BufWriter::new(std::io::stdout().lock()), harmless, line: Vec::new() };
     match put(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
