@@ -69,7 +69,7 @@ impl Outline {
     /// Config where the architecture cannot be told; Input where its config.json is damaged.
     pub fn of(checkpoint: &Checkpoint, arch: Option<Arch>) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
-        let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
+        let (network, names) = Network::blank(arch, checkpoint, &anywhere())?;
         let config = Folder::of(checkpoint).read("config.json")?.unwrap_or_default();
         Ok(Self { arch, network, names, config })
     }
@@ -89,7 +89,7 @@ impl Outline {
     /// # Errors
     /// As [`smaller`].
     pub fn shrunk(mut self, how: &Smaller) -> Result<Self> {
-        let network = shrunk(self.arch, &self.network, &mut self.config, how, &Device::default())?;
+        let network = shrunk(self.arch, &self.network, &mut self.config, how, &anywhere())?;
         Ok(Self { network, ..self })
     }
 
@@ -108,6 +108,11 @@ impl Outline {
         };
         parameters(&self.network).into_iter().map(one).collect()
     }
+}
+
+/// Where a network is that has no weights.
+fn anywhere() -> Device {
+    crate::device("cpu").unwrap_or_default()
 }
 
 /// A smaller network than `network`, whose `config` becomes its own. Its weights are drawn when they are first looked at.

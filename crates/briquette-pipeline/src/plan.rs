@@ -4,6 +4,7 @@ mod choose;
 mod exclude;
 mod keep;
 mod predict;
+mod student;
 
 use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
@@ -15,6 +16,7 @@ use briquette_quant::{Activations, QuantSpec};
 use std::collections::BTreeMap;
 
 pub use predict::Prediction;
+pub use student::student_of;
 
 /// What becomes of a model.
 #[derive(Debug, Clone)]
@@ -106,6 +108,19 @@ pub struct Pool {
 }
 
 impl TensorPlan {
+    /// A tensor as it is.
+    fn untouched(index: usize, info: &TensorInfo, recipe: &Recipe, layout: RawLayout) -> Self {
+        let role = Role::of(info, &recipe.roles);
+        let axis = match (layout, role) {
+            (RawLayout::Burn, Role::Linear) => OutputAxis::Last,
+            _ => OutputAxis::First,
+        };
+        let rows = if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
+        let info = info.clone();
+        let (prune, quant, cast, was_sparse, tied_to, skipped) = (None, None, None, false, None, None);
+        Self { index, info, role, rows, prune, quant, cast, was_sparse, tied_to, skipped }
+    }
+
     /// Bytes of one element of the row view.
     pub fn width(&self) -> usize {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
@@ -194,30 +209,29 @@ fn layout_of(checkpoint: &Checkpoint) -> RawLayout {
 }
 
 impl Plan {
-    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself: a smaller student takes
-    /// less.
+    /// Decides what becomes of each tensor, and of those of the student where a recipe trains one: see [`student_of`].
+    ///
+    /// # Errors
+    /// As [`Plan::new`], for either.
+    pub fn of(recipe: &Recipe, checkpoint: &Checkpoint, student: Option<&[TensorInfo]>, stop: &Stop) -> Result<Self> {
+        match student {
+            None => Self::new(recipe, checkpoint, stop),
+            Some(tensors) => {
+                check_start(recipe, checkpoint)?;
+                student::plan(recipe, checkpoint, tensors, stop)
+            }
+        }
+    }
+
+    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself.
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
     /// model that is already quantized. Interrupted.
     pub fn new(recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Self> {
-        if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
-            let message =
-                "the model is already quantized; compress the original, or `briquette export` this to dense first";
-            return Err(Error::refused(message).at(checkpoint.path().display()));
-        }
-        if let Some(method) = checkpoint.quantized_by() {
-            let message = format!(
-                "the model is already quantized ({method}), which is not decoded here; start from the original weights"
-            );
-            return Err(Error::refused(message).at(checkpoint.path().display()));
-        }
-        let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
-        for rule in &recipe.roles {
-            rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
-        }
+        check_start(recipe, checkpoint)?;
         let mut plan = Self::untouched(recipe, checkpoint);
-        choose::apply_stages(&mut plan, recipe)?;
+        choose::apply_stages(&mut plan, recipe.file_stages().enumerate())?;
         plan.check_fit()?;
         if plan.profile == Profile::Briquette {
             choose::tie(&mut plan, &crate::ties::ties_of(checkpoint, stop)?);
@@ -228,18 +242,7 @@ impl Plan {
     /// Every tensor as it is.
     fn untouched(recipe: &Recipe, checkpoint: &Checkpoint) -> Self {
         let layout = recipe.layout.unwrap_or_else(|| layout_of(checkpoint));
-        let tensor = |(index, info): (usize, &TensorInfo)| {
-            let role = Role::of(info, &recipe.roles);
-            let axis = match (layout, role) {
-                (RawLayout::Burn, Role::Linear) => OutputAxis::Last,
-                _ => OutputAxis::First,
-            };
-            let rows =
-                if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
-            let info = info.clone();
-            let (prune, quant, cast, was_sparse, tied_to, skipped) = (None, None, None, false, None, None);
-            TensorPlan { index, info, role, rows, prune, quant, cast, was_sparse, tied_to, skipped }
-        };
+        let tensor = |(index, info): (usize, &TensorInfo)| TensorPlan::untouched(index, info, recipe, layout);
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
         let metadata = checkpoint.metadata();
@@ -269,6 +272,26 @@ impl Plan {
         );
         Err(Error::config(message).at(first.culprit()))
     }
+}
+
+/// Refuses a model that is quantized already, and roles of tensors that it has not.
+fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
+    if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
+        let message =
+            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    if let Some(method) = checkpoint.quantized_by() {
+        let message = format!(
+            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+        );
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
+    for rule in &recipe.roles {
+        rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
+    }
+    Ok(())
 }
 
 /// The group or pattern that does not divide a tensor's columns.

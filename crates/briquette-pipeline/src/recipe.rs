@@ -122,6 +122,7 @@ impl Recipe {
         let (parts, stages) = stages_of(&raw, directory)?;
         let evaluate = Evaluate::from_raw(&raw, directory)?;
         memory::check_used(&raw)?;
+        distill::check_select(&raw)?;
         let roles = raw
             .model
             .roles

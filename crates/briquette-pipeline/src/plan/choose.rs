@@ -1,16 +1,16 @@
 //! Which stage has a say over which tensor.
 
 use super::{Cut, Plan, Pool, Prune, Quant, TensorPlan};
-use crate::recipe::{CastStage, Method, PruneStage, QuantizeStage, Recipe, Stage, Target};
+use crate::recipe::{CastStage, Method, PruneStage, QuantizeStage, Stage, Target};
 use crate::role::Role;
 use briquette_core::{Error, Grid, GridKind, Hash128, OutputAxis, Result};
 use briquette_formats::Profile;
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies every stage, and says of the rest why nothing is done to it.
-pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
-    for (number, stage) in recipe.file_stages().enumerate() {
+/// Applies stages, which are numbered from 0, and says of the rest why nothing is done to it.
+pub(super) fn apply_stages<'a>(plan: &mut Plan, stages: impl Iterator<Item = (usize, &'a Stage)>) -> Result<()> {
+    for (number, stage) in stages {
         let name = format!("stage {} ({})", number + 1, stage.kind());
         apply_stage(plan, stage).map_err(|error| error.at(name))?;
     }
