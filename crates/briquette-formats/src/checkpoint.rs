@@ -33,6 +33,7 @@ impl std::fmt::Display for Format {
             Self::Safetensors => f.write_str("safetensors"),
             Self::PyTorch => f.write_str("PyTorch"),
             Self::Burnpack => f.write_str("burnpack"),
+            Self::Briquette(Profile::Briquette) => f.write_str("briquette"),
             Self::Briquette(profile) => write!(f, "briquette ({})", profile.name()),
             Self::CompressedTensors => f.write_str("compressed-tensors"),
         }

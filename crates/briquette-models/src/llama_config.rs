@@ -2,6 +2,7 @@
 
 use crate::Arch;
 use crate::config::{Folder, check_layers, check_sizes};
+use crate::fresh;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,12 @@ pub struct LlamaConfig {
     /// Whether feed-forward blocks have them.
     #[serde(skip)]
     pub mlp_bias: bool,
+    /// The standard deviation of weights that are drawn at random.
+    #[serde(skip, default = "fresh::usual_range")]
+    pub initializer_range: f64,
+    /// The word whose vector is zeros then.
+    #[serde(skip)]
+    pub padding: Option<usize>,
 }
 
 /// How rotary frequencies are stretched.

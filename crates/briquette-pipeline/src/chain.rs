@@ -9,26 +9,30 @@ mod work;
 use crate::context::RunOptions;
 use crate::distill::{self, Asked, DistillReport};
 use crate::factorize::{self, FactorReport};
-use crate::plan::Plan;
+use crate::plan::{Plan, student_of};
 use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
-use crate::report::{Footprint, Report, StageBytes};
+use crate::report::{Original, Report, StageBytes};
 use crate::run::{Origin, inputs_of, run_stages};
 use briquette_core::{ErrorKind, Result};
-use briquette_formats::{Checkpoint, Draft, InputFile, Profile, TensorSource, json, limits};
+use briquette_formats::{Checkpoint, Draft, InputFile, Profile, json, limits};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use work::{Work, check_is_ours};
 
 /// Runs every part of a recipe that trains or factorizes.
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+    let started = Instant::now();
     let original = Checkpoint::open(&recipe.model)?;
     // Whatever can be known now should not be found out after hours of training.
-    Plan::new(recipe, &original, &options.stop)?;
+    let student = student_of(recipe, &original)?;
+    Plan::of(recipe, &original, student.as_deref(), &options.stop)?;
     distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
-    distills(recipe).try_for_each(|stage| check_data(stage.data.train.as_deref()))?;
+    let data = |stage: &DistillStage| [stage.data.train.clone(), stage.data.select.clone()];
+    distills(recipe).flat_map(data).try_for_each(|path| check_data(path.as_deref()))?;
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, &original, options)?;
-    let report = run_parts(recipe, &original, &work, options).map_err(|error| work.explain(error));
+    let report = run_parts(recipe, &original, &work, options, started).map_err(|error| work.explain(error));
     // What was refused before anything was learned is not gone on with.
     let is_done = match &report {
         Ok(_) => true,
@@ -42,8 +46,14 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 }
 
 /// Every part, then the last stages. What is finished already is taken as it is.
-fn run_parts(recipe: &Recipe, original: &Checkpoint, work: &Work, options: &RunOptions) -> Result<Report> {
-    let mut origin = Origin { before: Some(footprint(original)), ..Origin::of(recipe) };
+fn run_parts(
+    recipe: &Recipe,
+    original: &Checkpoint,
+    work: &Work,
+    options: &RunOptions,
+    started: Instant,
+) -> Result<Report> {
+    let mut origin = Origin { original: Some(Original::of(original, &recipe.roles)), ..Origin::of(recipe) };
     origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
     let mut model = recipe.model.clone();
     let mut pruned: Vec<&Selection> = Vec::new();
@@ -52,13 +62,18 @@ fn run_parts(recipe: &Recipe, original: &Checkpoint, work: &Work, options: &RunO
         pruned.extend(part.stages.iter().filter_map(prune_selection));
         let kind = match &part.then {
             Whole::Distill(stage) => {
-                origin.trained.push(work.distill(index, stage, recipe, &model, &pruned, options)?);
+                let (trained, now) = work.distill(index, stage, recipe, &model, &pruned, options)?;
+                origin.note(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
+                origin.trained.push(trained);
                 pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
                 origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
                 "distill"
             }
             Whole::Factorize(stage) => {
+                let since = Instant::now();
                 origin.factorized.extend(work.factorize(index, stage, recipe, &model, options)?);
+                let now = since.elapsed().as_secs_f64();
+                origin.note(format!("factorize {}", index + 1), now, now);
                 "factorize"
             }
         };
@@ -66,6 +81,7 @@ fn run_parts(recipe: &Recipe, original: &Checkpoint, work: &Work, options: &RunO
         push_bytes(&mut origin, format!("{kind} {}", index + 1), &model)?;
     }
     let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
+    origin.spent += started.elapsed().as_secs_f64();
     run_stages(&last, options, &origin)
 }
 
@@ -89,13 +105,11 @@ fn prune_selection(stage: &Stage) -> Option<&Selection> {
     }
 }
 
-fn footprint(checkpoint: &Checkpoint) -> Footprint {
-    let tensors = checkpoint.tensors().iter();
-    Footprint {
-        file_bytes: checkpoint.weight_bytes(),
-        tensor_bytes: tensors.clone().map(|info| info.n_bytes() as u64).sum(),
-        n_elements: tensors.map(|info| info.n_elements() as u64).sum(),
-        n_zeros: None,
+impl Origin {
+    /// A part took so many seconds, of which so many were now.
+    fn note(&mut self, part: String, seconds: f64, now: f64) {
+        self.seconds.push((part, seconds));
+        self.spent += seconds - now;
     }
 }
 
@@ -119,8 +133,8 @@ impl Work {
         if part.stages.is_empty() {
             return Ok(model.to_path_buf());
         }
-        let output = self.part(index, "compress");
-        if !output.exists() {
+        let (output, since) = (self.part(index, "compress"), Instant::now());
+        if !self.is_done(&output, options)? {
             let asked = Recipe {
                 model: model.to_path_buf(),
                 output: output.clone(),
@@ -132,11 +146,13 @@ impl Work {
             };
             run_stages(&asked, options, &Origin::of(&asked))?;
         }
+        let now = since.elapsed().as_secs_f64();
+        origin.note(format!("compress {}", index + 1), now, now);
         push_bytes(origin, format!("compress {}", index + 1), &output)?;
         Ok(output)
     }
 
-    /// One training.
+    /// One training, and the seconds that it took now.
     fn distill(
         &self,
         index: usize,
@@ -145,14 +161,17 @@ impl Work {
         model: &Path,
         pruned: &[&Selection],
         options: &RunOptions,
-    ) -> Result<DistillReport> {
+    ) -> Result<(DistillReport, f64)> {
         let (output, work) = (self.part(index, "distill"), self.checkpoints(index));
+        let mut now = 0.0;
         let asked =
             Asked { stage, pruned, roles: &recipe.roles, original: &recipe.model, model, output: &output, work: &work };
-        if !output.exists() {
+        if !self.is_done(&output, options)? {
+            let since = Instant::now();
             distill::train(&asked, options)?;
+            now = since.elapsed().as_secs_f64();
         }
-        read_report(&output.join(distill::REPORT))
+        Ok((read_report(&output.join(distill::REPORT))?, now))
     }
 
     /// The factors of one stage.
@@ -165,7 +184,7 @@ impl Work {
         options: &RunOptions,
     ) -> Result<Vec<FactorReport>> {
         let output = self.part(index, "factorize");
-        if !output.exists() {
+        if !self.is_done(&output, options)? {
             factorize::factorize(recipe, stage, model, &output, options)?;
         }
         read_report(&output.join(factorize::REPORT))

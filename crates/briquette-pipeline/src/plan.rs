@@ -2,17 +2,19 @@
 
 mod choose;
 mod exclude;
+mod fit;
 pub(crate) mod heads;
 pub(crate) mod interop;
 mod keep;
 mod predict;
+mod student;
 mod treatment;
 mod unsure;
 
 use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
 use crate::role::Roles;
-use briquette_core::{Coding, DType, Error, Grouping, Hash128, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Rows, encoded::Codes};
 use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_quant::{Activations, QuantSpec};
@@ -21,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use predict::Prediction;
+pub use student::student_of;
 pub(crate) use treatment::Shared;
 pub use treatment::Treatment;
 
@@ -199,28 +202,32 @@ impl<'a> TensorPlan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself: a smaller student takes
-    /// less.
+    /// Decides what becomes of each tensor, and of those of the student where a recipe trains one: see [`student_of`].
+    ///
+    /// # Errors
+    /// As [`Plan::new`], for either.
+    pub fn of(
+        recipe: &Recipe,
+        checkpoint: &'a Checkpoint,
+        student: Option<&'a [TensorInfo]>,
+        stop: &Stop,
+    ) -> Result<Self> {
+        match student {
+            None => Self::new(recipe, checkpoint, stop),
+            Some(tensors) => {
+                check_start(recipe, checkpoint)?;
+                student::plan(recipe, checkpoint, tensors, stop)
+            }
+        }
+    }
+
+    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself.
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
     /// model that is already quantized, or whose codes others would misread. Interrupted.
     pub fn new(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Self> {
-        if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
-            let message =
-                "the model is already quantized; compress the original, or `briquette export` this to dense first";
-            return Err(Error::refused(message).at(checkpoint.path().display()));
-        }
-        if let Some(method) = checkpoint.quantized_by() {
-            let message = format!(
-                "the model is already quantized ({method}), which is not decoded here; start from the original weights"
-            );
-            return Err(Error::refused(message).at(checkpoint.path().display()));
-        }
-        let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
-        for rule in &recipe.roles {
-            rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
-        }
+        check_start(recipe, checkpoint)?;
         let is_interop = recipe.profile == Profile::CompressedTensors;
         let loads = is_interop.then(|| Loads::of(checkpoint)).transpose()?;
         let mut plan = Self::untouched(recipe, checkpoint, loads.as_ref())?;
@@ -231,7 +238,7 @@ impl<'a> Plan<'a> {
             false => Vec::new(),
         };
         let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
-        choose::apply_stages(&mut plan, recipe, &heads, loads.as_ref())?;
+        choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
         plan.check_fit()?;
         if let Some(loads) = loads {
             plan.untested = loads.check(&plan, recipe)?;
@@ -246,19 +253,8 @@ impl<'a> Plan<'a> {
     fn untouched(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Self> {
         let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
         let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
-        let mut shared = Shared::default();
-        let tensor = |(index, info): (usize, &'a TensorInfo)| {
-            let known = roles.of(info);
-            let rows = match info.dtype.is_weight() {
-                true => Rows::of(&info.shape, known.axis),
-                false => Rows::of_bytes(info.n_bytes()),
-            };
-            let mut tensor = TensorPlan::new(index, info, Treatment::none(known, rows));
-            shared.keep(&mut tensor);
-            tensor
-        };
+        let tensors = untouched_tensors(checkpoint.tensors(), &roles);
         let layout = if layout == Some(WeightLayout::Burn) { RawLayout::Burn } else { RawLayout::Torch };
-        let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
         let metadata = checkpoint.metadata();
         let pools = Vec::new();
@@ -278,61 +274,40 @@ impl<'a> Plan<'a> {
         }
         Ok(plan)
     }
+}
 
-    /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
-    fn check_fit(&self) -> Result<()> {
-        let misfits: Vec<(&TensorPlan, String)> =
-            self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
-        let Some((first, what)) = misfits.first() else { return Ok(()) };
-        let others = match misfits.len() - 1 {
-            0 => String::new(),
-            n => format!(", nor those of {n} others"),
+/// Every tensor as it is.
+fn untouched_tensors<'a>(tensors: &'a [TensorInfo], roles: &Roles) -> Vec<TensorPlan<'a>> {
+    let mut shared = Shared::default();
+    let tensor = |(index, info): (usize, &'a TensorInfo)| {
+        let known = roles.of(info);
+        let rows = match info.dtype.is_weight() {
+            true => Rows::of(&info.shape, known.axis),
+            false => Rows::of_bytes(info.n_bytes()),
         };
-        let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
-        let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
-        let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
-        let instead = self.group_that_fits().map_or("choose another".into(), |size| {
-            format!("groups of {size} (such as int4-g{size}) divide all that are chosen: take those")
-        });
+        let mut tensor = TensorPlan::new(index, info, Treatment::none(known, rows));
+        shared.keep(&mut tensor);
+        tensor
+    };
+    tensors.iter().enumerate().map(tensor).collect()
+}
+
+/// Refuses a model that is quantized already, and roles of tensors that it has not.
+fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
+    if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
+        let message =
+            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    if let Some(method) = checkpoint.quantized_by() {
         let message = format!(
-            "{what} does not divide its {} columns{others}; {instead}, or leave out with {}",
-            first.rows.n_cols,
-            exclude::flags(&names, &fit)
+            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
         );
-        Err(Error::config(message).at(first.culprit()))
+        return Err(Error::refused(message).at(checkpoint.path().display()));
     }
-}
-
-/// Groups smaller than this cost more in scales than they are worth.
-const LEAST_GROUP: usize = 8;
-
-impl Plan<'_> {
-    /// The largest group, of those that are not larger than asked for, that divides the columns of everything in groups.
-    fn group_that_fits(&self) -> Option<usize> {
-        let grouped = self.tensors.iter().filter_map(|tensor| match tensor.quant?.spec.grouping {
-            Grouping::Group(size) => Some((size, tensor.rows.n_cols)),
-            _ => None,
-        });
-        let (most, common) = grouped.reduce(|(one, a), (other, b)| (one.min(other), gcd(a, b)))?;
-        // What reads compressed-tensors has kernels for powers of two.
-        let is_fine = |size: &usize| self.profile != Profile::CompressedTensors || size.is_power_of_two();
-        (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
+    let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
+    for rule in &recipe.roles {
+        rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
     }
-}
-
-/// The greatest number that divides both.
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// The group or pattern that does not divide a tensor's columns.
-fn unfit(tensor: &TensorPlan) -> Option<String> {
-    let n_cols = tensor.rows.n_cols;
-    if let Some(quant) = tensor.quant.filter(|quant| quant.spec.grouping.per_row(n_cols).is_none()) {
-        return Some(quant.spec.grouping.to_string());
-    }
-    match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::NOfM { n, m }) if !n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
-        _ => None,
-    }
+    Ok(())
 }

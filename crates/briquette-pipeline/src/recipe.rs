@@ -127,6 +127,7 @@ impl Recipe {
         let (parts, stages) = stages_of(&raw, directory)?;
         let evaluate = Evaluate::from_checked(&raw, directory)?;
         memory::check_used(&raw)?;
+        distill::check_select(&raw)?;
         let rule = |rule: &raw::RawRole| {
             let (patterns, axis) = (Patterns::new(&rule.include)?, rule.outputs.map(raw::RawOutputs::axis));
             Ok(RoleRule { patterns, role: rule.role, axis })

@@ -12,7 +12,7 @@ use crate::plan::interop::Loads;
 use crate::plan::{Plan, Prediction};
 use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
-use crate::report::{self, Footprint, Report, StageBytes, Timing};
+use crate::report::{self, Original, Report, StageBytes, Timing};
 use crate::role::Role;
 use crate::survey::survey;
 use crate::verify::{self, Found};
@@ -49,8 +49,8 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 pub(crate) struct Origin {
     /// The recipe's own model: what the output is compared with.
     pub(crate) model: PathBuf,
-    /// Its size, where it is not what the run reads.
-    pub(crate) before: Option<Footprint>,
+    /// What it is, where it is not what the run reads.
+    pub(crate) original: Option<Original>,
     /// The trainings.
     pub(crate) trained: Vec<DistillReport>,
     /// Linear layers that became two factors.
@@ -59,6 +59,10 @@ pub(crate) struct Origin {
     pub(crate) bytes: Vec<StageBytes>,
     /// What training wrote line by line.
     pub(crate) metrics: Option<PathBuf>,
+    /// Seconds of each part.
+    pub(crate) seconds: Vec<(String, f64)>,
+    /// Seconds that all of it took before the last stages, in runs before this one too.
+    pub(crate) spent: f64,
 }
 
 impl Origin {

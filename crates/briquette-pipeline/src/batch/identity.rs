@@ -102,7 +102,7 @@ pub(super) fn of_recipe(recipe: &Recipe) -> Result<String> {
     let asked = raw::RawRecipe {
         model: raw::RawModel { path: None, ..recipe.asked.model.clone() },
         output: raw::RawOutput { path: None, ..recipe.asked.output.clone() },
-        data: recipe.asked.data.clone().map(|data| raw::RawData { eval: None, labels: None, ..data }),
+        data: recipe.asked.data.clone().map(|data| raw::RawData { eval: None, select: None, labels: None, ..data }),
         ..recipe.asked.clone()
     };
     let asked = serde_json::to_value(asked).map_err(|error| Error::bug(format!("the recipe: {error}")))?;

@@ -188,7 +188,7 @@ impl JobsFile<'_> {
             }
             None => (inline(raw), self.directory.clone()),
         };
-        let data = recipe.data.iter_mut().flat_map(|data| [&mut data.eval, &mut data.labels]);
+        let data = recipe.data.iter_mut().flat_map(|data| [&mut data.eval, &mut data.select, &mut data.labels]);
         for path in [&mut recipe.model.path, &mut recipe.output.path].into_iter().chain(data).flatten() {
             *path = directory.join(&*path);
         }
@@ -198,7 +198,9 @@ impl JobsFile<'_> {
     /// Paths that this file sets are relative to it.
     fn rebase(&self, path: &str, value: &Value) -> Value {
         match value {
-            Value::String(text) if ["model.path", "output.path", "data.eval", "data.labels"].contains(&path) => {
+            Value::String(text)
+                if ["model.path", "output.path", "data.eval", "data.select", "data.labels"].contains(&path) =>
+            {
                 self.directory.join(text).to_string_lossy().into_owned().into()
             }
             other => other.clone(),

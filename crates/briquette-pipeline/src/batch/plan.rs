@@ -3,7 +3,7 @@
 use super::{Job, Jobs, distinct};
 use crate::context::Stop;
 use crate::memory;
-use crate::plan::Plan;
+use crate::plan::{Plan, student_of};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use serde::Serialize;
@@ -64,7 +64,9 @@ pub(super) fn look(job: &Job, device: &str) -> Result<(u64, crate::plan::Predict
     let recipe = job.recipe()?;
     memory::check(recipe, device)?;
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint, &Stop::default())?.predict()?))
+    let student = student_of(recipe, &checkpoint)?;
+    let plan = Plan::of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
+    Ok((checkpoint.weight_bytes(), plan.predict()?))
 }
 
 /// The earlier job that makes the model this job reads, while it is not there.

@@ -5,7 +5,8 @@ use crate::batch::InputHasher;
 use crate::context::RunOptions;
 use crate::distill;
 use crate::recipe::Recipe;
-use briquette_core::{Error, Result};
+use crate::verify;
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{Checkpoint, InputFile, draft, json, limits};
 use std::path::{Path, PathBuf};
@@ -45,7 +46,15 @@ impl Work {
             return Ok(false);
         }
         let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
-        let before: serde_json::Value = json::parse(&bytes, "the recipe", &path)?;
+        let before: serde_json::Value = match json::parse(&bytes, "the recipe", &path) {
+            Ok(before) => before,
+            // What there is belongs to nothing that could be named.
+            Err(_) if force || !holds_training(&self.directory)? => return Ok(false),
+            Err(error) => {
+                let message = format!("{}; pass --force to begin anew", error.message);
+                return Err(Error { message, ..error });
+            }
+        };
         let changes = changes("", &before, now);
         if changes.is_empty() || force || !holds_training(&self.directory)? {
             return Ok(changes.is_empty());
@@ -91,6 +100,26 @@ impl Work {
         self.directory.join(format!("{}-{kind}", index + 1))
     }
 
+    /// Whether a part is there, as it was written. One that is damaged is made again where that is wished for.
+    pub(super) fn is_done(&self, part: &Path, options: &RunOptions) -> Result<bool> {
+        if !part.exists() {
+            return Ok(false);
+        }
+        match verify::check_files(part, options) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == ErrorKind::Input && options.force => {
+                options.progress.line(&format!("made again, as --force asks: {error}"));
+                std::fs::remove_dir_all(part).map_err(|source| Error::io("cannot remove", part, source))?;
+                Ok(false)
+            }
+            Err(error) if error.kind == ErrorKind::Input => {
+                let message = format!("{}; pass --force to make this part again", error.message);
+                Err(Error { message, ..error })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn checkpoints(&self, index: usize) -> PathBuf {
         self.part(index, "training")
     }
@@ -128,17 +157,20 @@ fn holds_training(directory: &Path) -> Result<bool> {
 fn identity(recipe: &Recipe, original: &Checkpoint, options: &RunOptions) -> Result<serde_json::Value> {
     let (mut hasher, stop) = (InputHasher::default(), &options.stop);
     let stages = recipe.asked.stage.iter().filter(|stage| stage.kind != "evaluate");
-    let (mut teachers, mut data) = (Vec::new(), Vec::new());
+    let (mut teachers, mut data, mut select) = (Vec::new(), Vec::new(), Vec::new());
     for stage in distills(recipe) {
         let teacher = stage.teacher.as_deref().map(|path| hasher.hash_model(&Checkpoint::open(path)?, stop));
         teachers.push(teacher.transpose()?);
         let train = stage.data.train.as_deref();
         data.push(train.map(|path| hasher.hash_data(path, stop)).transpose()?);
+        let chosen_by = stage.data.select.as_deref();
+        select.push(chosen_by.map(|path| hasher.hash_data(path, stop)).transpose()?);
     }
     let asked = &recipe.asked;
     let mut value = serde_json::json!({
         "model": asked.model, "stage": stages.collect::<Vec<_>>(), "memory": asked.memory, "data": asked.data,
         "model_content": hasher.hash_model(original, stop)?, "teacher_content": teachers, "train_data": data,
+        "select_data": select,
     });
     if options.devices.len() > 1 {
         // Another number of devices makes other steps.

@@ -2,21 +2,21 @@
 
 use super::interop::Loads;
 use super::{Cut, Plan, Pool, Prune, Quant, Shared, TensorPlan};
-use crate::recipe::{CastStage, PruneStage, QuantizeStage, Recipe, Stage, Target};
+use crate::recipe::{CastStage, PruneStage, QuantizeStage, Stage, Target};
 use crate::role::Role;
 use briquette_core::{Error, Grid, GridKind, OutputAxis, Result};
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies every stage, and says of the rest why nothing is done to it. `heads` are embeddings that are the head too, `loads` is for
-/// compressed-tensors.
-pub(super) fn apply_stages(
+/// Applies stages, which are numbered from 0, and says of the rest why nothing is done to it. `heads` are embeddings that are the head
+/// too, `loads` is for compressed-tensors.
+pub(super) fn apply_stages<'a>(
     plan: &mut Plan,
-    recipe: &Recipe,
+    stages: impl Iterator<Item = (usize, &'a Stage)>,
     heads: &BTreeSet<usize>,
     loads: Option<&Loads>,
 ) -> Result<()> {
-    for (number, stage) in recipe.file_stages().enumerate() {
+    for (number, stage) in stages {
         let name = format!("stage {} ({})", number + 1, stage.kind());
         apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
     }

@@ -2,13 +2,9 @@
 
 use super::Plan;
 use crate::recipe::{Recipe, Stage};
-use crate::role::Role;
-#[cfg(feature = "model")]
-use crate::role::{RoleRule, Roles};
+use crate::role::{Role, RoleRule, Roles};
 use briquette_core::Result;
-#[cfg(feature = "model")]
-use briquette_formats::TensorSource;
-use briquette_formats::{Checkpoint, TensorInfo, model_config};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
@@ -42,7 +38,6 @@ pub(super) fn of(plan: &Plan, ties: &[Option<usize>], checkpoint: &Checkpoint) -
 }
 
 /// Names of the tensors of a checkpoint that are embedding and head in one.
-#[cfg(feature = "model")]
 pub(crate) fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<String>> {
     let ties = crate::ties::ties_of(checkpoint, &crate::context::Stop::default())?;
     let known = Roles::of_model(checkpoint, checkpoint.layout(), roles)?;

@@ -1,8 +1,9 @@
 //! How many bytes a plan will take, before anything is read.
 
-use super::{Cut, Plan, TensorPlan};
+use super::{Cut, Plan, Prune, TensorPlan};
 use crate::layout::Layout;
 use briquette_core::Result;
+use briquette_formats::Profile;
 
 /// Predicted bytes of weight files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,15 @@ impl TensorPlan<'_> {
             None => (n, !self.is_recoded()),
             Some(Cut::Pool(_)) => (n, false),
         }
+    }
+
+    /// The most that the file's header grows by where a tensor turns out sparse that was foretold dense: names, offsets and coding
+    /// of its parts.
+    fn more_of_header(&self, profile: Profile) -> u64 {
+        let is_foretold_dense =
+            self.was_sparse && self.prune.is_none() || matches!(self.prune, Some(Prune { cut: Cut::Pool(_), .. }));
+        let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to.is_none();
+        if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
     }
 }
 
@@ -49,6 +59,7 @@ impl Plan<'_> {
         let n_bytes = Layout::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
         let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to.is_none();
         let is_exact = !self.tensors.iter().any(is_open);
-        Ok(Prediction { n_bytes, is_exact })
+        let header: u64 = self.tensors.iter().map(|tensor| tensor.more_of_header(self.profile)).sum();
+        Ok(Prediction { n_bytes: n_bytes + header, is_exact })
     }
 }

@@ -183,11 +183,29 @@ fn data_of(recipe: &RawRecipe, raw: &RawStage, directory: &Path) -> Result<super
     };
     data.train = Some(directory.join(train));
     data.eval = data.eval.map(|path| directory.join(path));
+    data.select = data.select.map(|path| directory.join(path));
     data.labels = data.labels.map(|path| directory.join(path));
-    if raw.metric.is_some() && data.eval.is_none() {
-        return Err(Error::config("metric: there is no data to measure it on; name data.eval"));
+    if raw.metric.is_some() && data.eval.is_none() && data.select.is_none() {
+        return Err(Error::config("metric: there is no data to measure it on; name data.eval or data.select"));
     }
     Ok(data)
+}
+
+/// Refuses data to choose by that nothing is chosen by, or that the result is reported on.
+///
+/// # Errors
+/// Config, naming the key.
+pub(super) fn check_select(raw: &RawRecipe) -> Result<()> {
+    let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
+    if !raw.stage.iter().any(|stage| stage.kind == "distill" && stage.metric.is_some()) {
+        let message = "no distill stage of this recipe has a metric to choose an epoch by; add one, or remove it";
+        return Err(Error::config(format!("data.select: {message}")));
+    }
+    if data.select == data.eval {
+        let message = "it is the data that the result is reported on (data.eval); name other data, or remove it";
+        return Err(Error::config(format!("data.select: {message}")));
+    }
+    Ok(())
 }
 
 impl Student {

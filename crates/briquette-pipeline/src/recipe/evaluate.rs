@@ -123,6 +123,7 @@ impl Evaluate {
             return Err(Error::config("data.eval: missing; name the data to evaluate on"));
         };
         data.eval = Some(directory.join(path));
+        data.select = data.select.map(|path| directory.join(path));
         data.labels = data.labels.map(|labels: PathBuf| directory.join(labels));
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {

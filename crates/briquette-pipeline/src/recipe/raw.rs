@@ -50,6 +50,10 @@ pub struct RawData {
     /// Text lines or .jsonl for encoders; a text file for decoders; a folder of classes or an array for classifiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<PathBuf>,
+    /// What the `metric` of a distill stage is measured on to choose the best epoch, where that is not `eval`; an array has its
+    /// labels in the same file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub select: Option<PathBuf>,
     /// Labels in a file of their own, where `eval` is an array.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<PathBuf>,
@@ -395,6 +399,6 @@ impl RawStage {
             text("epochs", self.epochs.map(|epochs| epochs.to_string())),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        format!("{} {}", self.kind, parts.join(", "))
+        format!("{} {}", self.kind, parts.join(", ")).trim_end().to_string()
     }
 }

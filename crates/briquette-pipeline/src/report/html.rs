@@ -9,6 +9,7 @@ mod family;
 mod headline;
 mod histograms;
 mod measured;
+mod quality;
 mod rows;
 mod sparsity;
 mod table;
@@ -24,6 +25,7 @@ const SORT: &str = include_str!("html/sort.js");
 pub fn to_html(report: &Report) -> String {
     let sections = [
         headline::section(report),
+        quality::section(report),
         composition::section(report),
         measured::section(report),
         training::section(report),
@@ -134,6 +136,29 @@ mod tests {
                 assert!(!page.contains(word), "{word}");
             }
         }
+    }
+
+    #[test]
+    fn of_a_smaller_student_before_is_the_original_everywhere() {
+        let report = sample::of_student();
+        let page = to_html(&report).replace("<wbr>", "");
+        assert!(page.contains("<span>140.00 kB <span class=\"arrow\">→</span> 9.00 kB</span>"));
+        assert!(page.contains("<b>Before</b> 139.26 kB") && page.contains("linear <small>131.07 kB → 512 B"), "{page}");
+        let bytes = page.split_once("id=\"bytes\"").unwrap().1.split_once("</section>").unwrap().0;
+        for row in ["up.weight</span>", "65.54 kB → 512 B", "65.54 kB → gone", "8.19 kB <small>as before"] {
+            assert!(bytes.contains(row), "{row}: {bytes}");
+        }
+        assert!(page.contains("2 tensors of the original are not in it"), "{page}");
+    }
+
+    #[test]
+    fn quality_comes_before_bytes() {
+        let page = to_html(&sample::of_layers(2));
+        let place = |what: &str| page.find(what).unwrap();
+        assert!(place("id=\"quality\"") < place("id=\"composition\""));
+        assert!(place("pair spearman") < place("id=\"composition\""), "its figures are there");
+        assert_eq!(page.matches("pair spearman").count(), 1, "and nowhere else");
+        assert!(!to_html(&sample::empty()).contains("id=\"quality\""), "nothing where nothing was run");
     }
 
     #[test]

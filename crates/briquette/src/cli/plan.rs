@@ -7,14 +7,14 @@ use briquette::formats::Checkpoint;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
 use briquette::pipeline::memory::Needs;
-use briquette::pipeline::plan::{Cut, TensorPlan};
+use briquette::pipeline::plan::{Cut, TensorPlan, student_of};
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Plans a model, a recipe (up to what makes other tensors of its) or a jobs file. Writes nothing.
+/// Plans a model, a recipe (of one that trains, the student; up to what makes factors) or a jobs file. Writes nothing.
 pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
     if is_recipe && *what != What::default() {
@@ -27,7 +27,8 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
     };
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    let plan = Plan::new(&recipe, &checkpoint, &Stop::default())?;
+    let student = student_of(&recipe, &checkpoint)?;
+    let plan = Plan::of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let prediction = plan.predict()?;
     let needs = Needs::of(&recipe, &common.device)?;
     let (file_bytes, model) = (checkpoint.weight_bytes(), &recipe.model);

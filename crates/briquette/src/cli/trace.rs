@@ -84,7 +84,7 @@ fn of_document(path: &Path) -> Vec<PathBuf> {
 fn of_raw(raw: &RawRecipe, directory: &Path) -> Vec<PathBuf> {
     let data = raw.data.clone().unwrap_or_default();
     let teachers = raw.stage.iter().filter_map(|stage| stage.teacher.clone());
-    let named = [raw.model.path.clone(), raw.output.path.clone(), data.train, data.eval, data.labels];
+    let named = [raw.model.path.clone(), raw.output.path.clone(), data.train, data.eval, data.select, data.labels];
     let stages = raw.output.path.as_deref().and_then(stages_of);
     named.into_iter().flatten().chain(teachers).chain(stages).map(|path| directory.join(path)).collect()
 }
@@ -94,7 +94,7 @@ fn of_job(recipe: &Recipe) -> Vec<PathBuf> {
     let trainings = recipe.parts.iter().filter_map(|part| part.then.as_distill());
     let evaluated = recipe.evaluate.iter().map(|asked| &asked.data);
     let data = trainings.clone().map(|stage| &stage.data).chain(evaluated);
-    let of_data = data.flat_map(|data| [data.train.clone(), data.eval.clone(), data.labels.clone()]).flatten();
+    let of_data = data.flat_map(|data| [&data.train, &data.eval, &data.select, &data.labels]).flatten().cloned();
     let teachers = trainings.filter_map(|stage| stage.teacher.clone());
     let named = [recipe.model.clone(), recipe.output.clone()].into_iter().chain(stages_of(&recipe.output));
     named.chain(of_data).chain(teachers).collect()

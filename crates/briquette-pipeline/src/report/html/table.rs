@@ -43,9 +43,23 @@ pub(super) fn section(report: &Report) -> String {
         (title, format!("<p>The other {left} are in <code>report.json</code>.</p>\n"))
     };
     format!(
-        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">{title}</h2>\n{lead}\
+        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">{title}</h2>\n{lead}{gone}\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors\">\n\
-         <thead><tr>{headings}</tr></thead>\n<tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n"
+         <thead><tr>{headings}</tr></thead>\n<tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n",
+        gone = gone(report),
+    )
+}
+
+/// What the original had and the output has not.
+fn gone(report: &Report) -> String {
+    if report.gone.is_empty() {
+        return String::new();
+    }
+    let bytes = report.gone.iter().map(|tensor| tensor.bytes).sum();
+    format!(
+        "<p>{} tensors of the original are not in it, by name and shape: {} (report.json lists them).</p>\n",
+        report.gone.len(),
+        numbers::bytes(bytes)
     )
 }
 
@@ -69,7 +83,10 @@ fn row(tensor: &TensorReport) -> String {
     let numbers = [
         cell(n_elements, shape_text(&tensor.shape)),
         kept_as(tensor),
-        cell(tensor.before_bytes as f64, numbers::count(tensor.before_bytes)),
+        cell(
+            tensor.before_bytes as f64,
+            if tensor.is_new { "new".into() } else { numbers::count(tensor.before_bytes) },
+        ),
         cell(tensor.after_bytes as f64, numbers::count(tensor.after_bytes)),
         cell(tensor.bits_per_weight, numbers::decimal(tensor.bits_per_weight, 2)),
         cell(tensor.sparsity, numbers::percent(tensor.sparsity)),
