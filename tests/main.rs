@@ -15,8 +15,11 @@ mod faults;
 mod frozen;
 mod goldens;
 mod halves;
+mod jobs;
 mod minilm;
 mod printed;
+#[cfg(feature = "model")]
+mod recipe_paths;
 mod sandbox;
 mod screen;
 mod signals;

@@ -6,6 +6,7 @@ mod evaluate;
 mod factorize;
 mod gradual;
 mod memory;
+pub mod paths;
 mod prune;
 mod quantize;
 pub mod raw;
@@ -48,6 +49,8 @@ pub struct Recipe {
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
+    /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
+    pub read: Vec<paths::Named>,
     /// What was asked for, word for word.
     pub asked: RawRecipe,
 }
@@ -115,12 +118,14 @@ impl Recipe {
     ///
     /// # Errors
     /// Config, naming the key.
-    pub fn from_raw(raw: RawRecipe, directory: &Path) -> Result<Self> {
+    pub fn from_raw(asked: RawRecipe, directory: &Path) -> Result<Self> {
+        let mut raw = asked.clone();
+        paths::resolve(&mut raw, directory);
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
-        let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
-        let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
-        let (parts, stages) = stages_of(&raw, directory)?;
-        let evaluate = Evaluate::from_raw(&raw, directory)?;
+        let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
+        let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
+        let (parts, stages) = stages_of(&raw)?;
+        let evaluate = Evaluate::from_raw(&raw)?;
         memory::check_used(&raw)?;
         let roles = raw
             .model
@@ -128,8 +133,8 @@ impl Recipe {
             .iter()
             .map(|rule| Ok(RoleRule { patterns: Patterns::new(&rule.include)?, role: rule.role }));
         Ok(Self {
-            model: text::path_from(directory, model),
-            output: text::path_from(directory, output),
+            model,
+            output,
             layout: raw.model.layout,
             roles: roles.collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
@@ -138,7 +143,8 @@ impl Recipe {
             parts,
             stages,
             evaluate,
-            asked: raw,
+            read: paths::read(&raw),
+            asked,
         })
     }
 }
@@ -158,10 +164,11 @@ impl Recipe {
     /// # Errors
     /// Bug, where it cannot be written as JSON.
     pub fn to_manifest(&self) -> Result<serde_json::Value> {
+        let asked = paths::without(&self.asked);
         let raw = RawRecipe {
-            model: raw::RawModel { path: None, ..self.asked.model.clone() },
-            output: raw::RawOutput { path: None, ..self.asked.output.clone() },
-            stage: self.asked.stage.iter().filter(|stage| stage.kind != "evaluate").cloned().collect(),
+            model: asked.model,
+            output: asked.output,
+            stage: asked.stage.into_iter().filter(|stage| stage.kind != "evaluate").collect(),
             ..RawRecipe::default()
         };
         serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
@@ -169,12 +176,12 @@ impl Recipe {
 }
 
 /// The stages of a recipe, cut after each that works on a whole model.
-fn stages_of(raw: &RawRecipe, directory: &Path) -> Result<(Vec<Part>, Vec<Stage>)> {
+fn stages_of(raw: &RawRecipe) -> Result<(Vec<Part>, Vec<Stage>)> {
     let (mut parts, mut stages) = (Vec::new(), Vec::new());
     for (i, stage) in raw.stage.iter().enumerate() {
         let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind));
         let then = match stage.kind.as_str() {
-            "distill" => Whole::Distill(Box::new(DistillStage::from_raw(raw, i, directory).map_err(name)?)),
+            "distill" => Whole::Distill(Box::new(DistillStage::from_raw(raw, i).map_err(name)?)),
             "factorize" => Whole::Factorize(FactorizeStage::from_raw(stage).map_err(name)?),
             _ => {
                 stages.extend(Stage::from_raw(stage).map_err(name)?);

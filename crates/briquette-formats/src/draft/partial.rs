@@ -33,19 +33,23 @@ pub(super) enum Lock {
 }
 
 pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
+    match File::open(directory) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Lock::Taken),
+        opened => lock_opened(opened?, directory, FlockOperation::NonBlockingLockExclusive),
+    }
+}
+
+/// Locks what was opened at a path, and is there no more where another removed it meanwhile.
+pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::io::Result<Lock> {
     use rustix::io::Errno;
-    let file = match File::open(directory) {
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Lock::Taken),
-        opened => opened?,
-    };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match rustix::fs::flock(&file, how) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(Lock::Taken),
         Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
         Err(source) => return Err(source.into()),
     }
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let is_there = std::fs::symlink_metadata(directory).map(identity).ok() == file.metadata().map(identity).ok();
+    let is_there = std::fs::symlink_metadata(path).map(identity).ok() == file.metadata().map(identity).ok();
     Ok(if is_there { Lock::Held(file) } else { Lock::Taken })
 }
 
