@@ -1,6 +1,7 @@
 //! Writing a directory that is there whole or not at all. The only module that opens files for writing.
 
 mod copy;
+mod file_lock;
 mod own_file;
 mod partial;
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod tests;
 
 use crate::sums;
 use briquette_core::{Error, ErrorKind, Result};
+pub use file_lock::FileLock;
 pub use own_file::OwnFile;
 use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
@@ -222,6 +224,25 @@ impl DirectoryLock {
     }
 }
 
+/// Removes a directory beside `target` that nobody needs any more. It is gone in one step: what a kill leaves of it has the name of
+/// a draft of `target`, and goes as those do.
+///
+/// # Errors
+/// Io, where it cannot be renamed.
+pub fn discard(directory: &Path, target: &Path) -> Result<()> {
+    let hidden = directory.with_file_name(partial_name(&absolute(target)?)?);
+    std::fs::rename(directory, &hidden).map_err(|source| Error::io("cannot remove", directory, source))?;
+    remove_quietly(&hidden);
+    Ok(())
+}
+
+/// Removes what killed runs left of drafts of `target`. A new draft does so by itself.
+pub fn remove_left_behind(target: &Path) {
+    if let Ok(target) = absolute(target) {
+        remove_stale(&target, &crate::index::parent_of(&target));
+    }
+}
+
 /// Removes directories, the innermost first, up to the first that has something in it.
 fn remove_empty(directories: &[PathBuf]) {
     let _ = directories.iter().try_for_each(std::fs::remove_dir);
@@ -321,14 +342,19 @@ fn exists_error(target: &Path) -> Error {
     Error::refused("the output exists; choose another or pass --force to replace it").at(target.display())
 }
 
+/// Refuses a place to write that is, contains, or lies inside something that is read.
+///
+/// # Errors
+/// Refused, naming both.
+pub fn check_apart(target: &Path, inputs: &[&Path]) -> Result<()> {
+    let meets = |input: &&&Path| lies_in(target, input) || lies_in(input, target);
+    let Some(input) = inputs.iter().find(meets) else { return Ok(()) };
+    let message = format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
+    Err(Error::refused(message).at(target.display()))
+}
+
 fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
-    for input in inputs {
-        if lies_in(target, input) || lies_in(input, target) {
-            let message =
-                format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
-            return Err(Error::refused(message).at(target.display()));
-        }
-    }
+    check_apart(target, inputs)?;
     let Ok(metadata) = std::fs::symlink_metadata(target) else { return Ok(()) };
     if !replace {
         return Err(exists_error(target));

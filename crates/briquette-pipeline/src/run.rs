@@ -1,6 +1,6 @@
 //! A whole run: plan, survey, lay out, encode, verify, report, publish.
 
-use crate::chain;
+use crate::chain::{self, OfBatch};
 use crate::context::{RunOptions, Workers};
 use crate::distill::DistillReport;
 use crate::encode::{Outcome, Place, Sink, encode};
@@ -10,8 +10,8 @@ use crate::layout::Layout;
 use crate::memory;
 use crate::plan::interop::Loads;
 use crate::plan::{Plan, Prediction};
-use crate::recipe::Recipe;
 use crate::recipe::raw::RawLayout;
+use crate::recipe::{Recipe, paths};
 use crate::report::{self, Original, Report, StageBytes, Timing};
 use crate::role::Role;
 use crate::survey::survey;
@@ -32,10 +32,16 @@ use std::time::Instant;
 /// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
 /// Interrupted for a stop.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+    run_of_batch(recipe, options, None)
+}
+
+/// As [`run`], with what a batch knows of it.
+pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     // Whatever can be known now should not be found out after hours of work.
-    let report = memory::check(recipe, &options.device).and_then(|()| match recipe.parts.is_empty() {
+    let checked = memory::check(recipe, &options.device).and_then(|()| paths::check_data(&recipe.read));
+    let report = checked.and_then(|()| match recipe.parts.is_empty() {
         true => run_stages(recipe, options, &Origin::of(recipe)),
-        false => chain::run(recipe, options),
+        false => chain::run(recipe, options, of_batch),
     });
     options.progress.end();
     report.map_err(|error| match error.kind {
@@ -74,6 +80,13 @@ impl Origin {
 
 /// The stages of a recipe that work on files.
 pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
+    let (draft, report) = draft_of(recipe, options, origin)?;
+    draft.publish()?;
+    Ok(report)
+}
+
+/// The output of those stages, whole and verified, and not yet in its place.
+pub(crate) fn draft_of(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
     let started = Instant::now();
     let checkpoint = Checkpoint::open(&recipe.model)?;
     let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
@@ -81,8 +94,7 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
     let draft = start(recipe, &checkpoint, prediction, options)?;
     let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
     let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
-    draft.publish()?;
-    Ok(report)
+    Ok((draft, report))
 }
 
 /// What a draft is made from.
@@ -197,9 +209,8 @@ fn evaluated(
 
 /// What the output may not meet.
 pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
-    let mut inputs: Vec<&Path> = checkpoint.files().iter().map(|file| file.path()).collect();
-    inputs.push(&recipe.model);
-    inputs
+    let files = checkpoint.files().into_iter().map(|file| file.path());
+    files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()
 }
 
 /// The weight files of a draft, as a place for parts.

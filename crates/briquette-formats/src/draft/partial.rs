@@ -33,24 +33,28 @@ pub(super) enum Lock {
 }
 
 pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
+    match File::open(directory) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Lock::Taken),
+        opened => lock_opened(opened?, directory, FlockOperation::NonBlockingLockExclusive),
+    }
+}
+
+/// Locks what was opened at a path, and is there no more where another removed it meanwhile.
+pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::io::Result<Lock> {
     use rustix::io::Errno;
-    let file = match File::open(directory) {
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Lock::Taken),
-        opened => opened?,
-    };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match rustix::fs::flock(&file, how) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(Lock::Taken),
         Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
         Err(source) => return Err(source.into()),
     }
-    Ok(if is_at(&file, directory) { Lock::Held(file) } else { Lock::Taken })
+    Ok(if is_at(&file, path) { Lock::Held(file) } else { Lock::Taken })
 }
 
-/// Whether an open directory is still what lies at its path.
-pub(super) fn is_at(file: &File, directory: &Path) -> bool {
+/// Whether an open file or directory is still what lies at its path.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let there = std::fs::symlink_metadata(directory).map(identity).ok();
+    let there = std::fs::symlink_metadata(path).map(identity).ok();
     there.is_some() && there == file.metadata().map(identity).ok()
 }
 

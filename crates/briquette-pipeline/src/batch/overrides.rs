@@ -37,6 +37,27 @@ pub(super) fn apply(recipe: &RawRecipe, path: &str, value: Value) -> Result<RawR
     changed.map_err(|error| error.at(path))
 }
 
+/// The recipe that a tree of JSON stands for, with values changed.
+///
+/// # Errors
+/// Config, with the path of the value at fault.
+pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRecipe, (String, Error)> {
+    let whole = || -> Option<RawRecipe> {
+        let mut tree = tree.clone();
+        values.iter().try_for_each(|(path, value)| put(&mut tree, path, (*value).clone()).ok())?;
+        serde_json::from_value(tree).ok()
+    };
+    if let Some(recipe) = whole() {
+        return Ok(recipe);
+    }
+    // One at a time, to tell which it is.
+    let mut recipe = serde_json::from_value(tree.clone()).map_err(|e| (String::new(), Error::bug(e.to_string())))?;
+    for (path, value) in values {
+        recipe = apply(&recipe, path, (*value).clone()).map_err(|error| (path.to_string(), error))?;
+    }
+    Ok(recipe)
+}
+
 fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
     let mut place = tree;
     for step in path.split('.') {
@@ -73,6 +94,18 @@ mod tests {
         assert_eq!((changed.stage[0].sparsity, changed.stage[1].sparsity), (Some(0.5), None));
         let changed = apply(&recipe(), "output.path", json!("o")).unwrap();
         assert_eq!(changed.output.path.unwrap().to_str(), Some("o"));
+    }
+
+    #[test]
+    fn of_many_values_the_one_at_fault_is_named() {
+        let tree = serde_json::to_value(recipe()).unwrap();
+        let (half, much) = (json!(0.5), json!("much"));
+        let apply_all = |values: &[(&'static str, &Value)]| apply_all(&tree, values);
+        assert_eq!(apply_all(&[("stage.0.sparsity", &half)]).unwrap().stage[0].sparsity, Some(0.5));
+        for bad in [("stage.0.seed", &much), ("stage.0.sede", &half), ("stage.7.seed", &half)] {
+            let (path, error) = apply_all(&[("stage.0.sparsity", &half), bad]).unwrap_err();
+            assert!(path == bad.0 && error.to_string().starts_with(bad.0), "{error}");
+        }
     }
 
     #[test]

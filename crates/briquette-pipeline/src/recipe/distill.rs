@@ -5,7 +5,7 @@ use super::{BatchSize, Gradual, QuantizeStage, check_keys, one_of, refuse};
 use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
 use briquette_core::{Error, Patterns, Result};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Train a student. What losses are made of is judged by `briquette-distill`, before any work.
 #[derive(Debug, Clone)]
@@ -112,11 +112,11 @@ pub struct Training {
 }
 
 impl DistillStage {
-    /// What stage `index` of a recipe says, which is a distill stage.
+    /// What stage `index` of a recipe says, which is a distill stage; the recipe's paths are resolved.
     ///
     /// # Errors
     /// Config, naming the key.
-    pub(super) fn from_raw(recipe: &RawRecipe, index: usize, directory: &Path) -> Result<Self> {
+    pub(super) fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
         let raw = &recipe.stage[index];
         check_own(raw)?;
         let next = recipe.stage[index + 1..].iter().find(|stage| stage.kind == "quantize");
@@ -129,10 +129,10 @@ impl DistillStage {
         };
         let stage = Self {
             student: Student::from_raw(raw)?,
-            teacher: raw.teacher.as_ref().map(|path| directory.join(path)),
+            teacher: raw.teacher.clone(),
             arch: recipe.model.arch.clone(),
             loss: raw.loss.clone(),
-            data: data_of(recipe, raw, directory)?,
+            data: data_of(recipe, raw)?,
             memory: TrainMemory::from_raw(recipe)?,
             training: Training::from_raw(raw)?,
             freeze: Patterns::new(&raw.freeze)?,
@@ -176,15 +176,11 @@ fn check_own(raw: &RawStage) -> Result<()> {
 }
 
 /// The data, which must be there to train on.
-fn data_of(recipe: &RawRecipe, raw: &RawStage, directory: &Path) -> Result<super::raw::RawData> {
-    let mut data = recipe.data.clone().unwrap_or_default();
-    let Some(train) = &data.train else {
+fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<super::raw::RawData> {
+    let data = recipe.data.clone().unwrap_or_default();
+    if data.train.is_none() {
         return Err(Error::config("data.train: missing; name the data to train on"));
-    };
-    data.train = Some(directory.join(train));
-    data.eval = data.eval.map(|path| directory.join(path));
-    data.select = data.select.map(|path| directory.join(path));
-    data.labels = data.labels.map(|path| directory.join(path));
+    }
     if raw.metric.is_some() && data.eval.is_none() && data.select.is_none() {
         return Err(Error::config("metric: there is no data to measure it on; name data.eval or data.select"));
     }

@@ -4,7 +4,6 @@ use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
 use super::{Dtype, TrainMemory, ranges};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 /// What to run a model on, and what its metrics must reach.
 #[derive(Debug, Clone, Default)]
@@ -91,24 +90,24 @@ impl Bounds {
 }
 
 impl Evaluate {
-    /// What a recipe says about it; none where it has no evaluate stage.
+    /// What a recipe with resolved paths says about it; none where it has no evaluate stage.
     ///
     /// # Errors
     /// Config, naming the key.
-    pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
+    pub fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         ranges::check(raw)?;
-        Self::from_checked(raw, directory)
+        Self::from_checked(raw)
     }
 
     /// As [`from_raw`](Self::from_raw), of numbers that are in their ranges.
-    pub(super) fn from_checked(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
+    pub(super) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
         // A recipe that trains says what it trains in.
         let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
         let dtype = Some(TrainMemory::from_raw(raw)?.dtype).filter(|_| !trains).unwrap_or_default();
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
-        let mut data = raw.data.clone().unwrap_or_default();
+        let data = raw.data.clone().unwrap_or_default();
         let n_stages = raw.stage.iter().filter(|stage| stage.kind == "evaluate").count();
         let is_last = raw.stage.last().is_some_and(|stage| stage.kind == "evaluate");
         match (n_stages, is_last) {
@@ -119,12 +118,9 @@ impl Evaluate {
             (1, true) => {}
             _ => return Err(Error::config("evaluate: expected one such stage, the last")),
         }
-        let Some(path) = &data.eval else {
+        if data.eval.is_none() {
             return Err(Error::config("data.eval: missing; name the data to evaluate on"));
-        };
-        data.eval = Some(directory.join(path));
-        data.select = data.select.map(|path| directory.join(path));
-        data.labels = data.labels.map(|labels: PathBuf| directory.join(labels));
+        }
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
             arch: raw.model.arch.clone(),
@@ -194,7 +190,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let raw = crate::recipe::parse(text, "r.toml").unwrap();
-            let error = Evaluate::from_raw(&raw, Path::new("")).unwrap_err().to_string();
+            let error = Evaluate::from_raw(&raw).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

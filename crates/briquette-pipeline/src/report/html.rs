@@ -1,11 +1,13 @@
 //! The report as one self-contained page: it makes no request, and it reads without scripts.
 
 mod axis;
+mod batch;
 mod bytes;
 mod composition;
 mod errors;
 mod escape;
 mod family;
+mod frame;
 mod headline;
 mod histograms;
 mod measured;
@@ -16,10 +18,8 @@ mod table;
 mod training;
 
 use super::Report;
+pub(crate) use batch::of_batch;
 use escape::escape;
-
-const STYLE: &str = include_str!("html/page.css");
-const SORT: &str = include_str!("html/sort.js");
 
 /// The page. The same report gives the same bytes.
 pub fn to_html(report: &Report) -> String {
@@ -35,20 +35,15 @@ pub fn to_html(report: &Report) -> String {
         histograms::section(report),
         table::section(report),
     ];
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
-         script-src 'unsafe-inline'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n<main>\n{sections}</main>\n\
-         <footer><p>Written by {producer}. The same figures, for programs: <code>report.json</code>. \
-         To check the output again: <code>briquette verify {output}</code></p></footer>\n\
-         <script>\n{SORT}</script>\n</body>\n</html>\n",
-        title = escape(&format!("{}, compressed", headline::name_of(report))),
-        sections = sections.concat(),
-        producer = escape(&report.producer),
-        output = escape(&report.output),
+    frame::page(
+        &format!("{}, compressed", headline::name_of(report)),
+        &sections.concat(),
+        &format!(
+            "Written by {producer}. The same figures, for programs: <code>report.json</code>. \
+             To check the output again: <code>briquette verify {output}</code>",
+            producer = escape(&report.producer),
+            output = escape(&report.output),
+        ),
     )
 }
 

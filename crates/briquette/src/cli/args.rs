@@ -105,7 +105,7 @@ pub(crate) enum Command {
         briquette run configs/digits-sweep.toml --resume\n  briquette run configs/digits-sweep.toml --shard 0/4\n\n\
         A jobs file has [[job]] tables, or a [matrix] that multiplies a [base]; `briquette recipe schema jobs` has \
         every key. One JSON line for each finished job goes into NAME.journal.jsonl in the directory that holds all \
-        outputs. A job that fails leaves the others alone; the exit code is then 3."
+        outputs, and a page of all jobs into NAME.report.html. A job that fails leaves the others alone; the exit code is then 3."
     )]
     Run {
         /// A recipe, or a jobs file
@@ -113,7 +113,7 @@ pub(crate) enum Command {
         /// Replace outputs that exist and that briquette wrote
         #[arg(long)]
         force: bool,
-        /// Skip jobs that are done and whose input, recipe and output are unchanged
+        /// Skip jobs that are done and whose models, data, recipe and output are unchanged
         #[arg(long)]
         resume: bool,
         /// Take every n-th job, starting with the i-th (from 0): i/n, auto (Slurm array or torchrun) or auto/n (Kubernetes)

@@ -35,10 +35,7 @@ pub(crate) fn write(put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> 
 }
 
 /// Writes what `harmless` makes of each line. A reader that has gone away is not an error.
-fn write_as(
-    harmless: &dyn Fn(&str) -> String,
-    put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> Result<()> {
+fn write_as(harmless: &dyn Fn(&str) -> String, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     HAS_PRINTED.store(true, Ordering::Relaxed);
     let mut out = Lines { out: BufWriter::new(std::io::stdout().lock()), harmless, line: Vec::new() };
     match put(&mut out).and_then(|()| out.flush()) {
