@@ -202,7 +202,7 @@ impl StoredDir {
 
     /// The file that the parts of a tensor are in.
     fn file_of(&self, index: usize) -> Option<&InputFile> {
-        let file = match self.tensors[index].parts.values().next()? {
+        let file = match &self.tensors[index].parts.first()?.1 {
             PartBytes::File { file, .. } | PartBytes::Foreign { file, .. } => *file,
         };
         self.files.get(file)
