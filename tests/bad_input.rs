@@ -156,8 +156,9 @@ fn values_that_are_no_numbers_are_refused_unless_allowed() {
 fn options_that_do_not_fit_the_model_name_the_tensor() {
     let odd = Sandbox::new();
     odd.write("odd.safetensors", safetensors_of(&[Tensor::random("fc.weight", &[4, 33], 1)]));
-    let layers = [0, 1, 2].map(|i| Tensor::random(&format!("layers.{i}.up"), &[4, if i == 2 { 32 } else { 33 }], 1));
-    let down = [0, 1].map(|i| Tensor::random(&format!("layers.{i}.down"), &[4, 33], 1));
+    let n_cols = |i| if i == 2 { 32 } else { 33 };
+    let layers = [0, 1, 2].map(|i| Tensor::random(&format!("layers.{i}.up.weight"), &[4, n_cols(i)], 1));
+    let down = [0, 1].map(|i| Tensor::random(&format!("layers.{i}.down.weight"), &[4, 33], 1));
     odd.write("layers.safetensors", safetensors_of(&[layers.as_slice(), &down].concat()));
     assert_refused(
         &odd,
@@ -170,7 +171,10 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
             (
                 "compress layers.safetensors -o out --quantize int4-g32",
                 2,
-                &["nor those of 3 others", "--exclude 'layers.*.down' --exclude layers.0.up --exclude layers.1.up"],
+                &[
+                    "nor those of 3 others",
+                    "--exclude 'layers.*.down.weight' --exclude layers.0.up.weight --exclude layers.1.up.weight",
+                ],
             ),
             ("compress odd.safetensors -o out --nm 2:4", 2, &["\"fc.weight\"", "2:4", "33 columns"]),
             (

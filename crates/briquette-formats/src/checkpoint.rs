@@ -178,6 +178,14 @@ impl Checkpoint {
         }
     }
 
+    /// One of those strings.
+    pub(crate) fn said(&self, key: &str) -> Option<&str> {
+        match &self.source {
+            Source::Plain(plain) => plain.metadata.get(key).map(String::as_str),
+            Source::Stored(_) => None,
+        }
+    }
+
     /// What has been done to it already.
     pub fn compressed(&self) -> Compressed {
         let tensors = self.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();

@@ -47,9 +47,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: O
     };
     let chosen: Vec<usize> = (0..plan.tensors.len()).filter(|&index| is_chosen(&plan.tensors[index])).collect();
     if chosen.is_empty() {
-        return Err(Error::config(
-            "chooses no tensor; give `include` or `roles`, and see `briquette inspect` for names and roles",
-        ));
+        return Err(plan.nothing_chosen());
     }
     let names = chosen.iter().map(|&index| plan.tensors[index].info.name.as_str());
     stage.overrides().into_iter().try_for_each(|patterns| {
