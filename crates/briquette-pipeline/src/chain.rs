@@ -105,7 +105,7 @@ impl Chain<'_> {
     /// Every part, then the last stages. What is finished already is taken as it is.
     fn run_parts(&self, work: &Work) -> Result<Report> {
         let Self { recipe, original, options, .. } = self;
-        let mut origin = Origin { original: Some(Original::of(original, &recipe.roles)), ..Origin::of(recipe) };
+        let mut origin = Origin { original: Some(Original::of(original, &recipe.roles)?), ..Origin::of(recipe) };
         origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
         let mut model = recipe.model.clone();
         let mut pruned: Vec<&Selection> = Vec::new();

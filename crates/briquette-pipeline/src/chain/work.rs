@@ -1,6 +1,7 @@
 //! The directory of what is not done yet.
 
 use super::{published, training};
+use crate::context::RunOptions;
 use crate::distill;
 use crate::recipe::Recipe;
 use crate::verify;

@@ -47,7 +47,7 @@ impl Plan<'_> {
 }
 
 /// The names of some, and how many more there are.
-fn listed<'a>(tensors: impl Iterator<Item = &'a TensorPlan>) -> Option<String> {
+fn listed<'a, 'b: 'a>(tensors: impl Iterator<Item = &'a TensorPlan<'b>>) -> Option<String> {
     let names: Vec<&str> = tensors.map(|tensor| tensor.info.name.as_str()).collect();
     let shown = names[..names.len().min(N_LISTED)].join(", ");
     match names.len() {

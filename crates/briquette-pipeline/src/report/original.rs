@@ -1,7 +1,8 @@
 //! What the output is compared with, where the last stages work on something else: a student, or factors.
 
 use super::{Footprint, TensorReport};
-use crate::role::{Role, RoleRule};
+use crate::role::{Role, RoleRule, Roles};
+use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ pub struct GoneTensor {
 
 impl Original {
     /// Of a checkpoint, by its headers.
-    pub(crate) fn of(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Self {
+    pub(crate) fn of(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<Self> {
         let infos = checkpoint.tensors().iter();
         let footprint = Footprint {
             file_bytes: checkpoint.weight_bytes(),
@@ -40,8 +41,9 @@ impl Original {
             n_elements: infos.clone().map(|info| info.n_elements() as u64).sum(),
             n_zeros: None,
         };
-        let tensors = infos.map(|info| (info.clone(), Role::of(info, roles))).collect();
-        Self { format: checkpoint.format().to_string(), footprint, tensors }
+        let known = Roles::of_model(checkpoint, checkpoint.layout(), roles)?;
+        let tensors = infos.map(|info| (info.clone(), known.of(info).role)).collect();
+        Ok(Self { format: checkpoint.format().to_string(), footprint, tensors })
     }
 
     /// Gives tensors of the output the bytes that those of the same name and shape had. Returns what is gone.
