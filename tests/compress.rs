@@ -27,7 +27,7 @@ fn every_way_of_compressing_verifies_and_comes_back_dense() {
         "--quantize int8",
         "--quantize int4-g16-asym --exclude conv1.weight --range mse",
         "--quantize int3 --range percentile",
-        "--quantize int5-asym --range hqq",
+        "--quantize int5 --range hqq",
         "--prune 0.6 --quantize int8-dynamic",
         "--prune 0.97 --quantize int2",
     ];
