@@ -15,6 +15,7 @@ mod faults;
 mod frozen;
 mod goldens;
 mod halves;
+mod hangup;
 mod minilm;
 mod printed;
 mod sandbox;

@@ -6,9 +6,9 @@ mod partial;
 mod tests;
 
 use crate::{InputFile, sums};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, ErrorKind, Result};
 pub use own_file::OwnFile;
-use partial::{Lock, lock, partial_name, remove_quietly, remove_stale};
+use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,7 +24,7 @@ pub struct Draft {
     replace: bool,
     is_published: bool,
     /// Holds the lock that tells a draft in use from one left behind.
-    _lock: File,
+    lock: File,
 }
 
 impl Draft {
@@ -34,8 +34,11 @@ impl Draft {
     ///
     /// # Errors
     /// Refused where the target exists and `replace` is not set, or is not something we may replace, or meets an
-    /// input; Io where nothing can be written there.
+    /// input; Config where its path cannot be one; Io where nothing can be written there.
     pub fn create(target: &Path, inputs: &[&Path], replace: bool) -> Result<Self> {
+        if target.as_os_str().as_encoded_bytes().contains(&0) {
+            return Err(Error::config("has a NUL, which no path has; remove it").at(target.display()));
+        }
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
         let parent = crate::index::parent_of(&target);
@@ -47,7 +50,7 @@ impl Draft {
                 new_partial(&target, &parent)
             });
         match started {
-            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, _lock: lock }),
+            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, lock }),
             Err(error) => {
                 remove_empty(&made);
                 Err(error)
@@ -58,6 +61,14 @@ impl Draft {
     /// Where the files are until they are published.
     pub fn path(&self) -> &Path {
         &self.partial
+    }
+
+    /// What an error of making this draft comes from: where someone removed it meanwhile, nothing that is read back is to blame.
+    pub fn explain(&self, error: Error) -> Error {
+        if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.lock, &self.partial) {
+            return error;
+        }
+        removed(&crate::index::parent_of(&self.target))
     }
 
     /// Refuses where the file system has less than `n_bytes` free.
@@ -84,7 +95,7 @@ impl Draft {
     /// Io where there is no room, or the file exists.
     pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
         let path = self.partial.join(name);
-        if let Some(parent) = path.parent() {
+        if let Some(parent) = path.parent().filter(|parent| *parent != self.partial) {
             std::fs::create_dir_all(parent)
                 .map_err(|source| Error::io("cannot create the directory", parent, source))?;
         }
@@ -128,8 +139,11 @@ impl Draft {
     /// Moves the directory into place in one step and makes that last.
     ///
     /// # Errors
-    /// Refused where something came to be at the target meanwhile, Io where the move failed.
+    /// Refused where something came to be at the target meanwhile, Io where the draft is gone or the move failed.
     pub fn publish(mut self) -> Result<()> {
+        if !is_at(&self.lock, &self.partial) {
+            return Err(removed(&crate::index::parent_of(&self.target)));
+        }
         sync_tree(&self.partial)?;
         let exists = std::fs::symlink_metadata(&self.target).is_ok();
         if exists && self.replace {
@@ -186,9 +200,19 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
     }
 }
 
+/// An output went away, with what was in it, while it was being made.
+fn removed(directory: &Path) -> Error {
+    let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+    Error::io("what is written here was removed meanwhile; leave it in place and run it again", directory, gone)
+}
+
 /// Keeps a directory to one process for as long as it lives.
 #[derive(Debug)]
-pub struct DirectoryLock(#[expect(dead_code, reason = "holds the lock")] File);
+pub struct DirectoryLock {
+    /// Holds the lock.
+    file: File,
+    directory: PathBuf,
+}
 
 impl DirectoryLock {
     /// Locks a directory. Where the file system has no locks, nothing is kept.
@@ -197,13 +221,21 @@ impl DirectoryLock {
     /// Refused where another holds the lock, Io where it cannot be had.
     pub fn of(directory: &Path) -> Result<Self> {
         match lock(directory) {
-            Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self(file)),
+            Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self { file, directory: directory.to_path_buf() }),
             Ok(Lock::Taken) => {
                 let message = "another run is at work here; wait for it, or choose another output";
                 Err(Error::refused(message).at(directory.display()))
             }
             Err(source) => Err(Error::io("cannot lock the directory", directory, source)),
         }
+    }
+
+    /// As [`Draft::explain`], of what is kept in the directory.
+    pub fn explain(&self, error: Error) -> Error {
+        if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.file, &self.directory) {
+            return error;
+        }
+        removed(&self.directory)
     }
 }
 

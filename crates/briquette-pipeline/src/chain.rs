@@ -28,7 +28,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     distills(recipe).try_for_each(|stage| check_data(stage.data.train.as_deref()))?;
     drop(Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force)?);
     let work = Work::open(recipe, &original, options)?;
-    let report = run_parts(recipe, &original, &work, options);
+    let report = run_parts(recipe, &original, &work, options).map_err(|error| work.explain(error));
     // What was refused before anything was learned is not gone on with.
     let is_done = match &report {
         Ok(_) => true,

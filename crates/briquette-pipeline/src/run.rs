@@ -74,16 +74,34 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
     let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;
+    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
+    let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
+    draft.publish()?;
+    Ok(report)
+}
+
+/// What a draft is made from.
+struct Begun<'a> {
+    recipe: &'a Recipe,
+    origin: &'a Origin,
+    checkpoint: &'a Checkpoint,
+    prediction: Prediction,
+    started: Instant,
+}
+
+/// All of the draft, verified, evaluated and with its report.
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
+    let Begun { recipe, origin, checkpoint, prediction, started } = *begun;
     let workers = Workers::new(options)?;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
-    let (plan, layout, written) = write(recipe, plan, &checkpoint, &draft, &workers, &mut timing)?;
-    let evaluation = evaluated(recipe, origin, &draft, options, &mut timing)?;
+    let (plan, layout, written) = write(recipe, plan, checkpoint, draft, &workers, &mut timing)?;
+    let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let made = report::Made {
         recipe,
         origin,
-        checkpoint: &checkpoint,
+        checkpoint,
         plan: &plan,
         layout: &layout,
         outcomes: &written.outcomes,
@@ -93,9 +111,8 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
         evaluation,
     };
     let report = report::make(&made, &workers, timing, started)?;
-    write_reports(&draft, &report, origin)?;
+    write_reports(draft, &report, origin)?;
     options.stop.check()?;
-    draft.publish()?;
     Ok(report)
 }
 

@@ -44,9 +44,14 @@ pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
         Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
         Err(source) => return Err(source.into()),
     }
+    Ok(if is_at(&file, directory) { Lock::Held(file) } else { Lock::Taken })
+}
+
+/// Whether an open directory is still what lies at its path.
+pub(super) fn is_at(file: &File, directory: &Path) -> bool {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let is_there = std::fs::symlink_metadata(directory).map(identity).ok() == file.metadata().map(identity).ok();
-    Ok(if is_there { Lock::Held(file) } else { Lock::Taken })
+    let there = std::fs::symlink_metadata(directory).map(identity).ok();
+    there.is_some() && there == file.metadata().map(identity).ok()
 }
 
 /// Removes drafts of the same target whose lock is free: their run is gone.

@@ -18,7 +18,7 @@ const RECIPE: &str = "recipe.json";
 pub(super) struct Work {
     directory: PathBuf,
     /// Two runs at once would take each other's parts for their own.
-    _lock: DirectoryLock,
+    lock: DirectoryLock,
 }
 
 impl Work {
@@ -28,7 +28,7 @@ impl Work {
         let directory = recipe.output.with_file_name(format!("{name}.stages"));
         std::fs::create_dir_all(&directory)
             .map_err(|error| Error::io("cannot create the directory", &directory, error))?;
-        let work = Self { _lock: DirectoryLock::of(&directory)?, directory };
+        let work = Self { lock: DirectoryLock::of(&directory)?, directory };
         let now = identity(recipe, original, options)?;
         if !work.is_of(&now, options.force)? {
             work.clear()?;
@@ -68,6 +68,11 @@ impl Work {
             removed.map_err(|error| failed(&path, error))?;
         }
         Ok(())
+    }
+
+    /// What an error comes from: where the directory was removed meanwhile, no part of it is to blame.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        self.lock.explain(error)
     }
 
     pub(super) fn directory(&self) -> &Path {
