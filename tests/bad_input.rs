@@ -207,10 +207,10 @@ fn words_that_mean_nothing_are_refused() {
     let mut case = |options: &str, phrases: &[&'static str]| {
         cases.push((format!("compress tiny.safetensors -o out {options}"), 2, phrases.to_vec()));
     };
-    for share in ["1.5", "nan", "inf", "1e9"] {
-        case(&format!("--prune {share}"), &["sparsity", "expected a share from 0 to 1"]);
+    for share in ["1", "1.5", "nan", "inf", "1e9", "-0.1", "-inf"] {
+        case(&format!("--prune={share}"), &[share, "--prune", "expected a number from 0 to below 1"]);
     }
-    case("--prune=-0.1", &["sparsity", "expected a share from 0 to 1"]);
+    case("--prune -0.1", &["-0.1", "expected a number from 0 to below 1"]);
     case("--prune half", &["'half'", "--prune"]);
     for scheme in ["int9", "int1", "int4-g0", "fp8", "int4-x", "8"] {
         case(&format!("--quantize {scheme}"), &["unknown scheme", "expected int8"]);

@@ -18,6 +18,7 @@ mod halves;
 mod hangup;
 mod minilm;
 mod printed;
+mod ranges;
 mod sandbox;
 mod screen;
 mod signals;

@@ -6,8 +6,10 @@ mod evaluate;
 mod factorize;
 mod gradual;
 mod memory;
+mod numbers;
 mod prune;
 mod quantize;
+pub mod ranges;
 pub mod raw;
 pub(crate) mod text;
 
@@ -116,11 +118,12 @@ impl Recipe {
     /// # Errors
     /// Config, naming the key.
     pub fn from_raw(raw: RawRecipe, directory: &Path) -> Result<Self> {
+        ranges::check(&raw)?;
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
         let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stages_of(&raw, directory)?;
-        let evaluate = Evaluate::from_raw(&raw, directory)?;
+        let evaluate = Evaluate::from_checked(&raw, directory)?;
         memory::check_used(&raw)?;
         let roles = raw
             .model
@@ -205,7 +208,9 @@ pub use text::{directory_of, parse};
 
 /// The JSON Schema of a recipe.
 pub fn schema() -> serde_json::Value {
-    schemars::schema_for!(RawRecipe).to_value()
+    let mut schema = schemars::schema_for!(RawRecipe).to_value();
+    ranges::bound(&mut schema);
+    schema
 }
 
 /// The profile with this name.
@@ -323,6 +328,12 @@ impl Selection {
         };
         is_included && !self.exclude.matches(name)
     }
+}
+
+/// A share of something, whose range was looked at before.
+fn ratio_of(key: &str, value: f64) -> Result<briquette_prune::Ratio> {
+    briquette_prune::Ratio::new(value)
+        .ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
 }
 
 fn overrides_of<T>(raw: &[RawOverride], value: impl Fn(&RawOverride) -> Result<T>) -> Result<Vec<(Patterns, T)>> {

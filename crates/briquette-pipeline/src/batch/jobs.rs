@@ -4,7 +4,7 @@ use super::matrix::{self, Point};
 use super::raw::{RawJob, RawJobs};
 use super::{Job, Unsound, distinct, overrides};
 use crate::recipe::raw::RawRecipe;
-use crate::recipe::{Recipe, directory_of, read_raw, text};
+use crate::recipe::{Recipe, directory_of, ranges, read_raw, text};
 use briquette_core::pattern::nearest;
 use briquette_core::{Error, Result};
 use serde_json::Value;
@@ -64,7 +64,9 @@ fn is_jobs(text: &str) -> bool {
 
 /// The JSON Schema of a jobs file.
 pub fn schema() -> serde_json::Value {
-    schemars::schema_for!(RawJobs).to_value()
+    let mut schema = schemars::schema_for!(RawJobs).to_value();
+    ranges::bound(&mut schema);
+    schema
 }
 
 impl Jobs {

@@ -1,5 +1,6 @@
 //! Values put into a recipe by dotted path: `stage.0.sparsity`.
 
+use crate::recipe::ranges::refusal_at;
 use crate::recipe::raw::RawRecipe;
 use crate::recipe::text::explain;
 use briquette_core::{Error, Result};
@@ -28,8 +29,10 @@ fn collect(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
 pub(super) fn apply(recipe: &RawRecipe, path: &str, value: Value) -> Result<RawRecipe> {
     let tree = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()));
     let changed = tree.and_then(|mut tree| {
-        put(&mut tree, path, value)?;
-        serde_json::from_value(tree).map_err(|error| Error::config(explain(&error.to_string())))
+        put(&mut tree, path, value.clone())?;
+        // A number that no place takes is out of its key's range; that says more than serde does.
+        let why = |error: serde_json::Error| refusal_at(path, &value).unwrap_or_else(|| explain(&error.to_string()));
+        serde_json::from_value(tree).map_err(|error| Error::config(why(error)))
     });
     changed.map_err(|error| error.at(path))
 }
@@ -86,6 +89,17 @@ mod tests {
         for (path, expected) in cases {
             let error = apply(&recipe(), path, json!("much")).unwrap_err().to_string();
             assert!(error.starts_with(path) && error.contains(expected), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_a_key_cannot_have_says_which_it_can() {
+        for (path, value) in
+            [("stage.0.epochs", json!(-1)), ("stage.1.bits", json!(300)), ("stage.0.loss", json!([{ "weight": -1 }]))]
+        {
+            let error = apply(&recipe(), path, value.clone()).unwrap_err().to_string();
+            let number = if path.ends_with("bits") { "300" } else { "-1" };
+            assert!(error.starts_with(path) && error.contains(&format!("found {number}, expected a ")), "{error}");
         }
     }
 

@@ -175,7 +175,7 @@ fn check_own(raw: &RawStage) -> Result<()> {
     refuse("roles", &raw.roles, "distill")
 }
 
-/// The data, which must be there to train on; bounds of `share` and `label_noise` too.
+/// The data, which must be there to train on.
 fn data_of(recipe: &RawRecipe, raw: &RawStage, directory: &Path) -> Result<super::raw::RawData> {
     let mut data = recipe.data.clone().unwrap_or_default();
     let Some(train) = &data.train else {
@@ -184,14 +184,6 @@ fn data_of(recipe: &RawRecipe, raw: &RawStage, directory: &Path) -> Result<super
     data.train = Some(directory.join(train));
     data.eval = data.eval.map(|path| directory.join(path));
     data.labels = data.labels.map(|path| directory.join(path));
-    let share = data.share.unwrap_or(1.0);
-    if !(share > 0.0 && share <= 1.0) {
-        return Err(Error::config(format!("data.share: found {share}, expected a share above 0 and at most 1")));
-    }
-    let noise = data.label_noise.unwrap_or(0.0);
-    if !(0.0..=1.0).contains(&noise) {
-        return Err(Error::config(format!("data.label_noise: found {noise}, expected a share from 0 to 1")));
-    }
     if raw.metric.is_some() && data.eval.is_none() {
         return Err(Error::config("metric: there is no data to measure it on; name data.eval"));
     }
@@ -222,9 +214,6 @@ impl TrainMemory {
     pub(super) fn from_raw(recipe: &RawRecipe) -> Result<Self> {
         let memory = recipe.memory.clone().unwrap_or_default();
         let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
-        if memory.accumulate == Some(0) {
-            return Err(Error::config("memory.accumulate: found 0, expected at least 1"));
-        }
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
             limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,

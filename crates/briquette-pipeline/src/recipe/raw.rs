@@ -199,7 +199,7 @@ pub struct RawStage {
     /// prune: "layer" (the default), each tensor by itself, or "global", one threshold over all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// prune: share of weights to drop, 0 to 1.
+    /// prune: share of weights to drop, 0 to below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparsity: Option<f64>,
     /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
@@ -227,7 +227,7 @@ pub struct RawStage {
     /// quantize: true for no zero point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symmetric: Option<bool>,
-    /// quantize: "absmax", "minmax", "percentile", "mse" or "hqq".
+    /// quantize: "absmax", "minmax", "percentile", "mse" or, without zero points, "hqq".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<String>,
     /// quantize: the share of weights that range "percentile" holds, 0.5 to 1 (0.999).
