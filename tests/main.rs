@@ -16,6 +16,7 @@ mod frozen;
 mod goldens;
 mod halves;
 mod hangup;
+mod heads;
 mod minilm;
 mod printed;
 mod ranges;

@@ -2,17 +2,18 @@
 
 mod choose;
 mod exclude;
+pub(crate) mod heads;
 mod keep;
 mod predict;
 
 use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
 use crate::role::Role;
-use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_core::{Coding, DType, Error, Grouping, OutputAxis, Result, Rows, encoded::Codes};
 use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Format, Profile, TensorInfo, TensorSource};
 use briquette_quant::{Activations, QuantSpec};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use predict::Prediction;
 
@@ -33,6 +34,8 @@ pub struct Plan {
     pub layout: RawLayout,
     /// Free-form strings of the model's files, which come along where the format has a place for them.
     pub metadata: BTreeMap<String, String>,
+    /// What is not done as asked, and why.
+    pub remarks: Vec<String>,
 }
 
 /// What becomes of a tensor.
@@ -217,10 +220,16 @@ impl Plan {
             rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
         }
         let mut plan = Self::untouched(recipe, checkpoint);
-        choose::apply_stages(&mut plan, recipe)?;
+        let spares_heads = heads::matter(recipe);
+        let ties = match spares_heads || plan.profile == Profile::Briquette {
+            true => crate::ties::ties_of(checkpoint, stop)?,
+            false => Vec::new(),
+        };
+        let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
+        choose::apply_stages(&mut plan, recipe, &heads)?;
         plan.check_fit()?;
         if plan.profile == Profile::Briquette {
-            choose::tie(&mut plan, &crate::ties::ties_of(checkpoint, stop)?);
+            choose::tie(&mut plan, &ties);
         }
         Ok(plan)
     }
@@ -243,7 +252,8 @@ impl Plan {
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
         let metadata = checkpoint.metadata();
-        let mut plan = Self { tensors, pools: Vec::new(), layout, metadata, profile, max_shard_bytes, allow_nonfinite };
+        let (pools, remarks) = (Vec::new(), Vec::new());
+        let mut plan = Self { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, remarks };
         if let Some(stored) = checkpoint.stored() {
             keep::keep_codings(&mut plan, stored);
         }
@@ -262,13 +272,38 @@ impl Plan {
         let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
         let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
         let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
+        let instead = self.group_that_fits().map_or("choose another".into(), |size| {
+            format!("groups of {size} (such as int4-g{size}) divide all that are chosen: take those")
+        });
         let message = format!(
-            "{what} does not divide its {} columns{others}; choose another, or leave out with {}",
+            "{what} does not divide its {} columns{others}; {instead}, or leave out with {}",
             first.rows.n_cols,
             exclude::flags(&names, &fit)
         );
         Err(Error::config(message).at(first.culprit()))
     }
+}
+
+/// Groups smaller than this cost more in scales than they are worth.
+const LEAST_GROUP: usize = 8;
+
+impl Plan {
+    /// The largest group, of those that are not larger than asked for, that divides the columns of everything in groups.
+    fn group_that_fits(&self) -> Option<usize> {
+        let grouped = self.tensors.iter().filter_map(|tensor| match tensor.quant?.spec.grouping {
+            Grouping::Group(size) => Some((size, tensor.rows.n_cols)),
+            _ => None,
+        });
+        let (most, common) = grouped.reduce(|(one, a), (other, b)| (one.min(other), gcd(a, b)))?;
+        // What reads compressed-tensors has kernels for powers of two.
+        let is_fine = |size: &usize| self.profile != Profile::CompressedTensors || size.is_power_of_two();
+        (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
+    }
+}
+
+/// The greatest number that divides both.
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The group or pattern that does not divide a tensor's columns.

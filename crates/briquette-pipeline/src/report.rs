@@ -310,7 +310,7 @@ fn why_of(made: &Made, tensor: &TensorPlan) -> String {
 
 /// What a reader must not miss.
 fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
-    let mut remarks = Vec::new();
+    let mut remarks = made.plan.remarks.clone();
     let pruned: Vec<&TensorPlan> = made.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).collect();
     let n_sparse =
         pruned.iter().filter(|tensor| made.layout.tensors[tensor.index].coding.storage == Storage::Bitmask).count();

@@ -7,7 +7,8 @@ use super::watch::Watcher;
 use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings};
 use crate::context::RunOptions;
 use crate::memory;
-use crate::recipe::{DistillStage, Student};
+use crate::plan::heads;
+use crate::recipe::{DistillStage, QuantizeStage, Student};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_distill::history::Line;
@@ -21,6 +22,7 @@ use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
 use briquette_nn::{Compression, Export, without_grids};
 use burn::module::Module;
 use burn::tensor::Device;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -127,7 +129,7 @@ impl Training {
                 (settings.epochs * steps_of_epoch(examples.len(), n, settings.at_once, n_turns), "student.")
             }
         };
-        let rules = held::rules(stage, asked.pruned, &named, n_steps, prefix)?;
+        let rules = held::rules(stage, asked.pruned, &named, &heads_of(stage, asked, &start)?, n_steps, prefix)?;
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         Ok(Self { start, student, config, teacher, examples: Arc::new(examples), settings, rules, n_steps })
     }
@@ -135,6 +137,14 @@ impl Training {
     fn words(&self) -> Vec<String> {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
+    }
+}
+
+/// Names of embeddings that are the head too, where a rounding in place has to know.
+fn heads_of(stage: &DistillStage, asked: &Asked, start: &Checkpoint) -> Result<BTreeSet<String>> {
+    match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
+        true => heads::names(start, asked.roles),
+        false => Ok(BTreeSet::new()),
     }
 }
 

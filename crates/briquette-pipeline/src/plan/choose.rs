@@ -8,11 +8,11 @@ use briquette_formats::Profile;
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies every stage, and says of the rest why nothing is done to it.
-pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
+/// Applies every stage, and says of the rest why nothing is done to it. `heads` are embeddings that are the head too.
+pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, heads: &BTreeSet<usize>) -> Result<()> {
     for (number, stage) in recipe.file_stages().enumerate() {
         let name = format!("stage {} ({})", number + 1, stage.kind());
-        apply_stage(plan, stage).map_err(|error| error.at(name))?;
+        apply_stage(plan, stage, heads).map_err(|error| error.at(name))?;
     }
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
@@ -24,7 +24,7 @@ pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe) -> Result<()> {
     Ok(())
 }
 
-fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
+fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>) -> Result<()> {
     let selection = stage.selection();
     let names = plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
     if let Some(include) = &selection.include {
@@ -48,7 +48,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage) -> Result<()> {
     })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
-        Stage::Quantize(stage) => quantize(plan, stage, &chosen),
+        Stage::Quantize(stage) => quantize(plan, stage, &chosen, heads),
         Stage::Cast(stage) => cast(plan, stage, &chosen),
     }
 }
@@ -85,7 +85,8 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<()> {
+fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize], heads: &BTreeSet<usize>) -> Result<()> {
+    let mut spared = Vec::new();
     for &index in chosen {
         let profile = plan.profile;
         let tensor = &mut plan.tensors[index];
@@ -93,8 +94,8 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<
         if tensor.quant.is_some() {
             return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
         }
-        let own = stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name));
-        let scheme = own.map_or(stage.scheme, |(_, scheme)| *scheme);
+        let is_head = heads.contains(&index);
+        let scheme = stage.scheme_for(&tensor.info.name, is_head);
         let scheme = match profile {
             Profile::CompressedTensors => match interoperable(tensor, scheme).map_err(|error| at(error, tensor))? {
                 Some(scheme) => scheme,
@@ -107,6 +108,14 @@ fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize]) -> Result<
             _ => scheme,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_stored: false });
+        spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));
+    }
+    if let Some(&first) = spared.first() {
+        let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
+        plan.remarks.push(format!(
+            "{name} is the embedding and the head in one, and every output loses what it loses: it stays at int8. Name the role \
+             embedding (--quantize-roles linear,conv,embedding) to have it in {n_bits} bits."
+        ));
     }
     Ok(())
 }
@@ -215,7 +224,7 @@ mod tests {
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
         let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
         let (layout, metadata) = (RawLayout::Torch, BTreeMap::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite: false }
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite: false, remarks: Vec::new() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `plan`: what would become of each tensor, as a table or as JSON.
 
 use super::args::{Common, What};
-use super::commands::{recipe_of, show};
+use super::commands::{recipe_of, show_and_check};
 use super::{batch, tables};
 use briquette::formats::Checkpoint;
 use briquette::pipeline::Stop;
@@ -31,10 +31,11 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let needs = Needs::of(&recipe, &common.device)?;
     let value = json!({
         "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-        "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
+        "prediction_is_exact": prediction.is_exact, "memory": needs, "remarks": plan.remarks,
+        "tensors": tensors,
     });
-    show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;
-    needs.check().map(|()| 0)
+    let text = || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs));
+    show_and_check(common, &value, text, needs.check())
 }
 
 /// `predicted_bytes` are those of the tensor's parts, without its share of the file's header; a tied one has none.

@@ -105,6 +105,7 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
         bytes(prediction.n_bytes),
         bytes(file_bytes)
     );
+    plan.remarks.iter().for_each(|remark| _ = writeln!(out, "{remark}"));
     Ok(out)
 }
 
