@@ -17,6 +17,7 @@ mod goldens;
 mod halves;
 mod hangup;
 mod heads;
+mod machine;
 mod minilm;
 mod printed;
 mod ranges;

@@ -13,8 +13,22 @@ pub enum ErrorKind {
     Io,
     /// Refused by policy: NaN, already quantized, output exists, gate not met, over the limit (6).
     Refused,
-    /// Stopped by SIGINT or SIGTERM, with the signal's number (128 + n).
+    /// Stopped by SIGHUP, SIGINT or SIGTERM, with the signal's number (128 + n).
     Interrupted(i32),
+}
+
+impl ErrorKind {
+    /// Its name, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bug => "bug",
+            Self::Config => "config",
+            Self::Input => "input",
+            Self::Io => "io",
+            Self::Refused => "refused",
+            Self::Interrupted(_) => "interrupted",
+        }
+    }
 }
 
 /// A one-line error: what, where, found, expected, what to do.

@@ -79,6 +79,9 @@ pub struct BertConfig {
     /// Only `absolute` is known.
     #[serde(default)]
     pub position_embedding_type: Option<String>,
+    /// Whether tokens see only those before them, which is not run.
+    #[serde(default)]
+    pub is_decoder: bool,
 }
 
 fn tenth() -> f64 {
@@ -115,6 +118,11 @@ impl BertConfig {
         }
         if !width.is_multiple_of(heads) {
             return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
+        }
+        if self.is_decoder {
+            return Err(
+                "is_decoder is true, so that tokens see only those before them, and only encoders can be run".into()
+            );
         }
         match self.position_embedding_type.as_deref() {
             None | Some("absolute") => Ok(()),
@@ -319,5 +327,21 @@ impl Bert {
             states.push(next);
         }
         states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sees_only_what_came_before_is_no_encoder() {
+        let config = |extra: &str| -> BertConfig {
+            let sizes = "\"vocab_size\": 9, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
+            let rest = "\"num_attention_heads\": 2, \"max_position_embeddings\": 8";
+            serde_json::from_str(&format!("{{{sizes}, {rest}{extra}}}")).unwrap()
+        };
+        assert!(config("").validate().is_ok() && config(", \"is_decoder\": false").validate().is_ok());
+        assert!(config(", \"is_decoder\": true").validate().unwrap_err().starts_with("is_decoder is true"));
     }
 }

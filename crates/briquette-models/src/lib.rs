@@ -62,7 +62,7 @@ pub use evaluate::{Evaluation, Fits, Latency, Request, evaluate};
 pub use faults::guarded;
 pub use llama::Llama;
 pub use llama_config::LlamaConfig;
-pub use loaded::{Input, LoadedModel, Network};
+pub use loaded::{Input, LoadedModel, Longest, Network};
 pub use naming::names_of;
 pub use resnet::{ResNet, ResNetConfig};
 pub use smaller::{Smaller, smaller};

@@ -45,7 +45,7 @@ pub struct LlamaConfig {
     /// The function of the gate; only `silu` is known.
     #[serde(default)]
     pub hidden_act: Option<String>,
-    /// Tokens that attention reaches back to: the longest input that is run.
+    /// Tokens that attention reaches back to. The model takes longer inputs; here they are run up to that length.
     #[serde(default)]
     pub sliding_window: Option<usize>,
     /// Whether the sliding window is used; Qwen2 says so.
@@ -122,8 +122,12 @@ impl LlamaConfig {
 
     /// The longest input that is run: beyond a sliding window, attention would have to forget.
     pub(crate) fn max_positions(&self) -> usize {
-        let window = self.sliding_window.filter(|_| self.use_sliding_window != Some(false));
-        window.map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
+        self.window().map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
+    }
+
+    /// The sliding window, where there is one and it is used.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.sliding_window.filter(|_| self.use_sliding_window != Some(false))
     }
 
     pub(crate) fn n_kv_heads(&self) -> usize {

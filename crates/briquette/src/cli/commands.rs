@@ -97,6 +97,24 @@ pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnc
     Ok(0)
 }
 
+/// As [`show`], of findings that may be a failure all the same: as JSON, they say so.
+pub(super) fn show_and_check<T: Serialize>(
+    common: &Common,
+    value: &T,
+    to_text: impl FnOnce() -> Result<String>,
+    check: Result<()>,
+) -> Result<u8> {
+    match &check {
+        Err(error) if common.json => {
+            let mut value = serde_json::to_value(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
+            value["error"] = super::error_json(error);
+            show(common, &value, to_text)?
+        }
+        _ => show(common, value, to_text)?,
+    };
+    check.map(|()| 0)
+}
+
 pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<u8> {
     let report = briquette::run(recipe, &options(common, force)?)?;
     show(common, &report, || Ok(report_text(&report)))

@@ -1,7 +1,7 @@
 //! `eval`: running models.
 
 use super::args::{Common, EvalArgs};
-use super::commands::{options, show};
+use super::commands::{options, show_and_check};
 use super::tables::{bytes, table};
 use briquette::pipeline::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures, evaluate};
 use briquette::pipeline::recipe::{Evaluate, directory_of, raw, read_raw};
@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn eval(common: &Common, model: &Path, what: &EvalArgs) -> Result<u8> {
     let (asked, reference) = asked(what)?;
     let found = evaluate(&asked, model, reference.as_deref(), &options(common, false)?)?;
-    show(common, &found, || Ok(text_of(&found)))?;
-    asked.bounds.check(&found.metrics)?;
-    Ok(0)
+    show_and_check(common, &found, || Ok(text_of(&found)), asked.bounds.check(&found.metrics))
 }
 
 /// What to run on, and the model to compare with.

@@ -4,12 +4,22 @@
 use briquette::{Error, Result};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether anything was written to stdout: a second JSON document behind a first would be none.
+static HAS_PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether anything was written to stdout.
+pub(crate) fn has_printed() -> bool {
+    HAS_PRINTED.load(Ordering::Relaxed)
+}
 
 /// Writes to stdout; a reader that has gone away is not an error.
 ///
 /// # Errors
 /// Io, where what it leads to is full.
 pub(crate) fn print(text: &str) -> Result<()> {
+    HAS_PRINTED.store(true, Ordering::Relaxed);
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
