@@ -254,7 +254,8 @@ mod tests {
         let tensors = infos.iter().enumerate().map(tensor).collect();
         let (profile, max_shard_bytes, layout) = (Profile::Briquette, u64::MAX, RawLayout::Torch);
         let (pools, metadata) = (Vec::new(), BTreeMap::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite: false }
+        let remarks = Vec::new();
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite: false, remarks }
     }
 
     /// Holds the border of matrices of 1,000 columns against that of all their scores in a row.
