@@ -7,6 +7,8 @@ use crate::{Affine, Grid};
 use std::f32::consts::LN_2;
 
 const LANES: usize = 16;
+/// Few enough that running f32 sums lose nothing that matters.
+const BLOCK: usize = 1024;
 
 /// See [`squared_error`](super::squared_error).
 #[inline(always)]
@@ -35,8 +37,6 @@ pub const RANGES: usize = 16;
 /// See [`near_squared_errors`](super::near_squared_errors).
 #[inline(always)]
 pub fn near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES] {
-    /// Few enough that running f32 sums lose nothing that matters.
-    const BLOCK: usize = 1024;
     let (scales, bounds) = (affines.map(|affine| affine.scale), affines.map(|affine| affine.code_bounds(grid)));
     let (inverses, lows, highs) = (scales.map(|scale| 1.0 / scale), bounds.map(|b| b.0), bounds.map(|b| b.1));
     let mut total = [0.0_f64; RANGES];
@@ -59,28 +59,50 @@ pub fn near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Gri
 /// See [`half_quadratic_sums`](super::half_quadratic_sums).
 #[inline(always)]
 pub fn half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3] {
-    let mut sums = [[0.0_f64; LANES]; 3];
-    let (runs, rest) = values.as_chunks();
-    for run in runs {
-        add_half_quadratic(run, affine, grid, 1.0 / beta, &mut sums);
+    let mut total = [0.0_f64; 3];
+    for block in values.chunks(BLOCK) {
+        let mut sums = [[0.0_f32; LANES]; 3];
+        let (runs, rest) = block.as_chunks();
+        for run in runs {
+            add_half_quadratic(run, affine, grid, 1.0 / beta, &mut sums);
+        }
+        if !rest.is_empty() {
+            add_half_quadratic(&filled_up(rest), affine, grid, 1.0 / beta, &mut sums);
+        }
+        total.iter_mut().zip(sums).for_each(|(total, lanes)| *total += f64::from(sum_of(lanes)));
     }
-    add_half_quadratic(&filled_up(rest), affine, grid, 1.0 / beta, &mut sums);
-    sums.map(|lanes| lanes.iter().sum())
+    total
+}
+
+/// The sum of lanes, in pairs: fewer steps wait for one another.
+#[inline(always)]
+fn sum_of(mut lanes: [f32; LANES]) -> f32 {
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    lanes[0]
 }
 
 #[inline(always)]
-fn add_half_quadratic(run: &[f32; LANES], affine: Affine, grid: Grid, per_beta: f32, sums: &mut [[f64; LANES]; 3]) {
-    let bounds = affine.code_bounds(grid);
-    for (lane, &value) in run.iter().enumerate() {
-        let code = steps(value, affine.scale, bounds);
+fn add_half_quadratic(run: &[f32; LANES], affine: Affine, grid: Grid, per_beta: f32, sums: &mut [[f32; LANES]; 3]) {
+    let ((low, high), inverse) = (affine.code_bounds(grid), 1.0 / affine.scale);
+    for lane in 0..LANES {
+        let value = run[lane];
+        let steps = value * inverse;
+        let steps = if steps > low { steps } else { low };
+        let steps = if steps < high { steps } else { high };
+        let code = steps + ROUND - ROUND;
         let error = value - code * affine.scale;
         let size = error.abs();
         let power = power(if size > f32::MIN_POSITIVE { size } else { f32::MIN_POSITIVE });
         let shrunk = size - power * per_beta;
-        let target = value - if shrunk > 0.0 { shrunk } else { 0.0 }.copysign(error);
-        sums[0][lane] += f64::from(size * power);
-        sums[1][lane] += f64::from(code) * f64::from(target);
-        sums[2][lane] += f64::from(code * code);
+        let shrunk = if shrunk > 0.0 { shrunk } else { 0.0 };
+        let target = value - shrunk.copysign(error);
+        sums[0][lane] += size * power;
+        sums[1][lane] += code * target;
+        sums[2][lane] += code * code;
     }
 }
 
@@ -98,25 +120,28 @@ fn steps(value: f32, scale: f32, (low, high): (f32, f32)) -> f32 {
     (value / scale).clamp(low, high) + ROUND - ROUND
 }
 
-/// `x^-0.3` of a normal number above zero, to five digits: `2^(-0.3 log2 x)`, both by series.
+/// `x^-0.3` of a normal number above zero, to about five digits: `2^(-0.3 log2 x)`, both by polynomials through the Chebyshev
+/// points of where they are taken.
 #[inline(always)]
 fn power(x: f32) -> f32 {
     /// The bits of √½: mantissas are taken from there to √2.
     const ROOT: i32 = 0x3f35_04f3;
     let bits = x.to_bits() as i32;
     let exponent = (bits - ROOT) >> 23;
-    let mantissa = f32::from_bits((bits - (exponent << 23)) as u32);
-    // ln m = 2 artanh s, s = (m - 1) / (m + 1), which is at most 0.172.
-    let s = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = s * s;
-    let series = 1.0 + square * (1.0 / 3.0 + square * (1.0 / 5.0 + square * (1.0 / 7.0)));
-    let wanted = -0.3 * (exponent as f32 + 2.0 / LN_2 * s * series);
+    let t = f32::from_bits((bits - (exponent << 23)) as u32) - 1.0;
+    // log2(1 + t), off by at most 1.7e-5.
+    let log = polynomial(t, [-6.308_053e-6, 1.442_517_6, -0.720_214_13, 0.488_225_7, -0.393_689_68, 0.243_272_78]);
+    let wanted = -0.3 * (exponent as f32 + log);
     let rounded = wanted + ROUND;
-    let x = (wanted - (rounded - ROUND)) * LN_2;
-    let series =
-        1.0 + x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0 + x * (1.0 / 720.0))))));
+    // 2^x from -½ to ½, off by at most 2.8e-6.
+    let power = polynomial(wanted - (rounded - ROUND), [1.0, 0.693_121_05, 0.240_223_49, 0.055_921_976, 0.009_666_369]);
     let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
-    f32::from_bits((series.to_bits() as i32 + (whole << 23)) as u32)
+    f32::from_bits((power.to_bits() as i32 + (whole << 23)) as u32)
+}
+
+#[inline(always)]
+fn polynomial<const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
+    coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }
 
 #[cfg(test)]
@@ -131,7 +156,7 @@ mod tests {
         let mut x = f32::MIN_POSITIVE;
         while x < 1e38 {
             let (found, expected) = (power(x), f64::from(x).powf(-0.3));
-            assert!((f64::from(found) / expected - 1.0).abs() < 5e-6, "{x}: {found} {expected}");
+            assert!((f64::from(found) / expected - 1.0).abs() < 2e-5, "{x}: {found} {expected}");
             x *= 1.000_37;
         }
     }
@@ -154,7 +179,7 @@ mod tests {
                 let found = simd::half_quadratic_sums(&values, affine, grid, 10.0);
                 prop_assert_eq!(found, half_quadratic_sums(&values, affine, grid, 10.0));
                 let expected: f64 = values.iter().map(|&value| f64::from(error(value).abs()).powf(0.7)).sum();
-                prop_assert!((found[0] - expected).abs() <= 1e-5 * (1.0 + expected));
+                prop_assert!((found[0] - expected).abs() <= 1e-4 * (1.0 + expected));
             }
         }
     }

@@ -116,3 +116,31 @@ fn what_a_killed_run_left_is_removed_and_a_running_one_is_not() {
     assert_eq!(running.publish().unwrap_err().kind, ErrorKind::Refused);
     assert_eq!(names(dir.path()), ["out"]);
 }
+
+#[test]
+fn a_draft_that_was_removed_meanwhile_says_so_and_is_never_half_an_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("parent/out");
+    let draft = Draft::create(&target, &[], false).unwrap();
+    draft.write_file(Path::new("a"), b"hello").unwrap();
+    let other = || Error::input("no such file");
+    assert_eq!(draft.explain(other()).kind, ErrorKind::Input, "it is there: the error is what it is");
+    std::fs::remove_dir_all(dir.path().join("parent")).unwrap();
+    assert_eq!(draft.explain(other()).kind, ErrorKind::Io);
+    assert_eq!(draft.explain(Error::interrupted(15)).exit_code(), 143);
+    assert_eq!(draft.write_file(Path::new("b"), b"late").unwrap_err().kind, ErrorKind::Io);
+    // Another directory in its place has none of what was written.
+    std::fs::create_dir_all(draft.path()).unwrap();
+    draft.write_file(Path::new("b"), b"late").unwrap();
+    let error = draft.publish().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io);
+    assert!(error.to_string().contains("removed meanwhile") && !target.exists(), "{error}");
+}
+
+#[test]
+fn a_path_that_cannot_be_one_is_a_mistake_of_who_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Draft::create(&dir.path().join("a\0b"), &[], false).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Config);
+    assert!(names(dir.path()).is_empty());
+}

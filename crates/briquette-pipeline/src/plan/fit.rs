@@ -38,10 +38,15 @@ impl Plan<'_> {
             _ => None,
         });
         let (most, common) = grouped.reduce(|(one, a), (other, b)| (one.min(other), gcd(a, b)))?;
-        // What reads compressed-tensors has kernels for powers of two.
-        let is_fine = |size: &usize| self.profile != Profile::CompressedTensors || size.is_power_of_two();
-        (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
+        largest_group(most, common, self.profile)
     }
+}
+
+/// The largest group of at most so many columns that divides `common`.
+fn largest_group(most: usize, common: usize, profile: Profile) -> Option<usize> {
+    // What reads compressed-tensors has kernels for powers of two.
+    let is_fine = |size: &usize| profile != Profile::CompressedTensors || size.is_power_of_two();
+    (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
 }
 
 /// The greatest number that divides both.
@@ -58,5 +63,18 @@ fn unfit(tensor: &TensorPlan) -> Option<String> {
     match tensor.prune.map(|prune| prune.cut) {
         Some(Cut::NOfM { n, m }) if !n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_group_is_one_that_the_format_can_hold() {
+        assert_eq!(largest_group(128, gcd(576, 1152), Profile::Briquette), Some(96));
+        assert_eq!(largest_group(128, 576, Profile::CompressedTensors), Some(64));
+        assert_eq!(largest_group(128, gcd(64, 96), Profile::Dense), Some(32));
+        assert_eq!((largest_group(16, 29, Profile::Briquette), largest_group(64, 4, Profile::Briquette)), (None, None));
     }
 }

@@ -73,15 +73,23 @@ fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &
     found.push(Written { path: path.clone(), span, text: text.to_string(), value });
 }
 
-/// Whether the word at a place of a file stands there for a string, and is none without quotes.
-pub(super) fn unquoted(text: &str, start: usize) -> Option<&str> {
+/// The word at a place of a file that stands there for a string, and is none without quotes.
+pub(super) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
     let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
-    let rest = text.get(start..)?;
-    let word = &rest[..rest.find(|letter| !is_part(letter)).unwrap_or(rest.len())];
-    let is_value = text[..start].trim_end_matches([' ', '\t', '\n']).ends_with(['=', '[', ',']);
-    let is_word = word.starts_with(|letter: char| letter.is_alphabetic() || "./~*".contains(letter));
+    let line = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
+    let rest = text[line..].split('\n').next().unwrap_or_default();
+    let words = rest.match_indices(['=', '[', ',']).map(|(at, sign)| {
+        let blank = rest[at + sign.len()..].find(|letter: char| !letter.is_whitespace()).unwrap_or(0);
+        let start = at + sign.len() + blank;
+        let length = rest[start..].find(|letter| !is_part(letter)).unwrap_or(rest.len() - start);
+        (line + start, &rest[start..start + length])
+    });
+    let is_word = |word: &str| word.starts_with(|letter: char| letter.is_alphabetic() || "./~*".contains(letter));
     // Known words are values of their own, whatever is wrong after them.
-    (is_value && is_word && !["true", "false", "nan", "inf"].contains(&word)).then_some(word)
+    let is_known = |word: &str| ["true", "false", "nan", "inf"].contains(&word);
+    let is_there = |start: usize, word: &str| start <= span.end && span.start <= start + word.len();
+    let mut found = words.filter(|(start, word)| is_word(word) && !is_known(word) && is_there(*start, word));
+    found.next().map(|(_, word)| word)
 }
 
 #[cfg(test)]
@@ -114,11 +122,15 @@ mod tests {
 
     #[test]
     fn a_word_without_quotes_is_told_from_what_is_no_word() {
-        let at = |text: &'static str, word: &str| unquoted(text, text.find(word).unwrap());
+        let at = |text: &'static str, word: &str| {
+            let start = text.find(word).unwrap();
+            unquoted(text, start..start + word.len())
+        };
         assert_eq!(at("scheme = int8", "int8"), Some("int8"));
         assert_eq!(at("path = ../models/a b", ".."), Some("../models/a"));
         assert_eq!(at("roles = [linear, conv]", "conv"), Some("conv"));
         assert_eq!(at("strict = true x", "true"), None);
-        assert_eq!(at("a b = 1", "b"), None);
+        assert_eq!(at("a = 1\nscheme = int8 # eight", "int8 #"), Some("int8"));
+        assert_eq!((at("a b = 1", "b"), at("a = \"x\" y", "y"), at("é = ö", "ö")), (None, None, Some("ö")));
     }
 }

@@ -42,7 +42,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
         let span = error.span().unwrap_or_default();
         let quotes = |word: &str| format!("found {word}, which is no value; strings have quotes: \"{word}\"");
         let known = numbers::out_of_range(text, span.clone());
-        let known = known.or_else(|| numbers::unquoted(text, span.start).map(quotes));
+        let known = known.or_else(|| numbers::unquoted(text, span.clone()).map(quotes));
         at(span.start, known.unwrap_or_else(|| explain(error.message())))
     })
 }

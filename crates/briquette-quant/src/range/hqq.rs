@@ -25,7 +25,7 @@ const LAST_BETA: f32 = 12.201_9;
 /// If a weight is not finite.
 pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     let whole = minmax(group, grid);
-    if grid.is_asymmetric() {
+    if grid.is_asymmetric() || !is_usable(whole.scale) {
         return Ok(whole);
     }
     let (mut affine, mut beta) = (whole, BETA);
@@ -36,7 +36,7 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
             (best, least) = (affine, error);
         }
         let scale = (product / square) as f32;
-        if error == 0.0 || !scale.is_finite() || scale <= 0.0 {
+        if error == 0.0 || !is_usable(scale) {
             break;
         }
         if scale != affine.scale {
@@ -49,6 +49,11 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
         }
     }
     Ok(best)
+}
+
+/// Whether weights can be multiplied by the inverse of a scale: of the smallest and the largest floats they cannot.
+fn is_usable(scale: f32) -> bool {
+    scale.is_normal() && scale > 0.0 && (1.0 / scale).is_normal()
 }
 
 /// The robust error at a scale, and the two sums that the next follows from.
