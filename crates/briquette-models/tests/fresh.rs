@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The values of every parameter, by its path.
 #[derive(Default)]
@@ -48,8 +49,15 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name)
 }
 
+/// The seed of a device is shared by all tests.
+fn drawing() -> MutexGuard<'static, ()> {
+    static DRAWING: Mutex<()> = Mutex::new(());
+    DRAWING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A student of these sizes, drawn by this seed.
 fn student(model: &Path, sizes: &Value, seed: u64) -> Network {
+    let _drawing = drawing();
     let device = Device::flex();
     let checkpoint = Checkpoint::open(model).unwrap();
     let model = LoadedModel::load(&checkpoint, None, &device).unwrap();
@@ -123,6 +131,7 @@ fn the_seed_decides_and_nothing_else_does() {
 
 #[test]
 fn a_residual_network_begins_as_torchvision_draws_it() {
+    let _drawing = drawing();
     let device = Device::flex();
     device.seed(1);
     let found = values(&ResNetConfig::of(Arch::ResNet18, 10).init(&device));
