@@ -21,6 +21,8 @@ save_every = 2
 [[stage]]
 kind = "quantize"
 scheme = "int8"
+[[stage]]
+kind = "evaluate"
 "#;
 const DATA: &str = "[data]\ntrain = \"train.safetensors\"\neval = \"test.safetensors\"\n[memory]\nbatch_size = 64\n";
 
@@ -103,6 +105,9 @@ fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_read
     sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
     assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared or alone, it is the same");
     assert!(!sandbox.path("work/out/jobs.stages").exists());
+    let page = std::fs::read_to_string(sandbox.path("work/out/jobs.report.html")).unwrap();
+    assert!(page.contains(">accuracy</th>") && page.contains("trained once, with int8"), "{page}");
+    assert!(first.iter().all(|job| job["metrics"]["accuracy"].as_f64().unwrap() > 0.9), "{first:?}");
     let statuses =
         |jobs: &[Value]| jobs.iter().map(|job| job["status"].as_str().unwrap().to_string()).collect::<Vec<_>>();
     assert_eq!(statuses(&jobs_of(&sandbox, line)), ["skipped", "skipped"]);

@@ -60,12 +60,14 @@ impl InputHasher {
             let line = format!("{}  data.{ending}\n", self.of_file(&InputFile::open(path)?, stop)?);
             return Ok(Hash128::of_block(line.as_bytes()));
         }
-        let mut lines = String::new();
+        // There may be millions of images.
+        let mut lines = TensorHasher::default();
         for file in files_of_folder(path)? {
             let name = file.strip_prefix(path).unwrap_or(&file).display();
-            lines += &format!("{}  data/{name}\n", self.of_file(&InputFile::open(&file)?, stop)?);
+            let line = format!("{}  data/{name}\n", self.of_file(&InputFile::open(&file)?, stop)?);
+            lines.push(Hash128::of_block(line.as_bytes()));
         }
-        Ok(Hash128::of_block(lines.as_bytes()))
+        Ok(lines.finish())
     }
 
     fn of_file(&mut self, file: &InputFile, stop: &Stop) -> Result<Hash128> {
