@@ -5,8 +5,7 @@ use crate::sandbox::{Sandbox, copy, repository};
 
 fn with_model(name: &str) -> Sandbox {
     let sandbox = Sandbox::with(&format!("models/{name}"));
-    let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
-    sandbox.write("text.txt", text.repeat(4));
+    sandbox.write("text.txt", std::fs::read(repository().join("fixtures/models/text.txt")).unwrap());
     sandbox.write("sentences.txt", std::fs::read(repository().join("fixtures/models/sentences.txt")).unwrap());
     sandbox
 }
@@ -47,7 +46,12 @@ fn int8_activations_of_compressed_tensors_are_rounded_with_our_manifest_and_with
         assert_eq!([dynamic, foreign], [ours; 2], "{model}: the same codes by the same kernels");
         assert_eq!(symmetric, foreign_symmetric, "{model}");
         assert!(dynamic != weights && symmetric != weights && dynamic != symmetric, "{model}: {weights}");
-        assert!((dynamic / weights - 1.0).abs() < 0.05 && (symmetric / weights - 1.0).abs() < 0.05, "{model}");
+        if model == "llama-tied" {
+            // What transformers 5.23 and compressed-tensors 0.20 find of these directories, in windows of 64 tokens.
+            for (found, theirs) in [(dynamic, 884.2356), (symmetric, 884.2296), (weights, 883.0754)] {
+                assert!((found / theirs - 1.0_f64).abs() < 3e-4, "{found} and {theirs}");
+            }
+        }
     }
 }
 
