@@ -7,7 +7,7 @@ use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result, Shape};
 pub use header_json::{Counted, HeaderJson};
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -43,36 +43,54 @@ struct RawHeader {
     failed: Option<Error>,
 }
 
-impl<'de> Deserialize<'de> for RawHeader {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Raw;
-        impl<'de> Visitor<'de> for Raw {
-            type Value = RawHeader;
+/// What makes a header of so many bytes of JSON.
+struct OfBytes(u64);
 
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("an object of tensors")
-            }
+/// Hardly an entry takes less in JSON than what it becomes: room is made at once, and what is never written to takes none.
+const ENTRY_BYTES: u64 = size_of::<(TensorInfo, u64)>() as u64;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-                let (mut tensors, mut metadata, mut failed) = (Vec::new(), None, None);
-                while let Some(key) = map.next_key::<String>()? {
-                    if key == METADATA {
-                        if metadata.is_some() {
-                            return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
-                        }
-                        metadata = Some(map.next_value::<Strings>()?.0);
-                        continue;
-                    }
-                    match checked_tensor(key, map.next_value()?) {
-                        Ok(tensor) => tensors.push(tensor),
-                        Err(error) => failed = failed.or(Some(error)),
-                    }
+impl<'de> DeserializeSeed<'de> for OfBytes {
+    type Value = RawHeader;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawHeader, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OfBytes {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let most = self.0.min(limits::MAX_HEADER_BYTES) / ENTRY_BYTES;
+        let (mut tensors, mut metadata, mut failed) = (Vec::with_capacity(most as usize), None, None);
+        while let Some(key) = map.next_key::<String>()? {
+            if key == METADATA {
+                if metadata.is_some() {
+                    return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
                 }
-                Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default(), failed })
+                metadata = Some(map.next_value::<Strings>()?.0);
+                continue;
+            }
+            match checked_tensor(key, map.next_value()?) {
+                Ok(tensor) => tensors.push(tensor),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        deserializer.deserialize_map(Raw)
+        Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default(), failed })
     }
+}
+
+/// A whole document that is a header.
+fn raw_header<'de, R: serde_json::de::Read<'de>>(
+    mut json: serde_json::Deserializer<R>,
+    n_header: u64,
+) -> serde_json::Result<RawHeader> {
+    let raw = OfBytes(n_header).deserialize(&mut json)?;
+    json.end().map(|()| raw)
 }
 
 impl Header {
@@ -102,7 +120,7 @@ impl Header {
             return Err(Error::input(message));
         }
         let mut json = BufReader::with_capacity(READ_BYTES, Json { file, next: 8, end: 8 + n_header, failed: None });
-        let raw = serde_json::from_reader(&mut json);
+        let raw = raw_header(serde_json::Deserializer::from_reader(&mut json), n_header);
         match json.into_inner().failed {
             Some(error) => Err(error),
             None => Self::checked(raw, n_header, file.len() - 8 - n_header),
@@ -114,7 +132,8 @@ impl Header {
     /// # Errors
     /// Input, naming the tensor where there is one.
     pub fn parse(json: &[u8], n_data: u64) -> Result<Self> {
-        Self::checked(serde_json::from_slice(json), json.len() as u64, n_data)
+        let n_header = json.len() as u64;
+        Self::checked(raw_header(serde_json::Deserializer::from_slice(json), n_header), n_header, n_data)
     }
 
     fn checked(raw: serde_json::Result<RawHeader>, n_header: u64, n_data: u64) -> Result<Self> {

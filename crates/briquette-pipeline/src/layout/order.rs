@@ -42,7 +42,9 @@ impl Order {
     /// # Errors
     /// Input where two would have one name; those of `parts`.
     pub(super) fn of(plan: &Plan, parts: impl Fn(usize) -> Result<Vec<FilePart>>) -> Result<Self> {
-        let (mut records, mut files, mut suffixes) = (Vec::new(), Vec::new(), Vec::<String>::new());
+        // Most tensors are kept as two parts at most.
+        let mut records = Vec::with_capacity(2 * plan.tensors.len());
+        let (mut files, mut suffixes) = (Vec::new(), Vec::<String>::new());
         let (mut first, mut file) = (0, InFile::default());
         for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
             let parts = parts(index)?;
