@@ -15,6 +15,7 @@ mod faults;
 mod frozen;
 mod goldens;
 mod halves;
+mod harmless;
 mod minilm;
 mod printed;
 mod sandbox;

@@ -15,6 +15,7 @@ use crate::recipe::{Recipe, raw::RawStage};
 use crate::run::Origin;
 use crate::verify::Found;
 use briquette_core::memory::{MemoryMeter, ResidentSet};
+use briquette_core::printable::printable_json;
 use briquette_core::stats::ErrorFigures;
 use briquette_core::{Error, Result, Shape, Storage};
 use briquette_formats::Checkpoint;
@@ -371,9 +372,8 @@ fn factorized_text(layers: &[FactorReport]) -> String {
 /// # Errors
 /// Bug, where it cannot be written as JSON.
 pub fn to_json(report: &Report) -> Result<Vec<u8>> {
-    let mut json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    json.push(b'\n');
-    Ok(json)
+    let json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    Ok((printable_json(&json) + "\n").into_bytes())
 }
 
 /// The JSON Schema of report.json.

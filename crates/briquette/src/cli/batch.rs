@@ -3,6 +3,7 @@
 use super::args::Common;
 use super::tables::{bytes, table};
 use super::{commands, text};
+use briquette::core::printable::printable;
 use briquette::pipeline::batch::{
     self, BatchOptions, BatchReport, Document, JobPlan, JobResult, JobStatus, Jobs, Shard,
 };
@@ -43,7 +44,7 @@ fn report_text(report: &BatchReport) -> String {
         report.n_done,
         report.n_skipped,
         report.n_failed,
-        report.journal.display()
+        printable(&report.journal.display().to_string())
     )
 }
 

@@ -3,6 +3,7 @@
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
 use briquette::core::memory::MemoryMeter;
+use briquette::core::printable::printable;
 use briquette::formats::{InputFile, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
@@ -89,8 +90,7 @@ pub(super) fn progress_of(common: &Common) -> Arc<dyn Progress> {
 /// Prints JSON or text, or nothing.
 pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
-        let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
-        text::print(&format!("{json}\n"))?;
+        text::print_json(value)?;
     } else if !common.quiet {
         text::print(&to_text()?)?;
     }
@@ -143,7 +143,7 @@ fn verified_text(output: &Path, found: &verify::Verified) -> String {
         if found.against_original { ", and every value is what the recipe makes of the original" } else { "" };
     format!(
         "{}: {} files and {} tensors are as they were written ({}){original}\n",
-        output.display(),
+        printable(&output.display().to_string()),
         found.n_files,
         found.n_tensors,
         tables::bytes(found.n_bytes)
@@ -246,6 +246,5 @@ fn schema(of: SchemaOf) -> Result<u8> {
         SchemaOf::Jobs => jobs_schema(),
         SchemaOf::Report => report::schema(),
     };
-    let json = serde_json::to_string_pretty(&schema).map_err(|error| Error::bug(format!("the schema: {error}")))?;
-    text::print(&format!("{json}\n")).map(|()| 0)
+    text::print_json(&schema).map(|()| 0)
 }

@@ -3,6 +3,7 @@
 use super::args::{Common, EvalArgs};
 use super::commands::{options, show};
 use super::tables::{bytes, table};
+use briquette::core::printable::printable;
 use briquette::pipeline::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures, evaluate};
 use briquette::pipeline::recipe::{Evaluate, directory_of, raw, read_raw};
 use briquette::{Error, Result};
@@ -80,7 +81,7 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         found.arch,
         found.device,
         found.n_items,
-        found.data,
+        printable(&found.data),
         batches(found)
     );
     out

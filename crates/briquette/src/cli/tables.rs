@@ -1,5 +1,6 @@
 //! Tables and numbers for people.
 
+use briquette::core::printable::printable;
 use briquette::pipeline::diff::Diff;
 use briquette::pipeline::inspect::Inspection;
 use briquette::pipeline::memory::{Need, Needs};
@@ -7,8 +8,9 @@ use briquette::pipeline::plan::{Cut, Plan, TensorPlan};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
 use std::fmt::Write;
 
-/// Columns of text, the first left-aligned, numbers right-aligned.
+/// Columns of text, the first left-aligned, numbers right-aligned. Whatever a cell holds, it keeps to its line.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headings[column].len()]).max().unwrap_or(0)
@@ -22,7 +24,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let shapes: Vec<(usize, bool)> = (0..headings.len()).map(|column| (width(column), is_number(column))).collect();
     let mut out = String::new();
     let headings: Vec<String> = headings.iter().map(ToString::to_string).collect();
-    for row in std::iter::once(&headings).chain(rows) {
+    for row in std::iter::once(&headings).chain(&rows) {
         let cells =
             row.iter().zip(&shapes).map(
                 |(cell, (width, is_number))| {
@@ -64,7 +66,7 @@ pub(crate) fn inspection(found: &Inspection) -> String {
     let _ = writeln!(
         out,
         "\n{}: {}, {} tensors, {} elements, {} in weight files, already compressed: {}",
-        found.path,
+        printable(&found.path),
         found.format,
         found.tensors.len(),
         found.n_elements,
@@ -112,8 +114,9 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
 pub(crate) fn needs(needs: &Needs) -> String {
     let most =
         needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));
-    let line =
-        |need: &Need| format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), need.what);
+    let line = |need: &Need| {
+        format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), printable(&need.what))
+    };
     needs.runs.iter().map(line).collect()
 }
 
@@ -168,7 +171,7 @@ pub(crate) fn diff(diff: &Diff) -> String {
         ("of another type", &diff.other_type),
     ] {
         if !names.is_empty() {
-            let _ = writeln!(out, "{what}: {}", names.join(", "));
+            let _ = writeln!(out, "{what}: {}", printable(&names.join(", ")));
         }
     }
     out

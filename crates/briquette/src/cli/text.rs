@@ -1,15 +1,32 @@
 //! The only place that prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use briquette::core::printable::{printable, printable_json, printable_lines};
 use briquette::{Error, Result};
+use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
-/// Writes to stdout; a reader that has gone away is not an error.
+/// Writes lines to stdout, colours where it may have any and nothing else that a terminal would obey. Where a name must
+/// not break its line, it has been made [`printable`] before.
 ///
 /// # Errors
 /// Io, where what it leads to is full.
 pub(crate) fn print(text: &str) -> Result<()> {
+    write(&printable_lines(text, has_color()))
+}
+
+/// Writes a value to stdout as JSON.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<()> {
+    let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
+    write(&(printable_json(&json) + "\n"))
+}
+
+/// Writes to stdout; a reader that has gone away is not an error.
+fn write(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -21,7 +38,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// Writes one line to stderr.
 pub(crate) fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "briquette: {line}");
+    let _ = writeln!(std::io::stderr(), "briquette: {}", printable(line));
 }
 
 /// Whether stdout may have colours: a terminal, and NO_COLOR not set.
