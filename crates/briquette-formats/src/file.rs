@@ -14,14 +14,22 @@ pub struct Identity {
     pub ino: u64,
     /// Bytes.
     pub size: u64,
-    /// Last change, in nanoseconds.
+    /// Last change of what is in it, in nanoseconds. Any program can set it to any time.
     pub mtime_ns: i128,
+    /// Last change of what is in it or known of it, in nanoseconds. Only the system sets it.
+    pub ctime_ns: i128,
 }
 
 impl Identity {
     fn of(metadata: &std::fs::Metadata) -> Self {
-        let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-        Self { dev: metadata.dev(), ino: metadata.ino(), size: metadata.len(), mtime_ns }
+        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        Self {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+            size: metadata.len(),
+            mtime_ns: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            ctime_ns: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+        }
     }
 }
 
@@ -141,6 +149,23 @@ mod tests {
         for path in [pipe.as_path(), dir.path(), &dir.path().join("absent"), Path::new("/dev/zero")] {
             assert_eq!(InputFile::open(path).unwrap_err().kind, ErrorKind::Input, "{}", path.display());
         }
+    }
+
+    #[test]
+    fn a_file_that_was_changed_and_given_its_old_time_back_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, b"abc").unwrap();
+        let file = InputFile::open(&path).unwrap();
+        // Longer than a tick of the clock that file systems take their times from.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let other = File::options().write(true).open(&path).unwrap();
+        other.write_all_at(b"xyz", 0).unwrap();
+        let before = std::time::Duration::from_nanos(file.identity().mtime_ns as u64);
+        other.set_modified(std::time::UNIX_EPOCH + before).unwrap();
+        let now = Identity::of(&std::fs::metadata(&path).unwrap());
+        assert_eq!((now.size, now.mtime_ns), (file.identity().size, file.identity().mtime_ns));
+        assert_eq!(file.check_unchanged().unwrap_err().kind, ErrorKind::Input);
     }
 
     #[test]
