@@ -6,6 +6,7 @@ mod batch;
 mod bit_flips;
 mod cast;
 mod compress;
+mod contained;
 mod decoders;
 mod diff;
 mod distill;

@@ -1,11 +1,12 @@
 //! Writing a directory that is there whole or not at all. The only module that opens files for writing.
 
+mod copy;
 mod own_file;
 mod partial;
 #[cfg(test)]
 mod tests;
 
-use crate::{InputFile, sums};
+use crate::sums;
 use briquette_core::{Error, Result};
 pub use own_file::OwnFile;
 use partial::{Lock, lock, partial_name, remove_quietly, remove_stale};
@@ -104,24 +105,6 @@ impl Draft {
     pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.create_file(name, bytes.len() as u64)?;
         file.write_at(0, bytes)?;
-        file.sync()
-    }
-
-    /// Copies a file, a piece at a time, and syncs it.
-    ///
-    /// # Errors
-    /// Input or Io.
-    pub fn copy_file(&self, from: &Path, name: &Path) -> Result<()> {
-        const PIECE: u64 = 1 << 20;
-        let input = InputFile::open(from)?;
-        let file = self.create_file(name, input.len())?;
-        let mut buffer = vec![0; PIECE.min(input.len()) as usize];
-        for start in (0..input.len()).step_by(PIECE as usize) {
-            let piece = &mut buffer[..PIECE.min(input.len() - start) as usize];
-            input.read_at(start, piece)?;
-            file.write_at(start, piece)?;
-        }
-        input.check_unchanged()?;
         file.sync()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
+use crate::{Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
 use briquette_core::{Coding, Error, OutputAxis, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,18 +11,19 @@ use std::path::Path;
 ///
 /// # Errors
 /// Input where the manifest is damaged or a part is missing, Io where they cannot be read.
-pub(crate) fn open(directory: &Path) -> Result<StoredDir> {
-    let manifest = Manifest::read(&InputFile::open(&directory.join(manifest::FILE_NAME))?)?;
+pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
+    let bytes = directory.read(Path::new(manifest::FILE_NAME), limits::MAX_JSON_BYTES)?.unwrap_or_default();
+    let directory = directory.path();
+    let manifest = Manifest::parse(&bytes, &directory.join(manifest::FILE_NAME))?;
     let mut plain = PlainFiles::default();
     let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
     for name in names {
-        let path = directory.join(name);
         if !crate::index::stays_inside(name) {
             return Err(
                 Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
             );
         }
-        let file = InputFile::open(&path)?;
+        let file = contained::open(directory, Path::new(name))?;
         let kind = sniff::kind_of(&file)?;
         plain.push(file, kind)?;
     }

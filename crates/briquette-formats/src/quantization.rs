@@ -1,6 +1,6 @@
 //! What `config.json` says about quantization by another program.
 
-use crate::{InputFile, TensorInfo, json, limits};
+use crate::{ModelDir, TensorInfo, json, limits, model_config};
 use briquette_core::{Error, Grouping, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,12 +59,10 @@ pub(crate) struct Scheme {
 ///
 /// # Errors
 /// Input where it is not valid, Io where it cannot be read.
-pub(crate) fn read_config(directory: &Path) -> Result<Option<Method>> {
-    let path = directory.join("config.json");
-    if !path.exists() {
-        return Ok(None);
-    }
-    let bytes = InputFile::open(&path)?.read_all(limits::MAX_SMALL_BYTES)?;
+pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<Method>> {
+    let name = Path::new(model_config::FILE_NAME);
+    let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
+    let path = directory.path().join(name);
     let config: Config = json::parse(&bytes, "the configuration", &path)?;
     let is_object = |raw: &&RawValue| raw.get().starts_with('{');
     let text: Option<Config> = match config.text_config.filter(is_object) {

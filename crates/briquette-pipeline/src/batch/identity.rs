@@ -55,7 +55,7 @@ impl InputHasher {
         }
         let ours = checkpoint.manifest().map(|_| Path::new(manifest::FILE_NAME));
         for name in checkpoint.companions().iter().map(|name| name.as_path()).chain(ours) {
-            let hash = self.hash_file(&InputFile::open(&directory.join(name))?, stop)?;
+            let hash = self.hash_file(&checkpoint.model_dir().file(name)?, stop)?;
             lines += &format!("{hash}  {}\n", name.display());
         }
         Ok(lines)

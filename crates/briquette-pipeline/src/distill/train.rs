@@ -15,7 +15,7 @@ use briquette_distill::{
     Cached, Checkpoints, Distiller, EachStep, Finished, Fit, Frozen, Settings, Several, Source, Teacher, Term, Trained,
     n_steps, steps_of_epoch,
 };
-use briquette_formats::{Checkpoint, InputFile, limits, model_config};
+use briquette_formats::{Checkpoint, limits, model_config};
 use briquette_models::memory::{device_meters, peak_meter};
 use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
 use briquette_nn::{Compression, Export, without_grids};
@@ -327,12 +327,11 @@ fn report(asked: &Asked, training: &Training, finished: &Finished<Learner>) -> D
 /// The student as an output directory, with the small files that belong to it and its report.
 fn write(asked: &Asked, training: &Training, student: Learner, report: &DistillReport) -> Result<()> {
     let mut export = Export::to(asked.output).names(training.student.names.clone());
-    let directory = training.start.directory();
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
         if !(is_config && training.config.is_some()) {
-            let bytes = InputFile::open(&directory.join(name))?.read_all(limits::MAX_COMPANION_BYTES)?;
-            export = export.file(name, bytes);
+            let found = training.start.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
+            export = found.into_iter().fold(export, |export, bytes| export.file(name, bytes));
         }
     }
     if let Some(config) = &training.config {

@@ -4,7 +4,7 @@ use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
 use briquette::core::memory::MemoryMeter;
 use briquette::core::printable::printable;
-use briquette::formats::{InputFile, draft, limits};
+use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
 use briquette::pipeline::{Progress, Stop, diff, inspect, limit_threads, report, verify};
@@ -234,7 +234,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
 fn redraw(common: &Common, output: &Path) -> Result<u8> {
     verify::check_ours(output)?;
     let path = output.join("report.json");
-    let file = InputFile::open(&path)?;
+    let file = contained::open(output, Path::new("report.json"))?;
     let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_JSON_BYTES)?, "the report", &path)?;
     draft::replace_file(&output.join("report.html"), report::html::to_html(&report).as_bytes())?;
     show(common, &report, || Ok(report_text(&report)))
