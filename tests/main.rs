@@ -7,6 +7,7 @@ mod bit_flips;
 mod cast;
 mod compress;
 mod contained;
+mod damaged;
 mod decoders;
 mod diff;
 mod distill;

@@ -200,11 +200,15 @@ impl Checkpoint {
         self.files().iter().map(|file| file.len()).sum()
     }
 
-    /// Refuses where an input file is no longer the one that was opened.
+    /// Refuses where an input file is no longer the one that was opened, or what was read of it is not what it was
+    /// written as. That is found while a tensor is read whole, by a CRC-32 or the hash of its values; what is left to
+    /// read of a tensor of which only a part was read is read here.
     ///
     /// # Errors
     /// Input, naming the file.
     pub fn check_unchanged(&self) -> Result<()> {
+        self.files().into_iter().try_for_each(InputFile::check_sums)?;
+        self.stored().map_or(Ok(()), StoredDir::check_hashes)?;
         self.files().into_iter().try_for_each(InputFile::check_unchanged)
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
         let message = "is there both as it is and as codes; the checkpoint is damaged";
         return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
     }
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None })
+    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None, digests: None })
 }
 
 impl Parts<'_> {

@@ -1,5 +1,6 @@
 //! Input files: regular ones only, read at explicit offsets, and known to be the same at the end as at the start.
 
+use crate::crc::Sum;
 use briquette_core::{Error, Result};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -39,6 +40,8 @@ pub struct InputFile {
     path: PathBuf,
     file: File,
     identity: Identity,
+    /// What stretches of it must sum up to, by their start; checked while they are read.
+    sums: Vec<Sum>,
 }
 
 impl InputFile {
@@ -60,7 +63,19 @@ impl InputFile {
         if !metadata.is_file() {
             return Err(Error::input("changed into something that is no file while opening it").at(path.display()));
         }
-        Ok(Self { path: path.to_path_buf(), identity: Identity::of(&metadata), file })
+        Ok(Self { path: path.to_path_buf(), identity: Identity::of(&metadata), file, sums: Vec::new() })
+    }
+
+    /// The same file, of which some stretches that do not overlap are held against their sums while they are read.
+    pub(crate) fn with_sums(self, mut sums: Vec<Sum>) -> Self {
+        sums.sort_by_key(|sum| sum.span().start);
+        Self { sums, ..self }
+    }
+
+    /// The sum of the stretch that starts here.
+    pub(crate) fn sum_at(&self, start: u64) -> Option<&Sum> {
+        let found = self.sums.binary_search_by_key(&start, |sum| sum.span().start);
+        found.ok().and_then(|place| self.sums.get(place))
     }
 
     /// The path it was opened by.
@@ -86,14 +101,47 @@ impl InputFile {
     /// Fills `out` from `offset`.
     ///
     /// # Errors
-    /// Input where the file has become shorter, Io where it cannot be read.
+    /// Input where the file has become shorter, or where this was the last of a stretch that has a sum and does not add
+    /// up to it; Io where it cannot be read.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(out, offset).map_err(|source| match source.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 Error::input("ends before its declared data; it was cut short while being read").at(self.path.display())
             }
             _ => Error::io("cannot read", &self.path, source),
-        })
+        })?;
+        let end = offset + out.len() as u64;
+        let first = self.sums.partition_point(|sum| sum.span().end <= offset);
+        for sum in self.sums.iter().skip(first).take_while(|sum| sum.span().start < end) {
+            let (from, to) = (sum.span().start.max(offset), sum.span().end.min(end));
+            let bytes = &out[(from - offset) as usize..(to - offset) as usize];
+            sum.add(from, bytes).map_err(|error| error.at(self.path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is missing of every stretch that was read in part, so that its sum can be told.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub(crate) fn check_sums(&self) -> Result<()> {
+        self.sums.iter().filter(|sum| sum.is_begun()).try_for_each(|sum| self.read_rest(sum))
+    }
+
+    /// Reads what was not read yet of a stretch, and so checks its sum.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub(crate) fn read_rest(&self, sum: &Sum) -> Result<()> {
+        const PIECE: u64 = 1 << 20;
+        let mut buffer = Vec::new();
+        for gap in sum.gaps() {
+            for start in (gap.start..gap.end).step_by(PIECE as usize) {
+                buffer.resize((gap.end - start).min(PIECE) as usize, 0);
+                self.read_at(start, &mut buffer)?;
+            }
+        }
+        sum.compare().map_err(|error| error.at(self.path.display()))
     }
 
     /// The whole of a small file.

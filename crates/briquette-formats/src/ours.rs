@@ -1,5 +1,6 @@
 //! Directories that Briquette wrote.
 
+use crate::digests::Digests;
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
 use crate::{Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
@@ -33,8 +34,9 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     for (name, entry) in &manifest.tensors {
         tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
     }
-    let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest) })
+    let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    let digests = Some(Digests::new(&manifest, &infos));
+    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest), digests })
 }
 
 fn stored_tensor(

@@ -24,21 +24,23 @@ impl PlainFiles {
     /// Input where the file is damaged, or has a tensor that an earlier one has too.
     pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<&[TensorInfo]> {
         let (before, index) = (self.infos.len(), self.files.len());
-        match kind {
-            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?),
-            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?),
+        let file = match kind {
+            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
+            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
             Kind::PyTorch => {
-                for (info, place) in pytorch::read(&file)? {
+                let (file, tensors) = pytorch::read(file)?;
+                for (info, place) in tensors {
                     self.places.push((index, place));
                     self.infos.push(info);
                 }
+                file
             }
-        }
+        };
         self.files.push(file);
         Ok(&self.infos[before..])
     }
 
-    fn push_header(&mut self, header: safetensors::Header) {
+    fn push_header(&mut self, header: safetensors::Header, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
@@ -48,6 +50,7 @@ impl PlainFiles {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
+        file
     }
 
     /// Refuses a name that two files have.
@@ -92,7 +95,7 @@ impl TensorSource for PlainFiles {
         match place {
             Place::At(offset) => file.read_at(offset + start as u64, out),
             Place::Gathered(tensor) => {
-                let bytes = pytorch::gather(tensor, file)?;
+                let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
                 Ok(())

@@ -32,14 +32,14 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
             uses.insert(parameter.path, (place.index, what));
         }
     }
-    let module = fill(module, checkpoint, places)?;
-    let Some(stored) = checkpoint.stored() else { return Ok(module) };
+    let mut module = fill(module, checkpoint, places)?;
     let mut error = None;
-    let module = module.apply_reparameterization(Packer { stored, uses, error: &mut error });
-    match error {
-        Some(error) => Err(error),
-        None => Ok(module),
+    if let Some(stored) = checkpoint.stored() {
+        module = module.apply_reparameterization(Packer { stored, uses, error: &mut error });
     }
+    error.map_or(Ok(()), Err)?;
+    checkpoint.check_unchanged()?;
+    Ok(module)
 }
 
 /// Bytes that the parameters of a module take once [`load_compressed`] has filled it, known from headers; on a device whose

@@ -94,7 +94,7 @@ fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {
     let workers = Workers::new(options)?;
     let indices: Vec<usize> = (0..checkpoint.tensors().len()).collect();
     workers.begin("count zeros", checkpoint.tensors().iter().map(|info| info.n_bytes()).sum());
-    workers.map(&indices, Vec::new, |bytes, &index| {
+    let zeros = workers.map(&indices, Vec::new, |bytes, &index| {
         let info = &checkpoint.tensors()[index];
         let width = (info.dtype.n_bits() / 8).max(1);
         let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
@@ -107,5 +107,7 @@ fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {
             workers.check_stop()?;
         }
         Ok(n_zeros)
-    })
+    })?;
+    checkpoint.check_unchanged()?;
+    Ok(zeros)
 }
