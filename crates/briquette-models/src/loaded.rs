@@ -258,7 +258,7 @@ fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: u
     let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
     let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
     if let Some(tokenizer) = &mut tokenizer {
-        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.display()))?;
+        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.path().display()))?;
     }
     Ok(Input::Text {
         directory: folder.0.path().to_path_buf(),

@@ -30,7 +30,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let tensors = plan.tensors.iter().map(|tensor| tensor_json(tensor, &plan)).collect::<Result<Vec<Value>>>()?;
     let needs = Needs::of(&recipe, &common.device)?;
     let value = json!({
-        "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
+        "model": recipe.model.display().to_string(), "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
         "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
     });
     show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;
