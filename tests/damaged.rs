@@ -67,7 +67,7 @@ fn a_flipped_bit_in_any_kind_of_part_ends_whatever_reads_it() {
         "--prune 0.6 --quantize int3",
         "--prune 0.8 --quantize int8-dynamic",
         "--prune 0.8",
-        "--cast f16 --format dense",
+        "--cast bf16 --format dense",
         "--quantize int8 --format burnpack",
         "--quantize int8-dynamic --format compressed-tensors",
         "--quantize int4-g16 --format compressed-tensors",

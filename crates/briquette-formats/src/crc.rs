@@ -179,7 +179,7 @@ mod tests {
         bad[7777] ^= 4;
         let sum = sum_of(&good);
         assert!(add(&sum, &bad, 5000..10_000).is_ok() && sum.is_begun());
-        assert_eq!(sum.gaps(), [START..START + 5000]);
+        assert!(sum.gaps().iter().eq([&(START..START + 5000)]));
         for range in [0..5000, 0..5000, 0..10_000] {
             let error = add(&sum, &bad, range).unwrap_err().to_string();
             assert!(error.contains("it has the CRC-32") && error.contains("damaged"), "{error}");

@@ -26,12 +26,15 @@ pub(crate) enum Place {
     Gathered(Box<Gathered>),
 }
 
+/// A tensor and where its bytes are.
+pub(crate) type Placed = (TensorInfo, Place);
+
 /// Reads what tensors an archive holds and where, and makes it a file whose entries are held against their CRC-32 while
 /// they are read.
 ///
 /// # Errors
 /// Input where it is damaged, is no archive of `torch.save`, or would run code elsewhere; Io where it cannot be read.
-pub(crate) fn read(file: InputFile) -> Result<(InputFile, Vec<(TensorInfo, Place)>)> {
+pub(crate) fn read(file: InputFile) -> Result<(InputFile, Vec<Placed>)> {
     let (sums, tensors) = read_checked(&file).map_err(|error| match error.kind {
         ErrorKind::Input => error.at(file.path().display()),
         _ => error,
@@ -39,7 +42,7 @@ pub(crate) fn read(file: InputFile) -> Result<(InputFile, Vec<(TensorInfo, Place
     Ok((file.with_sums(sums), tensors))
 }
 
-fn read_checked(file: &InputFile) -> Result<(Vec<Sum>, Vec<(TensorInfo, Place)>)> {
+fn read_checked(file: &InputFile) -> Result<(Vec<Sum>, Vec<Placed>)> {
     refuse_old_formats(file)?;
     let entries = zip::read_entries(file)?;
     let root = root_of(&entries)?;
@@ -164,7 +167,7 @@ fn is_contiguous(view: &View) -> bool {
 }
 
 /// Opens the file with the other reader, which must find the same tensors.
-fn agree(file: &InputFile, wrapper: Option<&str>, tensors: Vec<Viewed>) -> Result<Vec<(TensorInfo, Place)>> {
+fn agree(file: &InputFile, wrapper: Option<&str>, tensors: Vec<Viewed>) -> Result<Vec<Placed>> {
     let opened = match wrapper {
         Some(key) => PytorchReader::with_top_level_key(file.path(), key),
         None => PytorchReader::new(file.path()),

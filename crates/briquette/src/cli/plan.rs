@@ -31,7 +31,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let plan = Plan::of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let prediction = plan.predict()?;
     let needs = Needs::of(&recipe, &common.device)?;
-    let (file_bytes, model) = (checkpoint.weight_bytes(), &recipe.model);
+    let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
     let shown = Shown {
         error: check.as_ref().err().map(super::error_json),
@@ -60,7 +60,7 @@ struct Shown<'a> {
     error: Option<Value>,
     file_bytes: u64,
     memory: &'a Needs,
-    model: &'a Path,
+    model: String,
     predicted_bytes: u64,
     prediction_is_exact: bool,
     tensors: Tensors<'a>,
