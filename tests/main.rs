@@ -4,6 +4,7 @@
 mod bad_input;
 mod batch;
 mod bit_flips;
+mod burnpack;
 mod cast;
 mod compress;
 mod decoders;
@@ -18,6 +19,7 @@ mod halves;
 mod interop;
 mod minilm;
 mod printed;
+mod roles;
 mod sandbox;
 mod screen;
 mod signals;

@@ -13,6 +13,8 @@ pub enum OutputAxis {
     First,
     /// burn's Linear, `[in, out]`: rows are the file's columns.
     Last,
+    /// A stack of matrices, `[.., out, in]`, such as experts: the rows of each after those of the one before.
+    Stacked,
 }
 
 /// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
@@ -34,12 +36,13 @@ pub struct Rows {
 
 impl Rows {
     /// Flattens `shape` to rows. Rank 0 and 1 are one row; above 2, all but the output axis is flattened.
-    /// `OutputAxis::Last` holds for matrices only and is ignored elsewhere.
+    /// `OutputAxis::Last` holds for matrices only, `Stacked` above rank 2 only; elsewhere both are ignored.
     pub fn of(shape: &Shape, axis: OutputAxis) -> Self {
         let n: usize = shape.0.iter().product();
         let (n_rows, axis) = match (shape.0.as_slice(), axis) {
             ([] | [_], _) => (1, OutputAxis::First),
             ([_, last], OutputAxis::Last) => (*last, axis),
+            ([leading @ .., _], OutputAxis::Stacked) if leading.len() > 1 => (leading.iter().product(), axis),
             ([first, ..], _) => (*first, OutputAxis::First),
         };
         Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis }
@@ -163,6 +166,10 @@ mod tests {
         assert_eq!((burn.n_rows, burn.n_cols, burn.axis), (3, 2, OutputAxis::Last));
         let conv = Rows::of(&Shape(vec![4, 2, 3, 3]), OutputAxis::Last);
         assert_eq!((conv.n_rows, conv.axis), (4, OutputAxis::First));
+        let experts = Rows::of(&Shape(vec![3, 4, 5]), OutputAxis::Stacked);
+        assert_eq!((experts.n_rows, experts.n_cols, experts.axis), (12, 5, OutputAxis::Stacked));
+        let matrix = Rows::of(&Shape(vec![4, 5]), OutputAxis::Stacked);
+        assert_eq!((matrix.n_rows, matrix.axis), (4, OutputAxis::First));
     }
 
     #[test]

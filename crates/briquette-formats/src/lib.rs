@@ -34,6 +34,7 @@ pub mod sniff;
 pub mod stored;
 pub mod sums;
 pub mod tensor;
+pub mod weight_layout;
 mod weights;
 mod zip;
 
@@ -45,3 +46,4 @@ pub use manifest::{Entry, Manifest};
 pub use profile::Profile;
 pub use stored::{StoredDir, StoredTensor};
 pub use tensor::{TensorInfo, TensorSource};
+pub use weight_layout::WeightLayout;

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 /// The name of the manifest in a directory.
 pub const FILE_NAME: &str = "briquette.json";
-/// The version of the directory format that this crate writes; older ones stay readable.
-pub const VERSION: u32 = 1;
+/// The newest version of the directory format that this crate reads and writes; older ones stay readable.
+pub const VERSION: u32 = 2;
+/// What most directories need: an output says the lowest version that holds it, so that older programs read it where they can.
+const LOWEST: u32 = 1;
 
 /// The authority on an output directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,6 +62,12 @@ pub struct Entry {
 
 fn is_first(axis: &OutputAxis) -> bool {
     *axis == OutputAxis::First
+}
+
+/// The version that holds these tensors: 2 where some are stacks of matrices.
+pub fn version_of(tensors: &BTreeMap<String, Entry>) -> u32 {
+    let is_stacked = |entry: &Entry| entry.output_axis == OutputAxis::Stacked;
+    if tensors.values().any(is_stacked) { VERSION } else { LOWEST }
 }
 
 impl Manifest {

@@ -13,6 +13,9 @@ pub const FILE_NAME: &str = "config.json";
 /// What transformers calls the type of the weights, in newer and in older files.
 const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
+/// What families call the width of the activations between layers.
+const WIDTH_KEYS: [&str; 4] = ["hidden_size", "d_model", "n_embd", "dim"];
+
 /// An object's keys in their order, each value as it was written.
 struct Pairs(Vec<(String, Box<RawValue>)>);
 
@@ -56,6 +59,38 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     InputFile::open(&checkpoint.directory().join(FILE_NAME))?.read_all(limits::MAX_SMALL_BYTES).map(Some)
+}
+
+/// What a configuration says of the family of its model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Family {
+    /// Every `model_type`: the model's own, then those of its parts.
+    pub model_types: Vec<String>,
+    /// Every width of the activations between layers.
+    pub hidden_sizes: Vec<usize>,
+}
+
+impl Family {
+    /// Reads it off `config.json`; nothing where there is none or it says nothing.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        let bytes = read(checkpoint)?.unwrap_or_default();
+        Ok(Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()))
+    }
+
+    /// A configuration, and those one level within it: a model of text and images has one of each.
+    pub fn read(config: &serde_json::Value) -> Self {
+        let mut found = Self::default();
+        let parts = config.as_object().into_iter().flat_map(|object| object.values()).filter(|value| value.is_object());
+        for part in std::iter::once(config).chain(parts) {
+            found.model_types.extend(part.get("model_type").and_then(|name| name.as_str()).map(str::to_string));
+            let size = |key: &&str| part.get(*key).and_then(serde_json::Value::as_u64);
+            found.hidden_sizes.extend(WIDTH_KEYS.iter().find_map(size).and_then(|size| usize::try_from(size).ok()));
+        }
+        found
+    }
 }
 
 /// The file with `quantization_config` replaced, or taken away where there is none now. All other keys keep their
@@ -157,6 +192,16 @@ mod tests {
         for text in ["{ \"a\" :1}", "no json", "{ \"dtype\": \"float16\"}", "{\"dtype\" :null}"] {
             assert_eq!(with(text), text);
         }
+    }
+
+    #[test]
+    fn a_family_is_that_of_the_model_and_of_its_parts() {
+        let config =
+            json!({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "gpt2", "n_embd": 8}, "x": [1]});
+        let found = Family::read(&config);
+        assert_eq!((found.model_types.len(), found.model_types[1].as_str(), found.hidden_sizes), (2, "gpt2", vec![8]));
+        assert_eq!(Family::read(&json!([{"model_type": "gpt2"}])), Family::default());
+        assert_eq!(Family::read(&json!({"model_type": 3, "hidden_size": -1})), Family::default());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
 use crate::{InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
-use briquette_core::{Coding, Error, OutputAxis, Result};
+use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -44,8 +44,8 @@ fn stored_tensor(
 ) -> Result<StoredTensor> {
     let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;
     let bad = |what: &str| Error::input(format!("{what}; the manifest is damaged")).at(format_args!("tensor {name:?}"));
-    let axis = if info.shape.rank() == 2 { entry.output_axis } else { OutputAxis::First };
-    let rows = briquette_core::Rows::of(&info.shape, axis);
+    let rows = briquette_core::Rows::of(&info.shape, entry.output_axis);
+    let axis = rows.axis;
     if entry.coding != Coding::DENSE && !info.dtype.is_weight() {
         return Err(bad("a tensor that is no weight cannot be coded"));
     }

@@ -304,7 +304,9 @@ impl TensorSource for StoredDir {
         }
         let row_bytes = (row_view.n_cols * width).max(1);
         let rows = match row_view.axis {
-            OutputAxis::First => start / row_bytes..(start + out.len()).div_ceil(row_bytes).min(row_view.n_rows),
+            OutputAxis::First | OutputAxis::Stacked => {
+                start / row_bytes..(start + out.len()).div_ceil(row_bytes).min(row_view.n_rows)
+            }
             OutputAxis::Last => 0..row_view.n_rows,
         };
         let (skipped, n) = (rows.start * row_bytes, rows.len() * row_view.n_cols);
@@ -337,7 +339,7 @@ impl TensorSource for StoredDir {
 
     fn reads_ranges(&self, index: usize) -> bool {
         let tensor = &self.tensors[index];
-        tensor.coding == Coding::DENSE || tensor.axis == OutputAxis::First
+        tensor.coding == Coding::DENSE || tensor.axis != OutputAxis::Last
     }
 
     fn files(&self) -> Vec<&InputFile> {

@@ -119,7 +119,7 @@ impl Export {
             copy_companions(&draft, original)?;
         }
         self.files.iter().try_for_each(|(name, bytes)| draft.write_file(name, bytes))?;
-        finish(draft, &name, &planned)?;
+        finish(draft, &name, &planned, self.names.layout())?;
         Ok(Exported { n_tensors: planned.len(), n_bytes })
     }
 
@@ -329,7 +329,7 @@ fn hash(bytes: &[u8], width: usize, rows: &Rows) -> Hash128 {
 }
 
 /// The manifest, the check of what was written, the sums, and the step into place.
-fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Result<()> {
+fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>, layout: Layout) -> Result<()> {
     let entry = |plan: &Planned| Entry {
         dtype: plan.info.dtype,
         shape: plan.info.shape.clone(),
@@ -341,13 +341,17 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>) -> Resu
         hash: plan.hash,
         tied_to: plan.tied_to.clone(),
     };
+    let tensors = planned.iter().map(|(name, plan)| (name.clone(), entry(plan))).collect();
     let manifest = Manifest {
         format: "briquette".into(),
-        version: manifest::VERSION,
+        version: manifest::version_of(&tensors),
         producer: concat!("briquette-nn ", env!("CARGO_PKG_VERSION")).into(),
         profile: Profile::Briquette,
-        recipe: serde_json::json!({ "stage": [] }),
-        tensors: planned.iter().map(|(name, plan)| (name.clone(), entry(plan))).collect(),
+        recipe: match layout {
+            Layout::Torch => serde_json::json!({ "stage": [] }),
+            Layout::Burn => serde_json::json!({ "model": { "layout": "burn" }, "stage": [] }),
+        },
+        tensors,
     };
     draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
     let written = Checkpoint::open(draft.path())?;

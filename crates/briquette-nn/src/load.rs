@@ -4,7 +4,7 @@ use crate::parameters::{Trail, is_kept_turned};
 use crate::{Kind, Layout, NameMap, Parameter, parameters};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::{Checkpoint, Format, Profile, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,11 +88,14 @@ pub(crate) fn places_of(
     }
 }
 
-/// Whether a tensor lies as PyTorch keeps it: an output directory says so itself, burnpack is burn's.
+/// Whether a tensor lies as PyTorch keeps it: what the file says counts, then what the names are told.
 fn is_torch(checkpoint: &Checkpoint, index: usize, names: &NameMap) -> bool {
     let is_last = checkpoint.stored().is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
-    let is_burnpack = matches!(checkpoint.format(), Format::Burnpack | Format::Briquette(Profile::Burnpack));
-    names.layout() == Layout::Torch && !is_last && !is_burnpack
+    let lies = checkpoint.layout().map_or(names.layout(), |said| match said {
+        WeightLayout::Torch => Layout::Torch,
+        WeightLayout::Burn => Layout::Burn,
+    });
+    lies == Layout::Torch && !is_last
 }
 
 fn misfit(parameter: &Parameter, info: &TensorInfo, is_turned: bool) -> Option<String> {

@@ -5,7 +5,7 @@ use crate::context::{RunOptions, Workers};
 use crate::plan::{Plan, TensorPlan};
 use crate::recipe::raw::RawLayout;
 use crate::recipe::{FactorizeStage, Recipe};
-use briquette_core::{Error, Result, rows};
+use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_formats::{Checkpoint, Draft, Profile, TensorInfo, TensorSource, companions, model_config, safetensors};
 use briquette_prune::low_rank::{Factors, Spectrum};
 use ndarray::ArrayView2;
@@ -98,7 +98,8 @@ fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPl
         let is_layer =
             info.name.split('.').next_back() == Some("weight") && info.shape.rank() == 2 && info.n_elements() > 0;
         let is_factor = info.name.ends_with(".down.weight") || names().any(|name| name == down);
-        is_layer && !is_factor && selection.chooses(&info.name, tensor.role) && !is_tied(tensor)
+        let lies_straight = tensor.axis == OutputAxis::First;
+        is_layer && lies_straight && !is_factor && selection.chooses(&info.name, tensor.role) && !is_tied(tensor)
     };
     let chosen: Vec<&TensorPlan> = plan.tensors.iter().filter(is_chosen).collect();
     match chosen.is_empty() {

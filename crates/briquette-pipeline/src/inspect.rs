@@ -1,7 +1,7 @@
 //! What a model is made of.
 
 use crate::context::{RunOptions, Workers};
-use crate::role::Role;
+use crate::role::{Role, Roles};
 use briquette_core::{Result, Storage};
 use briquette_formats::{Checkpoint, Compressed, TensorSource};
 use serde::Serialize;
@@ -38,6 +38,8 @@ pub struct TensorInspection {
     pub name: String,
     /// What it is in its network, as `plan` will take it.
     pub role: Role,
+    /// What shows that.
+    pub why: &'static str,
     /// Its type.
     pub dtype: String,
     /// Its shape.
@@ -57,14 +59,19 @@ pub struct TensorInspection {
 pub fn inspect(path: &Path, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
     let checkpoint = Checkpoint::open(path)?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
-    let tensors = checkpoint.tensors().iter().enumerate().map(|(index, info)| TensorInspection {
-        name: info.name.clone(),
-        role: Role::of(info, &[]),
-        dtype: info.dtype.to_string(),
-        shape: info.shape.0.clone(),
-        n_bytes: info.n_bytes() as u64,
-        encoding: encoding_of(&checkpoint, index),
-        n_zeros: zeros.as_ref().map(|zeros| zeros[index]),
+    let roles = Roles::of_model(&checkpoint, checkpoint.layout(), &[])?;
+    let tensors = checkpoint.tensors().iter().enumerate().map(|(index, info)| {
+        let known = roles.of(info);
+        TensorInspection {
+            name: info.name.clone(),
+            role: known.role,
+            why: known.why.words(),
+            dtype: info.dtype.to_string(),
+            shape: info.shape.0.clone(),
+            n_bytes: info.n_bytes() as u64,
+            encoding: encoding_of(&checkpoint, index),
+            n_zeros: zeros.as_ref().map(|zeros| zeros[index]),
+        }
     });
     let tensors: Vec<TensorInspection> = tensors.collect();
     Ok(Inspection {

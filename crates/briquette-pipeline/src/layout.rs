@@ -1,11 +1,12 @@
 //! Where everything will lie in the output: decided once all sizes are known, before anything is written.
 
 use crate::plan::{Plan, TensorPlan};
+use crate::recipe::raw::RawLayout;
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Result, Shape};
 use briquette_formats::foreign::Layout as ForeignLayout;
 use briquette_formats::profile::FilePart;
-use briquette_formats::{Profile, TensorInfo, burnpack, safetensors};
+use briquette_formats::{Profile, TensorInfo, burnpack, safetensors, weight_layout};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -117,9 +118,11 @@ fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mu
     let infos: Vec<TensorInfo> = parts.iter().map(|(_, part)| part.info.clone()).collect();
     let (header, starts) = match plan.profile {
         Profile::Burnpack => {
+            let mut metadata = plan.metadata.clone();
             // What other programs read of a safetensors file has no meaning here.
-            let metadata = plan.metadata.iter().filter(|(key, _)| *key != "format");
-            burnpack::write_header(&infos, &metadata.map(|(key, value)| (key.clone(), value.clone())).collect())?
+            metadata.remove("format");
+            metadata.insert(weight_layout::KEY.into(), plan.layout.said().name().into());
+            burnpack::write_header(&infos, &metadata)?
         }
         _ => safetensors::write_header(&infos, &metadata_of(plan, shard, placed)?),
     };
@@ -145,6 +148,10 @@ fn metadata_of(plan: &Plan, shard: &Shard, placed: &[Placed]) -> Result<BTreeMap
     if plan.profile != Profile::Briquette {
         let mut metadata = plan.metadata.clone();
         metadata.entry("format".into()).or_insert_with(|| "pt".into());
+        metadata.remove(weight_layout::KEY);
+        if plan.layout == RawLayout::Burn {
+            metadata.insert(weight_layout::KEY.into(), plan.layout.said().name().into());
+        }
         return Ok(metadata);
     }
     let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
@@ -172,7 +179,7 @@ impl TensorPlan {
     /// # Errors
     /// Config, where the profile cannot hold it.
     pub(crate) fn file_parts(&self, profile: Profile, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
-        profile.file_parts(&self.stored_info(), self.axis(coding), coding, n_kept, self.activations())
+        profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }
 
     /// The tensor's name as errors give it.

@@ -31,7 +31,7 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
 /// The rows of a piece a little at a time, few enough for a core's own cache, where nothing asks for the whole piece at
 /// once.
 pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let is_cut = reads_ranges && tensor.rows.axis == OutputAxis::First;
+    let is_cut = reads_ranges && tensor.rows.axis != OutputAxis::Last;
     let step = if is_cut { tensor.rows.rows_per_block() } else { piece.len().max(1) };
     let end = piece.end;
     piece.clone().step_by(step).map(move |start| start..(start + step).min(end))

@@ -5,13 +5,14 @@ mod exclude;
 pub(crate) mod interop;
 mod keep;
 mod predict;
+mod unsure;
 
 use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
-use crate::role::Role;
+use crate::role::{Known, Reason, Role, Roles};
 use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
 use briquette_formats::quantization_config;
-use briquette_formats::{Checkpoint, Compressed, Format, Profile, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_quant::{Activations, QuantSpec};
 use interop::Loads;
 use std::collections::BTreeMap;
@@ -48,6 +49,10 @@ pub struct TensorPlan {
     pub info: TensorInfo,
     /// What it is in its network.
     pub role: Role,
+    /// Which of its axes counts outputs.
+    pub axis: OutputAxis,
+    /// What shows that.
+    pub why: Reason,
     /// Its row view. A tensor that is no weight is rows of one byte.
     pub rows: Rows,
     /// Which weights go.
@@ -180,20 +185,13 @@ impl TensorPlan {
         }
     }
 
-    /// The axis that the manifest records: of a tensor kept as it came it does not matter.
-    pub fn axis(&self, coding: Coding) -> OutputAxis {
-        if coding == Coding::DENSE { OutputAxis::First } else { self.rows.axis }
-    }
-}
-
-/// Which way Linear weights lie where the recipe does not say: as burn has them in its own format, and as they lay in what an
-/// output was made of.
-fn layout_of(checkpoint: &Checkpoint) -> RawLayout {
-    let said = checkpoint.manifest().and_then(|manifest| manifest.recipe.pointer("/model/layout"));
-    match checkpoint.format() {
-        Format::Burnpack => RawLayout::Burn,
-        _ if said.and_then(serde_json::Value::as_str) == Some("burn") => RawLayout::Burn,
-        _ => RawLayout::Torch,
+    /// The axis that the manifest records, by which values are hashed: a dense tensor is hashed in its own order, which only that of
+    /// burn is not.
+    pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
+        match self.rows.axis {
+            OutputAxis::Last if coding == Coding::DENSE => OutputAxis::First,
+            axis => axis,
+        }
     }
 }
 
@@ -222,7 +220,8 @@ impl Plan {
         }
         let is_interop = recipe.profile == Profile::CompressedTensors;
         let loads = is_interop.then(|| Loads::of(checkpoint)).transpose()?;
-        let mut plan = Self::untouched(recipe, checkpoint, loads.as_ref());
+        let mut plan = Self::untouched(recipe, checkpoint, loads.as_ref())?;
+        plan.check_axes()?;
         choose::apply_stages(&mut plan, recipe, loads.as_ref())?;
         plan.check_fit()?;
         if let Some(loads) = loads {
@@ -235,20 +234,18 @@ impl Plan {
     }
 
     /// Every tensor as it is.
-    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint, loads: Option<&Loads>) -> Self {
-        let layout = recipe.layout.unwrap_or_else(|| layout_of(checkpoint));
+    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint, loads: Option<&Loads>) -> Result<Self> {
+        let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
+        let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
         let tensor = |(index, info): (usize, &TensorInfo)| {
-            let role = Role::of(info, &recipe.roles);
-            let axis = match (layout, role) {
-                (RawLayout::Burn, Role::Linear) => OutputAxis::Last,
-                _ => OutputAxis::First,
-            };
+            let Known { role, axis, why } = roles.of(info);
             let rows =
                 if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
             let info = info.clone();
             let (prune, quant, cast, was_sparse, tied_to, skipped) = (None, None, None, false, None, None);
-            TensorPlan { index, info, role, rows, prune, quant, cast, was_sparse, tied_to, skipped }
+            TensorPlan { index, info, role, axis, why, rows, prune, quant, cast, was_sparse, tied_to, skipped }
         };
+        let layout = if layout == Some(WeightLayout::Burn) { RawLayout::Burn } else { RawLayout::Torch };
         let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
         let metadata = checkpoint.metadata();
@@ -257,7 +254,7 @@ impl Plan {
         if let Some(stored) = checkpoint.stored() {
             keep::keep_codings(&mut plan, stored, loads);
         }
-        plan
+        Ok(plan)
     }
 
     /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.

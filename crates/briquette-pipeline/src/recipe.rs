@@ -124,16 +124,15 @@ impl Recipe {
         let (parts, stages) = stages_of(&raw, directory)?;
         let evaluate = Evaluate::from_raw(&raw, directory)?;
         memory::check_used(&raw)?;
-        let roles = raw
-            .model
-            .roles
-            .iter()
-            .map(|rule| Ok(RoleRule { patterns: Patterns::new(&rule.include)?, role: rule.role }));
+        let rule = |rule: &raw::RawRole| {
+            let (patterns, axis) = (Patterns::new(&rule.include)?, rule.outputs.map(raw::RawOutputs::axis));
+            Ok(RoleRule { patterns, role: rule.role, axis })
+        };
         Ok(Self {
             model: text::path_from(directory, model),
             output: text::path_from(directory, output),
             layout: raw.model.layout,
-            roles: roles.collect::<Result<_>>()?,
+            roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
             allow_untested: raw.output.allow_untested,

@@ -339,6 +339,7 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
     if made.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
     }
+    remarks.extend(made.plan.unsure_text());
     for (path, reason) in made.checkpoint.left_behind() {
         remarks.push(format!("{} was not copied: {reason}.", path.display()));
     }

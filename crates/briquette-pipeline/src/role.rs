@@ -1,16 +1,37 @@
-//! What a tensor is in its network, told by its rank and its name.
+//! What a tensor is in its network, and which of its axes counts outputs.
 //!
-//! | role | rank | name |
+//! Told by its name, its shape, what lies beside it under the same owner, and what `config.json` says the model is. In this order:
+//!
+//! | what shows it | role | where |
 //! |---|---|---|
-//! | embedding | 2 | a segment that is `wte`, `wpe` or `shared`, or contains `embed` |
-//! | norm | any | a segment that contains `norm` or `layernorm`, or is `bn`, `ln` or either with a number |
-//! | bias | 0 or 1 | anything else |
-//! | linear | 2 | anything else |
-//! | conv | 3 to 5 | anything else |
-//! | other | | a type that is no weight, or a higher rank |
+//! | a rule of `[[model.roles]]` | as it says | [`roles`](self) |
+//! | a type that is no weight | other | `roles.rs` |
+//! | rank 0 or 1 | norm by its name or by what lies beside it, else bias | `roles.rs` |
+//! | the name of a bare parameter: `bias`, `cls_token`, `A_log`, `in_proj_weight`, ... | by the table | `names.rs` |
+//! | experts in one tensor, routers | linear, a row for each output of each expert; parameter | `experts.rs` |
+//! | all extents but one are 1 | parameter | `roles.rs` |
+//! | rank 2, called `weight` | embedding or norm by its name, else linear; a bias beside it shows which axis counts outputs | `matrices.rs` |
+//! | rank 3 to 5, called `weight` | conv | `roles.rs` |
+//! | anything else | unknown: left alone, and named | |
+//!
+//! `briquette inspect` shows the outcome and the reason. What families call their tensors is in `fixtures/roles`, as transformers
+//! has it, and every line there is held against this.
 
+mod conv1d;
+mod experts;
+mod matrices;
+mod names;
+mod neighbours;
+mod reason;
+mod roles;
+
+#[cfg(test)]
+mod families;
+
+use briquette_core::OutputAxis;
 use briquette_core::pattern::Patterns;
-use briquette_formats::TensorInfo;
+pub use reason::Reason;
+pub use roles::Roles;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +39,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A matrix that multiplies activations.
+    /// A matrix that multiplies activations, or one of each expert.
     Linear,
     /// A convolution's filters.
     Conv,
@@ -26,10 +47,25 @@ pub enum Role {
     Embedding,
     /// Scales and shifts of a normalisation.
     Norm,
-    /// A vector that is added, or anything else of rank 0 or 1.
+    /// What is added, or anything else of rank 0 or 1.
     Bias,
+    /// What is used as it stands: class tokens, tables of positions, states of a scan, routers.
+    Parameter,
+    /// Nothing shows what it is.
+    Unknown,
     /// No weight at all.
     Other,
+}
+
+/// What a tensor was taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// What it is.
+    pub role: Role,
+    /// Which of its axes counts outputs.
+    pub axis: OutputAxis,
+    /// What shows it.
+    pub why: Reason,
 }
 
 /// A role given by name.
@@ -39,37 +75,34 @@ pub struct RoleRule {
     pub patterns: Patterns,
     /// Which.
     pub role: Role,
+    /// Which axis counts outputs, where it is said.
+    pub axis: Option<OutputAxis>,
+}
+
+impl Known {
+    /// A tensor whose rows lie in its own order.
+    const fn new(role: Role, why: Reason) -> Self {
+        Self { role, axis: OutputAxis::First, why }
+    }
+
+    /// Whether it is the `weight` of a plain linear layer that lies `[out, in]`: no experts, no `Conv1D`, no part of a larger module.
+    pub fn is_plain_linear(&self) -> bool {
+        self.role == Role::Linear && self.why.is_plain_linear()
+    }
 }
 
 impl Role {
-    /// Reads rank and name; the last rule that matches wins over both.
-    pub fn of(tensor: &TensorInfo, rules: &[RoleRule]) -> Self {
-        if !tensor.dtype.is_weight() {
-            return Self::Other;
-        }
-        match rules.iter().rfind(|rule| rule.patterns.matches(&tensor.name)) {
-            Some(rule) => rule.role,
-            None => Self::by_name(&tensor.name, tensor.shape.rank()),
-        }
-    }
-
-    fn by_name(name: &str, rank: usize) -> Self {
-        let name = name.to_lowercase();
-        let any = |is: fn(&str) -> bool| name.split('.').any(is);
-        let is_norm = |segment: &str| {
-            let stem = segment.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
-            segment.contains("norm") || stem == "bn" || stem == "ln"
-        };
-        let is_embedding = |segment: &str| segment.contains("embed") || ["wte", "wpe", "shared"].contains(&segment);
-        match rank {
-            2 if any(is_embedding) => Self::Embedding,
-            _ if any(is_norm) => Self::Norm,
-            0 | 1 => Self::Bias,
-            2 => Self::Linear,
-            3..=5 => Self::Conv,
-            _ => Self::Other,
-        }
-    }
+    /// Every role, in the order of reports.
+    pub const ALL: [Self; 8] = [
+        Self::Linear,
+        Self::Conv,
+        Self::Embedding,
+        Self::Norm,
+        Self::Bias,
+        Self::Parameter,
+        Self::Unknown,
+        Self::Other,
+    ];
 
     /// The name of the role.
     pub fn name(self) -> &'static str {
@@ -79,44 +112,9 @@ impl Role {
             Self::Embedding => "embedding",
             Self::Norm => "norm",
             Self::Bias => "bias",
+            Self::Parameter => "parameter",
+            Self::Unknown => "unknown",
             Self::Other => "other",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use briquette_core::DType;
-
-    #[test]
-    fn names_and_ranks_of_well_known_networks() {
-        let cases = [
-            ("embeddings.word_embeddings.weight", 2, Role::Embedding),
-            ("embeddings.LayerNorm.weight", 1, Role::Norm),
-            ("encoder.layer.0.attention.self.query.weight", 2, Role::Linear),
-            ("encoder.layer.0.attention.self.query.bias", 1, Role::Bias),
-            ("model.layers.0.input_layernorm.weight", 1, Role::Norm),
-            ("model.embed_tokens.weight", 2, Role::Embedding),
-            ("lm_head.weight", 2, Role::Linear),
-            ("transformer.wte.weight", 2, Role::Embedding),
-            ("transformer.h.0.ln_1.weight", 1, Role::Norm),
-            ("layer1.0.bn2.running_mean", 1, Role::Norm),
-            ("layer1.0.conv1.weight", 4, Role::Conv),
-            ("fc.weight", 2, Role::Linear),
-            ("logit_scale", 0, Role::Bias),
-            ("x", 6, Role::Other),
-        ];
-        for (name, rank, expected) in cases {
-            assert_eq!(Role::by_name(name, rank), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_rule_wins_over_the_name_but_not_over_the_type() {
-        let rule = RoleRule { patterns: Patterns::new(["a.*"]).unwrap(), role: Role::Embedding };
-        let tensor = |dtype| TensorInfo::checked("a.weight".into(), dtype, vec![2, 2]).unwrap();
-        assert_eq!(Role::of(&tensor(DType::F32), std::slice::from_ref(&rule)), Role::Embedding);
-        assert_eq!(Role::of(&tensor(DType::I64), &[rule]), Role::Other);
     }
 }

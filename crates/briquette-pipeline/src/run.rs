@@ -224,7 +224,7 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
         let entry = Entry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
-            output_axis: tensor.axis(placed.coding),
+            output_axis: tensor.stored_axis(placed.coding),
             coding: placed.coding,
             n_kept: (placed.coding.storage == Storage::Bitmask).then_some(placed.n_kept),
             activations: activations.map(str::to_string),
@@ -241,7 +241,7 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
     }
     Ok(Manifest {
         format: "briquette".into(),
-        version: manifest::VERSION,
+        version: manifest::version_of(&tensors),
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
         profile: plan.profile,
         recipe,
@@ -282,6 +282,11 @@ fn dtype_of(plan: &Plan) -> Option<DType> {
     dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)
 }
 
+/// Whether other programs may have a Linear layer for a tensor: routers are such in some versions, and what nothing is known of.
+fn may_be_linear(tensor: &TensorPlan) -> bool {
+    tensor.info.shape.rank() == 2 && matches!(tensor.role, Role::Linear | Role::Parameter | Role::Unknown)
+}
+
 /// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
 fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
     let mut original = model_config::read(checkpoint)?;
@@ -290,7 +295,7 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
     }
     let quantization = match plan.profile {
         Profile::CompressedTensors => {
-            let linear = plan.tensors.iter().filter(|tensor| tensor.role == Role::Linear);
+            let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;
             quantization_config::of(manifest, &linear, loads.family(), original.as_deref())

@@ -2,9 +2,10 @@
 
 use super::learner::Learner;
 use crate::recipe::{Course, DistillStage, Gradual, QuantizeStage, Selection};
-use crate::role::{Role, RoleRule};
+use crate::role::{Role, RoleRule, Roles};
 use briquette_core::{DType, Error, Result};
-use briquette_formats::TensorInfo;
+use briquette_formats::model_config::Family;
+use briquette_formats::{TensorInfo, WeightLayout};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
 use briquette_quant::Scheme;
 
@@ -24,14 +25,21 @@ pub(super) struct Named {
 /// The parameters of a student under the names of its checkpoint.
 pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<Named>> {
     let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
-    let one = |parameter: Parameter| {
+    let floats: Vec<Parameter> = floats.collect();
+    let info = |parameter: &Parameter| {
         let own = parameter.path.strip_prefix(PREFIX).unwrap_or(&parameter.path).to_string();
         let name = names.file_name(&Parameter { path: own, ..parameter.clone() });
-        let info = TensorInfo::checked(name.clone(), DType::F32, parameter.shape.0.clone())?;
-        let is_matrix = parameter.shape.rank() >= 2;
-        Ok(Named { path: parameter.path, name, role: Role::of(&info, roles), is_matrix })
+        TensorInfo::checked(name, DType::F32, parameter.shape.0.clone())
     };
-    floats.map(one).collect()
+    let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
+    let known = Roles::new(&infos, Family::default(), Some(WeightLayout::Burn), roles);
+    let one = |(parameter, info): (Parameter, &TensorInfo)| Named {
+        is_matrix: parameter.shape.rank() >= 2,
+        path: parameter.path,
+        name: info.name.clone(),
+        role: known.of(info).role,
+    };
+    Ok(floats.into_iter().zip(&infos).map(one).collect())
 }
 
 /// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be

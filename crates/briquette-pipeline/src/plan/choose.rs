@@ -18,6 +18,7 @@ pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, loads: Option<&Load
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
             Role::Other => format!("{} is kept as it is", tensor.info.dtype),
+            Role::Unknown | Role::Parameter => format!("{}: {}", tensor.role.name(), tensor.why.words()),
             role => format!("{} not chosen by any stage", role.name()),
         };
         tensor.leave(&why);
@@ -137,7 +138,9 @@ fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Scheme> {
         ));
     }
     if tensor.rows.axis == OutputAxis::Last {
-        return Err(Error::config("compressed-tensors wants weights [out, in]; this one is in burn's layout"));
+        let message =
+            format!("compressed-tensors wants weights [out, in], and this one lies [in, out]: {}", tensor.why.words());
+        return Err(Error::config(message));
     }
     let grid = Grid::new(grid.n_bits(), GridKind::SymmetricFull).unwrap_or(grid);
     let weights = briquette_quant::QuantSpec { grid, scale: Default::default(), ..scheme.weights };
@@ -174,6 +177,7 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
 mod tests {
     use super::*;
     use crate::recipe::raw::RawLayout;
+    use crate::role::Reason;
     use briquette_core::{DType, Rows};
     use briquette_formats::{Profile, TensorInfo};
     use briquette_prune::Ratio;
@@ -189,6 +193,8 @@ mod tests {
                 index,
                 info,
                 role,
+                axis: OutputAxis::First,
+                why: Reason::Matrix,
                 rows,
                 prune,
                 quant: None,

@@ -16,14 +16,12 @@ pub struct CastStage {
     pub dtype: DType,
 }
 
-/// Every role that a float can have: a cast takes them all unless told otherwise.
-const ROLES: [Role; 6] = [Role::Linear, Role::Conv, Role::Embedding, Role::Norm, Role::Bias, Role::Other];
-
 impl CastStage {
     pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
         check_keys(raw, &["dtype"])?;
         let name = raw.dtype.as_ref().ok_or_else(|| Error::config("dtype: missing; name one, such as \"f16\""))?;
         let known = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];
-        Ok(Self { selection: Selection::from_raw(raw, &ROLES)?, dtype: one_of("dtype", name, &known)? })
+        // Every role that a float can have, unless told otherwise.
+        Ok(Self { selection: Selection::from_raw(raw, &Role::ALL)?, dtype: one_of("dtype", name, &known)? })
     }
 }

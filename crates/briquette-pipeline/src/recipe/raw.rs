@@ -2,6 +2,8 @@
 
 mod training;
 
+use briquette_core::OutputAxis;
+use briquette_formats::WeightLayout;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -165,14 +167,51 @@ pub enum RawLayout {
     Burn,
 }
 
+impl RawLayout {
+    /// As files say it.
+    pub fn said(self) -> WeightLayout {
+        match self {
+            Self::Torch => WeightLayout::Torch,
+            Self::Burn => WeightLayout::Burn,
+        }
+    }
+}
+
 /// What some tensors are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawRole {
     /// Globs over tensor names.
     pub include: Vec<String>,
-    /// linear, conv, embedding, norm, bias or other.
+    /// linear, conv, embedding, norm, bias, parameter, unknown or other.
     pub role: crate::Role,
+    /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, or "stacked", as experts
+    /// `[experts, out, in]`; without it, what names and shapes show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<RawOutputs>,
+}
+
+/// Which axis counts outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RawOutputs {
+    /// `[out, in]`.
+    First,
+    /// `[in, out]`.
+    Last,
+    /// `[.., out, in]`.
+    Stacked,
+}
+
+impl RawOutputs {
+    /// The axis.
+    pub fn axis(self) -> OutputAxis {
+        match self {
+            Self::First => OutputAxis::First,
+            Self::Last => OutputAxis::Last,
+            Self::Stacked => OutputAxis::Stacked,
+        }
+    }
 }
 
 /// The directory to write.

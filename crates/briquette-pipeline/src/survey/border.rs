@@ -211,7 +211,7 @@ mod tests {
     use crate::piece::pieces_of;
     use crate::plan::{Cut, Prune};
     use crate::recipe::raw::RawLayout;
-    use crate::role::Role;
+    use crate::role::{Reason, Role};
     use briquette_core::{OutputAxis, Rows};
     use briquette_formats::{InputFile, Profile, TensorInfo};
     use briquette_prune::{score, select};
@@ -243,6 +243,8 @@ mod tests {
             index,
             info: info.clone(),
             role: Role::Linear,
+            axis: OutputAxis::First,
+            why: Reason::Matrix,
             rows: Rows::of(&info.shape, OutputAxis::First),
             prune: Some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) }),
             quant: None,

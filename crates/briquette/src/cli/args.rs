@@ -293,7 +293,7 @@ pub(crate) struct What {
     /// Leave out tensors whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
-    /// Roles to prune (linear,conv): linear, conv, embedding, norm, bias
+    /// Roles to prune (linear,conv): linear, conv, embedding, norm, bias, parameter, unknown
     #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "pruning")]
     pub(crate) prune_roles: Option<Vec<Role>>,
     /// Roles to quantize (linear,conv,embedding)
@@ -374,5 +374,5 @@ fn parse_batch_size(text: &str) -> Result<RawBatchSize, String> {
 
 fn parse_role(text: &str) -> Result<Role, String> {
     serde_json::from_value(serde_json::Value::String(text.to_string()))
-        .map_err(|_| "expected linear, conv, embedding, norm or bias".to_string())
+        .map_err(|_| "expected linear, conv, embedding, norm, bias, parameter or unknown".to_string())
 }

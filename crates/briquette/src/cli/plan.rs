@@ -31,7 +31,8 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let needs = Needs::of(&recipe, &common.device)?;
     let value = json!({
         "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-        "prediction_is_exact": prediction.is_exact, "untested": plan.untested, "memory": needs, "tensors": tensors,
+        "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
+        "unsure": plan.unsure().map(|tensor| &tensor.info.name).collect::<Vec<_>>(), "untested": plan.untested,
     });
     show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;
     needs.check().map(|()| 0)
@@ -41,7 +42,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
 fn tensor_json(tensor: &TensorPlan, plan: &Plan) -> Result<Value> {
     let (n_bytes, is_exact) = plan.predict_tensor(tensor)?;
     Ok(json!({
-        "name": tensor.info.name, "role": tensor.role, "dtype": tensor.info.dtype, "shape": tensor.info.shape,
+        "name": tensor.info.name, "role": tensor.role, "why": tensor.why.words(), "dtype": tensor.info.dtype, "shape": tensor.info.shape,
         "prune": tensor.prune.map(|prune| cut_json(prune.cut, tensor, plan)),
         "quantize": tensor.quant.map(|quant| format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)),
         "cast": tensor.cast,

@@ -58,10 +58,11 @@ pub(crate) fn inspection(found: &Inspection) -> String {
                 bytes(tensor.n_bytes),
                 zeros,
                 tensor.encoding.clone(),
+                tensor.why.into(),
             ]
         })
         .collect();
-    let mut out = table(&["tensor", "role", "type", "shape", "bytes", "zeros", "kept as"], &rows);
+    let mut out = table(&["tensor", "role", "type", "shape", "bytes", "zeros", "kept as", "why this role"], &rows);
     let _ = writeln!(
         out,
         "\n{}: {}, {} tensors, {} elements, {} in weight files, already compressed: {}",
@@ -106,6 +107,9 @@ pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Er
         bytes(prediction.n_bytes),
         bytes(file_bytes)
     );
+    if let Some(unsure) = plan.unsure_text() {
+        let _ = writeln!(out, "{unsure}");
+    }
     if let Some(why) = &plan.untested {
         let _ = writeln!(out, "{}", untested_text(why));
     }

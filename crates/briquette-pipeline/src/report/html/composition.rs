@@ -4,8 +4,6 @@ use crate::Role;
 use crate::report::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
-const ROLES: [Role; 6] = [Role::Linear, Role::Conv, Role::Embedding, Role::Norm, Role::Bias, Role::Other];
-
 /// Bytes of a role, before and after.
 #[derive(Debug)]
 struct Part {
@@ -42,7 +40,7 @@ fn parts_of(tensors: &[TensorReport]) -> Vec<Part> {
         let before = members().map(|tensor| tensor.before_bytes).sum();
         Part { role, before, after: members().map(|tensor| tensor.after_bytes).sum() }
     };
-    ROLES.map(part).into_iter().filter(|part| part.before + part.after > 0).collect()
+    Role::ALL.map(part).into_iter().filter(|part| part.before + part.after > 0).collect()
 }
 
 fn bar(parts: &[Part], of: fn(&Part) -> u64, scale: u64) -> String {

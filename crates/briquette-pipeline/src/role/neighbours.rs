@@ -1,0 +1,85 @@
+//! What lies beside a tensor under the same owner.
+
+use briquette_core::Shape;
+use briquette_formats::TensorInfo;
+use std::collections::{HashMap, HashSet};
+
+/// Last segments of what is asked for: few of all names, so that a model of a million tensors costs little.
+const WITNESSES: [&str; 2] = ["bias", "running_mean"];
+
+/// A name, cut where its owner ends: `a.b.weight` is the `weight` of the layer `b` in the block `a`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Name<'a> {
+    /// All before the last dot, as it is written.
+    pub(super) owner: &'a str,
+    lower_owner: &'a str,
+    /// The last segment, in lower case.
+    pub(super) leaf: &'a str,
+}
+
+impl<'a> Name<'a> {
+    /// A name, and the same in lower case.
+    pub(super) fn of(name: &'a str, lower: &'a str) -> Self {
+        let (lower_owner, leaf) = lower.rsplit_once('.').unwrap_or(("", lower));
+        Self { owner: &name[..lower_owner.len()], lower_owner, leaf }
+    }
+
+    /// The last segment of the owner, in lower case: what the layer is called.
+    pub(super) fn layer(&self) -> &'a str {
+        self.lower_owner.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// What the layer lies in, as it is written.
+    pub(super) fn block(&self) -> &'a str {
+        self.owner.rsplit_once('.').map_or("", |(block, _)| block)
+    }
+
+    /// The segments of the owner, in lower case.
+    pub(super) fn owners(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.lower_owner.split('.')
+    }
+}
+
+/// The shapes of biases, of statistics and of stacked matrices, and where there are experts.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours<'a> {
+    shapes: HashMap<&'a str, &'a Shape>,
+    with_experts: HashSet<&'a str>,
+}
+
+impl<'a> Neighbours<'a> {
+    pub(super) fn of(tensors: &'a [TensorInfo]) -> Self {
+        let mut found = Self::default();
+        for info in tensors {
+            let leaf = info.name.rsplit('.').next().unwrap_or_default();
+            if WITNESSES.contains(&leaf) || info.shape.rank() == 3 {
+                found.shapes.insert(&info.name, &info.shape);
+            }
+            if let Some((block, _)) = info.name.split_once(".experts.") {
+                found.with_experts.insert(block);
+            }
+        }
+        found
+    }
+
+    /// The shape of `owner.leaf`, of those that are kept.
+    pub(super) fn shape(&self, owner: &str, leaf: &str) -> Option<&'a Shape> {
+        match owner {
+            "" => self.shapes.get(leaf).copied(),
+            _ => self.shapes.get(format!("{owner}.{leaf}").as_str()).copied(),
+        }
+    }
+
+    /// The length of the vector `owner.bias`.
+    pub(super) fn bias(&self, owner: &str) -> Option<usize> {
+        match self.shape(owner, "bias")?.0.as_slice() {
+            [n] => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// Whether experts lie in this block.
+    pub(super) fn has_experts(&self, block: &str) -> bool {
+        self.with_experts.contains(block)
+    }
+}

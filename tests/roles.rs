@@ -1,0 +1,234 @@
+//! What tensors are taken for, and what is done to each: by families that transformers has.
+
+use crate::sandbox::Sandbox;
+use crate::weights::{Tensor, safetensors_of, tensors_of};
+use briquette::core::DType;
+use briquette::formats::{Checkpoint, TensorSource};
+use serde_json::Value;
+use std::path::Path;
+
+fn of<'a>(report: &'a Value, name: &str) -> &'a Value {
+    report["tensors"].as_array().unwrap().iter().find(|tensor| tensor["name"] == name).unwrap()
+}
+
+/// A directory of one safetensors file and a configuration.
+fn model(sandbox: &Sandbox, name: &str, config: &str, tensors: &[Tensor]) {
+    sandbox.write(&format!("{name}/config.json"), config);
+    sandbox.write(&format!("{name}/model.safetensors"), safetensors_of(tensors));
+}
+
+#[test]
+fn class_tokens_positions_and_tables_of_biases_keep_every_value() {
+    let sandbox = Sandbox::new();
+    let left = [
+        Tensor::random("vit.embeddings.cls_token", &[1, 1, 8], 1),
+        Tensor::random("vit.embeddings.distillation_token", &[1, 1, 8], 2),
+        Tensor::random("vit.embeddings.position_embeddings", &[1, 5, 8], 3),
+        Tensor::random("pos_embed", &[1, 5, 8], 4),
+        Tensor::random("block.0.layer.0.SelfAttention.relative_attention_bias.weight", &[32, 4], 5),
+        Tensor::random("swin.attention.self.relative_position_bias_table", &[49, 2], 6),
+        Tensor::random("mixer.A_log", &[16, 5], 7),
+        Tensor::random("conv.parametrizations.weight.original0", &[1, 1, 6], 8),
+        Tensor::random("mlp.experts.gate_up_proj_bias", &[3, 12], 9),
+        Tensor::random("mlp.router.weight", &[3, 8], 10),
+    ];
+    let changed = [
+        Tensor::random("vit.embeddings.patch_embeddings.projection.weight", &[8, 3, 4, 4], 11),
+        Tensor::random("classifier.weight", &[4, 8], 12),
+    ];
+    sandbox.write("m.safetensors", safetensors_of(&[&left[..], &changed].concat()));
+    let plan = sandbox.json("plan m.safetensors --prune 0.5 --quantize int8");
+    for tensor in &left {
+        let found = of(&plan, &tensor.name);
+        assert_eq!((&found["prune"], &found["quantize"]), (&Value::Null, &Value::Null), "{found}");
+    }
+    assert_eq!(plan["unsure"], Value::Array(vec![]));
+    sandbox.ok("compress m.safetensors -o out --prune 0.5 --quantize int8");
+    let after = tensors_of(&sandbox.path("out"));
+    left.iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
+    changed.iter().for_each(|tensor| assert_ne!(&after[&tensor.name], tensor));
+    sandbox.ok("verify out --against m.safetensors");
+}
+
+#[test]
+fn inspect_says_why_in_its_table_and_in_json() {
+    let sandbox = Sandbox::new();
+    sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("cls_token", &[1, 1, 8], 1)]));
+    let text = sandbox.ok("inspect m.safetensors").stdout;
+    assert!(text.contains("why this role") && text.contains("a bare parameter by its name"), "{text}");
+    assert_eq!(of(&sandbox.json("inspect m.safetensors"), "cls_token")["why"], "a bare parameter by its name");
+}
+
+/// The stored scales of a tensor, and how an output lies.
+fn scales_and_axis(directory: &Path, name: &str) -> (usize, String) {
+    let checkpoint = Checkpoint::open(directory).unwrap();
+    let stored = checkpoint.stored().unwrap();
+    let index = stored.find(name).unwrap();
+    let rows = stored.tensors[index].rows();
+    (checkpoint.affines(index, 0..rows.n_rows).unwrap().len(), format!("{:?}", stored.tensors[index].axis))
+}
+
+fn gpt2(sandbox: &Sandbox, config: &str) {
+    let tensors = [
+        Tensor::random("h.0.attn.c_attn.weight", &[8, 24], 1),
+        Tensor::random("h.0.attn.c_attn.bias", &[24], 2),
+        Tensor::random("h.0.attn.c_proj.weight", &[8, 8], 3),
+        Tensor::random("h.0.attn.c_proj.bias", &[8], 4),
+        Tensor::random("wte.weight", &[20, 8], 5),
+    ];
+    model(sandbox, "gpt2", config, &tensors);
+}
+
+#[test]
+fn conv1d_weights_have_a_scale_for_each_of_their_last_axis() {
+    for config in [r#"{"model_type": "gpt2"}"#, "{}"] {
+        let sandbox = Sandbox::new();
+        gpt2(&sandbox, config);
+        sandbox.ok("compress gpt2 -o out --quantize int8");
+        for (name, n) in [("h.0.attn.c_attn.weight", 24), ("h.0.attn.c_proj.weight", 8)] {
+            assert_eq!(scales_and_axis(&sandbox.path("out"), name), (n, "Last".into()), "{config}");
+        }
+        assert_eq!(scales_and_axis(&sandbox.path("out"), "wte.weight"), (20, "First".into()));
+        sandbox.ok("verify out --against gpt2");
+        let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
+        assert!(manifest.contains("\"version\": 1,"), "what older programs read says so");
+    }
+}
+
+#[test]
+fn linear_layers_called_as_conv1d_lie_as_their_biases_say() {
+    let sandbox = Sandbox::new();
+    let tensors = [
+        Tensor::random("h.0.attn.c_attn.weight", &[24, 8], 1),
+        Tensor::random("h.0.attn.c_attn.bias", &[24], 2),
+        Tensor::random("h.0.attn.c_proj.weight", &[8, 8], 3),
+    ];
+    model(&sandbox, "bigcode", r#"{"model_type": "gpt_bigcode"}"#, &tensors);
+    sandbox.ok("compress bigcode -o out --quantize int8");
+    for (name, n) in [("h.0.attn.c_attn.weight", 24), ("h.0.attn.c_proj.weight", 8)] {
+        assert_eq!(scales_and_axis(&sandbox.path("out"), name), (n, "First".into()));
+    }
+}
+
+fn experts(dtype: DType) -> [Tensor; 3] {
+    let random = |name: &str, shape: &[usize], seed| {
+        let mut tensor = Tensor::random(name, shape, seed);
+        if dtype != DType::F32 {
+            tensor.bytes = tensor.bytes.chunks(4).flat_map(|bytes| [bytes[2], bytes[3]]).collect();
+            tensor.dtype = dtype;
+        }
+        tensor
+    };
+    [
+        random("mlp.experts.gate_up_proj", &[3, 40, 32], 1),
+        random("mlp.experts.down_proj", &[3, 32, 20], 2),
+        random("mlp.gate.weight", &[3, 32], 3),
+    ]
+}
+
+#[test]
+fn each_output_of_each_expert_has_a_scale_and_groups_lie_along_inputs() {
+    for (dtype, config) in [(DType::F32, "{}"), (DType::BF16, r#"{"model_type": "qwen3_moe", "hidden_size": 32}"#)] {
+        let sandbox = Sandbox::new();
+        let tensors = experts(dtype);
+        model(&sandbox, "moe", config, &tensors);
+        sandbox.ok("compress moe -o out --quantize int8");
+        let path = sandbox.path("out");
+        assert_eq!(scales_and_axis(&path, "mlp.experts.gate_up_proj"), (120, "Stacked".into()));
+        assert_eq!(scales_and_axis(&path, "mlp.experts.down_proj"), (96, "Stacked".into()));
+        let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
+        assert!(manifest.contains("\"version\": 2,") && manifest.contains("\"output_axis\": \"stacked\""));
+        assert_eq!(tensors_of(&path)["mlp.gate.weight"], tensors[2], "the router is left alone");
+        for (out, what) in [
+            ("groups", "--quantize int4-g16 --exclude mlp.experts.down_proj"),
+            ("pattern", "--prune-pattern 2:4"),
+            ("sparse", "--prune 0.7"),
+            ("dense", "--prune 0.7 --format dense"),
+            ("both", "--prune 0.6 --quantize int8"),
+            ("cast", "--cast f16"),
+        ] {
+            sandbox.ok(&format!("compress moe -o {out} {what}"));
+            sandbox.ok(&format!("verify {out} --against moe"));
+            sandbox.ok(&format!("export {out} --to dense -o {out}-floats"));
+            assert_eq!(tensors_of(&sandbox.path(out)), tensors_of(&sandbox.path(&format!("{out}-floats"))), "{out}");
+        }
+    }
+}
+
+#[test]
+fn a_large_expert_does_not_cost_small_ones_their_precision() {
+    let sandbox = Sandbox::new();
+    let [mut up, down, _] = experts(DType::F32);
+    let floats = up.floats().into_iter().enumerate().map(|(i, x)| if i < 40 * 32 { 1000.0 * x } else { x });
+    up = Tensor::f32(&up.name, &up.shape, floats);
+    model(&sandbox, "moe", "{}", &[up.clone(), down]);
+    sandbox.ok("compress moe -o out --quantize int8");
+    let after = tensors_of(&sandbox.path("out"));
+    let error = |(a, b): (f32, f32)| (a - b).abs();
+    let pairs = up.floats().into_iter().zip(after[&up.name].floats()).skip(40 * 32);
+    assert!(pairs.map(error).fold(0.0, f32::max) < 0.005);
+}
+
+#[test]
+fn what_is_not_sure_is_left_alone_and_named() {
+    let sandbox = Sandbox::new();
+    let experts = [
+        Tensor::random("mlp.experts.gate_up_proj", &[3, 32, 40], 1),
+        Tensor::random("mlp.experts.down_proj", &[3, 20, 32], 2),
+        Tensor::random("text_projection", &[6, 8], 3),
+        Tensor::random("fc.weight", &[4, 8], 4),
+    ];
+    model(&sandbox, "oss", r#"{"model_type": "gpt_oss", "hidden_size": 32}"#, &experts);
+    let names = ["mlp.experts.down_proj", "mlp.experts.gate_up_proj", "text_projection"];
+    let plan = sandbox.json("plan oss --quantize int8");
+    let mut unsure: Vec<&str> = plan["unsure"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    unsure.sort_unstable();
+    assert_eq!(unsure, names);
+    let expected = "3 tensors were left alone, as nothing shows what they are for";
+    for line in ["plan oss --quantize int8", "compress oss -o out --quantize int8"] {
+        let text = sandbox.ok(line).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(expected) && text.contains("[[model.roles]]"), "{text}");
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    }
+    let after = tensors_of(&sandbox.path("out"));
+    experts[..3].iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
+    assert!(
+        sandbox.json("compress oss -o cast --cast f16")["remarks"].as_array().unwrap().is_empty(),
+        "a cast takes all"
+    );
+}
+
+#[test]
+fn a_recipe_says_what_a_tensor_is_and_which_axis_counts_outputs() {
+    let sandbox = Sandbox::new();
+    let tensors = [Tensor::random("text_projection", &[6, 8], 1), Tensor::random("stack", &[2, 6, 8], 2)];
+    sandbox.write("m.safetensors", safetensors_of(&tensors));
+    let recipe = |name: &str, axis: &str| {
+        format!(
+            "[model]\npath = \"m.safetensors\"\n[[model.roles]]\ninclude = [\"{name}\"]\nrole = \"linear\"\noutputs = \"{axis}\"\n\
+             [output]\npath = \"out-{axis}\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n"
+        )
+    };
+    for (name, axis, n) in [("text_projection", "last", 8), ("text_projection", "first", 6), ("stack", "stacked", 12)] {
+        sandbox.write("r.toml", recipe(name, axis));
+        sandbox.ok("run r.toml");
+        assert_eq!(scales_and_axis(&sandbox.path(&format!("out-{axis}")), name).0, n, "{name} {axis}");
+        sandbox.ok(&format!("verify out-{axis} --against m.safetensors"));
+    }
+    for (name, axis) in [("stack", "last"), ("text_projection", "stacked")] {
+        sandbox.write("r.toml", recipe(name, axis));
+        sandbox.run("run r.toml").assert_fails(2, &[name, "outputs", "model.roles"]);
+    }
+}
+
+#[test]
+fn an_axis_that_a_tensor_has_not_is_no_manifest_of_ours() {
+    let sandbox = Sandbox::new();
+    let [up, down, _] = experts(DType::F32);
+    model(&sandbox, "moe", "{}", &[up, down]);
+    sandbox.ok("compress moe -o out --quantize int8");
+    let text = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
+    // Scales by expert only: the parts are not those of that view.
+    sandbox.write("out/briquette.json", text.replace("\"output_axis\": \"stacked\",", ""));
+    sandbox.run("inspect out").assert_fails(4, &["mlp.experts", "damaged"]);
+}
