@@ -231,6 +231,12 @@ bench *FLAGS: build peers
       [ -d {{ ckpts }}/$name ] || {{ venv }}/bin/python bench/peers/make_ckpt.py $name {{ ckpts }}/$name; done
     @{{ venv }}/bin/python bench/bench.py {{ briquette }} {{ ckpts }} --python {{ venv }}/bin/python "$@"
 
+# Time and memory of models of 20 thousand, 200 thousand and 1.2 million small tensors; FLAGS of bench/many_tensors.py
+[group('measure')]
+bench-many *FLAGS:
+    @cargo build --release --quiet -p briquette --no-default-features --features cli
+    @python3 bench/many_tensors.py {{ briquette }} "$@"
+
 # int8 linear against torch, cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4; FLAGS of bench/kernels.py
 [group('measure')]
 bench-kernels *FLAGS: peers

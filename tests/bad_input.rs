@@ -156,8 +156,9 @@ fn values_that_are_no_numbers_are_refused_unless_allowed() {
 fn options_that_do_not_fit_the_model_name_the_tensor() {
     let odd = Sandbox::new();
     odd.write("odd.safetensors", safetensors_of(&[Tensor::random("fc.weight", &[4, 33], 1)]));
-    let layers = [0, 1, 2].map(|i| Tensor::random(&format!("layers.{i}.up"), &[4, if i == 2 { 32 } else { 33 }], 1));
-    let down = [0, 1].map(|i| Tensor::random(&format!("layers.{i}.down"), &[4, 33], 1));
+    let n_cols = |i| if i == 2 { 32 } else { 33 };
+    let layers = [0, 1, 2].map(|i| Tensor::random(&format!("layers.{i}.up.weight"), &[4, n_cols(i)], 1));
+    let down = [0, 1].map(|i| Tensor::random(&format!("layers.{i}.down.weight"), &[4, 33], 1));
     odd.write("layers.safetensors", safetensors_of(&[layers.as_slice(), &down].concat()));
     assert_refused(
         &odd,
@@ -170,7 +171,10 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
             (
                 "compress layers.safetensors -o out --quantize int4-g32",
                 2,
-                &["nor those of 3 others", "--exclude 'layers.*.down' --exclude layers.0.up --exclude layers.1.up"],
+                &[
+                    "nor those of 3 others",
+                    "--exclude 'layers.*.down.weight' --exclude layers.0.up.weight --exclude layers.1.up.weight",
+                ],
             ),
             ("compress odd.safetensors -o out --nm 2:4", 2, &["\"fc.weight\"", "2:4", "33 columns"]),
             (
@@ -207,10 +211,10 @@ fn words_that_mean_nothing_are_refused() {
     let mut case = |options: &str, phrases: &[&'static str]| {
         cases.push((format!("compress tiny.safetensors -o out {options}"), 2, phrases.to_vec()));
     };
-    for share in ["1.5", "nan", "inf", "1e9"] {
-        case(&format!("--prune {share}"), &["sparsity", "expected a share from 0 to 1"]);
+    for share in ["1", "1.5", "nan", "inf", "1e9", "-0.1", "-inf"] {
+        case(&format!("--prune={share}"), &[share, "--prune", "expected a number from 0 to below 1"]);
     }
-    case("--prune=-0.1", &["sparsity", "expected a share from 0 to 1"]);
+    case("--prune -0.1", &["-0.1", "expected a number from 0 to below 1"]);
     case("--prune half", &["'half'", "--prune"]);
     for scheme in ["int9", "int1", "int4-g0", "fp8", "int4-x", "8"] {
         case(&format!("--quantize {scheme}"), &["unknown scheme", "expected int8"]);

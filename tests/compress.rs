@@ -27,7 +27,7 @@ fn every_way_of_compressing_verifies_and_comes_back_dense() {
         "--quantize int8",
         "--quantize int4-g16-asym --exclude conv1.weight --range mse",
         "--quantize int3 --range percentile",
-        "--quantize int5-asym --range hqq",
+        "--quantize int5 --range hqq",
         "--prune 0.6 --quantize int8-dynamic",
         "--prune 0.97 --quantize int2",
     ];
@@ -212,9 +212,9 @@ fn numbers_beyond_f32_stay_where_nothing_is_done_to_them() {
     sandbox.ok("compress bias.safetensors -o out --quantize int8");
     sandbox.ok("verify out --against bias.safetensors");
     assert_eq!(tensors_of(&sandbox.path("out"))["bias"], wide("bias", &[4]));
-    sandbox.write("weight.safetensors", safetensors_of(&[wide("wide", &[2, 4]), weight]));
+    sandbox.write("weight.safetensors", safetensors_of(&[wide("wide.weight", &[2, 4]), weight]));
     let refused = sandbox.run("compress weight.safetensors -o none --quantize int8");
-    refused.assert_fails(6, &["\"wide\"", "found 1e300 at row 0, column 1, which does not fit f32"]);
+    refused.assert_fails(6, &["\"wide.weight\"", "found 1e300 at row 0, column 1, which does not fit f32"]);
     let mut broken = wide("bias", &[4]);
     broken.bytes[..8].copy_from_slice(&f64::INFINITY.to_le_bytes());
     sandbox.write("inf.safetensors", safetensors_of(&[broken]));

@@ -324,7 +324,11 @@ fn what_cannot_be_trained_is_one_line() {
     let data = "train = \"digits-data.safetensors\"";
     let cases: [(String, i32, &[&str]); 20] = [
         (with("loss = []"), 2, &["stage 2 (distill)", "loss: missing"]),
-        (with("loss = [{ kind = \"logits\", temperature = 0 }]"), 2, &["\"logits\"", "temperature: found 0"]),
+        (
+            with("loss = [{ kind = \"logits\", temperature = 0 }]"),
+            2,
+            &["stage 2 (distill): loss.0.temperature: found 0"],
+        ),
         (with("loss = [{ kind = \"logits\", weight = 0 }]"), 2, &["weights sum to 0"]),
         (with("loss = [{ kind = \"logit\" }]"), 2, &["did you mean \"logits\"?"]),
         (with("loss = [{ kind = \"labels\", temperature = 2.0 }]"), 2, &["temperature: a labels loss has no such key"]),

@@ -123,7 +123,7 @@ fn settings_that_do_nothing_or_cannot_be_are_refused() {
         (format!("{text} --strict"), 2, &["data.strict (--strict)"]),
         ("eval digits --data images --labels /nonexistent".into(), 2, &["data.labels", "a folder of images"]),
         ("eval digits --data images --max-length 3".into(), 2, &["data.max_length (--max-length)", "cuts texts"]),
-        ("eval digits --data images --size 100000".into(), 2, &["--size", "found 100000", "at most 16384"]),
+        ("eval digits --data images --size 100000".into(), 2, &["data.size: found 100000", "from 1 to 16384"]),
         ("run settings.toml".into(), 2, &["data.max_length", "the data is an array"]),
     ];
     sandbox.write(
@@ -178,7 +178,11 @@ fn what_cannot_be_run_is_one_line() {
             6,
             &["memory.limit", "a batch of 32 takes", "at most 1000000", "auto"],
         ),
-        ("eval digits --data digits-data.safetensors --batch-size 0", 2, &["memory.batch_size", "found 0", "auto"]),
+        (
+            "eval digits --data digits-data.safetensors --batch-size 0",
+            2,
+            &["memory.batch_size: found 0, expected a whole number from 1"],
+        ),
         ("eval digits --data digits-data.safetensors --batch-size many", 2, &["memory.batch_size", "many"]),
         ("eval digits --data digits-data.safetensors --tile 4", 2, &["tile is 4", "8x8"]),
         ("run no-stage.toml", 2, &["gate", "evaluate stage"]),

@@ -1,12 +1,15 @@
 //! End to end, through the command and the public interface.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
+mod activations;
 mod bad_input;
 mod batch;
 mod bit_flips;
 mod burnpack;
 mod cast;
 mod compress;
+mod contained;
+mod damaged;
 mod decoders;
 mod diff;
 mod distill;
@@ -16,13 +19,24 @@ mod faults;
 mod frozen;
 mod goldens;
 mod halves;
+mod hangup;
+mod harmless;
+mod heads;
 mod interop;
+mod jobs;
+mod machine;
+mod many_tensors;
 mod minilm;
 mod printed;
+mod ranges;
+#[cfg(feature = "model")]
+mod recipe_paths;
+mod resumed;
 mod roles;
 mod sandbox;
 mod screen;
 mod signals;
+mod student_sizes;
 mod students;
 mod trace;
 mod weights;

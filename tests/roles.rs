@@ -199,6 +199,15 @@ fn what_is_not_sure_is_left_alone_and_named() {
 }
 
 #[test]
+fn where_all_is_unknown_the_error_names_it() {
+    let sandbox = Sandbox::new();
+    sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("text_projection", &[6, 8], 1)]));
+    let refused = sandbox.run("compress m.safetensors -o out --quantize int8");
+    refused.assert_fails(2, &["chooses no tensor", "[[model.roles]]", "text_projection"]);
+    sandbox.ok("compress m.safetensors -o out --quantize int8 --include text_projection");
+}
+
+#[test]
 fn a_recipe_says_what_a_tensor_is_and_which_axis_counts_outputs() {
     let sandbox = Sandbox::new();
     let tensors = [Tensor::random("text_projection", &[6, 8], 1), Tensor::random("stack", &[2, 6, 8], 2)];

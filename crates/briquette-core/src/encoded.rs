@@ -187,9 +187,24 @@ impl Coding {
         parts
     }
 
-    /// Bytes of all parts.
+    /// Bytes of all [`parts`](Self::parts): asked for each of what may be millions of tensors.
     pub fn n_bytes(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> usize {
-        self.parts(dtype, n_rows, n_cols, n_kept).iter().map(PartSpec::n_bytes).sum()
+        let n_bits = self.codes.map_or(dtype.n_bits(), |codes| usize::from(codes.bits));
+        let elements = match (self.storage, self.codes) {
+            (Storage::Dense, None) => n_rows * n_cols * n_bits / 8,
+            (Storage::Dense, Some(codes)) => n_rows * bits::packed_bytes(n_cols, codes.bits),
+            (Storage::Bitmask, None) => n_kept * n_bits / 8,
+            (Storage::Bitmask, Some(codes)) => bits::packed_bytes(n_kept, codes.bits),
+        };
+        let bitmask = match self.storage {
+            Storage::Dense => 0,
+            Storage::Bitmask => n_rows * Mask::row_bytes(n_cols) + 8 * n_rows,
+        };
+        let scales = self.codes.map_or(0, |codes| {
+            let [n, groups] = codes.grouping.scale_shape(n_rows, n_cols);
+            n * groups * (codes.scale.n_bytes() + usize::from(codes.grid == GridKind::Asymmetric))
+        });
+        elements + bitmask + scales
     }
 
     /// The smaller of dense and sparse; dense where they are equal.
@@ -375,7 +390,10 @@ mod tests {
                 Some(mask) => mask.n_kept(),
                 None => weights.iter().filter(|weight| weight.to_bits() != 0).count(),
             };
-            for spec in encoded.coding.parts(DType::F32, n_rows, n_cols, n_kept) {
+            let n_bytes = encoded.coding.n_bytes(DType::F32, n_rows, n_cols, n_kept);
+            let specs = encoded.coding.parts(DType::F32, n_rows, n_cols, n_kept);
+            prop_assert_eq!(n_bytes, specs.iter().map(PartSpec::n_bytes).sum::<usize>());
+            for spec in specs {
                 let is_single_scale = matches!(spec.part, Part::Scale | Part::Zero) && n_rows == 0;
                 prop_assert!(is_single_scale || encoded.parts[spec.part].len() == spec.n_bytes(), "{:?}", spec);
             }

@@ -1,5 +1,7 @@
 //! One error type for the libraries: a kind (which is an exit code), a one-line message, and where it came from.
 
+use crate::printable::is_sly;
+
 /// What went wrong, in the classes that callers act on. Each is one exit code of the binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -13,8 +15,22 @@ pub enum ErrorKind {
     Io,
     /// Refused by policy: NaN, already quantized, output exists, gate not met, over the limit (6).
     Refused,
-    /// Stopped by SIGINT or SIGTERM, with the signal's number (128 + n).
+    /// Stopped by SIGHUP, SIGINT or SIGTERM, with the signal's number (128 + n).
     Interrupted(i32),
+}
+
+impl ErrorKind {
+    /// Its name, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bug => "bug",
+            Self::Config => "config",
+            Self::Input => "input",
+            Self::Io => "io",
+            Self::Refused => "refused",
+            Self::Interrupted(_) => "interrupted",
+        }
+    }
 }
 
 /// A one-line error: what, where, found, expected, what to do.
@@ -100,10 +116,15 @@ impl Error {
 const MAX_MESSAGE: usize = 2000;
 const MAX_CULPRIT: usize = 300;
 
-/// The text with control characters as spaces, its middle left out where it is longer than `max` letters.
+/// The text with control characters as spaces and nothing else that is sly, its middle left out where it is longer than
+/// `max` letters.
 fn one_line(text: &str, max: usize) -> String {
-    let visible =
-        |letter: char| if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') { ' ' } else { letter };
+    let visible = |letter: char| match letter {
+        '\u{2028}' | '\u{2029}' => ' ',
+        letter if letter.is_control() => ' ',
+        letter if is_sly(letter) => '\u{fffd}',
+        letter => letter,
+    };
     let cut = |at: usize| text.char_indices().nth(at).map(|(byte, _)| byte);
     if cut(max).is_none() {
         return text.chars().map(visible).collect();

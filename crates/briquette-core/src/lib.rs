@@ -32,6 +32,7 @@ pub mod hash;
 pub mod mask;
 pub mod memory;
 pub mod pattern;
+pub mod printable;
 pub mod quant_params;
 pub mod rows;
 pub mod shape;

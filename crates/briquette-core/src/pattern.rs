@@ -69,9 +69,38 @@ impl Patterns {
     /// Config, with the nearest names.
     pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let Some(glob) = self.unused(names.clone()) else { return Ok(()) };
-        let hint = nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}"));
+        let hint = match meant(glob, names.clone()) {
+            Some(other) => {
+                format!("; did you mean {other:?}? `**` stands for whole segments between dots, `*` for part of one")
+            }
+            None => nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}")),
+        };
         Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}; see `briquette inspect`")))
     }
+}
+
+/// A glob much like one that matches nothing, and which does match: `**cls_token` as `**.cls_token`, or a name without what it is
+/// in.
+fn meant<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    let spaced = |filler: &str| {
+        let mut parts = glob.split("**");
+        let mut out = parts.next().unwrap_or_default().to_string();
+        for part in parts {
+            out += if out.is_empty() || out.ends_with('.') { "" } else { filler };
+            out += if out.is_empty() || out.ends_with('.') { "**" } else { ".**" };
+            let is_apart = part.is_empty() || part.starts_with('.');
+            out += if is_apart { "" } else { "." };
+            out += if is_apart { "" } else { filler };
+            out += part;
+        }
+        out
+    };
+    let others = [spaced(""), spaced("*"), format!("**.{glob}"), format!("{glob}.**")];
+    let matches = |other: &String| {
+        let patterns = Patterns::new([other]).ok();
+        patterns.is_some_and(|patterns| names.clone().any(|name| patterns.matches(name)))
+    };
+    others.into_iter().find(matches)
 }
 
 /// Names are dotted and globs know slashes.
@@ -127,6 +156,23 @@ mod tests {
             .unwrap()
             .check_used("tensor", ["a.weight", "a.b.bias"].into_iter());
         assert!(error.unwrap_err().to_string().contains("\"norm.*\" matches no tensor"));
+    }
+
+    #[test]
+    fn a_pattern_that_nearly_matches_suggests_the_one_that_does() {
+        let names = ["vit.embeddings.cls_token", "vit.layer.0.fc1.weight", "vit.layer.0.fc1.bias"];
+        let cases = [
+            ("**cls_token", "**.cls_token"),
+            ("**token", "**.*token"),
+            ("vit**weight", "vit.**.weight"),
+            ("cls_token", "**.cls_token"),
+            ("fc?.bias", "**.fc?.bias"),
+            ("vit.layer.0", "vit.layer.0.**"),
+        ];
+        for (glob, meant) in cases {
+            let error = Patterns::new([glob]).unwrap().check_used("tensor", names.into_iter()).unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean {meant:?}?")), "{glob}: {error}");
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ impl<'de> Deserialize<'de> for Shape {
                     }
                     found.push(extent);
                 }
+                // There may be millions of them.
+                found.shrink_to_fit();
                 Ok(Shape(found))
             }
         }

@@ -4,9 +4,11 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod fits;
 pub mod scalar;
 
 use crate::{Affine, Grid};
+pub use fits::RANGES;
 
 /// Runs the AVX-512 version where the processor has it, the plain version elsewhere.
 macro_rules! dispatch {
@@ -98,6 +100,21 @@ dispatch! {
 dispatch! {
     /// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64 over blocks of f32 sums.
     error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4]
+}
+
+dispatch! {
+    /// `Σ (w - v)²` in f64.
+    squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64
+}
+dispatch! {
+    /// `Σ (w - v)²` at each of sixteen scales and zero points, to about four digits: in f32, by products where
+    /// [`squared_error`] divides, so that a value half way between two codes may take either.
+    near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES]
+}
+dispatch! {
+    /// `[Σ |w - v|^0.7, Σ q·t, Σ q²]`, with `q` the code relative to the zero point and `t` the value without what its error has
+    /// beyond `|w - v|^-0.3 / β`, which is taken for an outlier's.
+    half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3]
 }
 
 /// Bytes of an xxh3 block, after which its accumulators are scrambled.

@@ -6,8 +6,8 @@
 use crate::grads::read;
 use crate::traced::{Batch, Source, Teacher};
 use crate::{Outputs, Wanted};
-use briquette_core::{DType, Error, Result, rows};
-use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
+use briquette_core::{DType, Error, Hash128, Result, rows};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, draft, safetensors};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,8 +32,11 @@ struct TopK {
     tail: Vec<f32>,
 }
 
-/// A tensor of a file: its shape, type and bytes.
-type Stored = (Vec<usize>, DType, Vec<u8>);
+/// Tensors of a file: their types, shapes and bytes.
+type Tensors = BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>;
+
+/// The tensor with the hash of all others.
+const SUM: &str = "sum";
 
 /// The outputs of a teacher for every item of the data, in its order.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -70,12 +73,13 @@ impl Cached {
     }
 
     /// Writes it as safetensors: `embedding` F16 `[n, width]`; `logits.ids` U32 and `logits.scores` F16
-    /// `[rows, k]`, `logits.tail` F32 `[rows]`, and U32 `[1]` each `logits.classes` and `logits.per_item`, rows of an item.
+    /// `[rows, k]`, `logits.tail` F32 `[rows]`, and U32 `[1]` each `logits.classes` and `logits.per_item`, rows of an item; U8
+    /// `[16]` `sum`, a hash of all of these.
     ///
     /// # Errors
     /// Io.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let mut tensors: BTreeMap<String, (DType, Vec<usize>, Vec<u8>)> = BTreeMap::new();
+        let mut tensors = Tensors::new();
         if let Some(rows) = &self.embedding {
             let shape = vec![rows.values.len() / rows.width.max(1), rows.width];
             tensors.insert("embedding".into(), (DType::F16, shape, to_bytes(&rows.values, DType::F16)));
@@ -89,37 +93,30 @@ impl Cached {
             tensors.insert("logits.classes".into(), (DType::U32, vec![1], ids(&[top.n_classes as u32])));
             tensors.insert("logits.per_item".into(), (DType::U32, vec![1], ids(&[top.per_item as u32])));
         }
+        tensors.insert(SUM.into(), (DType::U8, vec![16], sum_of(&tensors)));
         draft::replace_file(path, &safetensors::to_file(&tensors)?)
     }
 
     /// Reads what [`write`](Self::write) wrote, of data of `n` items.
     ///
     /// # Errors
-    /// Input where the file is not one of these, or of other data; Io.
+    /// Input where the file is not one of these, is damaged, or of other data: it can be made again; Io.
     pub fn read(path: &Path, n: usize, device: &Device) -> Result<Self> {
-        let file = Checkpoint::open(path)?;
-        let find = |name: &str| file.tensors().iter().position(|info| info.name == name);
-        let bytes = |name: &str| -> Result<Option<Stored>> {
-            let Some(index) = find(name) else { return Ok(None) };
-            let info = &file.tensors()[index];
-            let mut bytes = vec![0; info.n_bytes()];
-            file.read(index, 0, &mut bytes)?;
-            Ok(Some((info.shape.0.clone(), info.dtype, bytes)))
-        };
+        let mut tensors = tensors_of(path)?;
         let ids = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect::<Vec<_>>();
         let mut found = Self { device: device.clone(), ..Self::default() };
-        if let Some((shape, dtype, bytes)) = bytes("embedding")? {
+        if let Some((dtype, shape, bytes)) = tensors.remove("embedding") {
             let width = shape.get(1).copied().unwrap_or(0);
             found.embedding = Some(Rows { width, values: to_floats(&bytes, dtype) });
         }
-        let number = |name: &str| -> Result<Option<usize>> {
-            Ok(bytes(name)?.and_then(|(_, _, bytes)| ids(&bytes).first().map(|&number| number as usize)))
-        };
-        let parts = (bytes("logits.ids")?, bytes("logits.scores")?, bytes("logits.tail")?);
-        if let (Some((shape, _, id_bytes)), Some((_, dtype, scores)), Some((_, _, tail))) = parts {
+        let mut part = |name: &str| tensors.remove(name);
+        let mut number = |name: &str| Some(*ids(&part(name)?.2).first()? as usize);
+        let (n_classes, per_item) = (number("logits.classes").unwrap_or(0), number("logits.per_item").unwrap_or(1));
+        let parts = (part("logits.ids"), part("logits.scores"), part("logits.tail"));
+        if let (Some((_, shape, id_bytes)), Some((dtype, _, scores)), Some((_, _, tail))) = parts {
             found.logits = Some(TopK {
-                n_classes: number("logits.classes")?.unwrap_or(0),
-                per_item: number("logits.per_item")?.unwrap_or(1).max(1),
+                n_classes,
+                per_item: per_item.max(1),
                 k: shape.get(1).copied().unwrap_or(0),
                 ids: ids(&id_bytes),
                 scores: to_floats(&scores, dtype),
@@ -130,12 +127,35 @@ impl Cached {
         let n_rows = n_rows.chain(found.logits.iter().map(|top| top.tail.len() / top.per_item)).min().unwrap_or(0);
         let is_sound = found.logits.iter().all(|top| top.ids.iter().all(|&id| (id as usize) < top.n_classes));
         if n_rows != n || !is_sound {
-            let message =
-                format!("found a teacher's outputs for {n_rows} items, expected {n}; start anew with --force");
+            let message = format!("found a teacher's outputs for {n_rows} items, expected {n}");
             return Err(Error::input(message).at(path.display()));
         }
         Ok(found)
     }
+}
+
+/// What a file holds, where it is what was written.
+fn tensors_of(path: &Path) -> Result<Tensors> {
+    let file = Checkpoint::open(path)?;
+    let read = |(index, info): (usize, &TensorInfo)| {
+        let mut bytes = vec![0; info.n_bytes()];
+        file.read(index, 0, &mut bytes)?;
+        Ok((info.name.clone(), (info.dtype, info.shape.0.clone(), bytes)))
+    };
+    let mut tensors: Tensors = file.tensors().iter().enumerate().map(read).collect::<Result<_>>()?;
+    let expected = tensors.remove(SUM).map(|(_, _, sum)| sum);
+    match expected == Some(sum_of(&tensors)) {
+        true => Ok(tensors),
+        false => Err(Error::input("its hash is not that of what it holds; it is damaged").at(path.display())),
+    }
+}
+
+/// The hash of tensors with their names, types and shapes.
+fn sum_of(tensors: &Tensors) -> Vec<u8> {
+    let line = |(name, (dtype, shape, bytes)): (&String, &(DType, Vec<usize>, Vec<u8>))| {
+        format!("{name} {dtype} {shape:?} {}\n", Hash128::of_block(bytes))
+    };
+    Hash128::of_block(tensors.iter().map(line).collect::<String>().as_bytes()).0.to_le_bytes().to_vec()
 }
 
 fn to_bytes(values: &[f32], dtype: DType) -> Vec<u8> {

@@ -1,52 +1,29 @@
 //! Where training stands, on disk: what a run that was killed goes on from.
 //!
-//! Each checkpoint is a pair of files named by their step, and `last.json` names the pair that counts. It is replaced in one
-//! step after both are on disk, so that a kill or a full disk leaves the older one whole.
+//! Each checkpoint is a pair of files named by their step, and `last.json` names the pair that counts, with a hash of each file
+//! and of itself. It is replaced in one step after both are on disk, so that a kill or a full disk leaves the older one whole;
+//! what it does not name is removed then. What does not hash to what was written is not gone on from.
+
+mod state;
 
 use crate::history::Line;
-use briquette_core::{Error, Result};
-use briquette_formats::{InputFile, draft, json, limits};
+use briquette_core::{Error, ErrorKind, Hash128, Result};
+use briquette_formats::{InputFile, draft, limits};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
-use serde::{Deserialize, Serialize};
+pub use state::{Best, State};
 use std::path::{Path, PathBuf};
 
 /// The file that names the checkpoint that counts.
 const LAST: &str = "last.json";
-/// The best student so far.
-const BEST: &str = "best.bpk";
 /// A line for each step and epoch.
 const METRICS: &str = "metrics.jsonl";
-
-/// The best student so far.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Best {
-    /// The epoch it comes from, from 1.
-    pub epoch: usize,
-    /// Its metric.
-    pub value: f64,
-}
-
-/// Where training stands.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct State {
-    /// The epoch under way, from 0.
-    pub epoch: usize,
-    /// Steps of it that are done.
-    pub step_of_epoch: usize,
-    /// Steps in all.
-    pub step: usize,
-    /// Items in memory at once.
-    pub at_once: usize,
-    /// The loss scaling, as JSON.
-    pub scaler: Option<briquette_nn::LossScaler>,
-    /// The best student so far.
-    pub best: Option<Best>,
-    /// Whether training is over.
-    pub is_done: bool,
-}
+/// What files of weights and moments end in.
+const RECORD: &str = ".bpk";
+/// What is done about a checkpoint that cannot be gone on from.
+const WAY_OUT: &str = "start anew with --force";
 
 /// A directory of checkpoints.
 #[derive(Debug, Clone)]
@@ -75,58 +52,65 @@ impl Checkpoints {
         self.directory.join(name)
     }
 
-    fn pair(&self, step: usize) -> [PathBuf; 2] {
-        [self.file(&format!("step-{step}.model.bpk")), self.file(&format!("step-{step}.optimizer.bpk"))]
-    }
-
     /// Where training stood, if it stood anywhere.
     ///
     /// # Errors
-    /// Input where the file is damaged; Io.
+    /// Input where the file is damaged, which [`is_damage`](Self::is_damage) tells; Io.
     pub fn state(&self) -> Result<Option<State>> {
         let path = self.file(LAST);
         if !path.exists() {
             return Ok(None);
         }
-        let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
-        json::parse(&bytes, "the checkpoint", &path).map(Some)
+        let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES).map_err(with_way_out)?;
+        State::read(&bytes, &path).map(Some).map_err(with_way_out)
     }
 
-    /// Keeps model and optimizer, then lets them count, then removes the pair before.
-    pub(crate) fn save<M: Module>(&self, model: &M, optimizer: &ModuleOptimizer, state: &State) -> Result<()> {
-        let before = self.state().ok().flatten().map(|state| state.step);
-        let [to_model, to_optimizer] = self.pair(state.step);
-        write_record(model, &to_model)?;
+    /// Whether an error means that there is no going on from a checkpoint: [`clear`](Self::clear) leads out of it.
+    pub fn is_damage(error: &Error) -> bool {
+        error.kind == ErrorKind::Input && error.message.contains(WAY_OUT)
+    }
+
+    /// Removes every checkpoint, so that training begins anew.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn clear(&self) -> Result<()> {
+        let removed = std::fs::remove_dir_all(&self.directory);
+        removed.map_err(|source| Error::io("cannot remove", &self.directory, source))?;
+        Self::at(&self.directory).map(drop)
+    }
+
+    /// Keeps model and optimizer, then lets them count, then removes what counted before.
+    pub(crate) fn save<M: Module>(&self, model: &M, optimizer: &ModuleOptimizer, state: &mut State) -> Result<()> {
+        let [to_model, to_optimizer] = pair(state.step);
         let bytes = optimizer.into_bytes().map_err(|error| Error::bug(format!("the optimizer's state: {error}")))?;
-        draft::replace_file(&to_optimizer, &bytes)?;
-        self.save_state(state)?;
-        // A file that stays behind costs room, nothing else.
-        if let Some(before) = before.filter(|before| *before != state.step) {
-            self.pair(before).iter().for_each(|path| drop(std::fs::remove_file(path)));
-        }
+        let written = [
+            (to_model.clone(), self.write_record(model, &to_model)?),
+            (to_optimizer.clone(), self.write(&to_optimizer, &bytes)?),
+        ];
+        let best = state.best.and_then(|best| state.files.remove_entry(&best_of(best.epoch)));
+        state.files = written.into_iter().chain(best).collect();
+        self.save_state(state)
+    }
+
+    /// Lets a state and the files that it names count, and removes all others. One that stays behind costs room, nothing else.
+    pub(crate) fn save_state(&self, state: &State) -> Result<()> {
+        draft::replace_file(&self.file(LAST), &state.to_json()?)?;
+        let names = std::fs::read_dir(&self.directory).into_iter().flatten();
+        let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let is_over = |name: &String| name.ends_with(RECORD) && !state.files.contains_key(name);
+        names.filter(is_over).for_each(|name| drop(std::fs::remove_file(self.file(&name))));
         Ok(())
     }
 
-    /// Lets a state count whose model and optimizer others keep.
-    pub(crate) fn save_state(&self, state: &State) -> Result<()> {
-        let json = serde_json::to_vec_pretty(state).map_err(|error| Error::bug(format!("the checkpoint: {error}")))?;
-        draft::replace_file(&self.file(LAST), &json)
-    }
-
-    /// Keeps the student of an epoch.
-    pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize) -> Result<()> {
-        write_record(student, &self.file(&format!("student-{epoch}.bpk")))
-    }
-
-    /// Drops the students of epochs up to `last` that are not kept. A file that stays behind costs room, nothing else.
-    pub(crate) fn forget_students(&self, last: usize, is_kept: impl Fn(usize) -> bool) {
-        let gone = (1..=last).filter(|&epoch| !is_kept(epoch));
-        gone.for_each(|epoch| drop(std::fs::remove_file(self.file(&format!("student-{epoch}.bpk")))));
+    /// Keeps the student of an epoch; it counts once `state` does.
+    pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize, state: &mut State) -> Result<()> {
+        self.keep(student, student_of(epoch), state)
     }
 
     /// The student of an epoch.
-    pub(crate) fn load_student<M: Module>(&self, student: M, epoch: usize) -> Result<M> {
-        read_record(student, &self.file(&format!("student-{epoch}.bpk")))
+    pub(crate) fn load_student<M: Module>(&self, student: M, epoch: usize, state: &State) -> Result<M> {
+        self.read_record(student, &student_of(epoch), state)
     }
 
     /// Puts model and optimizer back where they were at `state`.
@@ -136,21 +120,33 @@ impl Checkpoints {
         optimizer: ModuleOptimizer,
         state: &State,
     ) -> Result<(M, ModuleOptimizer)> {
-        let [from_model, from_optimizer] = self.pair(state.step);
-        let model = read_record(model, &from_model)?;
-        let bytes = Bytes::from_bytes_vec(read_whole(&from_optimizer)?);
-        let optimizer = optimizer.from_bytes(bytes).map_err(|error| damaged(&from_optimizer, &error))?;
+        let [from_model, from_optimizer] = pair(state.step);
+        let model = self.read_record(model, &from_model, state)?;
+        let bytes = Bytes::from_bytes_vec(self.read(&from_optimizer, state)?);
+        let optimizer = optimizer.from_bytes(bytes).map_err(|error| self.misfit(&from_optimizer, &error))?;
         Ok((model, optimizer))
     }
 
-    /// Keeps the best model.
-    pub(crate) fn save_best<M: Module>(&self, model: &M) -> Result<()> {
-        write_record(model, &self.file(BEST))
+    /// Keeps the best model, which is that of this epoch; it counts once `state` does.
+    pub(crate) fn save_best<M: Module>(&self, model: &M, epoch: usize, state: &mut State) -> Result<()> {
+        self.keep(model, best_of(epoch), state)
     }
 
-    /// The best model.
-    pub(crate) fn load_best<M: Module>(&self, model: M) -> Result<M> {
-        read_record(model, &self.file(BEST))
+    /// The best model, which is that of this epoch.
+    pub(crate) fn load_best<M: Module>(&self, model: M, epoch: usize, state: &State) -> Result<M> {
+        self.read_record(model, &best_of(epoch), state)
+    }
+
+    /// Names a file that others wrote, by its path in the directory; it counts once `state` does.
+    pub(crate) fn adopt(&self, name: &str, state: &mut State) -> Result<()> {
+        let file = InputFile::open(&self.file(name))?;
+        state.files.insert(name.to_string(), Hash128::of_block(&file.read_all(file.len())?));
+        Ok(())
+    }
+
+    /// Holds every file that `state` names against its hash: for those that others read.
+    pub(crate) fn check_files(&self, state: &State) -> Result<()> {
+        state.files.keys().try_for_each(|name| self.read(name, state).map(drop))
     }
 
     /// Adds a line to `metrics.jsonl`.
@@ -164,46 +160,93 @@ impl Checkpoints {
     /// # Errors
     /// Io.
     pub fn lines(&self) -> Result<Vec<Line>> {
-        let path = self.file(METRICS);
-        if !path.exists() {
-            return Ok(Vec::new());
-        }
-        let bytes = read_whole(&path)?;
-        let text = String::from_utf8_lossy(&bytes);
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+        Ok(self.text_lines()?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Drops the lines of steps after `step`: they are about to be made again.
-    pub(crate) fn forget_after(&self, step: usize) -> Result<()> {
-        let kept = self.lines()?.into_iter().filter(|line| line.step() <= step);
-        let mut text = String::new();
-        for line in kept {
-            text += &serde_json::to_string(&line).map_err(|error| Error::bug(format!("a metric: {error}")))?;
-            text.push('\n');
-        }
+    /// Drops the lines of steps after `step` and of epochs after `epoch`: they are about to be made again.
+    pub(crate) fn forget_after(&self, step: usize, epoch: usize) -> Result<()> {
+        let is_kept = |line: &&str| match serde_json::from_str(line) {
+            Ok(Line::Step(record)) => record.step <= step,
+            Ok(Line::Epoch(record)) => record.epoch <= epoch,
+            Err(_) => false,
+        };
+        let text: String = self.text_lines()?.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
         draft::replace_file(&self.file(METRICS), text.as_bytes())
     }
+
+    fn text_lines(&self) -> Result<String> {
+        let path = self.file(METRICS);
+        if !path.exists() {
+            return Ok(String::new());
+        }
+        let file = InputFile::open(&path)?;
+        Ok(String::from_utf8_lossy(&file.read_all(file.len())?).into_owned())
+    }
+
+    fn keep<M: Module>(&self, model: &M, name: String, state: &mut State) -> Result<()> {
+        let hash = self.write_record(model, &name)?;
+        state.files.insert(name, hash);
+        Ok(())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<Hash128> {
+        draft::replace_file(&self.file(name), bytes)?;
+        Ok(Hash128::of_block(bytes))
+    }
+
+    fn write_record<M: Module>(&self, model: &M, name: &str) -> Result<Hash128> {
+        // burn keeps the last update of running statistics aside, where a record misses it; this puts it in place.
+        drop(model.valid());
+        let bytes = model.clone().into_record().into_bytes();
+        self.write(name, &bytes.map_err(|error| Error::bug(format!("the student's record: {error}")))?)
+    }
+
+    /// The whole of a file, as it was written.
+    fn read(&self, name: &str, state: &State) -> Result<Vec<u8>> {
+        let path = self.file(name);
+        let damaged = |message: String| with_way_out(Error::input(message).at(path.display()));
+        let file = InputFile::open(&path).map_err(with_way_out)?;
+        let bytes = file.read_all(file.len()).map_err(with_way_out)?;
+        match (state.files.get(name), Hash128::of_block(&bytes)) {
+            (Some(expected), found) if *expected == found => Ok(bytes),
+            (Some(expected), found) => {
+                Err(damaged(format!("the checkpoint is damaged: it hashes to {found}, expected {expected}")))
+            }
+            (None, _) => Err(damaged(format!("{LAST} does not know this file of the checkpoint"))),
+        }
+    }
+
+    fn read_record<M: Module>(&self, model: M, name: &str, state: &State) -> Result<M> {
+        let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(self.read(name, state)?));
+        let record = record.map_err(|error| self.misfit(name, &error))?;
+        model.try_load_record(record).map_err(|error| self.misfit(name, &error))
+    }
+
+    fn misfit(&self, name: &str, error: &impl std::fmt::Debug) -> Error {
+        let message = format!("the checkpoint does not fit the student ({error:?})");
+        with_way_out(Error::input(message).at(self.file(name).display()))
+    }
 }
 
-fn write_record<M: Module>(model: &M, path: &Path) -> Result<()> {
-    // burn keeps the last update of running statistics aside, where a record misses it; this puts it in place.
-    drop(model.valid());
-    let bytes = model.clone().into_record().into_bytes();
-    draft::replace_file(path, &bytes.map_err(|error| Error::bug(format!("the student's record: {error}")))?)
+fn pair(step: usize) -> [String; 2] {
+    [format!("step-{step}.model{RECORD}"), format!("step-{step}.optimizer{RECORD}")]
 }
 
-fn read_record<M: Module>(model: M, path: &Path) -> Result<M> {
-    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(read_whole(path)?));
-    let record = record.map_err(|error| damaged(path, &error))?;
-    model.try_load_record(record).map_err(|error| damaged(path, &error))
+/// The file of an epoch's student.
+pub(crate) fn student_of(epoch: usize) -> String {
+    format!("student-{epoch}{RECORD}")
 }
 
-fn read_whole(path: &Path) -> Result<Vec<u8>> {
-    let file = InputFile::open(path)?;
-    file.read_all(file.len())
+fn best_of(epoch: usize) -> String {
+    format!("best-{epoch}{RECORD}")
 }
 
-fn damaged(path: &Path, error: &impl std::fmt::Debug) -> Error {
-    let message = format!("the checkpoint does not fit the student ({error:?}); start anew with --force");
-    Error::input(message).at(path.display())
+/// An error of damage, with what to do about it.
+fn with_way_out(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::Input if !error.message.contains(WAY_OUT) => {
+            Error { message: format!("{}; {WAY_OUT}", error.message), ..error }
+        }
+        _ => error,
+    }
 }

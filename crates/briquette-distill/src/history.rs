@@ -31,7 +31,7 @@ pub struct EpochRecord {
     pub epoch: usize,
     /// Steps so far.
     pub step: usize,
-    /// The mean loss over the epoch's steps that this run saw.
+    /// The mean loss over the epoch's steps.
     pub loss: f64,
     /// What the evaluation found, by name.
     pub metrics: BTreeMap<String, f64>,

@@ -80,7 +80,7 @@ impl Distiller {
             model = self.epoch(model, teacher, data, &mut state, checkpoints, watch)?;
         }
         let student = match &state.best {
-            Some(_) => checkpoints.load_best(model)?.into_student(),
+            Some(best) => checkpoints.load_best(model, best.epoch, &state)?.into_student(),
             None => model.into_student(),
         };
         Ok(Finished { student, history: checkpoints.lines()?, best: state.best, resumed_at })
@@ -89,12 +89,10 @@ impl Distiller {
     /// Where an earlier run stood; at the start where there was none.
     fn take_up<N: Traced>(&mut self, model: Trained<N>, checkpoints: &Checkpoints) -> Result<(Trained<N>, State)> {
         let Some(state) = checkpoints.state()? else {
-            checkpoints.forget_after(0)?;
-            let (at_once, scaler) = (self.at_once, self.scaler().cloned());
-            let (epoch, step_of_epoch, step, best, is_done) = (0, 0, 0, None, false);
-            return Ok((model, State { epoch, step_of_epoch, step, at_once, scaler, best, is_done }));
+            checkpoints.forget_after(0, 0)?;
+            return Ok((model, State::at_start(self.at_once, self.scaler().cloned())));
         };
-        checkpoints.forget_after(state.step)?;
+        checkpoints.forget_after(state.step, state.epoch)?;
         let (model, optimizer) = checkpoints.load(model, self.optimizer.clone(), &state)?;
         self.optimizer = optimizer;
         self.stand_at(state.step, state.at_once, state.scaler.clone());
@@ -114,22 +112,19 @@ impl Distiller {
         let rows = order(data.len(), self.settings.seed, state.epoch)?;
         let Settings { seed, batch_size, .. } = self.settings;
         let rows = gathered(rows, batch_size, seed, state.epoch, |row| data.cost(row))?;
-        let (mut sum, mut n) = (0.0, 0);
         for rows in rows.chunks(self.settings.batch_size).skip(state.step_of_epoch) {
             let made = self.step(model, teacher, data, rows);
             let (next, record) = made.map_err(|error| kept(error, state))?;
             model = next;
             let record = StepRecord { epoch: state.epoch + 1, ..record };
-            (sum, n) = (sum + record.loss, n + 1);
-            (state.step, state.step_of_epoch) = (self.step, state.step_of_epoch + 1);
+            state.count(self.step, record.loss);
             checkpoints.log(&Line::Step(record.clone()))?;
             if self.step.is_multiple_of(self.settings.save_every) {
                 self.save(&model, state, checkpoints)?;
             }
             watch.stepped(&record)?;
         }
-        let loss = if n == 0 { 0.0 } else { sum / n as f64 };
-        self.end_of_epoch(&model, loss, state, checkpoints, watch)?;
+        self.end_of_epoch(&model, state, checkpoints, watch)?;
         Ok(model)
     }
 
@@ -137,22 +132,22 @@ impl Distiller {
     fn end_of_epoch<N: Traced>(
         &self,
         model: &Trained<N>,
-        loss: f64,
         state: &mut State,
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
     ) -> Result<()> {
         let metrics = watch.evaluate(&model.student)?;
         let is_best = judge(&self.settings, &metrics, state)?;
+        let (epoch, loss) = (state.epoch + 1, state.mean_loss());
         if is_best {
-            checkpoints.save_best(model)?;
+            checkpoints.save_best(model, epoch, state)?;
         }
-        let record = EpochRecord { epoch: state.epoch + 1, step: self.step, loss, metrics, is_best };
+        let record = EpochRecord { epoch, step: self.step, loss, metrics, is_best };
         checkpoints.log(&Line::Epoch(record.clone()))?;
         watch.epoch(&record)?;
         let best = state.best.map_or(state.epoch, |best| best.epoch - 1);
         let is_stale = self.settings.patience.is_some_and(|patience| state.epoch - best >= patience);
-        (state.epoch, state.step_of_epoch) = (state.epoch + 1, 0);
+        state.end_epoch();
         state.is_done = is_stale || state.epoch == self.settings.epochs;
         self.save(model, state, checkpoints)
     }

@@ -22,7 +22,7 @@ pub enum Optimizer {
     },
     /// Gradient descent with momentum.
     Sgd {
-        /// Momentum; 0 for none.
+        /// Momentum, 0 to below 1; 0 for none.
         momentum: f64,
         /// Weight decay.
         decay: f32,
@@ -145,6 +145,12 @@ impl Settings {
         within("warmup", self.warmup, (0.0..1.0).contains(&self.warmup), "a share of the steps, 0 to below 1")?;
         let clip = self.clip.unwrap_or(1.0);
         within("clip", clip, clip.is_finite() && clip > 0.0, "a length above 0")?;
+        let (momentum, decay) = match self.optimizer {
+            Optimizer::AdamW { decay } => (0.0, f64::from(decay)),
+            Optimizer::Sgd { momentum, decay } => (momentum, f64::from(decay)),
+        };
+        within("momentum", momentum, (0.0..1.0).contains(&momentum), "0 to below 1")?;
+        within("weight_decay", decay, (0.0..=1.0).contains(&decay), "0 to 1")?;
         if self.patience.is_some() && self.goal.is_none() {
             return Err(Error::config("patience: no metric is watched; name one"));
         }
@@ -200,12 +206,17 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_by_key() {
         let base = settings();
+        let sgd = |momentum, decay| Optimizer::Sgd { momentum, decay };
         let cases = [
             (Settings { epochs: 0, ..base.clone() }, "epochs: found 0"),
             (Settings { learning_rate: f64::NAN, ..base.clone() }, "learning_rate: found NaN"),
             (Settings { warmup: 1.0, ..base.clone() }, "warmup: found 1"),
             (Settings { clip: Some(0.0), ..base.clone() }, "clip: found 0"),
             (Settings { patience: Some(2), ..base.clone() }, "patience: no metric is watched"),
+            (Settings { optimizer: Optimizer::AdamW { decay: f32::NAN }, ..base.clone() }, "weight_decay: found NaN"),
+            (Settings { optimizer: sgd(1.0, 0.0), ..base.clone() }, "momentum: found 1"),
+            (Settings { optimizer: sgd(f64::NAN, 0.0), ..base.clone() }, "momentum: found NaN"),
+            (Settings { optimizer: sgd(0.9, -1.0), ..base.clone() }, "weight_decay: found -1"),
         ];
         for (settings, expected) in cases {
             assert!(settings.check().unwrap_err().to_string().contains(expected), "{expected}");

@@ -1,7 +1,7 @@
 //! A whole training on several devices, by burn's own loop: an epoch at a time, so that evaluation, checkpoints and what is best
 //! are ours.
 
-use crate::checkpoints::{Checkpoints, State};
+use crate::checkpoints::{Checkpoints, State, student_of};
 use crate::history::{EpochRecord, Line, StepRecord};
 use crate::order::{gathered, order};
 use crate::run::judge;
@@ -22,6 +22,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+/// Where burn keeps its own checkpoints, below ours.
+const BURN: &str = "burn";
 
 /// Data that threads share.
 pub type SharedSource<N> = Arc<dyn Source<Input = <N as Traced>::Input> + Send + Sync>;
@@ -65,19 +68,10 @@ where
     /// Refused where a loss or a gradient is not finite; Input where there are fewer items than devices; Io; those of `watch`.
     pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<Finished<N>> {
         self.check()?;
-        let mut state = match checkpoints.state()? {
-            Some(state) => state,
-            None => State {
-                epoch: 0,
-                step_of_epoch: 0,
-                step: 0,
-                at_once: self.settings.at_once,
-                scaler: None,
-                best: None,
-                is_done: false,
-            },
-        };
-        checkpoints.forget_after(state.step)?;
+        let mut state = checkpoints.state()?.unwrap_or_else(|| State::at_start(self.settings.at_once, None));
+        // burn reads most of them.
+        checkpoints.check_files(&state)?;
+        checkpoints.forget_after(state.step, state.epoch)?;
         let resumed_at = state.step;
         while !state.is_done {
             let (student, loss) = self.epoch(&mut state, checkpoints)?;
@@ -85,7 +79,7 @@ where
         }
         let Held { student } = self.rules.attach_at(Held { student: self.student.clone() }, state.step)?;
         let epoch = state.best.map_or(state.epoch, |best| best.epoch);
-        let student = checkpoints.load_student(student, epoch)?;
+        let student = checkpoints.load_student(student, epoch, &state)?;
         Ok(Finished { student, history: checkpoints.lines()?, best: state.best, resumed_at })
     }
 
@@ -129,7 +123,7 @@ where
 
         let rows = order(self.data.len(), seed, state.epoch)?;
         let rows = gathered(rows, at_once, seed, state.epoch, |row| self.data.cost(row))?;
-        let (directory, epoch) = (checkpoints.directory().join("burn"), state.epoch + 1);
+        let (directory, epoch) = (checkpoints.directory().join(BURN), state.epoch + 1);
         let training = SupervisedTraining::new(&directory, self.loader(rows), self.loader(Vec::new()))
             .with_training_strategy(TrainingStrategy::Default(self.strategy()))
             .with_application_logger(None)
@@ -210,16 +204,19 @@ where
         let metrics = watch.evaluate(student)?;
         let is_best = judge(&self.settings, &metrics, state)?;
         let epoch = state.epoch + 1;
-        checkpoints.save_student(student, epoch)?;
+        let of_best = state.best.and_then(|best| state.files.remove_entry(&student_of(best.epoch)));
+        state.files = of_best.into_iter().collect();
+        checkpoints.save_student(student, epoch, state)?;
+        ["model", "optim", "scheduler"]
+            .iter()
+            .try_for_each(|name| checkpoints.adopt(&format!("{BURN}/checkpoint/{name}-{epoch}.bpk"), state))?;
         let record = EpochRecord { epoch, step: state.step, loss, metrics, is_best };
         checkpoints.log(&Line::Epoch(record.clone()))?;
         let best = state.best.map_or(state.epoch, |best| best.epoch - 1);
         let is_stale = self.settings.patience.is_some_and(|patience| state.epoch - best >= patience);
-        state.epoch = epoch;
+        state.end_epoch();
         state.is_done = is_stale || epoch == self.settings.epochs;
         checkpoints.save_state(state)?;
-        checkpoints
-            .forget_students(epoch, |other| other == epoch || state.best.is_some_and(|best| best.epoch == other));
         watch.epoch(&record)
     }
 }

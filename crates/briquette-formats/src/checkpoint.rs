@@ -1,13 +1,12 @@
 //! Opening a model, whatever it is made of.
 
 use crate::companions::Companions;
-use crate::index::parent_of;
 use crate::plain::PlainFiles;
 use crate::quantization::{self, Method};
 use crate::sniff::Kind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{InputFile, Manifest, Profile, companions, compressed_tensors, manifest, ours, weights};
+use crate::{InputFile, Manifest, ModelDir, Profile, companions, compressed_tensors, manifest, ours, weights};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,6 +33,7 @@ impl std::fmt::Display for Format {
             Self::Safetensors => f.write_str("safetensors"),
             Self::PyTorch => f.write_str("PyTorch"),
             Self::Burnpack => f.write_str("burnpack"),
+            Self::Briquette(Profile::Briquette) => f.write_str("briquette"),
             Self::Briquette(profile) => write!(f, "briquette ({})", profile.name()),
             Self::CompressedTensors => f.write_str("compressed-tensors"),
         }
@@ -60,6 +60,7 @@ enum Source {
 /// An open model: its tensors by name, read lazily, and the small files beside it.
 pub struct Checkpoint {
     path: PathBuf,
+    directory: ModelDir,
     format: Format,
     source: Source,
     companions: Companions,
@@ -81,30 +82,35 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self> {
         let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
         if !is_directory {
-            return Self::open_file(path, Companions::default());
+            let file = InputFile::open(path)?;
+            return Self::open_file(file, ModelDir::around(path), Companions::default());
         }
-        let companions = companions::companions_of(path)?;
+        let (companions, directory) = (companions::companions_of(path)?, ModelDir::open(path)?);
         if path.join(manifest::FILE_NAME).exists() {
-            let source = ours::open(path)?;
+            let source = ours::open(&directory)?;
             let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();
             let format = Format::Briquette(profile);
             let path = path.to_path_buf();
-            return Ok(Self { path, format, source: Source::Stored(source), companions, quantized_by: None });
+            let source = Source::Stored(source);
+            return Ok(Self { path, directory, format, source, companions, quantized_by: None });
         }
-        let quantization = quantization::read_config(path)?;
-        let found = Self::open_file(&weights::weights_in(path)?, companions)?;
+        let quantization = quantization::read_config(&directory)?;
+        let weights = weights::weights_in(path)?;
+        let file = directory.file(weights.strip_prefix(path).unwrap_or(&weights))?;
+        let found = Self::open_file(file, directory, companions)?;
         Self { path: path.to_path_buf(), ..found }.with_quantization(quantization)
     }
 
-    fn open_file(path: &Path, companions: Companions) -> Result<Self> {
-        let (plain, kind) = weights::open(path)?;
+    fn open_file(file: InputFile, directory: ModelDir, companions: Companions) -> Result<Self> {
+        let path = file.path().to_path_buf();
+        let (plain, kind) = weights::open(file)?;
         let format = match kind {
             Kind::Safetensors => Format::Safetensors,
             Kind::PyTorch => Format::PyTorch,
             Kind::Burnpack => Format::Burnpack,
         };
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
-        Ok(Self { path: path.to_path_buf(), format, source: Source::Plain(plain), companions, quantized_by })
+        Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by })
     }
 
     /// Sees the tensors as `quantization_config` says they are to be seen.
@@ -133,7 +139,12 @@ impl Checkpoint {
 
     /// The directory that companions are relative to.
     pub fn directory(&self) -> PathBuf {
-        if self.path.is_dir() { self.path.clone() } else { parent_of(&self.path) }
+        self.directory.path().to_path_buf()
+    }
+
+    /// The same, to read small files from.
+    pub fn model_dir(&self) -> &ModelDir {
+        &self.directory
     }
 
     /// The small files beside a model that is a directory.
@@ -167,6 +178,14 @@ impl Checkpoint {
         }
     }
 
+    /// One of those strings.
+    pub(crate) fn said(&self, key: &str) -> Option<&str> {
+        match &self.source {
+            Source::Plain(plain) => plain.metadata.get(key).map(String::as_str),
+            Source::Stored(_) => None,
+        }
+    }
+
     /// What has been done to it already.
     pub fn compressed(&self) -> Compressed {
         let tensors = self.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();
@@ -190,11 +209,15 @@ impl Checkpoint {
         self.files().iter().map(|file| file.len()).sum()
     }
 
-    /// Refuses where an input file is no longer the one that was opened.
+    /// Refuses where an input file is no longer the one that was opened, or what was read of it is not what it was
+    /// written as. That is found while a tensor is read whole, by a CRC-32 or the hash of its values; what is left to
+    /// read of a tensor of which only a part was read is read here.
     ///
     /// # Errors
     /// Input, naming the file.
     pub fn check_unchanged(&self) -> Result<()> {
+        self.files().into_iter().try_for_each(InputFile::check_sums)?;
+        self.stored().map_or(Ok(()), StoredDir::check_hashes)?;
         self.files().into_iter().try_for_each(InputFile::check_unchanged)
     }
 

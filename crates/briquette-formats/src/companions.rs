@@ -1,6 +1,7 @@
 //! The small files that belong to a model: config, tokenizer, and their like.
 
-use crate::{Checkpoint, Draft, limits, model_config};
+use crate::contained::leads_inside;
+use crate::{Checkpoint, Draft, limits, model_config, sums};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -52,8 +53,13 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
 /// Those of reading and writing, and the first that `go_on` has, which is asked before each.
 pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, go_on: &dyn Fn() -> Result<()>) -> Result<()> {
     for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
-        go_on()?;
-        draft.copy_file(&checkpoint.directory().join(companion), companion)?;
+        let (directory, mut hasher) = (checkpoint.model_dir(), sums::Hasher::default());
+        let mut seen = |bytes: &[u8]| {
+            hasher.update(bytes);
+            go_on()
+        };
+        draft.copy_input(&directory.file(companion)?, companion, &mut seen)?;
+        directory.check(companion, || hasher.finish())?;
     }
     Ok(())
 }
@@ -70,14 +76,6 @@ fn reason_to_leave(root: &Path, relative: &Path, metadata: &std::fs::Metadata, i
     } else {
         None
     }
-}
-
-/// Whether a link leads below the model's directory, or to where the hub's cache keeps what its snapshots link to.
-fn leads_inside(root: &Path, link: &Path) -> bool {
-    let (Ok(root), Ok(target)) = (std::fs::canonicalize(root), std::fs::canonicalize(link)) else { return false };
-    let is_snapshot = root.parent().is_some_and(|parent| parent.ends_with("snapshots"));
-    let blobs = root.ancestors().nth(2).map(|model| model.join("blobs")).filter(|_| is_snapshot);
-    target.starts_with(&root) || blobs.is_some_and(|blobs| target.starts_with(blobs))
 }
 
 fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::foreign::Layout;
 use crate::plain::PlainFiles;
-use crate::quantization::{self, Scheme};
+use crate::quantization::{self, Form, Scheme};
 use crate::stored::{PartBytes, StoredDir, StoredTensor};
 use crate::{InputFile, TensorInfo, TensorSource};
 use briquette_core::encoded::{Codes, Part, ScaleType};
@@ -59,7 +59,7 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
         let message = "is there both as it is and as codes; the checkpoint is damaged";
         return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
     }
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None })
+    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None, digests: None })
 }
 
 impl Parts<'_> {
@@ -90,29 +90,24 @@ impl Parts<'_> {
         let zero = part("_zero_point").map(|(info, ..)| info);
         let is_packed = main.name != name;
         let fits = |scheme: &&Scheme| {
+            let scheme = &scheme.form;
             let n_words = shape[1].checked_mul(scheme.n_bits.into()).map(|n_bits| n_bits.div_ceil(32));
             let is_main =
                 !is_packed || n_words.is_some_and(|n| main.shape.0 == [shape[0], n] && main.dtype == DType::I32);
             scheme.is_packed == is_packed && is_main && fits_scales(scheme.grouping, shape, &scale.shape.0)
         };
-        let mut fitting: Vec<Scheme> = self.schemes.iter().filter(fits).cloned().collect();
-        fitting.dedup();
-        let [scheme] = fitting.as_slice() else {
-            let message = format!(
-                "{} {} with scales {} fits {} of the schemes in {}, expected one; it is damaged",
-                main.dtype,
-                main.shape,
-                scale.shape,
-                fitting.len(),
-                quantization::KEY
-            );
-            return Err(Error::input(message));
+        let fitting: Vec<&Scheme> = self.schemes.iter().filter(fits).collect();
+        let mut forms: Vec<Form> = fitting.iter().map(|scheme| scheme.form).collect();
+        forms.dedup();
+        let [scheme] = forms.as_slice() else {
+            return Err(misfit(main, scale, forms.len()));
         };
         let grid = if zero.is_some() { GridKind::Asymmetric } else { GridKind::SymmetricFull };
         let scale_type = if scale.dtype == DType::F16 { ScaleType::F16 } else { ScaleType::F32 };
         let codes = Codes { bits: scheme.n_bits, grid, grouping: scheme.grouping, scale: scale_type };
         let info = TensorInfo::checked(name.into(), scale.dtype, shape.to_vec())?;
         let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
+        tensor.activations = quantization::activations_of(&fitting, name);
         let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
         let layout = zero.map(|zero| zero_layout(zero, scheme, shape[0], n_groups)).transpose()?.flatten();
         self.put(&mut tensor, Part::Codes, &main.name, is_packed.then(|| Layout::words(scheme.n_bits, shape[1])))?;
@@ -180,7 +175,7 @@ impl Parts<'_> {
             Some(layout) => PartBytes::Foreign { file, offset, layout },
             None => PartBytes::File { file, offset },
         };
-        tensor.parts.insert(part, bytes);
+        tensor.parts.push((part, bytes));
         self.used.insert(name.to_string());
         Ok(())
     }
@@ -202,7 +197,19 @@ impl Parts<'_> {
 
 fn stored(info: TensorInfo, coding: Coding) -> StoredTensor {
     let n_kept = info.n_elements();
-    StoredTensor { info, axis: OutputAxis::First, coding, n_kept, parts: BTreeMap::new() }
+    StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
+}
+
+/// What is said of parts that `n` of the schemes fit.
+fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
+    let message = format!(
+        "{} {} with scales {} fits {n} of the schemes in {}, expected one; it is damaged",
+        main.dtype,
+        main.shape,
+        scale.shape,
+        quantization::KEY
+    );
+    Error::input(message)
 }
 
 /// Whether scales of this shape are one for each group; those of channels and tensors come with and without axes of 1.
@@ -223,7 +230,7 @@ fn scale_layout(scale: &TensorInfo) -> Result<Option<Layout>> {
 }
 
 /// How zero points are laid out: one byte each, or packed as codes are, but along rows.
-fn zero_layout(zero: &TensorInfo, scheme: &Scheme, n_rows: usize, n_groups: usize) -> Result<Option<Layout>> {
+fn zero_layout(zero: &TensorInfo, scheme: &Form, n_rows: usize, n_groups: usize) -> Result<Option<Layout>> {
     let n_bits = usize::from(scheme.n_bits);
     let n_scales = if scheme.grouping == Grouping::Tensor { 1 } else { n_rows * n_groups };
     let n_rows = if scheme.grouping == Grouping::Tensor { 1 } else { n_rows };

@@ -1,14 +1,17 @@
 //! Writing a directory that is there whole or not at all. The only module that opens files for writing.
 
+mod copy;
+mod file_lock;
 mod own_file;
 mod partial;
 #[cfg(test)]
 mod tests;
 
-use crate::{InputFile, sums};
-use briquette_core::{Error, Result};
+use crate::sums;
+use briquette_core::{Error, ErrorKind, Result};
+pub use file_lock::FileLock;
 pub use own_file::OwnFile;
-use partial::{Lock, lock, partial_name, remove_quietly, remove_stale};
+use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,7 +27,7 @@ pub struct Draft {
     replace: bool,
     is_published: bool,
     /// Holds the lock that tells a draft in use from one left behind.
-    _lock: File,
+    lock: File,
 }
 
 impl Draft {
@@ -34,8 +37,11 @@ impl Draft {
     ///
     /// # Errors
     /// Refused where the target exists and `replace` is not set, or is not something we may replace, or meets an
-    /// input; Io where nothing can be written there.
+    /// input; Config where its path cannot be one; Io where nothing can be written there.
     pub fn create(target: &Path, inputs: &[&Path], replace: bool) -> Result<Self> {
+        if target.as_os_str().as_encoded_bytes().contains(&0) {
+            return Err(Error::config("has a NUL, which no path has; remove it").at(target.display()));
+        }
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
         let parent = crate::index::parent_of(&target);
@@ -47,7 +53,7 @@ impl Draft {
                 new_partial(&target, &parent)
             });
         match started {
-            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, _lock: lock }),
+            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, lock }),
             Err(error) => {
                 remove_empty(&made);
                 Err(error)
@@ -58,6 +64,14 @@ impl Draft {
     /// Where the files are until they are published.
     pub fn path(&self) -> &Path {
         &self.partial
+    }
+
+    /// What an error of making this draft comes from: where someone removed it meanwhile, nothing that is read back is to blame.
+    pub fn explain(&self, error: Error) -> Error {
+        if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.lock, &self.partial) {
+            return error;
+        }
+        removed(&crate::index::parent_of(&self.target))
     }
 
     /// Refuses where the file system has less than `n_bytes` free.
@@ -84,7 +98,7 @@ impl Draft {
     /// Io where there is no room, or the file exists.
     pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
         let path = self.partial.join(name);
-        if let Some(parent) = path.parent() {
+        if let Some(parent) = path.parent().filter(|parent| *parent != self.partial) {
             std::fs::create_dir_all(parent)
                 .map_err(|source| Error::io("cannot create the directory", parent, source))?;
         }
@@ -107,29 +121,14 @@ impl Draft {
         file.sync()
     }
 
-    /// Copies a file, a piece at a time, and syncs it.
-    ///
-    /// # Errors
-    /// Input or Io.
-    pub fn copy_file(&self, from: &Path, name: &Path) -> Result<()> {
-        const PIECE: u64 = 1 << 20;
-        let input = InputFile::open(from)?;
-        let file = self.create_file(name, input.len())?;
-        let mut buffer = vec![0; PIECE.min(input.len()) as usize];
-        for start in (0..input.len()).step_by(PIECE as usize) {
-            let piece = &mut buffer[..PIECE.min(input.len() - start) as usize];
-            input.read_at(start, piece)?;
-            file.write_at(start, piece)?;
-        }
-        input.check_unchanged()?;
-        file.sync()
-    }
-
     /// Moves the directory into place in one step and makes that last.
     ///
     /// # Errors
-    /// Refused where something came to be at the target meanwhile, Io where the move failed.
+    /// Refused where something came to be at the target meanwhile, Io where the draft is gone or the move failed.
     pub fn publish(mut self) -> Result<()> {
+        if !is_at(&self.lock, &self.partial) {
+            return Err(removed(&crate::index::parent_of(&self.target)));
+        }
         sync_tree(&self.partial)?;
         let exists = std::fs::symlink_metadata(&self.target).is_ok();
         if exists && self.replace {
@@ -186,9 +185,19 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
     }
 }
 
+/// An output went away, with what was in it, while it was being made.
+fn removed(directory: &Path) -> Error {
+    let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+    Error::io("what is written here was removed meanwhile; leave it in place and run it again", directory, gone)
+}
+
 /// Keeps a directory to one process for as long as it lives.
 #[derive(Debug)]
-pub struct DirectoryLock(#[expect(dead_code, reason = "holds the lock")] File);
+pub struct DirectoryLock {
+    /// Holds the lock.
+    file: File,
+    directory: PathBuf,
+}
 
 impl DirectoryLock {
     /// Locks a directory. Where the file system has no locks, nothing is kept.
@@ -197,13 +206,40 @@ impl DirectoryLock {
     /// Refused where another holds the lock, Io where it cannot be had.
     pub fn of(directory: &Path) -> Result<Self> {
         match lock(directory) {
-            Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self(file)),
+            Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self { file, directory: directory.to_path_buf() }),
             Ok(Lock::Taken) => {
                 let message = "another run is at work here; wait for it, or choose another output";
                 Err(Error::refused(message).at(directory.display()))
             }
             Err(source) => Err(Error::io("cannot lock the directory", directory, source)),
         }
+    }
+
+    /// As [`Draft::explain`], of what is kept in the directory.
+    pub fn explain(&self, error: Error) -> Error {
+        if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.file, &self.directory) {
+            return error;
+        }
+        removed(&self.directory)
+    }
+}
+
+/// Removes a directory beside `target` that nobody needs any more. It is gone in one step: what a kill leaves of it has the name of
+/// a draft of `target`, and goes as those do.
+///
+/// # Errors
+/// Io, where it cannot be renamed.
+pub fn discard(directory: &Path, target: &Path) -> Result<()> {
+    let hidden = directory.with_file_name(partial_name(&absolute(target)?)?);
+    std::fs::rename(directory, &hidden).map_err(|source| Error::io("cannot remove", directory, source))?;
+    remove_quietly(&hidden);
+    Ok(())
+}
+
+/// Removes what killed runs left of drafts of `target`. A new draft does so by itself.
+pub fn remove_left_behind(target: &Path) {
+    if let Ok(target) = absolute(target) {
+        remove_stale(&target, &crate::index::parent_of(&target));
     }
 }
 
@@ -306,14 +342,19 @@ fn exists_error(target: &Path) -> Error {
     Error::refused("the output exists; choose another or pass --force to replace it").at(target.display())
 }
 
+/// Refuses a place to write that is, contains, or lies inside something that is read.
+///
+/// # Errors
+/// Refused, naming both.
+pub fn check_apart(target: &Path, inputs: &[&Path]) -> Result<()> {
+    let meets = |input: &&&Path| lies_in(target, input) || lies_in(input, target);
+    let Some(input) = inputs.iter().find(meets) else { return Ok(()) };
+    let message = format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
+    Err(Error::refused(message).at(target.display()))
+}
+
 fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
-    for input in inputs {
-        if lies_in(target, input) || lies_in(input, target) {
-            let message =
-                format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
-            return Err(Error::refused(message).at(target.display()));
-        }
-    }
+    check_apart(target, inputs)?;
     let Ok(metadata) = std::fs::symlink_metadata(target) else { return Ok(()) };
     if !replace {
         return Err(exists_error(target));

@@ -1,12 +1,14 @@
 //! Input files: regular ones only, read at explicit offsets, and known to be the same at the end as at the start.
 
+use crate::ahead::{self, FileId};
+use crate::crc::Sum;
 use briquette_core::{Error, Result};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What tells one state of a file from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Device.
     pub dev: u64,
@@ -14,14 +16,22 @@ pub struct Identity {
     pub ino: u64,
     /// Bytes.
     pub size: u64,
-    /// Last change, in nanoseconds.
+    /// Last change of what is in it, in nanoseconds. Any program can set it to any time.
     pub mtime_ns: i128,
+    /// Last change of what is in it or known of it, in nanoseconds. Only the system sets it.
+    pub ctime_ns: i128,
 }
 
 impl Identity {
     fn of(metadata: &std::fs::Metadata) -> Self {
-        let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-        Self { dev: metadata.dev(), ino: metadata.ino(), size: metadata.len(), mtime_ns }
+        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        Self {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+            size: metadata.len(),
+            mtime_ns: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            ctime_ns: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+        }
     }
 }
 
@@ -30,7 +40,10 @@ impl Identity {
 pub struct InputFile {
     path: PathBuf,
     file: File,
+    id: FileId,
     identity: Identity,
+    /// What stretches of it must sum up to, by their start; checked while they are read.
+    sums: Vec<Sum>,
 }
 
 impl InputFile {
@@ -52,7 +65,20 @@ impl InputFile {
         if !metadata.is_file() {
             return Err(Error::input("changed into something that is no file while opening it").at(path.display()));
         }
-        Ok(Self { path: path.to_path_buf(), identity: Identity::of(&metadata), file })
+        let (path, identity) = (path.to_path_buf(), Identity::of(&metadata));
+        Ok(Self { path, identity, file, id: FileId::new(), sums: Vec::new() })
+    }
+
+    /// The same file, of which some stretches that do not overlap are held against their sums while they are read.
+    pub(crate) fn with_sums(self, mut sums: Vec<Sum>) -> Self {
+        sums.sort_by_key(|sum| sum.span().start);
+        Self { sums, ..self }
+    }
+
+    /// The sum of the stretch that starts here.
+    pub(crate) fn sum_at(&self, start: u64) -> Option<&Sum> {
+        let found = self.sums.binary_search_by_key(&start, |sum| sum.span().start);
+        found.ok().and_then(|place| self.sums.get(place))
     }
 
     /// The path it was opened by.
@@ -78,14 +104,48 @@ impl InputFile {
     /// Fills `out` from `offset`.
     ///
     /// # Errors
-    /// Input where the file has become shorter, Io where it cannot be read.
+    /// Input where the file has become shorter, or where this was the last of a stretch that has a sum and does not add
+    /// up to it; Io where it cannot be read.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(out, offset).map_err(|source| match source.kind() {
+        let read = |offset: u64, out: &mut [u8]| self.file.read_exact_at(out, offset);
+        ahead::read(self.id, offset, out, self.len(), read).map_err(|source| match source.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 Error::input("ends before its declared data; it was cut short while being read").at(self.path.display())
             }
             _ => Error::io("cannot read", &self.path, source),
-        })
+        })?;
+        let end = offset + out.len() as u64;
+        let first = self.sums.partition_point(|sum| sum.span().end <= offset);
+        for sum in self.sums.iter().skip(first).take_while(|sum| sum.span().start < end) {
+            let (from, to) = (sum.span().start.max(offset), sum.span().end.min(end));
+            let bytes = &out[(from - offset) as usize..(to - offset) as usize];
+            sum.add(from, bytes).map_err(|error| error.at(self.path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is missing of every stretch that was read in part, so that its sum can be told.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub(crate) fn check_sums(&self) -> Result<()> {
+        self.sums.iter().filter(|sum| sum.is_begun()).try_for_each(|sum| self.read_rest(sum))
+    }
+
+    /// Reads what was not read yet of a stretch, and so checks its sum.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub(crate) fn read_rest(&self, sum: &Sum) -> Result<()> {
+        const PIECE: u64 = 1 << 20;
+        let mut buffer = Vec::new();
+        for gap in sum.gaps() {
+            for start in (gap.start..gap.end).step_by(PIECE as usize) {
+                buffer.resize((gap.end - start).min(PIECE) as usize, 0);
+                self.read_at(start, &mut buffer)?;
+            }
+        }
+        sum.compare().map_err(|error| error.at(self.path.display()))
     }
 
     /// The whole of a small file.
@@ -141,6 +201,23 @@ mod tests {
         for path in [pipe.as_path(), dir.path(), &dir.path().join("absent"), Path::new("/dev/zero")] {
             assert_eq!(InputFile::open(path).unwrap_err().kind, ErrorKind::Input, "{}", path.display());
         }
+    }
+
+    #[test]
+    fn a_file_that_was_changed_and_given_its_old_time_back_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, b"abc").unwrap();
+        let file = InputFile::open(&path).unwrap();
+        // Longer than a tick of the clock that file systems take their times from.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let other = File::options().write(true).open(&path).unwrap();
+        other.write_all_at(b"xyz", 0).unwrap();
+        let before = std::time::Duration::from_nanos(file.identity().mtime_ns as u64);
+        other.set_modified(std::time::UNIX_EPOCH + before).unwrap();
+        let now = Identity::of(&std::fs::metadata(&path).unwrap());
+        assert_eq!((now.size, now.mtime_ns), (file.identity().size, file.identity().mtime_ns));
+        assert_eq!(file.check_unchanged().unwrap_err().kind, ErrorKind::Input);
     }
 
     #[test]

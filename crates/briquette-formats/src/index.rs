@@ -30,12 +30,12 @@ impl Index {
     ///
     /// # Errors
     /// Input where it is not an index, or a file it names lies outside its directory.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub fn read(file: &InputFile) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
             weight_map: RawMap,
         }
-        let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
+        let (path, bytes) = (file.path(), file.read_all(limits::MAX_JSON_BYTES)?);
         let raw: Raw = json::parse(&bytes, "the index", path)?;
         Self::checked(raw.weight_map).map_err(|error| error.at(path.display()))
     }
@@ -180,7 +180,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.index.json");
         std::fs::write(&path, r#"{"metadata":{},"weight_map":{"a":"1","b":"1","c":"2"}}"#).unwrap();
-        let index = Index::read(&path).unwrap();
+        let read = || Index::read(&InputFile::open(&path).unwrap());
+        let index = read().unwrap();
         let info = |name: &&str| TensorInfo::checked(name.to_string(), briquette_core::DType::U8, vec![1]).unwrap();
         let names = |names: &[&str]| names.iter().map(info).collect::<Vec<_>>();
         assert!(index.check_file("1", &names(&["a", "b"]), &path).is_ok());
@@ -192,7 +193,7 @@ mod tests {
             [r#"{"weight_map":{"a":"../x"}}"#, r#"{"weight_map":{}}"#, "{}", r#"{"weight_map":{"a":"1","a":"2"}}"#]
         {
             std::fs::write(&path, bad).unwrap();
-            assert!(Index::read(&path).is_err(), "{bad}");
+            assert!(read().is_err(), "{bad}");
         }
     }
 }

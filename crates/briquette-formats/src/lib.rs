@@ -8,20 +8,27 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activations;
+mod ahead;
 pub mod burnpack;
 mod bytes;
 pub mod checkpoint;
 pub mod companions;
 mod compressed_tensors;
+pub mod contained;
+mod crc;
+mod digests;
 pub mod draft;
 pub mod file;
 pub mod foreign;
+mod gathered;
 pub mod index;
 pub mod json;
 pub mod limits;
 pub mod loadable;
 pub mod manifest;
 pub mod model_config;
+pub mod model_dir;
 mod ours;
 mod pickle;
 pub mod plain;
@@ -38,11 +45,13 @@ pub mod weight_layout;
 mod weights;
 mod zip;
 
+pub use activations::Activations;
 pub use checkpoint::{Checkpoint, Compressed, Format};
 pub use draft::{Draft, DraftFile};
 pub use file::InputFile;
 pub use loadable::{Family, Limits};
 pub use manifest::{Entry, Manifest};
+pub use model_dir::ModelDir;
 pub use profile::Profile;
 pub use stored::{StoredDir, StoredTensor};
 pub use tensor::{TensorInfo, TensorSource};

@@ -2,8 +2,10 @@
 
 /// Largest safetensors header: the format's own limit.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Largest JSON file read whole: a config, an index, a manifest.
+/// Largest JSON file read whole: a config, an index.
 pub const MAX_JSON_BYTES: u64 = 256 << 20;
+/// Largest manifest, and largest report: of a million tensors they have half a gigabyte.
+pub const MAX_OWN_BYTES: u64 = 1 << 30;
 /// Largest `SHA256SUMS`, and largest `config.json`.
 pub const MAX_SMALL_BYTES: u64 = 16 << 20;
 /// Largest value of a JSON file that is kept as it is: a recipe in a manifest, a `quantization_config`. As values in memory it

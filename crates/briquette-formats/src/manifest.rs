@@ -4,6 +4,7 @@ use crate::{InputFile, Profile, json, limits};
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The name of the manifest in a directory.
 pub const FILE_NAME: &str = "briquette.json";
@@ -76,21 +77,28 @@ impl Manifest {
     /// # Errors
     /// Input where it is not one, or of a newer version.
     pub fn read(file: &InputFile) -> Result<Self> {
+        Self::parse(&file.read_all(limits::MAX_OWN_BYTES)?, file.path())
+    }
+
+    /// As [`read`](Self::read), of what is in memory already and came from `path`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             format: String,
             version: u32,
         }
-        let bytes = file.read_all(limits::MAX_JSON_BYTES)?;
-        let version: Version = json::parse(&bytes, "the manifest", file.path())?;
+        let version: Version = json::parse(bytes, "the manifest", path)?;
         if version.format != "briquette" || version.version > VERSION {
             let message = format!(
                 "found format {:?} version {}, expected briquette up to version {VERSION}; use a newer briquette",
                 version.format, version.version
             );
-            return Err(Error::input(message).at(file.path().display()));
+            return Err(Error::input(message).at(path.display()));
         }
-        json::parse(&bytes, "the manifest", file.path())
+        json::parse(bytes, "the manifest", path)
     }
 
     /// The manifest as it is written: the same bytes for the same content.

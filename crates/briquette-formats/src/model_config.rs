@@ -1,6 +1,6 @@
 //! `config.json`: the model's own description, copied with what it says about quantization replaced.
 
-use crate::{Checkpoint, InputFile, json, limits, quantization};
+use crate::{Checkpoint, json, limits, quantization};
 use briquette_core::{DType, Error, Result};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -58,7 +58,7 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
     if !checkpoint.companions().iter().any(|path| path == Path::new(FILE_NAME)) {
         return Ok(None);
     }
-    InputFile::open(&checkpoint.directory().join(FILE_NAME))?.read_all(limits::MAX_SMALL_BYTES).map(Some)
+    checkpoint.model_dir().read(Path::new(FILE_NAME), limits::MAX_SMALL_BYTES)
 }
 
 /// What a configuration says of the family of its model.

@@ -1,8 +1,9 @@
 //! Directories that Briquette wrote.
 
+use crate::digests::Digests;
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
+use crate::{Activations, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
 use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,18 +12,19 @@ use std::path::Path;
 ///
 /// # Errors
 /// Input where the manifest is damaged or a part is missing, Io where they cannot be read.
-pub(crate) fn open(directory: &Path) -> Result<StoredDir> {
-    let manifest = Manifest::read(&InputFile::open(&directory.join(manifest::FILE_NAME))?)?;
+pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
+    let bytes = directory.read(Path::new(manifest::FILE_NAME), limits::MAX_OWN_BYTES)?.unwrap_or_default();
+    let directory = directory.path();
+    let manifest = Manifest::parse(&bytes, &directory.join(manifest::FILE_NAME))?;
     let mut plain = PlainFiles::default();
     let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
     for name in names {
-        let path = directory.join(name);
         if !crate::index::stays_inside(name) {
             return Err(
                 Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
             );
         }
-        let file = InputFile::open(&path)?;
+        let file = contained::open(directory, Path::new(name))?;
         let kind = sniff::kind_of(&file)?;
         plain.push(file, kind)?;
     }
@@ -32,8 +34,9 @@ pub(crate) fn open(directory: &Path) -> Result<StoredDir> {
     for (name, entry) in &manifest.tensors {
         tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
     }
-    let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest) })
+    let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    let digests = Some(Digests::new(&manifest, &infos));
+    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest), digests })
 }
 
 fn stored_tensor(
@@ -58,7 +61,8 @@ fn stored_tensor(
         return Err(bad("more elements are kept than there are"));
     }
     let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
-    let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, parts: BTreeMap::new() };
+    let activations = Activations::of_entry(entry, profile);
+    let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, activations, parts: Vec::new() };
     let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
     tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;
     Ok(tensor)

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
-    places: Vec<(usize, Place)>,
+    places: Vec<Place>,
+    /// The first tensor of each file, as there may be millions of tensors and few files.
+    firsts: Vec<usize>,
     /// Free-form strings of the headers; of equal keys the first file's counts.
     pub metadata: BTreeMap<String, String>,
 }
@@ -23,31 +25,40 @@ impl PlainFiles {
     /// # Errors
     /// Input where the file is damaged, or has a tensor that an earlier one has too.
     pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<&[TensorInfo]> {
-        let (before, index) = (self.infos.len(), self.files.len());
-        match kind {
-            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?),
-            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?),
+        let before = self.infos.len();
+        self.firsts.push(before);
+        let file = match kind {
+            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
+            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
             Kind::PyTorch => {
-                for (info, place) in pytorch::read(&file)? {
-                    self.places.push((index, place));
+                let (file, tensors) = pytorch::read(file)?;
+                for (info, place) in tensors {
+                    self.places.push(place);
                     self.infos.push(info);
                 }
+                file
             }
-        }
+        };
         self.files.push(file);
         Ok(&self.infos[before..])
     }
 
-    fn push_header(&mut self, header: safetensors::Header) {
+    fn push_header(&mut self, header: safetensors::Header, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
-            self.places.push((self.files.len(), Place::At(offset)));
+            self.places.push(Place::At(offset));
             self.infos.push(info);
         }
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
+        file
+    }
+
+    /// The index of the file that a tensor is in.
+    fn file_of(&self, index: usize) -> usize {
+        self.firsts.partition_point(|&first| first <= index).saturating_sub(1)
     }
 
     /// Refuses a name that two files have.
@@ -58,7 +69,7 @@ impl PlainFiles {
         let Some((first, second)) = tensor::first_repeated(self.infos.len(), |index| &self.infos[index].name) else {
             return Ok(());
         };
-        let path = |index: usize| self.files[self.places[index].0].path().display();
+        let path = |index: usize| self.files[self.file_of(index)].path().display();
         let message = format!("is in both {} and {}; remove one", path(first), path(second));
         Err(Error::input(message).at(format_args!("tensor {:?}", self.infos[first].name)))
     }
@@ -66,9 +77,9 @@ impl PlainFiles {
     /// Each tensor that lies in a file as it is, with its file's index and its offset there, by name.
     pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
         let mut found = BTreeMap::new();
-        for (info, (file, place)) in self.infos.iter().zip(&self.places) {
+        for (index, (info, place)) in self.infos.iter().zip(&self.places).enumerate() {
             if let Place::At(offset) = place {
-                found.insert(info.name.as_str(), (info, *file, *offset));
+                found.insert(info.name.as_str(), (info, self.file_of(index), *offset));
             }
         }
         found
@@ -87,12 +98,11 @@ impl TensorSource for PlainFiles {
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
-        let (file, place) = &self.places[index];
-        let file = &self.files[*file];
-        match place {
+        let file = &self.files[self.file_of(index)];
+        match &self.places[index] {
             Place::At(offset) => file.read_at(offset + start as u64, out),
             Place::Gathered(tensor) => {
-                let bytes = pytorch::gather(tensor, file)?;
+                let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
                 Ok(())
@@ -101,7 +111,7 @@ impl TensorSource for PlainFiles {
     }
 
     fn reads_ranges(&self, index: usize) -> bool {
-        matches!(self.places[index].1, Place::At(_))
+        matches!(self.places[index], Place::At(_))
     }
 
     fn files(&self) -> Vec<&InputFile> {

@@ -3,6 +3,8 @@
 //! Our own checks come first: the zip directory, and every opcode of the pickle against a short list of names. Then
 //! `pytorch-reader` opens the file too, must agree on every tensor, and gathers those that are strided views.
 
+use crate::crc::{self, Sum};
+use crate::gathered::Gathered;
 use crate::pickle::{self, View};
 use crate::zip::{self, ZipEntry};
 use crate::{InputFile, TensorInfo};
@@ -21,36 +23,48 @@ pub(crate) enum Place {
     /// In the file from this offset, as they are.
     At(u64),
     /// To be gathered from a view, or unpacked.
-    Gathered(Box<Tensor>),
+    Gathered(Box<Gathered>),
 }
 
-/// Reads what tensors an archive holds and where.
+/// Reads what tensors an archive holds and where, and makes it a file whose entries are held against their CRC-32 while
+/// they are read.
 ///
 /// # Errors
 /// Input where it is damaged, is no archive of `torch.save`, or would run code elsewhere; Io where it cannot be read.
-pub(crate) fn read(file: &InputFile) -> Result<Vec<(TensorInfo, Place)>> {
-    read_checked(file).map_err(|error| match error.kind {
+pub(crate) fn read(file: InputFile) -> Result<(InputFile, Vec<(TensorInfo, Place)>)> {
+    let (sums, tensors) = read_checked(&file).map_err(|error| match error.kind {
         ErrorKind::Input => error.at(file.path().display()),
         _ => error,
-    })
+    })?;
+    Ok((file.with_sums(sums), tensors))
 }
 
-fn read_checked(file: &InputFile) -> Result<Vec<(TensorInfo, Place)>> {
+fn read_checked(file: &InputFile) -> Result<(Vec<Sum>, Vec<(TensorInfo, Place)>)> {
     refuse_old_formats(file)?;
     let entries = zip::read_entries(file)?;
     let root = root_of(&entries)?;
     let (pickle, value) = pickle::read(&pickle_bytes(file, &entries, &root)?)?;
     let found = pickle::flatten(&pickle, &value)?;
-    let mut tensors = Vec::with_capacity(found.tensors.len());
+    let mut tensors: Vec<Viewed> = Vec::with_capacity(found.tensors.len());
     for (name, view) in found.tensors {
         let checked = checked_view(&view, &name, &root, &entries);
         tensors.push(checked.map_err(|error| error.at(format_args!("tensor {name:?}")))?);
     }
-    let total = tensors.iter().try_fold(0_u64, |sum, (info, _)| sum.checked_add(info.n_bytes() as u64));
+    let total = tensors.iter().try_fold(0_u64, |sum, (info, ..)| sum.checked_add(info.n_bytes() as u64));
     if total.is_none_or(|total| total > file.len().saturating_mul(MAX_SHARING)) {
         return Err(Error::input("its tensors are views of far more bytes than it has; save them with .clone()"));
     }
-    agree(file, found.wrapper, tensors)
+    Ok((sums_of(&entries), agree(file, found.wrapper, tensors)?))
+}
+
+/// What entries that lie in the file as they are must add up to. 0 is what `torch.save` writes where it was told not to
+/// compute it.
+fn sums_of(entries: &BTreeMap<String, ZipEntry>) -> Vec<Sum> {
+    let stored = entries.iter().filter(|(_, entry)| entry.is_stored && entry.crc != 0 && entry.n_bytes > 0);
+    let sum = |(name, entry): (&String, &ZipEntry)| {
+        Sum::new(format!("its entry {name:?}"), entry.start..entry.start + entry.n_bytes, entry.crc)
+    };
+    stored.map(sum).collect()
 }
 
 fn refuse_old_formats(file: &InputFile) -> Result<()> {
@@ -92,16 +106,15 @@ fn pickle_bytes(file: &InputFile, entries: &BTreeMap<String, ZipEntry>, root: &s
     }
     let mut bytes = vec![0; entry.n_bytes as usize];
     file.read_at(entry.start, &mut bytes)?;
+    crc::check("its data.pkl", &bytes, entry.crc)?;
     Ok(bytes)
 }
 
+/// A tensor, the entry it is a view of, and its offset in the file where its bytes lie there as they are.
+type Viewed = (TensorInfo, ZipEntry, Option<u64>);
+
 /// Holds a view against its storage. Gives the offset in the file where the bytes lie there as they are.
-fn checked_view(
-    view: &View,
-    name: &str,
-    root: &str,
-    entries: &BTreeMap<String, ZipEntry>,
-) -> Result<(TensorInfo, Option<u64>)> {
+fn checked_view(view: &View, name: &str, root: &str, entries: &BTreeMap<String, ZipEntry>) -> Result<Viewed> {
     let info = TensorInfo::checked(name.into(), view.dtype, view.shape.clone())?;
     let key = format!("{root}data/{}", view.storage.key);
     let entry =
@@ -120,7 +133,7 @@ fn checked_view(
     }
     let is_plain = entry.is_stored && is_contiguous(view);
     let start = if info.n_elements() == 0 { 0 } else { view.offset * width };
-    Ok((info, is_plain.then_some(entry.start + start)))
+    Ok((info, *entry, is_plain.then_some(entry.start + start)))
 }
 
 /// The element after the last that a view can touch.
@@ -151,29 +164,27 @@ fn is_contiguous(view: &View) -> bool {
 }
 
 /// Opens the file with the other reader, which must find the same tensors.
-fn agree(
-    file: &InputFile,
-    wrapper: Option<&str>,
-    tensors: Vec<(TensorInfo, Option<u64>)>,
-) -> Result<Vec<(TensorInfo, Place)>> {
+fn agree(file: &InputFile, wrapper: Option<&str>, tensors: Vec<Viewed>) -> Result<Vec<(TensorInfo, Place)>> {
     let opened = match wrapper {
         Some(key) => PytorchReader::with_top_level_key(file.path(), key),
         None => PytorchReader::new(file.path()),
     };
     let opened = opened.map_err(|error| Error::input(format!("{error}; the archive is damaged or too unusual")))?;
+    // It opened the file by its name.
+    file.check_unchanged()?;
     let mut others = opened.into_tensors();
     let differs = |name: &str| {
         Error::input("its pickle can be read in two ways; save it again with torch.save")
             .at(format_args!("tensor {name:?}"))
     };
     let mut placed = Vec::with_capacity(tensors.len());
-    for (info, offset) in tensors {
+    for (info, entry, offset) in tensors {
         let other = others.remove(&info.name);
         let is_same = |other: &Tensor| {
             other.shape() == info.shape.0.as_slice() && format!("{:?}", other.dtype()) == dtype_name(&info)
         };
         let other = other.filter(is_same).ok_or_else(|| differs(&info.name))?;
-        placed.push((info, offset.map_or_else(|| Place::Gathered(Box::new(other)), Place::At)));
+        placed.push((info, offset.map_or_else(|| Place::Gathered(Box::new(Gathered::new(other, entry))), Place::At)));
     }
     match others.keys().min() {
         Some(name) => Err(differs(name)),
@@ -184,17 +195,4 @@ fn agree(
 /// The name the other reader has for a type.
 fn dtype_name(info: &TensorInfo) -> String {
     format!("{:?}", info.dtype)
-}
-
-/// The bytes of a tensor that must be gathered.
-///
-/// # Errors
-/// Input where the archive is not what it declared, Io where it cannot be read.
-pub(crate) fn gather(tensor: &Tensor, file: &InputFile) -> Result<Vec<u8>> {
-    tensor.read().map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-            Error::input(format!("{error}; the archive is damaged")).at(file.path().display())
-        }
-        _ => Error::io("cannot read", file.path(), error),
-    })
 }

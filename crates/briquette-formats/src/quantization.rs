@@ -1,6 +1,6 @@
 //! What `config.json` says about quantization by another program.
 
-use crate::{InputFile, TensorInfo, json, limits};
+use crate::{Activations, ModelDir, TensorInfo, json, limits, model_config};
 use briquette_core::{Error, Grouping, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -44,9 +44,20 @@ pub(crate) enum Method {
     Other(String),
 }
 
-/// How the weights of some modules are kept.
+/// What is done to some modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scheme {
+    /// How their weights are kept.
+    pub(crate) form: Form,
+    /// What is done to their activations.
+    activations: Option<Activations>,
+    /// Which modules: names, patterns and classes.
+    targets: Vec<String>,
+}
+
+/// How the weights of some modules are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
     /// Whether codes are packed into 32-bit words.
     pub(crate) is_packed: bool,
     /// Width of a code: 4 or 8.
@@ -59,12 +70,10 @@ pub(crate) struct Scheme {
 ///
 /// # Errors
 /// Input where it is not valid, Io where it cannot be read.
-pub(crate) fn read_config(directory: &Path) -> Result<Option<Method>> {
-    let path = directory.join("config.json");
-    if !path.exists() {
-        return Ok(None);
-    }
-    let bytes = InputFile::open(&path)?.read_all(limits::MAX_SMALL_BYTES)?;
+pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<Method>> {
+    let name = Path::new(model_config::FILE_NAME);
+    let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
+    let path = directory.path().join(name);
     let config: Config = json::parse(&bytes, "the configuration", &path)?;
     let is_object = |raw: &&RawValue| raw.get().starts_with('{');
     let text: Option<Config> = match config.text_config.filter(is_object) {
@@ -145,10 +154,9 @@ fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
         "pack-quantized" => true,
         other => return Err(unread(&format!("the format {other:?}"))),
     };
-    if group
-        .get("input_activations")
-        .is_some_and(|input| !input.is_null() && input.get("dynamic") == Some(&false.into()))
-    {
+    let input = group.get("input_activations").filter(|input| !input.is_null());
+    // A scale is static where nothing else is said.
+    if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| *dynamic == Value::from(false))) {
         return Err(unread("a static scale of activations"));
     }
     let weights = group.get("weights").filter(|weights| weights.is_object());
@@ -166,7 +174,28 @@ fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
         Some(4) if is_packed => 4,
         other => return Err(unread(&format!("{format} of {} bits", other.unwrap_or(0)))),
     };
-    Ok(Scheme { is_packed, n_bits, grouping: grouping_of(weights)? })
+    let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten();
+    Ok(Scheme {
+        form: Form { is_packed, n_bits, grouping: grouping_of(weights)? },
+        activations: Activations::of_group(group),
+        targets: targets.filter_map(|target| Some(target.as_str()?.to_string())).collect(),
+    })
+}
+
+/// What is done to the activations that a weight meets, which may be of any of some schemes: a name goes before a class.
+pub(crate) fn activations_of(schemes: &[&Scheme], weight: &str) -> Option<Activations> {
+    let module = weight.strip_suffix(".weight").unwrap_or(weight);
+    let named: Vec<&&Scheme> =
+        schemes.iter().filter(|scheme| scheme.targets.iter().any(|name| name == module)).collect();
+    let mut found: Vec<Option<Activations>> = match named.is_empty() {
+        true => schemes.iter().map(|scheme| scheme.activations).collect(),
+        false => named.into_iter().map(|scheme| scheme.activations).collect(),
+    };
+    found.dedup();
+    match found.as_slice() {
+        [one] => *one,
+        _ => Some(Activations::Other),
+    }
 }
 
 fn grouping_of(weights: &Value) -> Result<Grouping> {

@@ -1,12 +1,16 @@
 //! The safetensors format: an 8-byte length, a JSON header, and the tensors one after the other.
 
+mod header_json;
+
 use crate::json::Strings;
 use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result, Shape};
+pub use header_json::{Counted, HeaderJson};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
 
 /// The key of the free-form strings in a header.
 const METADATA: &str = "__metadata__";
@@ -97,9 +101,12 @@ impl Header {
             );
             return Err(Error::input(message));
         }
-        let mut json = vec![0; n_header as usize];
-        file.read_at(8, &mut json)?;
-        Self::parse(&json, file.len() - 8 - n_header)
+        let mut json = BufReader::with_capacity(READ_BYTES, Json { file, next: 8, end: 8 + n_header, failed: None });
+        let raw = serde_json::from_reader(&mut json);
+        match json.into_inner().failed {
+            Some(error) => Err(error),
+            None => Self::checked(raw, n_header, file.len() - 8 - n_header),
+        }
     }
 
     /// Checks a header against the number of data bytes that follow it.
@@ -107,7 +114,11 @@ impl Header {
     /// # Errors
     /// Input, naming the tensor where there is one.
     pub fn parse(json: &[u8], n_data: u64) -> Result<Self> {
-        let raw: RawHeader = serde_json::from_slice(json).map_err(|source| {
+        Self::checked(serde_json::from_slice(json), json.len() as u64, n_data)
+    }
+
+    fn checked(raw: serde_json::Result<RawHeader>, n_header: u64, n_data: u64) -> Result<Self> {
+        let raw = raw.map_err(|source| {
             Error::input(format!("the safetensors header is not valid: {source}; the file is damaged"))
         })?;
         if let Some(error) = raw.failed {
@@ -118,11 +129,38 @@ impl Header {
             let message = format!("the safetensors header is not valid: key {:?} comes twice", tensors[first].0.name);
             return Err(Error::input(format!("{message}; the file is damaged")));
         }
-        tensors.sort_by_key(|(info, start)| (*start, info.n_bytes()));
+        // Most files are in order, and sorting takes room.
+        if !tensors.is_sorted_by_key(|(info, start)| (*start, info.n_bytes())) {
+            tensors.sort_by_key(|(info, start)| (*start, info.n_bytes()));
+        }
         check_cover(&tensors, n_data)?;
-        let data_start = 8 + json.len() as u64;
+        let data_start = 8 + n_header;
         tensors.iter_mut().for_each(|(_, start)| *start += data_start);
         Ok(Self { tensors, metadata: raw.metadata })
+    }
+}
+
+/// What is read of a header at once.
+const READ_BYTES: usize = 1 << 16;
+
+/// The JSON of a header, which may be as large as all that is made of it: it is not in memory whole.
+struct Json<'a> {
+    file: &'a InputFile,
+    next: u64,
+    end: u64,
+    /// Why it could not be read.
+    failed: Option<Error>,
+}
+
+impl Read for Json<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = (self.end - self.next).min(out.len() as u64) as usize;
+        if let Err(error) = self.file.read_at(self.next, &mut out[..n]) {
+            self.failed = Some(error);
+            return Err(std::io::Error::other("see above"));
+        }
+        self.next += n as u64;
+        Ok(n)
     }
 }
 
@@ -168,22 +206,16 @@ fn check_cover(tensors: &[(TensorInfo, u64)], n_data: u64) -> Result<()> {
 ///
 /// Tensors lie in the order given, one after the other. Returns the bytes and each tensor's offset in the file.
 pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>) -> (Vec<u8>, Vec<u64>) {
-    let mut object = serde_json::Map::new();
-    if !metadata.is_empty() {
-        object.insert(METADATA.into(), serde_json::json!(metadata));
-    }
     let (mut offset, mut starts) = (0_u64, Vec::with_capacity(tensors.len()));
     for info in tensors {
-        let end = offset + info.n_bytes() as u64;
-        let value = serde_json::json!({ "dtype": info.dtype, "shape": info.shape, "data_offsets": [offset, end] });
-        object.insert(info.name.clone(), value);
         starts.push(offset);
-        offset = end;
+        offset += info.n_bytes() as u64;
     }
-    let mut json = serde_json::Value::Object(object).to_string().into_bytes();
-    json.resize(json.len().next_multiple_of(8), b' ');
-    let mut header = (json.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut json);
+    let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+    by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+    let mut json = HeaderJson::new(Vec::new(), |each| metadata.iter().for_each(|(key, value)| each(key, value)));
+    by_name.into_iter().for_each(|index| json.tensor(&tensors[index], starts[index]));
+    let header = json.into_header();
     let n_header = header.len() as u64;
     (header, starts.into_iter().map(|start| n_header + start).collect())
 }

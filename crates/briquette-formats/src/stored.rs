@@ -1,12 +1,15 @@
 //! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
 
+mod source;
+
+use crate::digests::Digests;
 use crate::foreign::Layout;
 use crate::profile::FilePart;
-use crate::tensor::{TensorInfo, TensorSource};
-use crate::{InputFile, Manifest};
-use briquette_core::block::{self, RowDecoder, StoredRows};
+use crate::tensor::TensorInfo;
+use crate::{Activations, InputFile, Manifest};
+use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
-use briquette_core::{Affine, Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits, rows};
+use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -42,8 +45,10 @@ pub struct StoredTensor {
     pub coding: Coding,
     /// Elements kept, where storage is sparse.
     pub n_kept: usize,
-    /// Its parts.
-    pub parts: BTreeMap<Part, PartBytes>,
+    /// What is done to the activations it meets, where they do not stay floats.
+    pub activations: Option<Activations>,
+    /// Its parts: a few, of which a tree would take more memory than all else.
+    pub parts: Vec<(Part, PartBytes)>,
 }
 
 /// A directory of tensors kept in parts.
@@ -57,6 +62,8 @@ pub struct StoredDir {
     pub infos: Vec<TensorInfo>,
     /// The manifest, where there is one.
     pub manifest: Option<Manifest>,
+    /// What was read of it so far, where its hashes are known.
+    pub(crate) digests: Option<Digests>,
 }
 
 /// Buffers that a thread reuses from one block to the next.
@@ -112,7 +119,7 @@ impl StoredTensor {
                     Some(layout) => PartBytes::Foreign { file, offset, layout },
                     None => PartBytes::File { file, offset },
                 };
-                self.parts.insert(part, bytes);
+                self.parts.push((part, bytes));
             }
         }
         Ok(())
@@ -125,7 +132,7 @@ impl StoredTensor {
 
 impl StoredDir {
     fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        match tensor.parts.get(&part) {
+        match tensor.parts.iter().find(|(kind, _)| *kind == part).map(|(_, bytes)| bytes) {
             Some(PartBytes::File { file, offset }) => {
                 out.resize(range.len(), 0);
                 let file = self.files.get(*file).ok_or_else(|| tensor.damaged("its file is missing"))?;
@@ -144,13 +151,15 @@ impl StoredDir {
     /// whichever axis the outputs are. For codes, `out` must be aligned to 4 bytes.
     ///
     /// # Errors
-    /// Input where the parts contradict each other, Io where they cannot be read.
+    /// Input where the parts contradict each other, or where these are the last values of a tensor to be read and they are
+    /// not those of its hash; Io where they cannot be read.
     ///
     /// # Panics
     /// If `out` does not hold those rows.
     pub fn decode_rows(&self, index: usize, range: Range<usize>, scratch: &mut Scratch, out: &mut [u8]) -> Result<()> {
         let tensor = &self.tensors[index];
         let n_cols = tensor.rows().n_cols;
+        let start = range.start * n_cols * tensor.value_width();
         let first = self.read_elements(tensor, range.clone(), scratch)?;
         self.read_scales(tensor, range, scratch)?;
         let Scratch { elements, bitmask, scale, zero, .. } = scratch;
@@ -160,14 +169,14 @@ impl StoredDir {
             Some(_) => decoder.decode_codes(&stored, bytemuck::cast_slice_mut(out)),
             None => decoder.decode_floats(&stored, out),
         }
-        Ok(())
+        self.check_values(index, start, out)
     }
 
     /// Calls `each` with a few of the rows that [`decode_rows`](Self::decode_rows) gives after the other. Each block of
-    /// [`Rows::blocks`] ends with a call that says so; `range` starts where one starts.
+    /// [`Rows::blocks`] ends with a call that says so; `range` starts where one starts. Hashes are left to `each`.
     ///
     /// # Errors
-    /// As [`decode_rows`](Self::decode_rows).
+    /// Input where the parts contradict each other, Io where they cannot be read.
     pub fn for_each_strip(
         &self,
         index: usize,
@@ -195,11 +204,27 @@ impl StoredDir {
     /// If the tensor has no codes or `out` does not hold those rows.
     pub fn read_codes(&self, index: usize, range: Range<usize>, scratch: &mut Scratch, out: &mut [i8]) -> Result<()> {
         let tensor = &self.tensors[index];
-        let first = self.read_elements(tensor, range, scratch)?;
-        let Scratch { elements, bitmask, .. } = scratch;
-        let stored = StoredRows { elements, first, bitmask, scale: &[], zero: &[] };
-        RowDecoder::new(tensor.coding, tensor.info.dtype, tensor.rows().n_cols).unpack_codes(&stored, out);
-        Ok(())
+        let (row_view, n_rows) = (tensor.rows(), range.len());
+        let mut at = range.start * row_view.n_cols * tensor.value_width();
+        let first = self.read_elements(tensor, range.clone(), scratch)?;
+        let is_unchecked = self.is_unchecked(index);
+        if is_unchecked {
+            self.read_scales(tensor, range, scratch)?;
+        }
+        let Scratch { elements, bitmask, scale, zero, .. } = scratch;
+        let stored = StoredRows { elements, first, bitmask, scale, zero };
+        let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
+        decoder.unpack_codes(&stored, out);
+        let mut checked = Ok(());
+        if is_unchecked {
+            // The hash is that of the values they stand for.
+            decoder.for_each_strip(&stored, n_rows, row_view.rows_per_block(), |values, _| {
+                let found = self.check_values(index, at, values);
+                checked = std::mem::replace(&mut checked, Ok(())).and(found);
+                at += values.len();
+            });
+        }
+        checked
     }
 
     /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
@@ -285,64 +310,4 @@ fn kept_range(tensor: &StoredTensor, scratch: &Scratch, n_cols: usize) -> Result
         return Err(tensor.damaged("its bitmask keeps more values than there are"));
     }
     Ok(start..end)
-}
-
-impl TensorSource for StoredDir {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
-        let tensor = &self.tensors[index];
-        let row_view = tensor.rows();
-        let width = tensor.info.dtype.n_bits() / 8;
-        if tensor.coding == Coding::DENSE {
-            let mut bytes = Vec::new();
-            self.read_part(tensor, Part::Weight, crate::tensor::range_of(start, out.len()), &mut bytes)?;
-            out.copy_from_slice(&bytes);
-            return Ok(());
-        }
-        let row_bytes = (row_view.n_cols * width).max(1);
-        let rows = match row_view.axis {
-            OutputAxis::First | OutputAxis::Stacked => {
-                start / row_bytes..(start + out.len()).div_ceil(row_bytes).min(row_view.n_rows)
-            }
-            OutputAxis::Last => 0..row_view.n_rows,
-        };
-        let (skipped, n) = (rows.start * row_bytes, rows.len() * row_view.n_cols);
-        let mut scratch = Scratch::default();
-        let mut bytes = vec![0; n * width];
-        if tensor.coding.codes.is_some() {
-            let mut values = vec![0.0_f32; n];
-            self.decode_rows(index, rows, &mut scratch, bytemuck::cast_slice_mut(&mut values))?;
-            rows::from_f32(&values, tensor.info.dtype, &mut bytes);
-        } else {
-            self.decode_rows(index, rows, &mut scratch, &mut bytes)?;
-        }
-        if row_view.axis == OutputAxis::Last {
-            let mut own_order = vec![0; bytes.len()];
-            rows::transpose_bytes(&bytes, &mut own_order, row_view.n_cols, row_view.n_rows, width);
-            bytes = own_order;
-        }
-        out.copy_from_slice(&bytes[start - skipped..start - skipped + out.len()]);
-        Ok(())
-    }
-
-    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
-        let tensor = &self.tensors[index];
-        let Some(codes) = tensor.coding.codes else { return Ok(Vec::new()) };
-        let mut scratch = Scratch::default();
-        self.read_scales(tensor, rows, &mut scratch)?;
-        let n = scratch.scale.len() / codes.scale.n_bytes();
-        Ok((0..n).map(|i| block::read_affine(codes, &scratch.scale, &scratch.zero, i)).collect())
-    }
-
-    fn reads_ranges(&self, index: usize) -> bool {
-        let tensor = &self.tensors[index];
-        tensor.coding == Coding::DENSE || tensor.axis != OutputAxis::Last
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.files.iter().collect()
-    }
 }

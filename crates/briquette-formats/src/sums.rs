@@ -1,6 +1,6 @@
 //! `SHA256SUMS`: the file that `sha256sum -c` reads.
 
-use crate::{InputFile, draft, limits, manifest};
+use crate::{InputFile, contained, draft, limits, manifest};
 use briquette_core::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -66,6 +66,22 @@ fn fill(buffer: &mut Vec<u8>, file: &InputFile, offset: u64) -> Result<()> {
     file.read_at(offset, buffer)
 }
 
+/// SHA-256 of bytes that come piece by piece.
+#[derive(Debug, Default)]
+pub(crate) struct Hasher(Sha256);
+
+impl Hasher {
+    /// Adds the next bytes.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The sum as 64 hexadecimal digits.
+    pub(crate) fn finish(self) -> String {
+        hex(&self.0.finalize())
+    }
+}
+
 /// SHA-256 of bytes, as 64 hexadecimal digits.
 pub fn sha256_of_bytes(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -102,6 +118,11 @@ pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
         }
     }
     Ok(sums)
+}
+
+/// The error of a file that is not what its sum says.
+pub fn differs(found: &str, expected: &str) -> Error {
+    Error::input(format!("found SHA-256 {found}, expected {expected}; the file was changed, make the output again"))
 }
 
 /// Whether the sums leave a file out: themselves, and what two runs of one recipe may differ in.
@@ -146,7 +167,7 @@ pub(crate) fn check_is_ours(directory: &Path) -> Result<()> {
         Error::refused(message).at(path.display())
     };
     let not_ours = || refused("exists and is no output of briquette", directory);
-    let sums = InputFile::open(&directory.join(FILE_NAME)).and_then(|file| read(&file));
+    let sums = contained::open(directory, Path::new(FILE_NAME)).and_then(|file| read(&file));
     let sums = sums.map_err(|error| if error.kind == ErrorKind::Input { not_ours() } else { error })?;
     if !sums.contains_key(manifest::FILE_NAME) {
         return Err(not_ours());

@@ -33,12 +33,10 @@ impl Checkpoint {
     /// file that does not say lies as burn's own do.
     pub fn layout(&self) -> Option<WeightLayout> {
         let said = match self.manifest() {
-            Some(manifest) => {
-                manifest.recipe.pointer("/model/layout").and_then(|said| said.as_str()).map(str::to_string)
-            }
-            None => self.metadata().remove(KEY),
+            Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
+            None => self.said(KEY),
         };
         let own = (self.format() == Format::Burnpack).then_some(WeightLayout::Burn);
-        said.and_then(|name| WeightLayout::of(&name)).or(own)
+        said.and_then(WeightLayout::of).or(own)
     }
 }

@@ -3,20 +3,19 @@
 use crate::index::{Index, parent_of};
 use crate::plain::PlainFiles;
 use crate::sniff::{self, Kind};
-use crate::{InputFile, TensorSource};
+use crate::{InputFile, TensorSource, contained};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Opens a weight file, or every shard that an index names.
+/// Reads a weight file, or every shard that an index names; they lie in its directory.
 ///
 /// # Errors
 /// Input where there is no model or it is damaged, Io where it cannot be read.
-pub(crate) fn open(path: &Path) -> Result<(PlainFiles, Kind)> {
-    let mut plain = PlainFiles::default();
+pub(crate) fn open(file: InputFile) -> Result<(PlainFiles, Kind)> {
+    let (path, mut plain) = (file.path().to_path_buf(), PlainFiles::default());
     let kind = if path.extension().is_some_and(|extension| extension == "json") {
-        open_shards(path, &mut plain)?
+        open_shards(&file, &mut plain)?
     } else {
-        let file = InputFile::open(path)?;
         let kind = sniff::kind_of(&file)?;
         plain.push(file, kind)?;
         kind
@@ -67,16 +66,16 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-fn open_shards(path: &Path, plain: &mut PlainFiles) -> Result<Kind> {
-    let index = Index::read(path)?;
-    let directory = parent_of(path);
+fn open_shards(file: &InputFile, plain: &mut PlainFiles) -> Result<Kind> {
+    let index = Index::read(file)?;
+    let directory = parent_of(file.path());
     let mut kind = Kind::Safetensors;
     for name in index.files() {
         let shard = directory.join(name);
         if !shard.exists() {
             return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
         }
-        let file = InputFile::open(&shard)?;
+        let file = contained::open(&directory, Path::new(name))?;
         kind = sniff::kind_of(&file)?;
         index.check_file(name, plain.push(file, kind)?, &shard)?;
     }

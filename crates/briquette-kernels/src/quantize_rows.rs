@@ -11,6 +11,8 @@ use half::{bf16, f16};
 pub enum ActivationGrid {
     /// `scale = max |x| / 127`, `zero = 128`.
     Symmetric,
+    /// `scale = max |x| / 127.5`, `zero = 128`: as the compressed-tensors library has it. On a GPU it is [`Symmetric`](Self::Symmetric).
+    SymmetricFull,
     /// `scale = (max - min) / 255` over a range widened to include 0, `zero = round(-min / scale)`.
     #[default]
     Asymmetric,
@@ -156,6 +158,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const GRIDS: [ActivationGrid; 3] =
+        [ActivationGrid::Symmetric, ActivationGrid::SymmetricFull, ActivationGrid::Asymmetric];
+
     fn any_value() -> impl Strategy<Value = f32> {
         prop_oneof![
             8 => -3.0_f32..3.0, 1 => Just(0.0), 1 => Just(-0.0), 1 => Just(1e-42), 1 => Just(-1e-37), 1 => Just(3e38),
@@ -182,7 +187,7 @@ mod tests {
             let x: Vec<f32> = x[..n_rows * n_cols].iter().map(|value| value * factor).collect();
             let x16: Vec<f16> = x.iter().copied().map(f16::from_f32).collect();
             let xb: Vec<bf16> = x.iter().copied().map(bf16::from_f32).collect();
-            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+            for grid in GRIDS {
                 all_paths_agree(&x, n_rows, n_cols, grid);
                 all_paths_agree(&x16, n_rows, n_cols, grid);
                 all_paths_agree(&xb, n_rows, n_cols, grid);
@@ -191,7 +196,7 @@ mod tests {
 
         #[test]
         fn the_error_is_at_most_half_a_step(x in prop::collection::vec(-1e3_f32..1e3, 1..100)) {
-            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+            for grid in GRIDS {
                 let rows = quantize_rows(Path::SCALAR, &x, 1, x.len(), grid);
                 for (&code, &value) in rows.row(0).iter().zip(&x) {
                     let back = (i32::from(code) - rows.zeros()[0]) as f32 * rows.scales()[0];
@@ -205,7 +210,7 @@ mod tests {
     #[test]
     fn a_row_that_is_not_finite_has_no_scale_and_a_zero_row_has_scale_one() {
         for path in Path::available() {
-            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+            for grid in GRIDS {
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     for at in [0, 3, 40, 66] {
                         let mut x = vec![1.0; 2 * 67];

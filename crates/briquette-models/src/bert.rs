@@ -5,9 +5,8 @@ mod trace;
 use crate::Arch;
 use crate::attention::attend_to_tokens;
 use crate::config::{Folder, check_layers, check_sizes};
-use crate::layers::{
-    Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
-};
+use crate::fresh;
+use crate::layers::{Dropout, DropoutConfig, Embedding, LayerNorm, LayerNormConfig, Linear};
 use crate::low_rank::{Linears, below};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
@@ -79,6 +78,15 @@ pub struct BertConfig {
     /// Only `absolute` is known.
     #[serde(default)]
     pub position_embedding_type: Option<String>,
+    /// Whether tokens see only those before them, which is not run.
+    #[serde(default)]
+    pub is_decoder: bool,
+    /// The standard deviation of weights that are drawn at random.
+    #[serde(skip, default = "fresh::usual_range")]
+    pub initializer_range: f64,
+    /// The word whose vector is zeros then.
+    #[serde(skip)]
+    pub padding: Option<usize>,
 }
 
 fn tenth() -> f64 {
@@ -116,22 +124,27 @@ impl BertConfig {
         if !width.is_multiple_of(heads) {
             return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
         }
+        if self.is_decoder {
+            return Err(
+                "is_decoder is true, so that tokens see only those before them, and only encoders can be run".into()
+            );
+        }
         match self.position_embedding_type.as_deref() {
             None | Some("absolute") => Ok(()),
             Some(other) => Err(format!("position_embedding_type is {other:?}, only \"absolute\" can be run")),
         }
     }
 
-    /// A network of these sizes with random weights.
+    /// A network of these sizes with random weights, as transformers draws them.
     ///
     /// # Panics
     /// If a size is 0 or the heads do not divide the width.
     pub fn init(&self, device: &Device) -> Bert {
-        let table = |n| EmbeddingConfig::new(n, self.hidden_size).init(device);
+        let table = |n, padding| fresh::table(n, self.hidden_size, self.initializer_range, padding, device);
         let embeddings = BertEmbeddings {
-            word_embeddings: table(self.vocab_size),
-            position_embeddings: table(self.max_position_embeddings),
-            token_type_embeddings: table(self.type_vocab_size),
+            word_embeddings: table(self.vocab_size, self.padding),
+            position_embeddings: table(self.max_position_embeddings, None),
+            token_type_embeddings: table(self.type_vocab_size, None),
             layer_norm: self.norm(device),
             dropout: self.dropout(),
         };
@@ -147,20 +160,24 @@ impl BertConfig {
         DropoutConfig::new(self.hidden_dropout_prob).init()
     }
 
+    fn linear(&self, d_input: usize, d_output: usize, device: &Device) -> Linear {
+        fresh::linear(d_input, d_output, true, self.initializer_range, device)
+    }
+
     fn output(&self, width: usize, device: &Device) -> BertOutput {
-        let dense = LinearConfig::new(width, self.hidden_size).init(device);
+        let dense = self.linear(width, self.hidden_size, device);
         BertOutput { dense, layer_norm: self.norm(device), dropout: self.dropout() }
     }
 
     fn layer(&self, device: &Device) -> BertLayer {
-        let square = || LinearConfig::new(self.hidden_size, self.hidden_size).init(device);
+        let square = || self.linear(self.hidden_size, self.hidden_size, device);
         let n_heads = self.num_attention_heads;
         let dropout = DropoutConfig::new(self.attention_probs_dropout_prob).init();
         let self_ = BertSelfAttention { query: square(), key: square(), value: square(), n_heads, dropout };
         BertLayer {
             attention: BertAttention { self_, output: self.output(self.hidden_size, device) },
             intermediate: BertIntermediate {
-                dense: LinearConfig::new(self.hidden_size, self.intermediate_size).init(device),
+                dense: self.linear(self.hidden_size, self.intermediate_size, device),
                 activation: self.hidden_act,
             },
             output: self.output(self.intermediate_size, device),
@@ -319,5 +336,21 @@ impl Bert {
             states.push(next);
         }
         states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sees_only_what_came_before_is_no_encoder() {
+        let config = |extra: &str| -> BertConfig {
+            let sizes = "\"vocab_size\": 9, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
+            let rest = "\"num_attention_heads\": 2, \"max_position_embeddings\": 8";
+            serde_json::from_str(&format!("{{{sizes}, {rest}{extra}}}")).unwrap()
+        };
+        assert!(config("").validate().is_ok() && config(", \"is_decoder\": false").validate().is_ok());
+        assert!(config(", \"is_decoder\": true").validate().unwrap_err().starts_with("is_decoder is true"));
     }
 }

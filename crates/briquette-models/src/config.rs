@@ -3,14 +3,14 @@
 use crate::Arch;
 use crate::arch::of_model_type;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, InputFile, TensorSource, json, limits};
+use briquette_formats::{Checkpoint, ModelDir, TensorSource, json, limits};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// The directory of a model, as far as its small files go.
 #[derive(Debug, Clone)]
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct Folder(pub(crate) ModelDir);
 
 #[derive(Deserialize)]
 struct ModelType {
@@ -19,20 +19,22 @@ struct ModelType {
 
 impl Folder {
     pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
-        Self(checkpoint.directory())
+        Self(checkpoint.model_dir().clone())
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
+    }
+
+    /// The whole of a file where it exists.
+    pub(crate) fn read_whole(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.0.read(Path::new(name), limits::MAX_JSON_BYTES)
     }
 
     /// Parses a JSON file where it exists.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
-        let path = self.file(name);
-        if !path.exists() {
-            return Ok(None);
-        }
-        json::parse(&read_whole(&path)?, "it", &path).map(Some)
+        let Some(bytes) = self.read_whole(name)? else { return Ok(None) };
+        json::parse(&bytes, "it", &self.file(name)).map(Some)
     }
 
     /// Parses config.json, which must exist.
@@ -83,16 +85,4 @@ pub(crate) fn check_layers(n_layers: usize, checkpoint: &Checkpoint) -> Result<(
         return Err(format!("it says {n_layers} layers, and there are {n_tensors} tensors; correct it"));
     }
     Ok(())
-}
-
-/// Reads a small file whole.
-pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>> {
-    let file = InputFile::open(path)?;
-    if file.len() > limits::MAX_JSON_BYTES {
-        let message = format!("{} bytes, expected at most {}", file.len(), limits::MAX_JSON_BYTES);
-        return Err(Error::input(message).at(path.display()));
-    }
-    let mut bytes = vec![0; file.len() as usize];
-    file.read_at(0, &mut bytes)?;
-    Ok(bytes)
 }

@@ -86,7 +86,7 @@ impl DigitsCnnConfig {
         self.conv_channels[1].saturating_mul(shrunk(self.image_size[0]) * shrunk(self.image_size[1]))
     }
 
-    /// A network of these sizes with random weights.
+    /// A network of these sizes with random weights: uniform below `1 / sqrt(fan_in)`, as torch draws them.
     pub fn init(&self, device: &Device) -> DigitsCnn {
         let [first, second] = self.conv_channels;
         let conv = |channels: [usize; 2], groups: usize| {

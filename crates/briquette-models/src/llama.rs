@@ -2,7 +2,8 @@
 //! queries, gated feed-forward blocks, and a head of its own or the embedding's.
 
 use crate::attention::{Heads, attend};
-use crate::layers::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use crate::fresh;
+use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig};
 use crate::llama_config::LlamaConfig;
 use crate::low_rank::{Linears, below};
 use crate::rope::Rotation;
@@ -11,14 +12,15 @@ use burn::tensor::activation::silu;
 use burn::tensor::{Device, Int, Tensor};
 
 impl LlamaConfig {
-    /// A network of these sizes with random weights.
+    /// A network of these sizes with random weights, as transformers draws them.
     ///
     /// # Panics
     /// If the sizes were not read by [`crate::LoadedModel::open`] and contradict each other.
     pub fn init(&self, device: &Device) -> Llama {
         let layers = (0..self.num_hidden_layers).map(|_| self.layer(device)).collect();
-        let embed_tokens = EmbeddingConfig::new(self.vocab_size, self.hidden_size).init(device);
-        let head = || LinearConfig::new(self.hidden_size, self.vocab_size).with_bias(false).init(device);
+        let embed_tokens =
+            fresh::table(self.vocab_size, self.hidden_size, self.initializer_range, self.padding, device);
+        let head = || fresh::linear(self.hidden_size, self.vocab_size, false, self.initializer_range, device);
         Llama {
             model: LlamaModel { embed_tokens, layers, norm: self.norm(device) },
             lm_head: (!self.tie_word_embeddings).then(head),
@@ -31,7 +33,7 @@ impl LlamaConfig {
     }
 
     fn layer(&self, device: &Device) -> LlamaLayer {
-        let linear = |n_in, n_out, bias| LinearConfig::new(n_in, n_out).with_bias(bias).init(device);
+        let linear = |n_in, n_out, bias| fresh::linear(n_in, n_out, bias, self.initializer_range, device);
         let (width, head) = (self.hidden_size, self.head_width());
         let (n_heads, n_kv_heads) = (self.num_attention_heads, self.n_kv_heads());
         let self_attn = LlamaAttention {

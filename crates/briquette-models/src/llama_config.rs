@@ -2,6 +2,7 @@
 
 use crate::Arch;
 use crate::config::{Folder, check_layers, check_sizes};
+use crate::fresh;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,7 @@ pub struct LlamaConfig {
     /// The function of the gate; only `silu` is known.
     #[serde(default)]
     pub hidden_act: Option<String>,
-    /// Tokens that attention reaches back to: the longest input that is run.
+    /// Tokens that attention reaches back to. The model takes longer inputs; here they are run up to that length.
     #[serde(default)]
     pub sliding_window: Option<usize>,
     /// Whether the sliding window is used; Qwen2 says so.
@@ -60,6 +61,12 @@ pub struct LlamaConfig {
     /// Whether feed-forward blocks have them.
     #[serde(skip)]
     pub mlp_bias: bool,
+    /// The standard deviation of weights that are drawn at random.
+    #[serde(skip, default = "fresh::usual_range")]
+    pub initializer_range: f64,
+    /// The word whose vector is zeros then.
+    #[serde(skip)]
+    pub padding: Option<usize>,
 }
 
 /// How rotary frequencies are stretched.
@@ -122,8 +129,12 @@ impl LlamaConfig {
 
     /// The longest input that is run: beyond a sliding window, attention would have to forget.
     pub(crate) fn max_positions(&self) -> usize {
-        let window = self.sliding_window.filter(|_| self.use_sliding_window != Some(false));
-        window.map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
+        self.window().map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
+    }
+
+    /// The sliding window, where there is one and it is used.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.sliding_window.filter(|_| self.use_sliding_window != Some(false))
     }
 
     pub(crate) fn n_kv_heads(&self) -> usize {

@@ -133,9 +133,42 @@ pub enum Input {
         tokenizer: Option<TextTokenizer>,
         /// How an encoder's hidden states become an embedding; unused by decoders.
         pooling: Pooling,
-        /// Positions the model has.
-        max_positions: usize,
+        /// The longest text that is run, in tokens.
+        longest: Longest,
     },
+}
+
+/// The longest text that a model is run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Longest {
+    /// Positions the model has.
+    pub max_positions: usize,
+    /// The sliding window of its attention, which is run as far as that reaches over the whole text.
+    pub window: Option<usize>,
+}
+
+impl Longest {
+    /// In tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.window.map_or(self.max_positions, |window| window.min(self.max_positions))
+    }
+
+    /// Refuses a longer one.
+    ///
+    /// # Errors
+    /// Config, with what limits it.
+    fn check(&self, max_length: usize) -> Result<()> {
+        let n = self.max_positions;
+        let message = match self.window {
+            _ if max_length <= self.n_tokens() => return Ok(()),
+            Some(window) if max_length <= n => format!(
+                "the model has {n} positions, but its attention slides over {window} tokens, and is run only where those are \
+                 the whole text; take at most {window}"
+            ),
+            _ => format!("the model has {n} positions; take at most {}", self.n_tokens()),
+        };
+        Err(Error::config(format!("found {max_length}: {message}")).at("data.max_length (--max-length)"))
+    }
 }
 
 impl Input {
@@ -147,11 +180,12 @@ impl Input {
             Arch::Bert => {
                 let config = BertConfig::read(folder, checkpoint)?;
                 let positions = config.max_position_embeddings;
-                text_input(folder, config.vocab_size, positions, positions)?
+                text_input(folder, config.vocab_size, Longest { max_positions: positions, window: None }, positions)?
             }
             Arch::Llama => {
                 let config = LlamaConfig::read(folder, checkpoint)?;
-                text_input(folder, config.vocab_size, config.max_positions(), WINDOW)?
+                let longest = Longest { max_positions: config.max_position_embeddings, window: config.window() };
+                text_input(folder, config.vocab_size, longest, WINDOW)?
             }
             _ => Self::Images(ImageInput::of_imagenet(ResNetConfig::read(checkpoint, arch)?.in_channels)),
         })
@@ -243,22 +277,40 @@ impl LoadedModel {
     /// Config where the model has fewer positions or that leaves no room; as [`LoadedModel::tokenizer`] elsewhere.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
         self.tokenizer()?;
-        if let Input::Text { tokenizer: Some(tokenizer), max_positions, .. } = &mut self.input {
-            if max_length > *max_positions {
-                let message = format!("max_length is {max_length}, and the model has {max_positions} positions");
-                return Err(Error::config(message));
-            }
+        if let Input::Text { tokenizer: Some(tokenizer), longest, .. } = &mut self.input {
+            longest.check(max_length)?;
             tokenizer.set_max_length(max_length)?;
         }
         Ok(())
     }
 }
 
-fn text_input(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Input> {
-    let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
+fn text_input(folder: &Folder, vocab_size: usize, longest: Longest, usual: usize) -> Result<Input> {
+    let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(longest.n_tokens());
     let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
     if let Some(tokenizer) = &mut tokenizer {
-        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.display()))?;
+        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.path().display()))?;
     }
-    Ok(Input::Text { directory: folder.0.clone(), tokenizer, pooling: Pooling::read(folder)?, max_positions })
+    let directory = folder.0.path().to_path_buf();
+    Ok(Input::Text { directory, tokenizer, pooling: Pooling::read(folder)?, longest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_limits_a_text_is_called_what_it_is() {
+        let (plain, sliding) = (None, Some(8));
+        let said = |window, n| Longest { max_positions: 32, window }.check(n).unwrap_err().to_string();
+        assert!(said(plain, 33).contains("found 33: the model has 32 positions; take at most 32"));
+        assert!(
+            said(sliding, 9).contains("has 32 positions, but its attention slides over 8 tokens"),
+            "{}",
+            said(sliding, 9)
+        );
+        assert!(said(sliding, 33).contains("the model has 32 positions; take at most 8"));
+        assert!(Longest { max_positions: 32, window: sliding }.check(8).is_ok());
+        assert_eq!(Longest { max_positions: 4, window: sliding }.n_tokens(), 4);
+    }
 }

@@ -2,6 +2,7 @@
 //! that wide and narrow variants and other heads run too.
 
 use crate::Arch;
+use crate::fresh::before_relu;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -100,7 +101,7 @@ impl ResNetConfig {
         Ok(config)
     }
 
-    /// A network of these sizes with random weights.
+    /// A network of these sizes with random weights, as torchvision and transformers draw them.
     pub fn init(&self, device: &Device) -> ResNet {
         let [s1, s2, s3, s4] = self.stages;
         let stage = |n_in, stage, stride| self.stage(n_in, stage, stride, device);
@@ -145,12 +146,12 @@ impl ResNetConfig {
 /// A convolution without bias that keeps the size but for its stride.
 fn conv(n_in: usize, n_out: usize, kernel: usize, stride: usize, groups: usize, device: &Device) -> Conv2d {
     let pad = kernel / 2;
-    Conv2dConfig::new([n_in, n_out], [kernel; 2])
+    let config = Conv2dConfig::new([n_in, n_out], [kernel; 2])
         .with_stride([stride; 2])
         .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
         .with_groups(groups)
-        .with_bias(false)
-        .init(device)
+        .with_bias(false);
+    before_relu(config).init(device)
 }
 
 fn norm(channels: usize, device: &Device) -> BatchNorm {

@@ -1,9 +1,11 @@
 //! Smaller networks of the same family: some of a model's layers, or other sizes.
 
 use crate::config::Folder;
-use crate::{BertConfig, DigitsCnnConfig, LlamaConfig, LoadedModel, Network};
-use briquette_core::{Error, Result};
-use briquette_formats::Checkpoint;
+use crate::fresh::{draw, padding_of, range_of};
+use crate::{Arch, BertConfig, DigitsCnnConfig, LlamaConfig, LoadedModel, Network};
+use briquette_core::{DType, Error, Result};
+use briquette_formats::{Checkpoint, TensorInfo};
+use briquette_nn::{Layout, NameMap, Parameter, parameters};
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -44,15 +46,90 @@ pub fn smaller(
     how: &Smaller,
     device: &Device,
 ) -> Result<(LoadedModel, Vec<u8>)> {
-    let folder = Folder::of(checkpoint);
-    let mut config: Map<String, Value> = folder.read("config.json")?.unwrap_or_default();
-    let network = match (how, &model.network) {
+    let mut config = Folder::of(checkpoint).read("config.json")?.unwrap_or_default();
+    let network = shrunk(model.arch, &model.network, &mut config, how, device)?;
+    draw(&network);
+    let json = serde_json::to_vec_pretty(&config).map_err(|error| Error::bug(format!("config.json: {error}")))?;
+    Ok((LoadedModel { network, ..model.clone() }, json))
+}
+
+/// A network without its weights: what a student will be, before there is one.
+#[derive(Debug)]
+pub struct Outline {
+    arch: Arch,
+    network: Network,
+    names: NameMap,
+    config: Map<String, Value>,
+}
+
+impl Outline {
+    /// Of a checkpoint, by its headers.
+    ///
+    /// # Errors
+    /// Config where the architecture cannot be told; Input where its config.json is damaged.
+    pub fn of(checkpoint: &Checkpoint, arch: Option<Arch>) -> Result<Self> {
+        let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
+        let (network, names) = Network::blank(arch, checkpoint, &anywhere())?;
+        let config = Folder::of(checkpoint).read("config.json")?.unwrap_or_default();
+        Ok(Self { arch, network, names, config })
+    }
+
+    /// Its architecture.
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Layers that a student can have some of.
+    pub fn n_layers(&self) -> Option<usize> {
+        self.network.n_layers()
+    }
+
+    /// That of a smaller network than this: what [`smaller`] makes, and what it refuses.
+    ///
+    /// # Errors
+    /// As [`smaller`].
+    pub fn shrunk(mut self, how: &Smaller) -> Result<Self> {
+        let network = shrunk(self.arch, &self.network, &mut self.config, how, &anywhere())?;
+        Ok(Self { network, ..self })
+    }
+
+    /// The tensors that its checkpoint has, once it is trained.
+    ///
+    /// # Errors
+    /// Config where a size is beyond all bounds.
+    pub fn tensors(&self) -> Result<Vec<TensorInfo>> {
+        let one = |parameter: Parameter| {
+            let mut shape = parameter.shape.0.clone();
+            if parameter.is_linear_weight() && self.names.layout() == Layout::Torch {
+                shape.reverse();
+            }
+            let name = self.names.file_name(&parameter);
+            TensorInfo::checked(name, DType::F32, shape).map_err(|error| Error::config(error.message).at("student"))
+        };
+        parameters(&self.network).into_iter().map(one).collect()
+    }
+}
+
+/// Where a network is that has no weights.
+fn anywhere() -> Device {
+    crate::device("cpu").unwrap_or_default()
+}
+
+/// A smaller network than `network`, whose `config` becomes its own. Its weights are drawn when they are first looked at.
+fn shrunk(
+    arch: Arch,
+    network: &Network,
+    config: &mut Map<String, Value>,
+    how: &Smaller,
+    device: &Device,
+) -> Result<Network> {
+    Ok(match (how, network) {
         (Smaller::Layers(layers), Network::Bert(bert)) => {
-            keep_layers(&mut config, layers, bert.n_layers())?;
+            keep_layers(config, layers, bert.n_layers())?;
             Network::Bert(bert.with_layers(layers))
         }
         (Smaller::Layers(layers), Network::Llama(llama)) => {
-            keep_layers(&mut config, layers, llama.n_layers())?;
+            keep_layers(config, layers, llama.n_layers())?;
             Network::Llama(llama.with_layers(layers))
         }
         (Smaller::Sizes(sizes), Network::Llama(llama)) => {
@@ -60,26 +137,25 @@ pub fn smaller(
                 // It has one entry a layer, and is the same without.
                 config.remove(LAYER_TYPES);
             }
-            let config = with_sizes(&mut config, sizes, None::<LlamaConfig>, LlamaConfig::validate)?;
-            Network::Llama(llama.with_biases(config).init(device))
+            let sized = with_sizes(config, sizes, None::<LlamaConfig>, LlamaConfig::validate)?;
+            let (initializer_range, padding) = (range_of(config)?, padding_of(config, sized.vocab_size, None));
+            Network::Llama(llama.with_biases(LlamaConfig { initializer_range, padding, ..sized }).init(device))
         }
         (Smaller::Sizes(sizes), Network::Bert(_)) => {
-            let config = with_sizes(&mut config, sizes, None::<BertConfig>, BertConfig::validate)?;
-            Network::Bert(config.init(device))
+            let sized = with_sizes(config, sizes, None::<BertConfig>, BertConfig::validate)?;
+            let (initializer_range, padding) = (range_of(config)?, padding_of(config, sized.vocab_size, Some(0)));
+            Network::Bert(BertConfig { initializer_range, padding, ..sized }.init(device))
         }
         (Smaller::Sizes(sizes), Network::DigitsCnn(_)) => {
             let usual = Some(DigitsCnnConfig::default());
-            let config = with_sizes(&mut config, sizes, usual, DigitsCnnConfig::validate)?;
-            Network::DigitsCnn(config.init(device))
+            let sized = with_sizes(config, sizes, usual, DigitsCnnConfig::validate)?;
+            Network::DigitsCnn(sized.init(device))
         }
         _ => {
-            let message = format!("{} has no smaller kind here; expected \"self\", or another model", model.arch);
+            let message = format!("{arch} has no smaller kind here; expected \"self\", or another model");
             return Err(Error::config(message).at("student"));
         }
-    };
-    let json = serde_json::to_vec_pretty(&config).map_err(|error| Error::bug(format!("config.json: {error}")))?;
-    // A lazy parameter takes its values when it is first seen; a clone sees all of them, in order, now.
-    Ok((LoadedModel { network: network.clone(), ..model.clone() }, json))
+    })
 }
 
 /// `config` of these of its layers, where there are `n` of them.

@@ -1,6 +1,6 @@
 //! From text to tokens, and from hidden states to one embedding per sentence.
 
-use crate::config::{Folder, read_whole};
+use crate::config::Folder;
 use briquette_core::{Error, Result};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -27,13 +27,11 @@ impl TextTokenizer {
     /// Reads `tokenizer.json`; `None` where there is none. Texts are cut at `max_length` tokens.
     pub(crate) fn read(folder: &Folder, vocab_size: usize, max_length: usize) -> Result<Option<Self>> {
         let path = folder.file("tokenizer.json");
-        if !path.exists() {
-            return Ok(None);
-        }
+        let Some(bytes) = folder.read_whole("tokenizer.json")? else { return Ok(None) };
         let damaged = |source: tokenizers::Error| {
             Error::input(format!("it is not a tokenizer: {source}; fetch it again")).at(path.display())
         };
-        let mut inner = tokenizers::Tokenizer::from_bytes(read_whole(&path)?).map_err(damaged)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(damaged)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(damaged)?;
         if inner.get_vocab_size(true) == 0 {

@@ -361,8 +361,7 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>, layout:
         let sum = sums::sha256_of(&InputFile::open(&draft.path().join(&path))?, true, &|| Ok(()))?;
         Ok((path.to_string_lossy().into_owned(), sum))
     };
-    let own = [file, manifest::FILE_NAME].map(PathBuf::from).into_iter();
-    let sums = own.chain(written.companions().to_vec()).map(sum).collect::<Result<BTreeMap<_, _>>>()?;
+    let sums = sums::files_below(draft.path())?.into_iter().map(sum).collect::<Result<BTreeMap<_, _>>>()?;
     draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&sums).as_bytes())?;
     draft.publish()
 }

@@ -21,11 +21,13 @@ const N_LISTED: usize = 10;
 /// no clone of a module that is still needed.
 ///
 /// # Errors
-/// Input where tensors are missing, left over or of another shape (the first ten of each are listed), and those of
-/// reading.
+/// Input where tensors are missing, left over or of another shape (the first ten of each are listed), or are not what was
+/// written; those of reading.
 pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let places = places_of(&parameters(&module), checkpoint, names)?;
-    fill(module, checkpoint, places)
+    let module = fill(module, checkpoint, places)?;
+    checkpoint.check_unchanged()?;
+    Ok(module)
 }
 
 /// Fills the parameters that have a place; the others stay as they are.

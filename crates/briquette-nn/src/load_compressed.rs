@@ -6,7 +6,7 @@ use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Rows, Storage};
 use briquette_formats::stored::{Scratch, StoredDir};
-use briquette_formats::{Checkpoint, StoredTensor, TensorSource};
+use briquette_formats::{Activations, Checkpoint, Format, Profile, StoredTensor, TensorSource};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
@@ -16,30 +16,33 @@ use std::collections::BTreeMap;
 /// is, never as floats: linear layers, convolutions and embeddings of up to 8 bits with one scale for each row, and 4-bit
 /// matrices by groups. All else is decoded.
 ///
-/// Layers compute in integers only where the checkpoint promises int8 activations; otherwise the codes of a linear
+/// Layers compute in integers only where the checkpoint promises int8 activations, by its manifest or by its
+/// `quantization_config`; otherwise the codes of a linear
 /// layer become floats in registers, and those of a convolution for each use. Memory is that of the codes and one tensor's more.
 ///
 /// # Errors
-/// As [`load_into`](crate::load_into).
+/// As [`load_into`](crate::load_into); Refused where compressed-tensors would round activations in a way that is not run here.
 pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let wanted = parameters(&module);
     let mut places = places_of(&wanted, checkpoint, names)?;
     let mut uses = BTreeMap::new();
     for parameter in wanted.into_iter().filter(|parameter| parameter.reparameterized.is_none()) {
         let Some(&place) = places.get(&parameter.path) else { continue };
-        if let Some(what) = use_of(&parameter, place, checkpoint) {
+        let what = use_of(&parameter, place, checkpoint);
+        check_activations(&parameter, place, checkpoint, what)?;
+        if let Some(what) = what {
             places.remove(&parameter.path);
             uses.insert(parameter.path, (place.index, what));
         }
     }
-    let module = fill(module, checkpoint, places)?;
-    let Some(stored) = checkpoint.stored() else { return Ok(module) };
+    let mut module = fill(module, checkpoint, places)?;
     let mut error = None;
-    let module = module.apply_reparameterization(Packer { stored, uses, error: &mut error });
-    match error {
-        Some(error) => Err(error),
-        None => Ok(module),
+    if let Some(stored) = checkpoint.stored() {
+        module = module.apply_reparameterization(Packer { stored, uses, error: &mut error });
     }
+    error.map_or(Ok(()), Err)?;
+    checkpoint.check_unchanged()?;
+    Ok(module)
 }
 
 /// Bytes that the parameters of a module take once [`load_compressed`] has filled it, known from headers; on a device whose
@@ -83,7 +86,7 @@ impl Use {
 fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
     let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
-    if grid != GridKind::Symmetric || parameter.rows().n_cols == 0 {
+    if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 {
         return None;
     }
     if parameter.container == "Struct:Embedding" {
@@ -98,12 +101,12 @@ fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Optio
         return None;
     }
     let n_in = parameter.rows().n_cols;
-    let entry = checkpoint.manifest().and_then(|manifest| manifest.tensors.get(&tensor.info.name));
-    let grid = match entry.and_then(|entry| entry.activations.as_deref()) {
+    let grid = match tensor.activations {
         None => None,
-        Some("int8-dynamic-asymmetric") => Some(ActivationGrid::Asymmetric),
-        Some("int8-dynamic-symmetric") => Some(ActivationGrid::Symmetric),
-        Some(_) => return None,
+        Some(Activations::Asymmetric) => Some(ActivationGrid::Asymmetric),
+        Some(Activations::Symmetric) => Some(ActivationGrid::Symmetric),
+        Some(Activations::SymmetricFull) => Some(ActivationGrid::SymmetricFull),
+        Some(Activations::Other) => return None,
     };
     let is_by_row = !matches!(grouping, Grouping::Group(_));
     match (grouping, grid, parameter.conv_dims()) {
@@ -115,6 +118,23 @@ fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Optio
         _ if is_by_row && n_in <= MAX_DEPTH => Some(Use::Int8(grid)),
         _ => None,
     }
+}
+
+/// Refuses what other programs would run on rounded activations and this one on floats: its figures would be of another model.
+fn check_activations(parameter: &Parameter, place: Place, checkpoint: &Checkpoint, what: Option<Use>) -> Result<()> {
+    let is_foreign =
+        matches!(checkpoint.format(), Format::CompressedTensors | Format::Briquette(Profile::CompressedTensors));
+    let Some(tensor) = checkpoint.stored().map(|stored| &stored.tensors[place.index]) else { return Ok(()) };
+    let is_run = matches!(what, Some(Use::Int8(Some(_)) | Use::Conv(..)));
+    if !is_foreign || is_run || tensor.activations.is_none() || !parameter.is_linear_weight() {
+        return Ok(());
+    }
+    let what = match tensor.activations {
+        Some(Activations::Other) => "in a way that is not int8 by the token",
+        _ => "and its weights are not int8 with one scale for each output",
+    };
+    let message = format!("its activations are rounded {what}, which is not run here; run it with what will serve it");
+    Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
 struct Packer<'a> {

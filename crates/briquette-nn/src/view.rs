@@ -14,7 +14,7 @@ pub(crate) fn to_own<T: bytemuck::Pod>(by_row: Vec<T>, rows: &Rows) -> Vec<T> {
 }
 
 fn turn<T: bytemuck::Pod>(from: Vec<T>, axis: OutputAxis, n_rows: usize, n_cols: usize) -> Vec<T> {
-    if axis == OutputAxis::First {
+    if axis != OutputAxis::Last {
         return from;
     }
     let mut to = vec![T::zeroed(); from.len()];
@@ -31,7 +31,7 @@ pub(crate) fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize
     let size = rows.n_cols / n_groups;
     match (grouping, rows.axis) {
         (Grouping::Tensor, _) => ([1, 1, rows.n_elements()], [1, 1, 1]),
-        (_, OutputAxis::First) => ([rows.n_rows, n_groups, size], [rows.n_rows, n_groups, 1]),
+        (_, OutputAxis::First | OutputAxis::Stacked) => ([rows.n_rows, n_groups, size], [rows.n_rows, n_groups, 1]),
         (_, OutputAxis::Last) => ([n_groups, size, rows.n_rows], [n_groups, 1, rows.n_rows]),
     }
 }

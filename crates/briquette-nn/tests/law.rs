@@ -24,7 +24,7 @@ struct Net {
 /// A weight as rows of outputs.
 fn to_rows(own: &[f32], rows: &Rows) -> Vec<f32> {
     let at = |row: usize, col: usize| match rows.axis {
-        OutputAxis::First => own[row * rows.n_cols + col],
+        OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
         OutputAxis::Last => own[col * rows.n_rows + row],
     };
     (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| at(row, col))).collect()

@@ -1,7 +1,9 @@
 //! Batches: many jobs from one file, one after another, with a journal that a later run can go on from.
 //!
 //! A jobs file is `[[job]]` tables, a `[matrix]` that multiplies a `[base]`, or both. A job that fails leaves the
-//! others alone. One machine runs all jobs, or each of n machines every n-th ([`Shard`]).
+//! others alone. One machine runs all jobs, or each of n machines every n-th ([`Shard`]). A page shows what became of all of them.
+//!
+//! What a matrix makes takes little room: a recipe is made when it is asked for. Trainings that several jobs have in common are done once.
 //!
 //! ```no_run
 //! use briquette_pipeline::RunOptions;
@@ -16,21 +18,22 @@
 //!
 //! Non-goals: running jobs at the same time on one machine (each uses every core), and starting machines.
 
+mod beside;
 mod distinct;
-mod identity;
 mod job;
 mod jobs;
 mod journal;
 mod matrix;
+mod multiplied;
 mod outcome;
 mod overrides;
 mod plan;
 pub mod raw;
 mod run;
 mod shard;
+mod shared;
 
-pub(crate) use identity::InputHasher;
-pub use job::{Job, Unsound};
+pub use job::Job;
 pub use jobs::{Document, Jobs, schema};
 pub use outcome::{BatchReport, BatchStatus, JobResult, JobStatus};
 pub use plan::{JobPlan, plan};

@@ -2,14 +2,14 @@
 
 use crate::context::{RunOptions, Workers};
 use briquette_core::stats::ErrorFigures;
-use briquette_core::{DType, Error, ErrorStats, Result, rows};
+use briquette_core::{DType, Error, ErrorStats, OutputAxis, Result, Rows, rows};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// Elements compared at a time.
+/// Elements compared at a time, but for what is left of whole blocks of rows.
 const PIECE: usize = 1 << 20;
 
 /// How one tensor differs.
@@ -103,7 +103,7 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
     let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
     for (place, &(i, j)) in pairs.iter().enumerate() {
         let n = length(&a.tensors()[i]);
-        let piece = if a.reads_ranges(i) && b.reads_ranges(j) { PIECE } else { n.max(1) };
+        let piece = if a.reads_ranges(i) && b.reads_ranges(j) { piece_of(&a.tensors()[i]) } else { n.max(1) };
         tasks.extend((0..n).step_by(piece).map(|start| (place, start..(start + piece).min(n))));
     }
     workers.begin("compare", tasks.iter().map(|(_, range)| range.len()).sum());
@@ -117,6 +117,8 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
         workers.advance(range.len());
         compared
     })?;
+    // What was compared is what was written.
+    [a, b].into_iter().try_for_each(Checkpoint::check_unchanged)?;
     let mut totals = vec![(ErrorStats::default(), true); pairs.len()];
     for ((place, _), (stats, is_equal)) in tasks.iter().zip(found) {
         totals[*place].0.merge(&stats);
@@ -133,6 +135,13 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
 /// Elements of a weight, bytes of anything else.
 fn length(info: &TensorInfo) -> usize {
     if info.dtype.is_weight() { info.n_elements() } else { info.n_bytes() }
+}
+
+/// What is compared at a time: whole blocks, which have hashes of their own, where a few of them are no more than that.
+fn piece_of(info: &TensorInfo) -> usize {
+    let rows = if info.dtype.is_weight() { Rows::of(&info.shape, OutputAxis::First) } else { Rows::of_bytes(PIECE) };
+    let block = (rows.rows_per_block() * rows.n_cols).max(1);
+    if block > PIECE { PIECE } else { PIECE / block * block }
 }
 
 /// A tensor: the checkpoint that has it, and its index there.

@@ -9,9 +9,13 @@ mod held;
 #[cfg(feature = "model")]
 mod learner;
 #[cfg(feature = "model")]
+mod outcome;
+#[cfg(feature = "model")]
 mod settings;
 #[cfg(feature = "model")]
 mod shown;
+#[cfg(feature = "model")]
+mod student;
 #[cfg(feature = "model")]
 mod train;
 #[cfg(feature = "model")]
@@ -21,6 +25,7 @@ use crate::context::RunOptions;
 use crate::recipe::{DistillStage, Selection};
 use crate::role::RoleRule;
 use briquette_core::Result;
+use briquette_formats::{Checkpoint, TensorInfo};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +39,9 @@ pub const REPORT: &str = "distill.json";
 pub struct DistillReport {
     /// What the student is, in words.
     pub student: String,
+    /// Layers that a student of fewer has, and of how many.
+    #[serde(default)]
+    pub layers: Option<LayersKept>,
     /// The teacher's path; none where there was only data to learn from.
     pub teacher: Option<String>,
     /// What went down, with weights, in words.
@@ -52,8 +60,14 @@ pub struct DistillReport {
     pub curve: Vec<CurvePoint>,
     /// The ends of epochs.
     pub epochs: Vec<EpochPoint>,
+    /// The data that they were measured on.
+    #[serde(default)]
+    pub epochs_on: Option<String>,
     /// The epoch that was kept, where a metric chose it.
     pub best_epoch: Option<usize>,
+    /// That metric.
+    #[serde(default)]
+    pub chosen_by: Option<String>,
     /// The most memory it used above what was there before: measured.
     pub peak_bytes: Option<u64>,
     /// The meter of `peak_bytes`.
@@ -62,6 +76,18 @@ pub struct DistillReport {
     pub predicted_peak_bytes: Option<u64>,
     /// Seconds of steps, those before a kill too.
     pub seconds: f64,
+    /// Seconds in all, with loading and evaluation; of what was before a kill, the steps alone.
+    #[serde(default)]
+    pub wall_seconds: f64,
+}
+
+/// The layers of a student of fewer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LayersKept {
+    /// Layers it has.
+    pub n: usize,
+    /// Layers of the model that they come from.
+    pub of: usize,
 }
 
 /// A point of a curve.
@@ -80,6 +106,9 @@ pub struct EpochPoint {
     pub epoch: usize,
     /// Steps so far.
     pub step: usize,
+    /// The mean loss over its steps.
+    #[serde(default)]
+    pub loss: Option<f64>,
     /// What the evaluation found.
     pub metrics: BTreeMap<String, f64>,
 }
@@ -119,6 +148,30 @@ pub fn check(stage: &DistillStage) -> Result<()> {
 #[cfg(feature = "model")]
 pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     settings::of(stage).map(|settings| settings.blend.needs_teacher())
+}
+
+/// The tensors of what trainings make of a model, in order: known by headers and sizes, and so is what cannot be.
+///
+/// # Errors
+/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
+#[cfg(feature = "model")]
+pub(crate) fn foretold<'a>(
+    stages: impl Iterator<Item = &'a DistillStage>,
+    original: &Checkpoint,
+) -> Result<Vec<TensorInfo>> {
+    student::foretold(stages, original)
+}
+
+/// This build cannot run models.
+///
+/// # Errors
+/// Config, always.
+#[cfg(not(feature = "model"))]
+pub(crate) fn foretold<'a>(
+    _stages: impl Iterator<Item = &'a DistillStage>,
+    _original: &Checkpoint,
+) -> Result<Vec<TensorInfo>> {
+    Err(cannot())
 }
 
 /// Refuses devices that cannot train together, and what is not done on several of them.

@@ -2,6 +2,7 @@
 
 mod masker;
 mod rows;
+mod writes;
 
 use crate::context::Workers;
 use crate::layout::Placed;
@@ -15,8 +16,11 @@ use briquette_formats::TensorSource;
 use briquette_prune::select::Selector;
 use masker::Masker;
 use rows::RowCoder;
+use std::ops::Range;
+use writes::Writes;
 
 pub(crate) use masker::scored;
+pub use writes::{Nowhere, Place, Sink};
 
 /// What encoding a tensor showed.
 #[derive(Debug, Clone)]
@@ -27,29 +31,10 @@ pub struct Outcome {
     pub stats: ErrorStats,
 }
 
-/// Takes the parts of some rows: `(tensor, part, offset within the part, bytes)`.
-pub trait Sink: Sync {
-    /// Keeps the bytes.
-    ///
-    /// # Errors
-    /// Those of writing.
-    fn put(&self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()>;
-}
-
-/// Throws parts away: for recomputing hashes only.
-#[derive(Debug, Clone, Copy)]
-pub struct Nowhere;
-
-impl Sink for Nowhere {
-    fn put(&self, _tensor: usize, _part: Part, _offset: u64, _bytes: &[u8]) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// Pieces of one tensor that one thread encodes in order.
 struct Task<'a> {
     index: usize,
-    tensor: &'a TensorPlan,
+    tensor: &'a TensorPlan<'a>,
     survey: &'a Survey,
     coding: Coding,
     pieces: &'a [PieceStart],
@@ -57,6 +42,12 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
+    /// Bytes that it reads.
+    fn n_bytes(&self) -> usize {
+        let n_rows: usize = self.pieces.iter().map(|piece| piece.rows.len()).sum();
+        n_rows * self.tensor.rows.n_cols * self.tensor.width()
+    }
+
     /// Whether all of its weights have one scale, so that they must be seen whole.
     fn is_one_group(&self) -> bool {
         self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor)
@@ -83,14 +74,15 @@ pub fn encode(
         let task = |pieces| Task { index, tensor, survey, coding, pieces, allow_nonfinite };
         tasks.extend(survey.pieces.chunks(per_task).map(task));
     }
-    let n_bytes = tasks.iter().map(|task| {
-        task.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>() * task.tensor.rows.n_cols * task.tensor.width()
-    });
-    workers.begin("encode", n_bytes.sum());
-    let shares =
-        workers.map(&tasks, Workspace::default, |workspace, task| workspace.run(task, source, sink, workers))?;
+    workers.begin("encode", tasks.iter().map(Task::n_bytes).sum());
+    let shares = workers.map(&groups_of(&tasks), Workspace::default, |workspace, group| {
+        let mut writes = Writes::new(sink);
+        let run = |task| workspace.run(task, source, &mut writes, workers);
+        let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
+        writes.flush().map(|()| found)
+    })?;
     let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
-    for (task, (digests, stats)) in tasks.iter().zip(shares) {
+    for (task, (digests, stats)) in tasks.iter().zip(shares.into_iter().flatten()) {
         digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
         hashers[task.index].1.merge(&stats);
     }
@@ -99,6 +91,24 @@ pub fn encode(
         Outcome { hash: hasher.finish(), stats: *stats }
     };
     Ok(plan.tensors.iter().map(outcome).collect())
+}
+
+/// What small tensors of a group have in all.
+const GROUP_BYTES: usize = 128 << 10;
+
+/// Tasks that one thread does one after the other: small tensors, so that what they leave is written at once.
+fn groups_of(tasks: &[Task]) -> Vec<Range<usize>> {
+    let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
+    for (index, task) in tasks.iter().enumerate() {
+        let n = task.n_bytes();
+        if index > start && n_bytes + n > GROUP_BYTES {
+            groups.push(start..index);
+            (start, n_bytes) = (index, 0);
+        }
+        n_bytes += n;
+    }
+    groups.push(start..tasks.len());
+    groups
 }
 
 /// The buffers of one thread.
@@ -122,7 +132,7 @@ impl Workspace {
         &mut self,
         task: &Task,
         source: &dyn TensorSource,
-        sink: &dyn Sink,
+        writes: &mut Writes,
         workers: &Workers,
     ) -> Result<(Vec<Hash128>, ErrorStats)> {
         let mut found = Found::default();
@@ -130,7 +140,7 @@ impl Workspace {
             return Ok((found.digests, found.stats));
         };
         let mut encoder = RowEncoder::new(task.coding, task.tensor.stored_dtype(), first.n_kept);
-        let mut out = Output { tensor: task.index, next: offsets_before(task, first), parts: &mut self.parts, sink };
+        let mut out = Output { tensor: task.index, next: offsets_before(task, first), parts: &mut self.parts, writes };
         out.parts.clear();
         for start in task.pieces {
             let mut masker = Masker::known(task, start);
@@ -162,15 +172,15 @@ impl Workspace {
 }
 
 /// Parts on their way out of a tensor. Long ones leave while they are still in the cache.
-struct Output<'a> {
+struct Output<'a, 'b> {
     tensor: usize,
     /// Where the next bytes of each part go.
     next: [u64; Part::ALL.len()],
     parts: &'a mut Parts,
-    sink: &'a dyn Sink,
+    writes: &'a mut Writes<'b>,
 }
 
-impl Output<'_> {
+impl Output<'_, '_> {
     /// What a part grows to before it is written.
     const FULL: usize = 256 << 10;
 
@@ -179,7 +189,7 @@ impl Output<'_> {
         for part in Part::ALL {
             let bytes = &mut self.parts[part];
             if !bytes.is_empty() && bytes.len() >= n_bytes {
-                self.sink.put(self.tensor, part, self.next[part as usize], bytes)?;
+                self.writes.put(self.tensor, part, self.next[part as usize], bytes)?;
                 self.next[part as usize] += bytes.len() as u64;
                 bytes.clear();
             }
@@ -238,7 +248,7 @@ fn encode_piece(
 fn copy_piece(task: &Task, piece: &mut Piece, out: &mut Output, digests: &mut Vec<Hash128>) -> Result<()> {
     let tensor = task.tensor;
     let next = &mut out.next[Part::Weight as usize];
-    out.sink.put(out.tensor, Part::Weight, *next, piece.bytes)?;
+    out.writes.put(out.tensor, Part::Weight, *next, piece.bytes)?;
     *next += piece.bytes.len() as u64;
     if !tensor.info.dtype.is_weight() {
         digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));

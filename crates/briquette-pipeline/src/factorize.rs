@@ -11,6 +11,7 @@ use briquette_prune::low_rank::{Factors, Spectrum};
 use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The file in the directory of what was factorized that says how.
@@ -18,6 +19,7 @@ pub(crate) const REPORT: &str = "factorize.json";
 /// What is copied at once.
 const PIECE: usize = 16 << 20;
 const SUFFIX: &str = ".weight";
+const DOWN: &str = "down.weight";
 
 /// What became of a linear layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,10 +70,10 @@ pub(crate) fn factorize(
     let reports: Vec<FactorReport> =
         chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
     let mut tensors: Vec<(TensorInfo, Written)> =
-        plan.tensors.iter().map(|tensor| (tensor.info.clone(), Written::Copied(tensor.index))).collect();
+        plan.tensors.iter().map(|tensor| (TensorInfo::clone(tensor.info), Written::Copied(tensor.index))).collect();
     for (tensor, factors) in chosen.iter().zip(found) {
         let Some(Factors { rank, up, down, .. }) = factors else { continue };
-        let (TensorInfo { name, dtype, shape }, stem) = (&tensor.info, stem(&tensor.info.name));
+        let (TensorInfo { name, dtype, shape }, stem) = (tensor.info, stem(&tensor.info.name));
         let info = |name: String, shape: [usize; 2]| TensorInfo::checked(name, *dtype, shape.to_vec());
         tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, Written::Made(up));
         tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, Written::Made(down)));
@@ -80,7 +82,7 @@ pub(crate) fn factorize(
 }
 
 /// The matrices that the stage chooses. One that another name shares stays: two factors beside it would not be smaller.
-fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPlan>> {
+fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPlan<'a>>> {
     if plan.layout == RawLayout::Burn {
         let message = "its weights lie [in, out], as burn keeps them, and only [out, in] is factorized; export it to another format";
         return Err(Error::config(message).at("factorize"));
@@ -90,14 +92,14 @@ fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPl
     for patterns in selection.include.iter().chain([&selection.exclude]) {
         patterns.check_used("tensor", names())?;
     }
-    let is_tied = |tensor: &TensorPlan| {
-        tensor.tied_to.is_some() || plan.tensors.iter().any(|other| other.tied_to == Some(tensor.index))
-    };
+    let shared: BTreeSet<usize> = plan.tensors.iter().filter_map(|tensor| tensor.tied_to).collect();
+    let is_tied = |tensor: &TensorPlan| tensor.tied_to.is_some() || shared.contains(&tensor.index);
+    let downs: BTreeSet<&str> = names().filter(|name| name.ends_with(DOWN)).collect();
     let is_chosen = |tensor: &&TensorPlan| {
-        let (info, down) = (&tensor.info, format!("{}down{SUFFIX}", stem(&tensor.info.name)));
+        let (info, down) = (tensor.info, format!("{}down{SUFFIX}", stem(&tensor.info.name)));
         let is_layer =
             info.name.split('.').next_back() == Some("weight") && info.shape.rank() == 2 && info.n_elements() > 0;
-        let is_factor = info.name.ends_with(".down.weight") || names().any(|name| name == down);
+        let is_factor = info.name.ends_with(".down.weight") || downs.contains(down.as_str());
         let lies_straight = tensor.axis == OutputAxis::First;
         is_layer && lies_straight && !is_factor && selection.chooses(&info.name, tensor.role) && !is_tied(tensor)
     };
@@ -114,7 +116,7 @@ fn stem(name: &str) -> &str {
 }
 
 fn factors_of(stage: &FactorizeStage, tensor: &TensorPlan, checkpoint: &Checkpoint) -> Result<Option<Factors>> {
-    let info = &tensor.info;
+    let info = tensor.info;
     let mut bytes = vec![0; info.n_bytes()];
     checkpoint.read(tensor.index, 0, &mut bytes)?;
     let mut weights = vec![0.0; info.n_elements()];

@@ -1,17 +1,18 @@
 //! What a model is made of.
 
 use crate::context::{RunOptions, Workers};
-use crate::role::{Role, Roles};
-use briquette_core::{Result, Storage};
+use crate::role::{Known, Role, Roles};
+use briquette_core::{DType, Result, Storage};
 use briquette_formats::{Checkpoint, Compressed, TensorSource};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// Bytes looked through at a time.
 const PIECE: usize = 4 << 20;
 
 /// A model, tensor by tensor.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Inspection {
     /// Where it is.
     pub path: String,
@@ -28,26 +29,34 @@ pub struct Inspection {
     /// Files that come along.
     pub companions: Vec<String>,
     /// The tensors.
-    pub tensors: Vec<TensorInspection>,
+    pub tensors: TensorInspections,
+}
+
+/// The tensors of a model, each looked at where it is asked for: there may be millions.
+#[derive(Debug)]
+pub struct TensorInspections {
+    checkpoint: Checkpoint,
+    known: Vec<Known>,
+    zeros: Option<Vec<u64>>,
 }
 
 /// One tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TensorInspection {
+pub struct TensorInspection<'a> {
     /// Its name.
-    pub name: String,
+    pub name: &'a str,
     /// What it is in its network, as `plan` will take it.
     pub role: Role,
     /// What shows that.
     pub why: &'static str,
     /// Its type.
-    pub dtype: String,
+    pub dtype: DType,
     /// Its shape.
-    pub shape: Vec<usize>,
+    pub shape: &'a [usize],
     /// Its bytes, decoded.
     pub n_bytes: u64,
     /// How it is kept.
-    pub encoding: String,
+    pub encoding: Cow<'static, str>,
     /// Elements that are zero, where they were counted.
     pub n_zeros: Option<u64>,
 }
@@ -60,20 +69,7 @@ pub fn inspect(path: &Path, count_zeros: bool, options: &RunOptions) -> Result<I
     let checkpoint = Checkpoint::open(path)?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
     let roles = Roles::of_model(&checkpoint, checkpoint.layout(), &[])?;
-    let tensors = checkpoint.tensors().iter().enumerate().map(|(index, info)| {
-        let known = roles.of(info);
-        TensorInspection {
-            name: info.name.clone(),
-            role: known.role,
-            why: known.why.words(),
-            dtype: info.dtype.to_string(),
-            shape: info.shape.0.clone(),
-            n_bytes: info.n_bytes() as u64,
-            encoding: encoding_of(&checkpoint, index),
-            n_zeros: zeros.as_ref().map(|zeros| zeros[index]),
-        }
-    });
-    let tensors: Vec<TensorInspection> = tensors.collect();
+    let known = checkpoint.tensors().iter().map(|info| roles.of(info)).collect();
     Ok(Inspection {
         path: path.display().to_string(),
         format: checkpoint.format().to_string(),
@@ -83,25 +79,66 @@ pub fn inspect(path: &Path, count_zeros: bool, options: &RunOptions) -> Result<I
             Compressed::Quantized => "quantized",
         },
         file_bytes: checkpoint.weight_bytes(),
-        tensor_bytes: tensors.iter().map(|tensor| tensor.n_bytes).sum(),
+        tensor_bytes: checkpoint.tensors().iter().map(|info| info.n_bytes() as u64).sum(),
         n_elements: checkpoint.tensors().iter().map(|info| info.n_elements() as u64).sum(),
         companions: checkpoint.companions().iter().map(|path| path.display().to_string()).collect(),
-        tensors,
+        tensors: TensorInspections { checkpoint, known, zeros },
     })
 }
 
-fn encoding_of(checkpoint: &Checkpoint, index: usize) -> String {
+impl TensorInspections {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.checkpoint.tensors().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The tensor at a place, in the order of the model.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn get(&self, index: usize) -> TensorInspection<'_> {
+        let info = &self.checkpoint.tensors()[index];
+        TensorInspection {
+            name: &info.name,
+            role: self.known[index].role,
+            why: self.known[index].why.words(),
+            dtype: info.dtype,
+            shape: &info.shape.0,
+            n_bytes: info.n_bytes() as u64,
+            encoding: encoding_of(&self.checkpoint, index),
+            n_zeros: self.zeros.as_ref().map(|zeros| zeros[index]),
+        }
+    }
+
+    /// Each of them, in the order of the model.
+    pub fn iter(&self) -> impl Iterator<Item = TensorInspection<'_>> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+impl Serialize for TensorInspections {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+fn encoding_of(checkpoint: &Checkpoint, index: usize) -> Cow<'static, str> {
     let Some(stored) = checkpoint.stored() else { return "dense".into() };
     let coding = stored.tensors[index].coding;
     let values = coding.codes.map_or("dense".to_string(), |codes| format!("int{} {}", codes.bits, codes.grouping));
-    if coding.storage == Storage::Bitmask { format!("{values}, bitmask") } else { values }
+    if coding.storage == Storage::Bitmask { format!("{values}, bitmask").into() } else { values.into() }
 }
 
 fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {
     let workers = Workers::new(options)?;
     let indices: Vec<usize> = (0..checkpoint.tensors().len()).collect();
     workers.begin("count zeros", checkpoint.tensors().iter().map(|info| info.n_bytes()).sum());
-    workers.map(&indices, Vec::new, |bytes, &index| {
+    let zeros = workers.map(&indices, Vec::new, |bytes, &index| {
         let info = &checkpoint.tensors()[index];
         let width = (info.dtype.n_bits() / 8).max(1);
         let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
@@ -114,5 +151,7 @@ fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {
             workers.check_stop()?;
         }
         Ok(n_zeros)
-    })
+    })?;
+    checkpoint.check_unchanged()?;
+    Ok(zeros)
 }

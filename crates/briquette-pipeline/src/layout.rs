@@ -1,14 +1,20 @@
 //! Where everything will lie in the output: decided once all sizes are known, before anything is written.
 
+mod order;
+
 use crate::plan::{Plan, TensorPlan};
 use crate::recipe::raw::RawLayout;
 use briquette_core::encoded::Part;
-use briquette_core::{Coding, DType, Error, Result, Shape};
+use briquette_core::{Coding, DType, Result, Shape};
 use briquette_formats::foreign::Layout as ForeignLayout;
 use briquette_formats::profile::FilePart;
-use briquette_formats::{Profile, TensorInfo, burnpack, safetensors, weight_layout};
+use briquette_formats::safetensors::{Counted, HeaderJson};
+use briquette_formats::{Profile, TensorInfo, burnpack, limits, weight_layout};
+use order::{Order, Record};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
 
 /// The weight files of an output.
 #[derive(Debug, Clone)]
@@ -30,7 +36,7 @@ pub struct FileLayout {
     pub n_bytes: u64,
     /// Parts whose bytes are known already.
     pub constants: Vec<(u64, Vec<u8>)>,
-    /// Names of the tensors in it, parts counted one by one.
+    /// Names of the tensors in it, parts counted one by one; none where it is the only file.
     pub names: Vec<String>,
 }
 
@@ -44,12 +50,17 @@ pub struct Placed {
     /// The index of its file.
     pub file: usize,
     /// Where each part starts, and how it is laid out where not as ours.
-    pub parts: BTreeMap<Part, (u64, Option<ForeignLayout>)>,
+    pub parts: Vec<PlacedPart>,
 }
 
-struct Shard {
-    parts: Vec<(usize, FilePart)>,
-    n_bytes: u64,
+/// Where a part of a tensor starts, and how it is laid out where not as ours.
+pub type PlacedPart = (Part, u64, Option<ForeignLayout>);
+
+impl Placed {
+    /// Where this part is.
+    pub fn part(&self, part: Part) -> Option<&PlacedPart> {
+        self.parts.iter().find(|(kind, ..)| *kind == part)
+    }
 }
 
 impl Layout {
@@ -58,17 +69,16 @@ impl Layout {
     /// # Errors
     /// Config where the profile cannot hold a tensor, Input where two parts would have one name.
     pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
-        let codings: Vec<Coding> =
-            plan.tensors.iter().zip(n_kept).map(|(tensor, &n)| tensor.coding(plan.profile, n)).collect();
-        let shards = shards_of(plan, n_kept, &codings)?;
+        let sizes = Sizes { plan, n_kept: &|index| n_kept[index] };
+        let order = sizes.order()?;
+        let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
+            let coding = tensor.coding(plan.profile, n_kept);
+            Placed { coding, n_kept, file: 0, parts: Vec::new() }
+        };
+        let mut placed: Vec<Placed> = plan.tensors.iter().zip(n_kept).map(placed).collect();
         let mut files = Vec::new();
-        let mut placed: Vec<Placed> = codings
-            .iter()
-            .zip(n_kept)
-            .map(|(&coding, &n_kept)| Placed { coding, n_kept, file: 0, parts: BTreeMap::new() })
-            .collect();
-        for (number, shard) in shards.iter().enumerate() {
-            files.push(place(plan, number, shards.len(), shard, &mut placed)?);
+        for (number, tensors) in order.files.iter().enumerate() {
+            files.push(sizes.place(number, tensors, &order, &mut placed)?);
         }
         for (index, tensor) in plan.tensors.iter().enumerate() {
             if let Some(main) = tensor.tied_to {
@@ -82,87 +92,144 @@ impl Layout {
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.n_bytes).sum()
     }
+
+    /// What [`n_bytes`](Self::n_bytes) of such a layout would be, in little memory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
+        let sizes = Sizes { plan, n_kept };
+        let order = sizes.order()?;
+        let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
+        order.files.iter().map(of_file).sum()
+    }
 }
 
-fn shards_of(plan: &Plan, n_kept: &[usize], codings: &[Coding]) -> Result<Vec<Shard>> {
-    let mut shards = vec![Shard { parts: Vec::new(), n_bytes: 0 }];
-    let mut names = BTreeSet::new();
-    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
-        let parts = tensor.file_parts(plan.profile, codings[index], n_kept[index])?;
-        for part in &parts {
-            if !names.insert(part.info.name.clone()) {
-                let message = format!(
-                    "its part would be called {:?}, and another tensor is; exclude one of them",
-                    part.info.name
-                );
-                return Err(Error::input(message).at(tensor.culprit()));
+/// A plan, and how many elements of each tensor are kept.
+struct Sizes<'a> {
+    plan: &'a Plan<'a>,
+    n_kept: &'a dyn Fn(usize) -> usize,
+}
+
+impl Sizes<'_> {
+    fn coding(&self, index: usize) -> Coding {
+        self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
+    }
+
+    /// The tensors of a file that stand for one of the plan.
+    fn parts(&self, index: usize) -> Result<Vec<FilePart>> {
+        self.plan.tensors[index].file_parts(self.plan.profile, self.coding(index), (self.n_kept)(index))
+    }
+
+    fn order(&self) -> Result<Order> {
+        Order::of(self.plan, |index| self.parts(index))
+    }
+
+    /// Calls `each` with every record of a file, by name, with its place among the data and the part it stands for.
+    fn each_by_name(
+        &self,
+        tensors: &Range<usize>,
+        order: &Order,
+        mut each: impl FnMut(&Record, u64, &FilePart),
+    ) -> Result<()> {
+        let mut starts = order.starts(tensors);
+        // The parts of a tensor come one after the other but where a name lies between them.
+        let mut last: Option<(u32, Vec<FilePart>)> = None;
+        for record in order.of_file(tensors) {
+            let (_, parts) = match last.take().filter(|(tensor, _)| *tensor == record.tensor) {
+                Some(known) => last.insert(known),
+                None => last.insert((record.tensor, self.parts(record.tensor as usize)?)),
+            };
+            each(record, starts.next(record), &parts[usize::from(record.nth)]);
+        }
+        Ok(())
+    }
+
+    /// The header of a safetensors file.
+    fn header<W: Write>(&self, tensors: &Range<usize>, order: &Order, out: W) -> Result<HeaderJson<'_, W>> {
+        let coded = tensors.clone();
+        let mut header = HeaderJson::new(out, move |each| self.metadata(coded, each));
+        self.each_by_name(tensors, order, |_, start, part| header.tensor(&part.info, start))?;
+        Ok(header)
+    }
+
+    /// Parts in the order of their data: by the width of their elements, widest first, so that each is aligned, then by name.
+    fn burnpack_header(&self, tensors: &Range<usize>, order: &Order) -> Result<(Vec<u8>, Vec<u64>, Vec<TensorInfo>)> {
+        let mut infos: Vec<TensorInfo> = Vec::new();
+        self.each_by_name(tensors, order, |_, _, part| infos.push(part.info.clone()))?;
+        infos.sort_by_key(|info| std::cmp::Reverse(info.dtype.n_bits()));
+        let mut metadata = self.plan.metadata.clone();
+        // What other programs read of a safetensors file has no meaning here.
+        metadata.remove("format");
+        metadata.insert(weight_layout::KEY.into(), self.plan.layout.said().name().into());
+        let (header, starts) = burnpack::write_header(&infos, &metadata)?;
+        Ok((header, starts, infos))
+    }
+
+    /// Bytes of a file.
+    fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
+        if self.plan.profile == Profile::Burnpack {
+            let (header, starts, infos) = self.burnpack_header(tensors, order)?;
+            let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
+            return Ok(ends.max().unwrap_or(0).max(header.len() as u64));
+        }
+        let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
+        Ok(self.header(tensors, order, Counted::default())?.n_bytes() + data)
+    }
+
+    /// Lays out a file.
+    fn place(&self, number: usize, tensors: &Range<usize>, order: &Order, placed: &mut [Placed]) -> Result<FileLayout> {
+        let (header, burnpack) = match self.plan.profile {
+            Profile::Burnpack => {
+                let (header, starts, infos) = self.burnpack_header(tensors, order)?;
+                let names = infos.into_iter().map(|info| info.name);
+                (header, names.zip(starts).collect::<BTreeMap<String, u64>>())
             }
-        }
-        let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum::<u64>();
-        let is_full = |shard: &Shard| !shard.parts.is_empty() && shard.n_bytes + n_bytes > plan.max_shard_bytes;
-        if plan.profile.shards() && shards.last().is_some_and(is_full) {
-            shards.push(Shard { parts: Vec::new(), n_bytes: 0 });
-        }
-        if let Some(shard) = shards.last_mut() {
-            shard.n_bytes += n_bytes;
-            shard.parts.extend(parts.into_iter().map(|part| (index, part)));
-        }
+            _ => (self.header(tensors, order, Vec::new())?.into_header(), BTreeMap::new()),
+        };
+        let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);
+        let has_names = order.files.len() > 1;
+        self.each_by_name(tensors, order, |record, start, part| {
+            let start = burnpack.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
+            let tensor = &mut placed[record.tensor as usize];
+            tensor.file = number;
+            tensor.parts.extend(part.part.map(|kind| (kind, start, part.layout)));
+            constants.extend(part.constant.clone().map(|bytes| (start, bytes)));
+            names.extend(has_names.then(|| part.info.name.clone()));
+            n_bytes = n_bytes.max(start + record.n_bytes);
+        })?;
+        let name = self.plan.profile.file_name(number, order.files.len());
+        Ok(FileLayout { name, header, n_bytes, constants, names })
     }
-    Ok(shards)
-}
 
-/// Orders the parts of a file by the width of their elements, widest first, so that each is aligned, then by name.
-fn place(plan: &Plan, number: usize, n_shards: usize, shard: &Shard, placed: &mut [Placed]) -> Result<FileLayout> {
-    let mut parts: Vec<&(usize, FilePart)> = shard.parts.iter().collect();
-    parts.sort_by(|(_, a), (_, b)| (b.info.dtype.n_bits(), &a.info.name).cmp(&(a.info.dtype.n_bits(), &b.info.name)));
-    let infos: Vec<TensorInfo> = parts.iter().map(|(_, part)| part.info.clone()).collect();
-    let (header, starts) = match plan.profile {
-        Profile::Burnpack => {
-            let mut metadata = plan.metadata.clone();
-            // What other programs read of a safetensors file has no meaning here.
-            metadata.remove("format");
-            metadata.insert(weight_layout::KEY.into(), plan.layout.said().name().into());
-            burnpack::write_header(&infos, &metadata)?
+    /// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
+    /// that the file explains itself.
+    fn metadata(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
+        if self.plan.profile != Profile::Briquette {
+            let mut metadata = self.plan.metadata.clone();
+            metadata.entry("format".into()).or_insert_with(|| "pt".into());
+            metadata.remove(weight_layout::KEY);
+            if self.plan.layout == RawLayout::Burn {
+                metadata.insert(weight_layout::KEY.into(), self.plan.layout.said().name().into());
+            }
+            return metadata.iter().for_each(|(key, value)| each(key, value));
         }
-        _ => safetensors::write_header(&infos, &metadata_of(plan, shard, placed)?),
-    };
-    let mut constants = Vec::new();
-    let mut n_bytes = header.len() as u64;
-    for ((index, part), start) in parts.iter().zip(starts) {
-        placed[*index].file = number;
-        if let Some(kind) = part.part {
-            placed[*index].parts.insert(kind, (start, part.layout));
+        each("format", "briquette");
+        let is_coded =
+            |&index: &usize| self.plan.tensors[index].tied_to.is_none() && self.coding(index) != Coding::DENSE;
+        let mut coded: Vec<usize> = tensors.filter(is_coded).collect();
+        // More would not be read back; the manifest says it all.
+        if coded.len() >= limits::MAX_METADATA {
+            return;
         }
-        if let Some(bytes) = &part.constant {
-            constants.push((start, bytes.clone()));
+        coded.sort_unstable_by_key(|&index| self.plan.tensors[index].info.name.as_str());
+        for index in coded {
+            let tensor = &self.plan.tensors[index];
+            let (dtype, shape, coding) = (tensor.stored_dtype(), &tensor.info.shape, self.coding(index));
+            let meaning = serde_json::to_string(&Meaning { dtype, shape, coding }).unwrap_or_default();
+            each(&format!("tensor {}", tensor.info.name), &meaning);
         }
-        n_bytes = n_bytes.max(start + part.info.n_bytes() as u64);
     }
-    let names = infos.into_iter().map(|info| info.name).collect();
-    Ok(FileLayout { name: plan.profile.file_name(number, n_shards), header, n_bytes, constants, names })
-}
-
-/// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
-/// that the file explains itself.
-fn metadata_of(plan: &Plan, shard: &Shard, placed: &[Placed]) -> Result<BTreeMap<String, String>> {
-    if plan.profile != Profile::Briquette {
-        let mut metadata = plan.metadata.clone();
-        metadata.entry("format".into()).or_insert_with(|| "pt".into());
-        metadata.remove(weight_layout::KEY);
-        if plan.layout == RawLayout::Burn {
-            metadata.insert(weight_layout::KEY.into(), plan.layout.said().name().into());
-        }
-        return Ok(metadata);
-    }
-    let mut metadata = BTreeMap::from([("format".to_string(), "briquette".to_string())]);
-    let coded: BTreeSet<usize> = shard.parts.iter().map(|(index, _)| *index).collect();
-    for index in coded.into_iter().filter(|&index| placed[index].coding != Coding::DENSE) {
-        let info = plan.tensors[index].stored_info();
-        let meaning = Meaning { dtype: info.dtype, shape: &info.shape, coding: placed[index].coding };
-        let json = serde_json::to_string(&meaning).map_err(|error| Error::bug(format!("the metadata: {error}")))?;
-        metadata.insert(format!("tensor {}", info.name), json);
-    }
-    Ok(metadata)
 }
 
 /// What parts stand for.
@@ -173,7 +240,7 @@ struct Meaning<'a> {
     coding: Coding,
 }
 
-impl TensorPlan {
+impl TensorPlan<'_> {
     /// The tensors of a file that it is kept as.
     ///
     /// # Errors

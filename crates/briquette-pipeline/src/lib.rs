@@ -13,12 +13,14 @@
 
 pub mod batch;
 mod chain;
+mod contents;
 pub mod context;
 pub mod diff;
 pub mod distill;
 pub mod encode;
 pub mod evaluate;
 pub mod factorize;
+mod identity;
 pub mod inspect;
 pub mod layout;
 pub mod memory;

@@ -2,28 +2,36 @@
 
 mod choose;
 mod exclude;
+mod fit;
+pub(crate) mod heads;
 pub(crate) mod interop;
 mod keep;
 mod predict;
+mod student;
+mod treatment;
 mod unsure;
 
 use crate::context::Stop;
 use crate::recipe::{Method, Recipe, raw::RawLayout};
-use crate::role::{Known, Reason, Role, Roles};
-use briquette_core::{Coding, DType, Error, OutputAxis, Result, Rows, encoded::Codes};
+use crate::role::Roles;
+use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Rows, encoded::Codes};
 use briquette_formats::quantization_config;
 use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_quant::{Activations, QuantSpec};
 use interop::Loads;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub use predict::Prediction;
+pub use student::student_of;
+pub(crate) use treatment::Shared;
+pub use treatment::Treatment;
 
-/// What becomes of a model.
+/// What becomes of a model. Models have up to millions of tensors: what is said of each is what tells it from others.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// One for each tensor, in the order of the checkpoint.
-    pub tensors: Vec<TensorPlan>,
+    pub tensors: Vec<TensorPlan<'a>>,
     /// Groups of tensors that share one threshold, and how many weights each drops.
     pub pools: Vec<Pool>,
     /// The format of the output.
@@ -38,41 +46,26 @@ pub struct Plan {
     pub untested: Option<String>,
     /// Free-form strings of the model's files, which come along where the format has a place for them.
     pub metadata: BTreeMap<String, String>,
+    /// What is not done as asked, and why.
+    pub remarks: Vec<String>,
 }
 
-/// What becomes of a tensor.
+/// What becomes of a tensor; what is done to it is read and changed as if the fields of its [`Treatment`] were its own.
 #[derive(Debug, Clone)]
-pub struct TensorPlan {
+pub struct TensorPlan<'a> {
     /// Its place in the checkpoint.
     pub index: usize,
     /// Name, type and shape.
-    pub info: TensorInfo,
-    /// What it is in its network.
-    pub role: Role,
-    /// Which of its axes counts outputs.
-    pub axis: OutputAxis,
-    /// What shows that.
-    pub why: Reason,
-    /// Its row view. A tensor that is no weight is rows of one byte.
-    pub rows: Rows,
-    /// Which weights go.
-    pub prune: Option<Prune>,
-    /// The grid they are rounded to.
-    pub quant: Option<Quant>,
-    /// The type that it is stored in, where not its own.
-    pub cast: Option<DType>,
-    /// Whether it is kept sparse in the model already.
-    pub was_sparse: bool,
+    pub info: &'a TensorInfo,
     /// The tensor whose parts stand for this one.
     pub tied_to: Option<usize>,
-    /// Why nothing is done, where nothing is.
-    pub skipped: Option<String>,
+    treatment: Arc<Treatment>,
 }
 
 /// Which weights go.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prune {
-    /// How they are scored; a random seed is the tensor's own.
+    /// How they are scored; see [`TensorPlan::method`].
     pub method: Method,
     /// How many.
     pub cut: Cut,
@@ -114,7 +107,20 @@ pub struct Pool {
     pub ratio: briquette_prune::Ratio,
 }
 
-impl TensorPlan {
+impl<'a> TensorPlan<'a> {
+    /// What is done to the tensor at this place of a checkpoint, which is tied to no other.
+    pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
+        Self { index, info, tied_to: None, treatment: Arc::new(treatment) }
+    }
+
+    /// How its weights are scored, where some go; a random seed is its own.
+    pub fn method(&self) -> Option<Method> {
+        Some(match self.prune?.method {
+            Method::Random(seed) => Method::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
+            Method::Magnitude => Method::Magnitude,
+        })
+    }
+
     /// Bytes of one element of the row view.
     pub fn width(&self) -> usize {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
@@ -138,7 +144,7 @@ impl TensorPlan {
     /// The row view in the tensor's own order, whichever axis its outputs are.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
-        if self.info.dtype.is_weight() { own(&self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
+        if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
     }
 
     /// Whether anything is done to it.
@@ -195,97 +201,113 @@ impl TensorPlan {
     }
 }
 
-impl Plan {
-    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself: a smaller student takes
-    /// less.
+impl<'a> Plan<'a> {
+    /// Decides what becomes of each tensor, and of those of the student where a recipe trains one: see [`student_of`].
+    ///
+    /// # Errors
+    /// As [`Plan::new`], for either.
+    pub fn of(
+        recipe: &Recipe,
+        checkpoint: &'a Checkpoint,
+        student: Option<&'a [TensorInfo]>,
+        stop: &Stop,
+    ) -> Result<Self> {
+        match student {
+            None => Self::new(recipe, checkpoint, stop),
+            Some(tensors) => {
+                check_start(recipe, checkpoint)?;
+                student::plan(recipe, checkpoint, tensors, stop)
+            }
+        }
+    }
+
+    /// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself.
     ///
     /// # Errors
     /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
     /// model that is already quantized, or whose codes others would misread. Interrupted.
-    pub fn new(recipe: &Recipe, checkpoint: &Checkpoint, stop: &Stop) -> Result<Self> {
-        if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
-            let message =
-                "the model is already quantized; compress the original, or `briquette export` this to dense first";
-            return Err(Error::refused(message).at(checkpoint.path().display()));
-        }
-        if let Some(method) = checkpoint.quantized_by() {
-            let message = format!(
-                "the model is already quantized ({method}), which is not decoded here; start from the original weights"
-            );
-            return Err(Error::refused(message).at(checkpoint.path().display()));
-        }
-        let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
-        for rule in &recipe.roles {
-            rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
-        }
+    pub fn new(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Self> {
+        check_start(recipe, checkpoint)?;
         let is_interop = recipe.profile == Profile::CompressedTensors;
         let loads = is_interop.then(|| Loads::of(checkpoint)).transpose()?;
         let mut plan = Self::untouched(recipe, checkpoint, loads.as_ref())?;
         plan.check_axes()?;
-        choose::apply_stages(&mut plan, recipe, loads.as_ref())?;
+        let spares_heads = heads::matter(recipe);
+        let ties = match spares_heads || plan.profile == Profile::Briquette {
+            true => crate::ties::ties_of(checkpoint, stop)?,
+            false => Vec::new(),
+        };
+        let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
+        choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
         plan.check_fit()?;
         if let Some(loads) = loads {
             plan.untested = loads.check(&plan, recipe)?;
         }
         if plan.profile == Profile::Briquette {
-            choose::tie(&mut plan, &crate::ties::ties_of(checkpoint, stop)?);
+            choose::tie(&mut plan, &ties);
         }
         Ok(plan)
     }
 
     /// Every tensor as it is.
-    fn untouched(recipe: &Recipe, checkpoint: &Checkpoint, loads: Option<&Loads>) -> Result<Self> {
+    fn untouched(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Self> {
         let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
         let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
-        let tensor = |(index, info): (usize, &TensorInfo)| {
-            let Known { role, axis, why } = roles.of(info);
-            let rows =
-                if info.dtype.is_weight() { Rows::of(&info.shape, axis) } else { Rows::of_bytes(info.n_bytes()) };
-            let info = info.clone();
-            let (prune, quant, cast, was_sparse, tied_to, skipped) = (None, None, None, false, None, None);
-            TensorPlan { index, info, role, axis, why, rows, prune, quant, cast, was_sparse, tied_to, skipped }
-        };
+        let tensors = untouched_tensors(checkpoint.tensors(), &roles);
         let layout = if layout == Some(WeightLayout::Burn) { RawLayout::Burn } else { RawLayout::Torch };
-        let tensors = checkpoint.tensors().iter().enumerate().map(tensor).collect();
         let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
         let metadata = checkpoint.metadata();
-        let (pools, untested) = (Vec::new(), None);
-        let mut plan = Self { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested };
+        let pools = Vec::new();
+        let mut plan = Self {
+            tensors,
+            pools,
+            layout,
+            metadata,
+            profile,
+            max_shard_bytes,
+            allow_nonfinite,
+            untested: None,
+            remarks: Vec::new(),
+        };
         if let Some(stored) = checkpoint.stored() {
             keep::keep_codings(&mut plan, stored, loads);
         }
         Ok(plan)
     }
-
-    /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
-    fn check_fit(&self) -> Result<()> {
-        let misfits: Vec<(&TensorPlan, String)> =
-            self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
-        let Some((first, what)) = misfits.first() else { return Ok(()) };
-        let others = match misfits.len() - 1 {
-            0 => String::new(),
-            n => format!(", nor those of {n} others"),
-        };
-        let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
-        let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
-        let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
-        let message = format!(
-            "{what} does not divide its {} columns{others}; choose another, or leave out with {}",
-            first.rows.n_cols,
-            exclude::flags(&names, &fit)
-        );
-        Err(Error::config(message).at(first.culprit()))
-    }
 }
 
-/// The group or pattern that does not divide a tensor's columns.
-fn unfit(tensor: &TensorPlan) -> Option<String> {
-    let n_cols = tensor.rows.n_cols;
-    if let Some(quant) = tensor.quant.filter(|quant| quant.spec.grouping.per_row(n_cols).is_none()) {
-        return Some(quant.spec.grouping.to_string());
+/// Every tensor as it is.
+fn untouched_tensors<'a>(tensors: &'a [TensorInfo], roles: &Roles) -> Vec<TensorPlan<'a>> {
+    let mut shared = Shared::default();
+    let tensor = |(index, info): (usize, &'a TensorInfo)| {
+        let known = roles.of(info);
+        let rows = match info.dtype.is_weight() {
+            true => Rows::of(&info.shape, known.axis),
+            false => Rows::of_bytes(info.n_bytes()),
+        };
+        let mut tensor = TensorPlan::new(index, info, Treatment::none(known, rows));
+        shared.keep(&mut tensor);
+        tensor
+    };
+    tensors.iter().enumerate().map(tensor).collect()
+}
+
+/// Refuses a model that is quantized already, and roles of tensors that it has not.
+fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
+    if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
+        let message =
+            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+        return Err(Error::refused(message).at(checkpoint.path().display()));
     }
-    match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::NOfM { n, m }) if !n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
-        _ => None,
+    if let Some(method) = checkpoint.quantized_by() {
+        let message = format!(
+            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+        );
+        return Err(Error::refused(message).at(checkpoint.path().display()));
     }
+    let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
+    for rule in &recipe.roles {
+        rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
+    }
+    Ok(())
 }

@@ -6,8 +6,11 @@ mod evaluate;
 mod factorize;
 mod gradual;
 mod memory;
+mod numbers;
+pub mod paths;
 mod prune;
 mod quantize;
+pub mod ranges;
 pub mod raw;
 pub(crate) mod text;
 
@@ -50,6 +53,8 @@ pub struct Recipe {
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
+    /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
+    pub read: Vec<paths::Named>,
     /// What was asked for, word for word.
     pub asked: RawRecipe,
 }
@@ -117,20 +122,24 @@ impl Recipe {
     ///
     /// # Errors
     /// Config, naming the key.
-    pub fn from_raw(raw: RawRecipe, directory: &Path) -> Result<Self> {
+    pub fn from_raw(asked: RawRecipe, directory: &Path) -> Result<Self> {
+        ranges::check(&asked)?;
+        let mut raw = asked.clone();
+        paths::resolve(&mut raw, directory);
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
-        let model = raw.model.path.as_ref().ok_or_else(|| missing("model.path", "model to compress"))?;
-        let output = raw.output.path.as_ref().ok_or_else(|| missing("output.path", "directory to write"))?;
-        let (parts, stages) = stages_of(&raw, directory)?;
-        let evaluate = Evaluate::from_raw(&raw, directory)?;
+        let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
+        let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
+        let (parts, stages) = stages_of(&raw)?;
+        let evaluate = Evaluate::from_checked(&raw)?;
         memory::check_used(&raw)?;
+        distill::check_select(&raw)?;
         let rule = |rule: &raw::RawRole| {
             let (patterns, axis) = (Patterns::new(&rule.include)?, rule.outputs.map(raw::RawOutputs::axis));
             Ok(RoleRule { patterns, role: rule.role, axis })
         };
         Ok(Self {
-            model: text::path_from(directory, model),
-            output: text::path_from(directory, output),
+            model,
+            output,
             layout: raw.model.layout,
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
@@ -140,7 +149,8 @@ impl Recipe {
             parts,
             stages,
             evaluate,
-            asked: raw,
+            read: paths::read(&raw),
+            asked,
         })
     }
 }
@@ -160,10 +170,11 @@ impl Recipe {
     /// # Errors
     /// Bug, where it cannot be written as JSON.
     pub fn to_manifest(&self) -> Result<serde_json::Value> {
+        let asked = paths::without(&self.asked);
         let raw = RawRecipe {
-            model: raw::RawModel { path: None, ..self.asked.model.clone() },
-            output: raw::RawOutput { path: None, ..self.asked.output.clone() },
-            stage: self.asked.stage.iter().filter(|stage| stage.kind != "evaluate").cloned().collect(),
+            model: asked.model,
+            output: asked.output,
+            stage: asked.stage.into_iter().filter(|stage| stage.kind != "evaluate").collect(),
             ..RawRecipe::default()
         };
         serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
@@ -171,12 +182,12 @@ impl Recipe {
 }
 
 /// The stages of a recipe, cut after each that works on a whole model.
-fn stages_of(raw: &RawRecipe, directory: &Path) -> Result<(Vec<Part>, Vec<Stage>)> {
+fn stages_of(raw: &RawRecipe) -> Result<(Vec<Part>, Vec<Stage>)> {
     let (mut parts, mut stages) = (Vec::new(), Vec::new());
     for (i, stage) in raw.stage.iter().enumerate() {
         let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind));
         let then = match stage.kind.as_str() {
-            "distill" => Whole::Distill(Box::new(DistillStage::from_raw(raw, i, directory).map_err(name)?)),
+            "distill" => Whole::Distill(Box::new(DistillStage::from_raw(raw, i).map_err(name)?)),
             "factorize" => Whole::Factorize(FactorizeStage::from_raw(stage).map_err(name)?),
             _ => {
                 stages.extend(Stage::from_raw(stage).map_err(name)?);
@@ -207,7 +218,9 @@ pub use text::{directory_of, parse};
 
 /// The JSON Schema of a recipe.
 pub fn schema() -> serde_json::Value {
-    schemars::schema_for!(RawRecipe).to_value()
+    let mut schema = schemars::schema_for!(RawRecipe).to_value();
+    ranges::bound(&mut schema);
+    schema
 }
 
 /// The profile with this name.
@@ -325,6 +338,12 @@ impl Selection {
         };
         is_included && !self.exclude.matches(name)
     }
+}
+
+/// A share of something, whose range was looked at before.
+fn ratio_of(key: &str, value: f64) -> Result<briquette_prune::Ratio> {
+    briquette_prune::Ratio::new(value)
+        .ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
 }
 
 fn overrides_of<T>(raw: &[RawOverride], value: impl Fn(&RawOverride) -> Result<T>) -> Result<Vec<(Patterns, T)>> {

@@ -5,7 +5,7 @@ mod running;
 pub mod terminal;
 
 use crate::context::Workers;
-use crate::distill::DistillReport;
+use crate::distill::{DistillReport, LayersKept};
 use crate::encode::Outcome;
 use crate::evaluate::EvaluationReport;
 use crate::factorize::FactorReport;
@@ -15,6 +15,7 @@ use crate::recipe::{Recipe, raw::RawStage};
 use crate::run::Origin;
 use crate::verify::Found;
 use briquette_core::memory::{MemoryMeter, ResidentSet};
+use briquette_core::printable::printable_json;
 use briquette_core::stats::ErrorFigures;
 use briquette_core::{Error, Result, Shape, Storage};
 use briquette_formats::Checkpoint;
@@ -24,16 +25,18 @@ use std::time::Instant;
 
 mod histogram;
 pub mod numbers;
+mod original;
+mod remarks;
 #[cfg(test)]
 mod sample;
 
 pub use histogram::WeightHistogram;
+pub use original::GoneTensor;
+pub(crate) use original::Original;
+pub use remarks::untested_text;
 
 /// The version of report.json.
 pub const VERSION: u32 = 1;
-
-/// Factorized layers that a remark lists.
-const N_LISTED: usize = 8;
 
 /// Everything a run has to say for itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +65,9 @@ pub struct Report {
     pub prediction_is_exact: bool,
     /// The tensors, in the order of the model.
     pub tensors: Vec<TensorReport>,
+    /// What the original had and the output has not: a smaller student, or factors, have other tensors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<GoneTensor>,
     /// Weights of the tensors with the largest error, before and after.
     pub histograms: Vec<WeightHistogram>,
     /// What running it showed, where that was asked.
@@ -80,7 +86,7 @@ pub struct Report {
     pub remarks: Vec<String>,
     /// Seconds of each phase.
     pub seconds: Vec<(String, f64)>,
-    /// Seconds in all, up to the report itself.
+    /// Seconds in all, trainings too, up to the report itself.
     pub total_seconds: f64,
     /// Threads that worked.
     pub threads: usize,
@@ -88,6 +94,17 @@ pub struct Report {
     pub peak_bytes: Option<u64>,
     /// The meter of `peak_bytes`.
     pub peak_meter: String,
+}
+
+impl Report {
+    /// What errors of tensors and their histograms are against.
+    fn what_errors_are_against(&self) -> &'static str {
+        match (self.trained.is_empty(), self.factorized.is_empty()) {
+            (false, _) => "the trained student",
+            (true, false) => "the factors",
+            (true, true) => "the original",
+        }
+    }
 }
 
 /// How much room a model takes.
@@ -127,8 +144,11 @@ pub struct TensorReport {
     pub encoding: String,
     /// Why that, where there was a choice or nothing was done.
     pub why: String,
-    /// Bytes before.
+    /// Bytes of the original's tensor of this name and shape; 0 where it has none.
     pub before_bytes: u64,
+    /// Whether it has none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_new: bool,
     /// Bytes after, all parts.
     pub after_bytes: u64,
     /// Bits for each element after, all parts counted.
@@ -177,7 +197,7 @@ pub struct Made<'a> {
     /// The original.
     pub checkpoint: &'a Checkpoint,
     /// What was planned.
-    pub plan: &'a Plan,
+    pub plan: &'a Plan<'a>,
     /// Where it was put.
     pub layout: &'a Layout,
     /// What encoding showed.
@@ -197,22 +217,19 @@ pub struct Made<'a> {
 /// # Errors
 /// Those of reading a few tensors once more for their histograms.
 pub fn make(made: &Made, workers: &Workers, timing: Timing, started: Instant) -> Result<Report> {
-    let tensors = tensors_of(made);
+    let mut tensors = tensors_of(made);
+    let original = made.origin.original.as_ref();
+    let gone = original.map_or(Vec::new(), |original| original.put_before(&mut tensors));
     let n_elements = made.plan.tensors.iter().map(|tensor| tensor.info.n_elements() as u64).sum();
     let mut report = Report {
         version: VERSION,
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
         model: made.origin.model.display().to_string(),
-        model_format: made.checkpoint.format().to_string(),
+        model_format: original.map_or_else(|| made.checkpoint.format().to_string(), |original| original.format.clone()),
         output: made.recipe.output.display().to_string(),
         format: made.plan.profile.name().to_string(),
-        stages: made.recipe.asked.stage.iter().map(RawStage::in_words).collect(),
-        before: made.origin.before.unwrap_or_else(|| Footprint {
-            file_bytes: made.checkpoint.weight_bytes(),
-            tensor_bytes: made.plan.tensors.iter().map(|tensor| tensor.info.n_bytes() as u64).sum(),
-            n_elements,
-            n_zeros: None,
-        }),
+        stages: stages_in_words(made),
+        before: original.map_or_else(|| of_what_is_read(made, n_elements), |original| original.footprint),
         after: Footprint {
             file_bytes: made.written.weight_bytes(),
             tensor_bytes: tensors.iter().map(|tensor| tensor.after_bytes).sum(),
@@ -223,19 +240,40 @@ pub fn make(made: &Made, workers: &Workers, timing: Timing, started: Instant) ->
         prediction_is_exact: made.prediction.is_exact,
         histograms: histogram::of_worst(made, &tensors, workers)?,
         tensors,
+        gone,
         evaluation: made.evaluation.clone(),
         trained: made.origin.trained.clone(),
         factorized: made.origin.factorized.clone(),
         stage_bytes: stage_bytes(made),
         remarks: Vec::new(),
-        seconds: timing.0,
-        total_seconds: started.elapsed().as_secs_f64(),
+        seconds: made.origin.seconds.iter().cloned().chain(timing.0).collect(),
+        total_seconds: made.origin.spent + started.elapsed().as_secs_f64(),
         threads: workers.n_threads(),
         peak_bytes: ResidentSet.peak_bytes(),
         peak_meter: ResidentSet.name().to_string(),
     };
-    report.remarks = remarks_of(&report, made);
+    report.remarks = remarks::of(&report, made);
     Ok(report)
+}
+
+fn of_what_is_read(made: &Made, n_elements: u64) -> Footprint {
+    Footprint {
+        file_bytes: made.checkpoint.weight_bytes(),
+        tensor_bytes: made.plan.tensors.iter().map(|tensor| tensor.info.n_bytes() as u64).sum(),
+        n_elements,
+        n_zeros: None,
+    }
+}
+
+/// The stages in words: of a student of fewer layers, how many of how many.
+fn stages_in_words(made: &Made) -> Vec<String> {
+    let mut trained = made.origin.trained.iter();
+    let words = |stage: &RawStage| {
+        let layers = if stage.kind == "distill" { trained.next().and_then(|found| found.layers) } else { None };
+        let words = stage.in_words();
+        layers.map_or(words.clone(), |LayersKept { n, of }| words.replacen("layers", &format!("layers {n} of {of}"), 1))
+    };
+    made.recipe.asked.stage.iter().map(words).collect()
 }
 
 /// Bytes after each part, the output's last; none where there was one part only.
@@ -266,6 +304,7 @@ fn tensors_of(made: &Made) -> Vec<TensorReport> {
             encoding: encoding_of(made, tensor),
             why: why_of(made, tensor),
             before_bytes: tensor.info.n_bytes() as u64,
+            is_new: false,
             after_bytes,
             bits_per_weight: after_bytes as f64 * 8.0 / n,
             sparsity: found.map_or(0.0, |found| found.n_zeros as f64 / n),
@@ -308,81 +347,13 @@ fn why_of(made: &Made, tensor: &TensorPlan) -> String {
     }
 }
 
-/// What a reader must not miss.
-fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
-    let mut remarks = Vec::new();
-    let pruned: Vec<&TensorPlan> = made.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).collect();
-    let n_sparse =
-        pruned.iter().filter(|tensor| made.layout.tensors[tensor.index].coding.storage == Storage::Bitmask).count();
-    if !pruned.is_empty() && n_sparse == 0 {
-        remarks.push(format!(
-            "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
-            report.format
-        ));
-    } else if !pruned.is_empty() && made.origin.trained.is_empty() {
-        remarks.push(
-            "Pruned without retraining: accuracy usually drops well before size does. Evaluate the output, and prune while training or distill to recover.".into(),
-        );
-    }
-    if !made.origin.trained.is_empty() {
-        remarks.push(
-            "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
-        );
-    }
-    if !report.factorized.is_empty() {
-        remarks.push(factorized_text(&report.factorized));
-    }
-    remarks.extend(made.plan.untested.as_deref().map(untested_text));
-    if report.after.file_bytes >= report.before.file_bytes {
-        remarks.push("The output is not smaller than the original.".into());
-    }
-    if made.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
-        remarks.push("Tensors with NaN or infinity were left as they are.".into());
-    }
-    remarks.extend(made.plan.unsure_text());
-    for (path, reason) in made.checkpoint.left_behind() {
-        remarks.push(format!("{} was not copied: {reason}.", path.display()));
-    }
-    remarks
-}
-
-/// What was written though it may not load.
-pub fn untested_text(why: &str) -> String {
-    format!(
-        "Transformers is not known to load this ({why}): it was allowed all the same, so try it before you rely on it."
-    )
-}
-
-/// What became of linear layers, in words.
-fn factorized_text(layers: &[FactorReport]) -> String {
-    let made = layers.iter().filter_map(|layer| Some((layer, layer.rank?)));
-    let words = |(layer, rank): (&FactorReport, usize)| {
-        format!(
-            "{} {} has rank {rank} ({:.1} % of its energy)",
-            layer.name,
-            shape_text(&layer.shape),
-            1e2 * layer.energy
-        )
-    };
-    let listed: Vec<String> = made.clone().take(N_LISTED).map(words).collect();
-    let more = made.clone().count().saturating_sub(N_LISTED);
-    let more = if more > 0 { format!(" and {more} more (report.json)") } else { String::new() };
-    format!(
-        "{} of {} linear layers are products of two factors: {}{more}.",
-        made.count(),
-        layers.len(),
-        listed.join(", ")
-    )
-}
-
 /// The report as it is written.
 ///
 /// # Errors
 /// Bug, where it cannot be written as JSON.
 pub fn to_json(report: &Report) -> Result<Vec<u8>> {
-    let mut json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    json.push(b'\n');
-    Ok(json)
+    let json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    Ok((printable_json(&json) + "\n").into_bytes())
 }
 
 /// The JSON Schema of report.json.

@@ -1,18 +1,18 @@
 //! A whole run: plan, survey, lay out, encode, verify, report, publish.
 
-use crate::chain;
+use crate::chain::{self, OfBatch};
 use crate::context::{RunOptions, Workers};
 use crate::distill::DistillReport;
-use crate::encode::{Outcome, Sink, encode};
+use crate::encode::{Outcome, Place, Sink, encode};
 use crate::evaluate::{EvaluationReport, evaluate};
 use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::memory;
 use crate::plan::interop::Loads;
-use crate::plan::{Plan, Prediction, TensorPlan};
-use crate::recipe::Recipe;
+use crate::plan::{Plan, Prediction};
 use crate::recipe::raw::RawLayout;
-use crate::report::{self, Footprint, Report, StageBytes, Timing};
+use crate::recipe::{Recipe, paths};
+use crate::report::{self, Original, Report, StageBytes, Timing};
 use crate::role::Role;
 use crate::survey::survey;
 use crate::verify::{self, Found};
@@ -32,10 +32,16 @@ use std::time::Instant;
 /// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
 /// Interrupted for a stop.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
+    run_of_batch(recipe, options, None)
+}
+
+/// As [`run`], with what a batch knows of it.
+pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     // Whatever can be known now should not be found out after hours of work.
-    let report = memory::check(recipe, &options.device).and_then(|()| match recipe.parts.is_empty() {
+    let checked = memory::check(recipe, &options.device).and_then(|()| paths::check_data(&recipe.read));
+    let report = checked.and_then(|()| match recipe.parts.is_empty() {
         true => run_stages(recipe, options, &Origin::of(recipe)),
-        false => chain::run(recipe, options),
+        false => chain::run(recipe, options, of_batch),
     });
     options.progress.end();
     report.map_err(|error| match error.kind {
@@ -49,8 +55,8 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 pub(crate) struct Origin {
     /// The recipe's own model: what the output is compared with.
     pub(crate) model: PathBuf,
-    /// Its size, where it is not what the run reads.
-    pub(crate) before: Option<Footprint>,
+    /// What it is, where it is not what the run reads.
+    pub(crate) original: Option<Original>,
     /// The trainings.
     pub(crate) trained: Vec<DistillReport>,
     /// Linear layers that became two factors.
@@ -59,6 +65,10 @@ pub(crate) struct Origin {
     pub(crate) bytes: Vec<StageBytes>,
     /// What training wrote line by line.
     pub(crate) metrics: Option<PathBuf>,
+    /// Seconds of each part.
+    pub(crate) seconds: Vec<(String, f64)>,
+    /// Seconds that all of it took before the last stages, in runs before this one too.
+    pub(crate) spent: f64,
 }
 
 impl Origin {
@@ -70,21 +80,45 @@ impl Origin {
 
 /// The stages of a recipe that work on files.
 pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
+    let (draft, report) = draft_of(recipe, options, origin)?;
+    draft.publish()?;
+    Ok(report)
+}
+
+/// The output of those stages, whole and verified, and not yet in its place.
+pub(crate) fn draft_of(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
     let started = Instant::now();
     let checkpoint = Checkpoint::open(&recipe.model)?;
     let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;
+    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
+    let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
+    Ok((draft, report))
+}
+
+/// What a draft is made from.
+struct Begun<'a> {
+    recipe: &'a Recipe,
+    origin: &'a Origin,
+    checkpoint: &'a Checkpoint,
+    prediction: Prediction,
+    started: Instant,
+}
+
+/// All of the draft, verified, evaluated and with its report.
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
+    let Begun { recipe, origin, checkpoint, prediction, started } = *begun;
     let workers = Workers::new(options)?;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
-    let (plan, layout, written) = write(recipe, plan, &checkpoint, &draft, &workers, &mut timing)?;
-    let evaluation = evaluated(recipe, origin, &draft, options, &mut timing)?;
+    let (plan, layout, written) = write(recipe, plan, checkpoint, draft, &workers, &mut timing)?;
+    let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let made = report::Made {
         recipe,
         origin,
-        checkpoint: &checkpoint,
+        checkpoint,
         plan: &plan,
         layout: &layout,
         outcomes: &written.outcomes,
@@ -94,9 +128,8 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
         evaluation,
     };
     let report = report::make(&made, &workers, timing, started)?;
-    write_reports(&draft, &report, origin)?;
+    write_reports(draft, &report, origin)?;
     options.stop.check()?;
-    draft.publish()?;
     Ok(report)
 }
 
@@ -118,14 +151,14 @@ struct Written {
 }
 
 /// Surveys, encodes and verifies: all of the draft but the report.
-fn write(
+fn write<'a>(
     recipe: &Recipe,
-    mut plan: Plan,
+    mut plan: Plan<'a>,
     checkpoint: &Checkpoint,
     draft: &Draft,
     workers: &Workers,
     timing: &mut Timing,
-) -> Result<(Plan, Layout, Written)> {
+) -> Result<(Plan<'a>, Layout, Written)> {
     let since = Instant::now();
     let surveys = survey(&mut plan, checkpoint, workers, recipe.allow_nonfinite)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
@@ -176,9 +209,8 @@ fn evaluated(
 
 /// What the output may not meet.
 pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
-    let mut inputs: Vec<&Path> = checkpoint.files().iter().map(|file| file.path()).collect();
-    inputs.push(&recipe.model);
-    inputs
+    let files = checkpoint.files().into_iter().map(|file| file.path());
+    files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()
 }
 
 /// The weight files of a draft, as a place for parts.
@@ -202,18 +234,21 @@ impl<'a> Files<'a> {
 }
 
 impl Sink for Files<'_> {
-    fn put(&self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
         let placed = &self.layout.tensors[tensor];
         let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
-        let (start, layout) = placed.parts.get(&part).ok_or_else(no_place)?;
-        let file = &self.files[placed.file];
-        match layout {
+        let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
+        let (offset, bytes) = match layout {
             Some(layout) => {
-                let (offset, bytes) = layout.write(offset, bytes).ok_or_else(no_place)?;
-                file.write_at(start + offset, &bytes)
+                layout.write(offset, bytes).map(|(offset, bytes)| (offset, bytes.into())).ok_or_else(no_place)?
             }
-            None => file.write_at(start + offset, bytes),
-        }
+            None => (offset, bytes.into()),
+        };
+        Ok(Some(Place { file: placed.file, offset: start + offset, bytes }))
+    }
+
+    fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.files[file].write_at(offset, bytes)
     }
 }
 
@@ -276,7 +311,7 @@ fn write_small_files(
 /// The one type of all weights that are no codes, where a stage cast them.
 fn dtype_of(plan: &Plan) -> Option<DType> {
     let floats = plan.tensors.iter().filter(|tensor| tensor.info.dtype.is_weight() && tensor.quant.is_none());
-    let mut dtypes: Vec<DType> = floats.clone().map(TensorPlan::stored_dtype).collect();
+    let mut dtypes: Vec<DType> = floats.clone().map(|tensor| tensor.stored_dtype()).collect();
     dtypes.dedup();
     let is_cast = floats.clone().any(|tensor| tensor.cast.is_some());
     dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)

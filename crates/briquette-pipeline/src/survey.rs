@@ -261,7 +261,7 @@ impl Scan {
     ) -> Result<()> {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
-        let method = tensor.prune.map_or(Method::Magnitude, |prune| prune.method);
+        let method = tensor.method().unwrap_or(Method::Magnitude);
         for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
             let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
             workers.advance(piece.bytes.len());

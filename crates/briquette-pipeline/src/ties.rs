@@ -18,21 +18,24 @@ const PIECE: usize = 1 << 20;
 pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Vec<Option<usize>>> {
     let tensors = source.tensors();
     let mut ties = vec![None; tensors.len()];
-    let mut alike: BTreeMap<(&str, &[usize]), Vec<usize>> = BTreeMap::new();
-    for (index, info) in tensors.iter().enumerate() {
+    let mut alike: BTreeMap<(&str, &[usize]), Vec<u32>> = BTreeMap::new();
+    for (info, index) in tensors.iter().zip(0..) {
         if info.dtype.is_weight() && info.shape.rank() >= 2 && info.n_elements() > 0 {
             alike.entry((info.dtype.name(), info.shape.0.as_slice())).or_default().push(index);
         }
     }
+    let mut bytes = Vec::new();
     for group in alike.values().filter(|group| group.len() > 1) {
-        let mut by_sample: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+        // Sixteen bytes each: there may be millions. Tensors whose samples agree by chance are told apart below.
+        let mut samples: Vec<(u64, u32)> = Vec::with_capacity(group.len());
         for &index in group {
             stop.check()?;
-            by_sample.entry(sample(source, index, &tensors[index])?).or_default().push(index);
+            samples.push((sample(source, index as usize, &tensors[index as usize], &mut bytes)?, index));
         }
-        for candidates in by_sample.values().filter(|candidates| candidates.len() > 1) {
+        samples.sort_unstable();
+        for candidates in samples.chunk_by(|a, b| a.0 == b.0).filter(|candidates| candidates.len() > 1) {
             let mut first_of: BTreeMap<Hash128, usize> = BTreeMap::new();
-            for &index in candidates {
+            for index in candidates.iter().map(|(_, index)| *index as usize) {
                 let first = *first_of.entry(hash(source, index, &tensors[index], stop)?).or_insert(index);
                 ties[index] = (first != index).then_some(first);
             }
@@ -41,12 +44,13 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Vec<Option<usiz
     Ok(ties)
 }
 
-fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo) -> Result<Vec<u8>> {
+/// What is alike of tensors whose samples are.
+fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo, bytes: &mut Vec<u8>) -> Result<u64> {
     // From the middle: tables often start with a row of zeros.
     let n = info.n_bytes().min(SAMPLE);
-    let mut bytes = vec![0; n];
-    source.read(index, (info.n_bytes() - n) / 2, &mut bytes)?;
-    Ok(bytes)
+    bytes.resize(n, 0);
+    source.read(index, (info.n_bytes() - n) / 2, bytes)?;
+    Ok(Hash128::of_block(bytes).0 as u64)
 }
 
 fn hash(source: &dyn TensorSource, index: usize, info: &TensorInfo, stop: &Stop) -> Result<Hash128> {

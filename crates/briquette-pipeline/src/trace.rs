@@ -2,6 +2,7 @@
 
 use crate::context::Progress;
 use briquette_core::memory::MemoryMeter;
+use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +63,8 @@ impl Trace {
         let trace = json!({
             "displayTimeUnit": "ms", "otherData": { "producer": producer }, "traceEvents": self.notes().events,
         });
-        serde_json::to_vec(&trace).map_err(|error| Error::bug(format!("the trace: {error}")))
+        let json = serde_json::to_string(&trace).map_err(|error| Error::bug(format!("the trace: {error}")))?;
+        Ok(printable_json(&json).into_bytes())
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

@@ -8,7 +8,7 @@ use crate::recipe::{Recipe, raw::RawRecipe};
 use crate::survey;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
 use briquette_formats::stored::Scratch;
-use briquette_formats::{Checkpoint, InputFile, Manifest, StoredDir, manifest, sums};
+use briquette_formats::{Checkpoint, Manifest, StoredDir, contained, limits, manifest, sums};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,15 @@ pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) ->
         check_against(manifest, original, &workers)?;
     }
     Ok(Verified { n_files, n_tensors: manifest.tensors.len(), n_bytes, against_original: against.is_some() })
+}
+
+/// Refuses an output of ours with a file that is not as it was written.
+///
+/// # Errors
+/// Input for the first; those of reading.
+pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> {
+    check_ours(directory)?;
+    check_sums(directory, &Workers::new(options)?).map(drop)
 }
 
 /// Refuses what is no output of ours.
@@ -147,11 +156,11 @@ pub fn compare(found: &[Found], stored: &StoredDir, manifest: &Manifest) -> Resu
 
 /// Holds every file of a directory against its sum, and the sums against the directory.
 pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
-    let sums_path = directory.join(sums::FILE_NAME);
-    let expected = sums::read(&InputFile::open(&sums_path)?)?;
-    let text = InputFile::open(&sums_path)?.read_all(briquette_formats::limits::MAX_JSON_BYTES)?;
+    let listed = contained::open(directory, Path::new(sums::FILE_NAME))?;
+    let (expected, text) = (sums::read(&listed)?, listed.read_all(limits::MAX_JSON_BYTES)?);
     if sums::to_lines(&expected).as_bytes() != text {
-        return Err(Error::input("was changed after it was written; the output is damaged").at(sums_path.display()));
+        let message = "was changed after it was written; the output is damaged";
+        return Err(Error::input(message).at(listed.path().display()));
     }
     for path in sums::files_below(directory)? {
         let name = path.to_string_lossy().into_owned();
@@ -166,14 +175,12 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
         &files,
         || (),
         |(), (name, sum)| {
-            let file = InputFile::open(&directory.join(name))?;
+            let file = contained::open(directory, Path::new(name))?;
             let found = sums::sha256_of(&file, workers.n_threads() > 1, &|| workers.check_stop())?;
-            if found != **sum {
-                let message =
-                    format!("found SHA-256 {found}, expected {sum}; the file was changed, make the output again");
-                return Err(Error::input(message).at(file.path().display()));
+            match found == **sum {
+                true => Ok(file.len()),
+                false => Err(sums::differs(&found, sum).at(file.path().display())),
             }
-            Ok(file.len())
         },
     )?;
     Ok((sizes.len(), sizes.iter().sum()))

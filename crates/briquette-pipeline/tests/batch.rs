@@ -163,7 +163,7 @@ fn a_changed_recipe_or_input_is_done_again() {
 
     place.edit("model/config.json", |bytes| bytes.push(b'\n'));
     let report = place.run(true);
-    assert!(redone(&report).iter().all(|(_, why)| *why == "the input changed"), "{report:?}");
+    assert!(redone(&report).iter().all(|(_, why)| *why == "the content of model.path changed"), "{report:?}");
     place.edit("model/model.safetensors", |bytes| *bytes.last_mut().unwrap() ^= 1);
     assert_eq!(counts(&place.run(true)), (4, 0, 0));
     place.edit("model/model.safetensors", |_| ());

@@ -1,7 +1,7 @@
 //! AVX-512 versions: the plain loops compiled for wider registers, and masks, which the compiler does not find.
 #![allow(unsafe_code)]
 
-use super::{XXH3_BLOCK, XXH3_SECRET, scalar};
+use super::{RANGES, XXH3_BLOCK, XXH3_SECRET, scalar};
 use crate::{Affine, Grid};
 use std::arch::x86_64::*;
 
@@ -46,6 +46,9 @@ pub(super) mod safe {
         compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>);
         expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
         error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4];
+        squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64;
+        near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES];
+        half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3];
         compress16(values: &[u8], bits: &[u8], out: &mut Vec<u8>);
         expand16(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
         expand32(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
@@ -73,6 +76,9 @@ widened! {
     quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]);
     dequantize(codes: &[i8], affine: Affine, values: &mut [f32]);
     error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4];
+    squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64;
+    near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES];
+    half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3];
     widen_bf16(halves: &[u16], values: &mut [f32]);
 }
 

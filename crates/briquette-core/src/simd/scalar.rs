@@ -1,5 +1,6 @@
 //! What each function of [`simd`](super) means, and what runs where no faster version is known.
 
+pub use super::fits::{half_quadratic_sums, near_squared_errors, squared_error};
 use crate::{Affine, Grid, bits};
 
 const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -66,7 +67,7 @@ pub fn min_max(values: &[f32]) -> (f32, f32) {
 }
 
 /// Adding 1.5 * 2^23 leaves the integer nearest to a small float, halves to even, in its low bits.
-const ROUND: f32 = 12_582_912.0;
+pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// See [`quantize`](super::quantize).
 ///

@@ -33,20 +33,29 @@ pub(super) enum Lock {
 }
 
 pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
+    match File::open(directory) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Lock::Taken),
+        opened => lock_opened(opened?, directory, FlockOperation::NonBlockingLockExclusive),
+    }
+}
+
+/// Locks what was opened at a path, and is there no more where another removed it meanwhile.
+pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::io::Result<Lock> {
     use rustix::io::Errno;
-    let file = match File::open(directory) {
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Lock::Taken),
-        opened => opened?,
-    };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match rustix::fs::flock(&file, how) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(Lock::Taken),
         Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
         Err(source) => return Err(source.into()),
     }
+    Ok(if is_at(&file, path) { Lock::Held(file) } else { Lock::Taken })
+}
+
+/// Whether an open file or directory is still what lies at its path.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let is_there = std::fs::symlink_metadata(directory).map(identity).ok() == file.metadata().map(identity).ok();
-    Ok(if is_there { Lock::Held(file) } else { Lock::Taken })
+    let there = std::fs::symlink_metadata(path).map(identity).ok();
+    there.is_some() && there == file.metadata().map(identity).ok()
 }
 
 /// Removes drafts of the same target whose lock is free: their run is gone.

@@ -89,7 +89,7 @@ fn conv2d(x: CubeTensor, y: Floats, [scale, shift]: [CubeTensor; 2], call: &Conv
     let steps = steps(call, [shape[2], shape[3]]);
     let (scale, shift) = (vector(scale, call.has_scale), vector(shift, call.has_shift));
     let ending = Ending { scale, shift, adds, relu: call.relu };
-    let is_symmetric = call.weights.grid == ActivationGrid::Symmetric;
+    let is_symmetric = call.weights.grid != ActivationGrid::Asymmetric;
     weights.forward(&floats(x, shape[1] * shape[2] * shape[3]), &steps, is_symmetric, &ending, &y);
     y
 }
@@ -116,7 +116,7 @@ impl QuantizedOps for CubeBackend {
         let y = match &weights.0 {
             Kind::CubeInt8(weights, Some(grid)) => {
                 let ending = Ending { shift, ..Ending::default() };
-                weights.linear(&x, *grid == ActivationGrid::Symmetric, &ending)
+                weights.linear(&x, *grid != ActivationGrid::Asymmetric, &ending)
             }
             Kind::CubeInt8(weights, None) => match weights.weight_only(&x, shift.as_ref()) {
                 Some(y) => y,

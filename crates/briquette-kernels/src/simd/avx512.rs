@@ -50,7 +50,7 @@ fn magnitude(x: &[f32]) -> u32 {
 /// See [`scalar::span`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) fn span(x: &[f32], grid: ActivationGrid) -> Span {
-    if grid == ActivationGrid::Symmetric {
+    if grid != ActivationGrid::Asymmetric {
         return Span { magnitude: magnitude(x), ..Span::default() };
     }
     // All in one pass: a convolution's input is larger than the caches.

@@ -15,16 +15,16 @@ pub(crate) struct RowScale {
 impl RowScale {
     const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
 
-    /// The scale of a row whose largest magnitude has the given bits: NaN where those are not of a finite number.
-    pub(crate) fn symmetric(magnitude: u32) -> Self {
+    /// The scale of a row whose largest magnitude, so many steps, has the given bits: NaN where those are not of a finite number.
+    pub(crate) fn symmetric(magnitude: u32, n_steps: f32) -> Self {
         let largest = f32::from_bits(magnitude);
-        let scale = largest / 127.0;
+        let scale = largest / n_steps;
         if !largest.is_finite() {
             Self { scale: f32::NAN, zero: 128, inverse: f32::INFINITY }
         } else if scale == 0.0 {
             Self { zero: 128, ..Self::ONE }
         } else {
-            Self { scale, zero: 128, inverse: 127.0 / largest }
+            Self { scale, zero: 128, inverse: n_steps / largest }
         }
     }
 
@@ -78,7 +78,8 @@ impl Span {
 
     pub(crate) fn scale(self, grid: ActivationGrid) -> RowScale {
         match grid {
-            ActivationGrid::Symmetric => RowScale::symmetric(self.magnitude),
+            ActivationGrid::Symmetric => RowScale::symmetric(self.magnitude, 127.0),
+            ActivationGrid::SymmetricFull => RowScale::symmetric(self.magnitude, 127.5),
             ActivationGrid::Asymmetric => RowScale::asymmetric(self.min, self.max, self.magnitude),
         }
     }
@@ -88,7 +89,7 @@ impl Span {
 #[inline(always)]
 pub(crate) fn span(x: &[f32], grid: ActivationGrid) -> Span {
     let (min, max) = match grid {
-        ActivationGrid::Symmetric => (0.0, 0.0),
+        ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => (0.0, 0.0),
         ActivationGrid::Asymmetric => {
             x.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)))
         }

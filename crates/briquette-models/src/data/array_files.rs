@@ -134,5 +134,6 @@ fn from_checkpoint(checkpoint: &Checkpoint, names: &[&str]) -> Result<Found> {
     };
     let mut bytes = vec![0; info.n_bytes()];
     checkpoint.read(index, 0, &mut bytes)?;
+    checkpoint.check_unchanged()?;
     Array::from_bytes(info.shape.0.clone(), number, false, &bytes).map(Ok).map_err(bad)
 }

@@ -5,19 +5,20 @@ use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// Refuses jobs that share a name or an output, or write inside another's output. Returns the deepest directory that
-/// holds every output. What a job without a sound recipe would write is not known.
+/// Refuses jobs that share a name or an output, or write inside another's output. Returns every output, in one spelling, with
+/// the place of its job. What a job without a sound recipe would write may not be known.
 ///
 /// # Errors
 /// Config, naming both jobs; Io where there is no current directory.
-pub(super) fn check(jobs: &[Job]) -> Result<PathBuf> {
-    let mut outputs: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    for job in jobs {
+pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
+    let mut outputs: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for (index, job) in jobs.iter().enumerate() {
         let Some(output) = job.output() else { continue };
         let output = resolve(output)?;
-        if let Some(other) = outputs.insert(output.clone(), &job.name) {
+        if let Some(other) = outputs.insert(output.clone(), index) {
             let message = format!(
-                "jobs {other:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
+                "jobs {:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
+                jobs[other].name,
                 job.name,
                 output.display()
             );
@@ -26,12 +27,13 @@ pub(super) fn check(jobs: &[Job]) -> Result<PathBuf> {
     }
     for (output, job) in &outputs {
         if let Some(outer) = output.ancestors().skip(1).find_map(|above| outputs.get(above)) {
+            let (job, outer) = (&jobs[*job].name, &jobs[*outer].name);
             let message = format!("the output of job {job:?} lies inside that of job {outer:?}; put it beside");
             return Err(Error::config(message).at(output.display()));
         }
     }
     check_names(jobs)?;
-    Ok(common_directory(outputs.keys()))
+    Ok(outputs)
 }
 
 fn check_names(jobs: &[Job]) -> Result<()> {
@@ -51,7 +53,7 @@ fn check_names(jobs: &[Job]) -> Result<()> {
 }
 
 /// The deepest directory that all of these lie in.
-fn common_directory<'a>(mut outputs: impl Iterator<Item = &'a PathBuf>) -> PathBuf {
+pub(super) fn common_directory<'a>(mut outputs: impl Iterator<Item = &'a PathBuf>) -> PathBuf {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let first = outputs.next().map(|path| parent(path)).unwrap_or_default();
     outputs.fold(first, |common, output| {

@@ -1,46 +1,64 @@
 //! One job, and why it may not be one.
 
+use super::multiplied::Multiplied;
 use crate::recipe::Recipe;
 use briquette_core::{Error, ErrorKind, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// One thing to do, with nothing left to fill in.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// What it is called.
     pub name: String,
-    /// What to do, or why that cannot be told.
-    pub recipe: Result<Recipe, Unsound>,
+    output: Option<PathBuf>,
+    source: Source,
+}
+
+/// Where its recipe comes from.
+#[derive(Debug, Clone)]
+enum Source {
+    /// It was written out, and is sound or not.
+    Written(Result<Box<Recipe>, Unsound>),
+    /// A matrix makes it, in this place: it takes little room until it is asked for.
+    Point(Arc<Multiplied>, usize),
 }
 
 /// Why a job has no sound recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsound {
+struct Unsound {
     kind: ErrorKind,
     message: String,
 }
 
 impl Job {
+    pub(super) fn written(name: String, recipe: Recipe) -> Self {
+        Self { name, output: Some(recipe.output.clone()), source: Source::Written(Ok(Box::new(recipe))) }
+    }
+
+    pub(super) fn unsound(name: String, why: &Error) -> Self {
+        let why = Unsound { kind: why.kind, message: why.message.clone() };
+        Self { name, output: None, source: Source::Written(Err(why)) }
+    }
+
+    pub(super) fn point(name: String, output: PathBuf, of: Arc<Multiplied>, index: usize) -> Self {
+        Self { name, output: Some(output), source: Source::Point(of, index) }
+    }
+
     /// What to do.
     ///
     /// # Errors
     /// Why that cannot be told.
-    pub fn recipe(&self) -> Result<&Recipe> {
-        self.recipe.as_ref().map_err(Unsound::to_error)
+    pub fn recipe(&self) -> Result<Recipe> {
+        match &self.source {
+            Source::Written(Ok(recipe)) => Ok((**recipe).clone()),
+            Source::Written(Err(why)) => Err(Error { kind: why.kind, message: why.message.clone(), source: None }),
+            Source::Point(of, index) => of.recipe(*index),
+        }
     }
 
-    /// The directory it writes, where its recipe is sound.
+    /// The directory it writes, where that can be told.
     pub fn output(&self) -> Option<&Path> {
-        self.recipe.as_ref().ok().map(|recipe| recipe.output.as_path())
-    }
-}
-
-impl Unsound {
-    pub(super) fn of(error: &Error) -> Self {
-        Self { kind: error.kind, message: error.message.clone() }
-    }
-
-    fn to_error(&self) -> Error {
-        Error { kind: self.kind, message: self.message.clone(), source: None }
+        self.output.as_deref()
     }
 }

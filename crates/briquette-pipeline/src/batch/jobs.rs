@@ -1,14 +1,17 @@
 //! From a file to sound jobs: every recipe is whole, and no two write to one place, before anything runs.
 
-use super::matrix::{self, Point};
+use super::beside::Beside;
+use super::matrix::Matrix;
+use super::multiplied::Multiplied;
 use super::raw::{RawJob, RawJobs};
-use super::{Job, Unsound, distinct, overrides};
+use super::{Job, Shard, distinct, overrides};
 use crate::recipe::raw::RawRecipe;
-use crate::recipe::{Recipe, directory_of, read_raw, text};
+use crate::recipe::{Recipe, directory_of, paths, ranges, read_raw, text};
 use briquette_core::pattern::nearest;
 use briquette_core::{Error, Result};
-use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Keys that only a jobs file has.
 const JOBS_KEYS: [&str; 3] = ["job", "base", "matrix"];
@@ -24,6 +27,8 @@ pub struct Jobs {
     pub jobs: Vec<Job>,
     /// The deepest directory that holds every output; the journal is here.
     pub directory: PathBuf,
+    /// Every output, in one spelling, and the place of its job.
+    pub(super) outputs: BTreeMap<PathBuf, usize>,
 }
 
 /// What `run` and `plan` take: told apart by the keys at the top.
@@ -64,7 +69,9 @@ fn is_jobs(text: &str) -> bool {
 
 /// The JSON Schema of a jobs file.
 pub fn schema() -> serde_json::Value {
-    schemars::schema_for!(RawJobs).to_value()
+    let mut schema = schemars::schema_for!(RawJobs).to_value();
+    ranges::bound(&mut schema);
+    schema
 }
 
 impl Jobs {
@@ -77,60 +84,86 @@ impl Jobs {
     }
 
     fn from_text(path: &Path, text: &str) -> Result<Self> {
-        let file = JobsFile { path, text, directory: directory_of(path) };
+        let file =
+            Arc::new(JobsFile { path: path.to_path_buf(), text: text.to_string(), directory: directory_of(path) });
         let raw: RawJobs = text::parse(text, &path.display().to_string())?;
         let jobs = file.expand(&raw)?;
-        let directory = distinct::check(&jobs).map_err(|error| error.at(path.display()))?;
-        Ok(Self { path: path.to_path_buf(), jobs, directory })
+        let outputs = distinct::check(&jobs).map_err(|error| error.at(path.display()))?;
+        let directory = distinct::common_directory(outputs.keys());
+        Ok(Self { path: path.to_path_buf(), jobs, directory, outputs })
+    }
+
+    /// None, of a file called `sweep.toml`, beside whatever is in `directory`.
+    #[cfg(test)]
+    pub(super) fn of(directory: &Path) -> Self {
+        let directory = directory.to_path_buf();
+        Self { path: "sweep.toml".into(), jobs: Vec::new(), directory, outputs: BTreeMap::new() }
+    }
+
+    /// Everything that running the jobs may read or write, but for what shards call their own.
+    pub fn touched(&self) -> Vec<PathBuf> {
+        let recipes = self.jobs.iter().filter_map(|job| job.recipe().ok());
+        let mut touched: BTreeSet<PathBuf> =
+            recipes.flat_map(|recipe| paths::touched(&recipe.asked, Path::new(""))).collect();
+        if let Ok(Beside { journal, page, shared, .. }) = Beside::of(self, Shard::default()) {
+            touched.extend([journal, page, shared]);
+        }
+        touched.into_iter().collect()
+    }
+
+    /// The job in an earlier place than `index` that makes what another reads at `path`.
+    pub(super) fn maker_of(&self, path: &Path, index: usize) -> Result<Option<&Job>> {
+        let path = distinct::resolve(path)?;
+        let makers = path.ancestors().filter_map(|above| self.outputs.get(above));
+        Ok(makers.copied().find(|maker| *maker < index).map(|maker| &self.jobs[maker]))
     }
 }
 
 /// A jobs file while it is read: what errors and paths refer to.
-struct JobsFile<'a> {
-    path: &'a Path,
-    text: &'a str,
+#[derive(Debug)]
+pub(super) struct JobsFile {
+    path: PathBuf,
+    text: String,
     directory: PathBuf,
 }
 
-impl JobsFile<'_> {
+impl JobsFile {
     /// Every job. One whose recipe is not sound leaves the others alone; where none is, the first error is the file's.
-    fn expand(&self, raw: &RawJobs) -> Result<Vec<Job>> {
-        let written = raw.job.iter().enumerate().map(|(index, job)| {
-            let place = ["job", &index.to_string()];
-            let called = format!("job {}", index + 1);
-            let made = self.job(job, &place, &Point::new());
-            made.unwrap_or_else(|error| Job {
-                name: job.name.clone().unwrap_or_else(|| called.clone()),
-                recipe: Err(Unsound::of(&self.locate(error.at(&called), &place))),
-            })
-        });
-        let mut jobs: Vec<Job> = written.collect();
+    fn expand(self: &Arc<Self>, raw: &RawJobs) -> Result<Vec<Job>> {
+        let mut jobs: Vec<Job> = raw.job.iter().enumerate().map(|(index, job)| self.written(index, job)).collect();
+        let mut is_any_sound = jobs.iter().any(|job| job.recipe().is_ok());
         match (&raw.base, raw.matrix.is_empty()) {
             (None, true) => {}
-            (Some(base), false) => jobs.extend(self.multiply(base, raw)?),
+            (Some(base), false) => {
+                let matrix = Matrix::new(&raw.matrix).map_err(|error| self.locate(error.at("matrix"), &["matrix"]))?;
+                let (more, is_sound) = Multiplied::jobs(self, base, matrix).unwrap_or_else(|error| {
+                    let error = self.locate(error.at("base"), &["base"]);
+                    (vec![Job::unsound(base.name.clone().unwrap_or("base".into()), &error)], false)
+                });
+                jobs.extend(more);
+                is_any_sound |= is_sound;
+            }
             (Some(_), true) => return Err(self.lacks("base", "there is no [matrix] that multiplies it; add one")),
             (None, false) => return Err(self.lacks("matrix", "there is no [base] to multiply; add one")),
         }
-        if jobs.is_empty() {
-            return Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(self.path.display()));
+        match jobs.first() {
+            None => Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(self.path.display())),
+            Some(first) if !is_any_sound => first.recipe().map(|_| jobs),
+            Some(_) => Ok(jobs),
         }
-        if let Some(first) = jobs.first().filter(|_| jobs.iter().all(|job| job.recipe.is_err())) {
-            first.recipe()?;
-        }
-        Ok(jobs)
     }
 
-    fn multiply(&self, base: &RawJob, raw: &RawJobs) -> Result<Vec<Job>> {
-        let points = matrix::points(&raw.matrix).map_err(|error| self.locate(error.at("matrix"), &["matrix"]))?;
-        let job = |point: &Point| {
-            let values: Vec<String> = point.iter().map(|(axis, value)| format!("{axis} = {value}")).collect();
-            let called = format!("base with {}", values.join(", "));
-            self.job(base, &["base"], point).unwrap_or_else(|error| {
-                let recipe = Err(Unsound::of(&self.locate(error.at(&called), &["base"])));
-                Job { name: called, recipe }
-            })
-        };
-        Ok(points.iter().map(job).collect())
+    /// A job that is written out.
+    fn written(&self, index: usize, raw: &RawJob) -> Job {
+        let (place, called) = (["job", &index.to_string()], format!("job {}", index + 1));
+        let made = self.changed(raw, &place).and_then(|recipe| {
+            let recipe = Recipe::from_raw(recipe, Path::new(""))?;
+            Ok(Job::written(name_of(raw.name.clone(), &recipe.output)?, recipe))
+        });
+        made.unwrap_or_else(|error| {
+            let error = self.locate(error.at(&called), &place);
+            Job::unsound(raw.name.clone().unwrap_or(called), &error)
+        })
     }
 
     fn lacks(&self, key: &str, what: &str) -> Error {
@@ -138,38 +171,39 @@ impl JobsFile<'_> {
     }
 
     /// Puts the file and the line in front, unless they are there already.
-    fn locate(&self, error: Error, place: &[&str]) -> Error {
-        match text::line_of(self.text, place) {
+    pub(super) fn locate(&self, error: Error, place: &[&str]) -> Error {
+        match text::line_of(&self.text, place) {
             Some(line) => error.at(format_args!("{}:{line}", self.path.display())),
             None => error.at(self.path.display()),
         }
     }
 
-    /// One job: its recipe, then `set`, then the values of its point of the matrix.
-    fn job(&self, raw: &RawJob, place: &[&str], point: &Point) -> Result<Job> {
-        let mut recipe = self.recipe_of(raw)?;
-        for (path, value) in overrides::flatten(&raw.set).iter().chain(point) {
-            recipe = overrides::apply(&recipe, path, self.rebase(path, value))
-                .map_err(|error| error.at(format_args!("set (line {})", self.line_of_override(place, path))))?;
-        }
-        let mut name = raw.name.clone();
-        if !point.is_empty() {
-            fill_in(&mut recipe, &mut name, point)?;
-        }
-        let recipe = Recipe::from_raw(recipe, Path::new(""))?;
-        let last = recipe.output.file_name().map(|name| name.to_string_lossy().into_owned());
-        let name = name.or(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))?;
-        Ok(Job { name, recipe: Ok(recipe) })
+    /// The directory that paths in this file are relative to.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
-    fn line_of_override(&self, place: &[&str], path: &str) -> String {
+    /// The recipe of a job, then what it sets. Its paths are relative to where this program runs.
+    pub(super) fn changed(&self, raw: &RawJob, place: &[&str]) -> Result<RawRecipe> {
+        let mut recipe = self.recipe_of(raw)?;
+        for (path, value) in overrides::flatten(&raw.set) {
+            recipe = overrides::apply(&recipe, &path, value).map_err(|error| self.at_override(error, place, &path))?;
+            // Paths that this file sets are relative to it.
+            paths::resolve_at(&mut recipe, &path, &self.directory);
+        }
+        Ok(recipe)
+    }
+
+    /// Names the line of a value that is put into a recipe.
+    pub(super) fn at_override(&self, error: Error, place: &[&str], path: &str) -> Error {
         let bare: Vec<&str> = path.split('.').collect();
         let tables = [[place, &["set"]].concat(), vec!["matrix"]];
         let lines = tables.iter().flat_map(|table| {
             [[table.as_slice(), &[path]].concat(), [table.as_slice(), &bare].concat()]
-                .map(|steps| text::line_of(self.text, &steps))
+                .map(|steps| text::line_of(&self.text, &steps))
         });
-        lines.flatten().next().map_or("?".into(), |line| line.to_string())
+        let line = lines.flatten().next().map_or("?".into(), |line| line.to_string());
+        error.at(format_args!("set (line {line})"))
     }
 
     /// The recipe that a job names or spells out, with its paths made relative to where this program runs.
@@ -186,22 +220,15 @@ impl JobsFile<'_> {
             }
             None => (inline(raw), self.directory.clone()),
         };
-        let data = recipe.data.iter_mut().flat_map(|data| [&mut data.eval, &mut data.labels]);
-        for path in [&mut recipe.model.path, &mut recipe.output.path].into_iter().chain(data).flatten() {
-            *path = directory.join(&*path);
-        }
+        paths::resolve(&mut recipe, &directory);
         Ok(recipe)
     }
+}
 
-    /// Paths that this file sets are relative to it.
-    fn rebase(&self, path: &str, value: &Value) -> Value {
-        match value {
-            Value::String(text) if ["model.path", "output.path", "data.eval", "data.labels"].contains(&path) => {
-                self.directory.join(text).to_string_lossy().into_owned().into()
-            }
-            other => other.clone(),
-        }
-    }
+/// What a job is called: by its name, or by its output.
+pub(super) fn name_of(name: Option<String>, output: &Path) -> Result<String> {
+    let last = || output.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.or_else(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))
 }
 
 fn inline(raw: &RawJob) -> RawRecipe {
@@ -213,17 +240,6 @@ fn inline(raw: &RawJob) -> RawRecipe {
         memory: raw.memory.clone(),
         gate: raw.gate.clone(),
     }
-}
-
-/// Puts the values of a point into the places that output and name keep for them.
-fn fill_in(recipe: &mut RawRecipe, name: &mut Option<String>, point: &Point) -> Result<()> {
-    if let Some(path) = &mut recipe.output.path {
-        *path = matrix::fill(&path.to_string_lossy(), point).map_err(|error| error.at("output.path"))?.into();
-    }
-    if let Some(name) = name {
-        *name = matrix::fill(name, point).map_err(|error| error.at("name"))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -285,7 +301,7 @@ mod tests {
         assert!(errors[0].contains("jobs.toml:1: job 1: dir/gone.toml: no such file"), "{errors:?}");
         assert!(errors[1].contains("job 2: stage 1 (prune): sparsity: found 7"), "{errors:?}");
         let half = format!("{BASE}[matrix]\n\"stage.0.sparsity\" = [0.5, 1.5]\n");
-        let errors = parse(&half).unwrap().jobs.iter().filter(|job| job.recipe.is_err()).count();
+        let errors = parse(&half).unwrap().jobs.iter().filter(|job| job.recipe().is_err()).count();
         assert_eq!(errors, 1);
         assert_eq!(parse(gone).unwrap_err().exit_code(), 2, "where none is sound, the file is refused");
     }

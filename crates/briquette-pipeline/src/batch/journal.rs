@@ -4,11 +4,13 @@
 //! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
 //! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
 
-use super::{JobStatus, Jobs, Shard};
-use briquette_core::{Error, Hash128, Result};
+use super::JobStatus;
+use super::beside::Beside;
+use crate::contents::Contents;
+use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, draft, limits};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// One finished job.
@@ -20,8 +22,9 @@ pub(super) struct Line {
     pub(super) status: JobStatus,
     /// Its output, relative to the journal; none of a job whose recipe does not say.
     pub(super) output: Option<PathBuf>,
-    /// Hash of what it read.
-    pub(super) input: Option<Hash128>,
+    /// Hashes of what it read, by key.
+    #[serde(default)]
+    pub(super) inputs: Contents,
     /// Hash of what it was asked.
     pub(super) recipe: String,
     /// What it made.
@@ -43,6 +46,9 @@ pub(super) struct Made {
     pub(super) before_bytes: u64,
     /// Bytes of weight files after.
     pub(super) after_bytes: u64,
+    /// What an evaluation found; none of what is no number.
+    #[serde(default)]
+    pub(super) metrics: BTreeMap<String, Option<f64>>,
 }
 
 /// The journal of one shard, and what the journals of all shards knew at the start.
@@ -50,7 +56,8 @@ pub(super) struct Made {
 pub(super) struct Journal {
     pub(super) path: PathBuf,
     directory: PathBuf,
-    before: Vec<Line>,
+    /// What was done at each output, oldest first.
+    before: BTreeMap<PathBuf, Vec<Line>>,
 }
 
 impl Journal {
@@ -58,19 +65,18 @@ impl Journal {
     /// of what was done at each output, so that a later run can still go on from there.
     ///
     /// # Errors
-    /// Config, where the jobs file has no name; Io where the journal cannot be written.
-    pub(super) fn start(jobs: &Jobs, shard: Shard, resume: bool) -> Result<Self> {
-        let directory = jobs.directory.clone();
-        let stem = jobs.path.file_stem().ok_or_else(|| Error::config("is no file").at(jobs.path.display()))?;
-        let prefix = format!("{}.journal.", stem.to_string_lossy());
-        let shard = if shard.is_whole() { String::new() } else { format!("{shard}.") };
-        let path = directory.join(format!("{prefix}{shard}jsonl"));
-        std::fs::create_dir_all(&directory)
-            .map_err(|source| Error::io("cannot create the directory", &directory, source))?;
+    /// Io where the journal cannot be written.
+    pub(super) fn start(beside: &Beside, resume: bool) -> Result<Self> {
+        let (path, directory) = (beside.journal.clone(), beside.directory().to_path_buf());
         let own = if resume { lines_of(&path) } else { last_done(lines_of(&path)) };
         let text = own.iter().map(|line| Ok(to_json(line)? + "\n")).collect::<Result<String>>()?;
         draft::replace_file(&path, text.as_bytes())?;
-        let before = if resume { lines_of_all(&directory, &prefix) } else { Vec::new() };
+        let mut before: BTreeMap<PathBuf, Vec<Line>> = BTreeMap::new();
+        let lines = if resume { lines_of_all(&directory, &beside.journals) } else { Vec::new() };
+        for line in lines.into_iter().filter(|line| line.status == JobStatus::Done) {
+            let Some(output) = line.output.clone() else { continue };
+            before.entry(output).or_default().push(line);
+        }
         Ok(Self { path, directory, before })
     }
 
@@ -89,8 +95,8 @@ impl Journal {
     }
 
     /// What was done at this output before, oldest first.
-    pub(super) fn done_at(&self, output: &Path) -> impl Iterator<Item = &Line> {
-        self.before.iter().filter(move |line| line.status == JobStatus::Done && line.output.as_deref() == Some(output))
+    pub(super) fn done_at(&self, output: &Path) -> &[Line] {
+        self.before.get(output).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -125,45 +131,57 @@ fn lines_of(path: &Path) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::{Jobs, Shard};
+    use briquette_core::Hash128;
 
     fn line(job: &str) -> Line {
         Line {
             job: job.into(),
             status: JobStatus::Done,
             output: Some(job.into()),
-            input: Some(Hash128(7)),
+            inputs: [("model.path".to_string(), Hash128(7))].into(),
             recipe: "r".into(),
-            made: Some(Made { sums: "s".into(), report: "t".into(), before_bytes: 2, after_bytes: 1 }),
+            made: Some(Made {
+                sums: "s".into(),
+                report: "t".into(),
+                before_bytes: 2,
+                after_bytes: 1,
+                metrics: [("cosine".to_string(), Some(0.5)), ("kl".into(), None)].into(),
+            }),
             seconds: 0.5,
             error: None,
         }
     }
 
-    fn jobs(directory: &Path) -> Jobs {
-        Jobs { path: "sweep.toml".into(), jobs: Vec::new(), directory: directory.to_path_buf() }
+    fn start(directory: &Path, shard: Shard, resume: bool) -> Journal {
+        Journal::start(&Beside::of(&Jobs::of(directory), shard).unwrap(), resume).unwrap()
+    }
+
+    fn n_before(journal: &Journal) -> usize {
+        journal.before.values().map(Vec::len).sum()
     }
 
     #[test]
     fn a_torn_line_is_dropped_and_the_next_is_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::start(&jobs(dir.path()), Shard::default(), false).unwrap();
+        let journal = start(dir.path(), Shard::default(), false);
         journal.append(&line("a")).unwrap();
         journal.append(&line("b")).unwrap();
         let text = std::fs::read(&journal.path).unwrap();
         for cut in 0..text.len() {
             std::fs::write(&journal.path, &text[..cut]).unwrap();
-            let resumed = Journal::start(&jobs(dir.path()), Shard::default(), true).unwrap();
+            let resumed = start(dir.path(), Shard::default(), true);
             resumed.append(&line("c")).unwrap();
             let names: Vec<String> = lines_of(&journal.path).into_iter().map(|line| line.job).collect();
             assert_eq!(names.last().map(String::as_str), Some("c"), "cut at {cut}");
-            assert!(names.len() <= 3 && resumed.before.len() == names.len() - 1);
+            assert!(names.len() <= 3 && n_before(&resumed) == names.len() - 1);
         }
     }
 
     #[test]
     fn a_run_that_does_not_resume_keeps_what_is_done() {
         let dir = tempfile::tempdir().unwrap();
-        let start = |resume| Journal::start(&jobs(dir.path()), Shard::default(), resume).unwrap();
+        let start = |resume| start(dir.path(), Shard::default(), resume);
         let journal = start(false);
         for name in ["a", "b", "a"] {
             journal.append(&line(name)).unwrap();
@@ -173,19 +191,18 @@ mod tests {
         assert!(again.before.is_empty(), "it is not what this run goes by");
         let names: Vec<String> = lines_of(&journal.path).into_iter().map(|line| line.job).collect();
         assert_eq!(names, ["b", "a"], "the last of each that is done");
-        assert_eq!(start(true).done_at(Path::new("a")).count(), 1);
+        assert_eq!(start(true).done_at(Path::new("a")).len(), 1);
     }
 
     #[test]
     fn shards_write_files_of_their_own_and_read_all() {
         let dir = tempfile::tempdir().unwrap();
-        let shards =
-            [0, 1].map(|index| Journal::start(&jobs(dir.path()), Shard::new(index, 2).unwrap(), false).unwrap());
+        let shards = [0, 1].map(|index| start(dir.path(), Shard::new(index, 2).unwrap(), false));
         assert!(shards[0].path.ends_with("sweep.journal.0-of-2.jsonl"), "{}", shards[0].path.display());
         shards[0].append(&line("a")).unwrap();
         shards[1].append(&line("b")).unwrap();
-        let whole = Journal::start(&jobs(dir.path()), Shard::default(), true).unwrap();
-        assert_eq!(whole.before.len(), 2);
-        assert_eq!(whole.done_at(Path::new("b")).count(), 1);
+        let whole = start(dir.path(), Shard::default(), true);
+        assert_eq!(n_before(&whole), 2);
+        assert_eq!(whole.done_at(Path::new("b")).len(), 1);
     }
 }

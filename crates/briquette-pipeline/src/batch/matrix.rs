@@ -1,4 +1,5 @@
-//! Every combination of lists of values, and the names that tell them apart.
+//! Every combination of lists of values, and the names that tell them apart. A combination is made when it is asked for: there may
+//! be a hundred thousand.
 
 use briquette_core::pattern::nearest;
 use briquette_core::{Error, Result};
@@ -8,56 +9,113 @@ use std::collections::BTreeMap;
 /// Most jobs that one matrix makes.
 const MAX_POINTS: usize = 100_000;
 
-/// One combination: a dotted path and its value for each axis.
-pub(super) type Point = Vec<(String, Value)>;
+/// A dotted path and the values that it takes.
+#[derive(Debug, Clone)]
+struct Axis {
+    path: String,
+    values: Vec<Value>,
+    /// The values in letters that a file name can have.
+    words: Vec<String>,
+}
 
-/// Every combination; axes in the order of their names, the last varies fastest.
-///
-/// # Errors
-/// Config, where an axis is no list, an empty one, or there are too many.
-pub(super) fn points(matrix: &BTreeMap<String, Value>) -> Result<Vec<Point>> {
-    let mut points = vec![Point::new()];
-    for (axis, values) in super::overrides::flatten(matrix) {
-        let values = values.as_array().filter(|values| !values.is_empty()).ok_or_else(|| {
-            Error::config(format!("found {values}, expected a list of values, such as [0.2, 0.4]")).at(&axis)
-        })?;
-        let n = points.len().saturating_mul(values.len());
+/// All combinations; axes in the order of their names, the last varies fastest.
+#[derive(Debug, Clone)]
+pub(super) struct Matrix {
+    axes: Vec<Axis>,
+}
+
+/// One combination.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Point<'a> {
+    matrix: &'a Matrix,
+    index: usize,
+}
+
+impl Matrix {
+    /// # Errors
+    /// Config, where an axis is no list, an empty one, or there are too many combinations.
+    pub(super) fn new(axes: &BTreeMap<String, Value>) -> Result<Self> {
+        let axis = |(path, values): (String, Value)| match values {
+            Value::Array(values) if !values.is_empty() => {
+                Ok(Axis { path, words: values.iter().map(word).collect(), values })
+            }
+            values => {
+                let message = format!("found {values}, expected a list of values, such as [0.2, 0.4]");
+                Err(Error::config(message).at(&path))
+            }
+        };
+        let axes: Vec<Axis> = super::overrides::flatten(axes).into_iter().map(axis).collect::<Result<_>>()?;
+        let n = axes.iter().fold(1, |n: usize, axis| n.saturating_mul(axis.values.len()));
         if n > MAX_POINTS {
-            return Err(Error::config(format!(
-                "found {n} combinations, expected at most {MAX_POINTS}; split the file"
-            )));
+            let message = format!("found {n} combinations, expected at most {MAX_POINTS}; split the file");
+            return Err(Error::config(message));
         }
-        let extend = |point: &Point, value: &Value| [point.as_slice(), &[(axis.clone(), value.clone())]].concat();
-        points = points.iter().flat_map(|point| values.iter().map(move |value| extend(point, value))).collect();
+        Ok(Self { axes })
     }
-    Ok(points)
+
+    /// How many combinations there are.
+    pub(super) fn len(&self) -> usize {
+        self.axes.iter().map(|axis| axis.values.len()).product()
+    }
+
+    /// The combination in this place, below [`len`](Self::len).
+    pub(super) fn point(&self, index: usize) -> Point<'_> {
+        Point { matrix: self, index }
+    }
 }
 
-/// Fills in `{axis}` with that axis's value, in letters that a file name can have.
-///
-/// # Errors
-/// Config, where there is no such axis.
-pub(super) fn fill(template: &str, point: &Point) -> Result<String> {
-    let mut filled = String::new();
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (axis, after) = after.split_once('}').ok_or_else(|| {
-            Error::config(format!("found {template:?}, expected a closing brace after the name of an axis"))
-        })?;
-        let value = point.iter().find(|(name, _)| name == axis).map(|(_, value)| value);
-        let value = value.ok_or_else(|| unknown_axis(axis, point))?;
-        filled.push_str(before);
-        filled.push_str(&word(value));
-        rest = after;
+impl<'a> Point<'a> {
+    /// The place of its value on each axis.
+    fn places(self) -> impl Iterator<Item = (&'a Axis, usize)> {
+        let mut n_left = self.matrix.len();
+        let mut index = self.index;
+        self.matrix.axes.iter().map(move |axis| {
+            n_left /= axis.values.len();
+            let place = index / n_left;
+            index %= n_left;
+            (axis, place)
+        })
     }
-    filled.push_str(rest);
-    Ok(filled)
+
+    /// The dotted path and value of each axis.
+    pub(super) fn values(self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.places().map(|(axis, place)| (axis.path.as_str(), &axis.values[place]))
+    }
+
+    /// Fills in `{axis}` with that axis's value, in letters that a file name can have.
+    ///
+    /// # Errors
+    /// Config, where there is no such axis.
+    pub(super) fn fill(self, template: &str) -> Result<String> {
+        let mut filled = String::new();
+        let mut rest = template;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or_else(|| {
+                Error::config(format!("found {template:?}, expected a closing brace after the name of an axis"))
+            })?;
+            let found = self.places().find(|(axis, _)| axis.path == name);
+            let (axis, place) = found.ok_or_else(|| self.unknown(name))?;
+            filled.push_str(before);
+            filled.push_str(&axis.words[place]);
+            rest = after;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+
+    fn unknown(self, name: &str) -> Error {
+        let names: Vec<&str> = self.matrix.axes.iter().map(|axis| axis.path.as_str()).collect();
+        let hint =
+            nearest(name, names.iter().copied()).map_or(String::new(), |name| format!("; did you mean {{{name}}}?"));
+        Error::config(format!("found {{{name}}}, expected an axis of the matrix: {}{hint}", names.join(", ")))
+    }
 }
 
-fn unknown_axis(axis: &str, point: &Point) -> Error {
-    let names: Vec<&str> = point.iter().map(|(name, _)| name.as_str()).collect();
-    let hint = nearest(axis, names.iter().copied()).map_or(String::new(), |name| format!("; did you mean {{{name}}}?"));
-    Error::config(format!("found {{{axis}}}, expected an axis of the matrix: {}{hint}", names.join(", ")))
+impl std::fmt::Display for Point<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let values: Vec<String> = self.values().map(|(axis, value)| format!("{axis} = {value}")).collect();
+        f.write_str(&values.join(", "))
+    }
 }
 
 /// `../models/a` is `models-a`: a value may be any text, and a name must stay one part of a path.
@@ -76,28 +134,30 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn matrix() -> BTreeMap<String, Value> {
-        BTreeMap::from([("a.0".to_string(), json!([0.2, 0.4])), ("b".into(), json!(["x", "../y z", "2:4"]))])
+    fn matrix() -> Matrix {
+        let axes = [("a.0".to_string(), json!([0.2, 0.4])), ("b".into(), json!(["x", "../y z", "2:4"]))];
+        Matrix::new(&BTreeMap::from(axes)).unwrap()
     }
 
     #[test]
     fn a_matrix_is_every_combination_and_the_last_axis_is_fastest() {
-        let points = points(&matrix()).unwrap();
-        let names: Vec<String> = points.iter().map(|point| fill("p{a.0}/{b}-", point).unwrap()).collect();
+        let matrix = matrix();
+        let names: Vec<String> = (0..matrix.len()).map(|i| matrix.point(i).fill("p{a.0}/{b}-").unwrap()).collect();
         assert_eq!(names, ["p0.2/x-", "p0.2/y-z-", "p0.2/2-4-", "p0.4/x-", "p0.4/y-z-", "p0.4/2-4-"]);
+        assert_eq!(matrix.point(4).to_string(), "a.0 = 0.4, b = \"../y z\"");
     }
 
     #[test]
     fn an_axis_is_a_list_and_a_name_is_an_axis() {
         for bad in [json!(0.2), json!([]), json!("x")] {
-            let error = points(&BTreeMap::from([("a".to_string(), bad)])).unwrap_err();
+            let error = Matrix::new(&BTreeMap::from([("a".to_string(), bad)])).unwrap_err();
             assert!(error.to_string().starts_with("a: found"), "{error}");
         }
         let many = json!((0..400).collect::<Vec<_>>());
         let axes = ["a", "b"].map(|axis| (axis.to_string(), many.clone()));
-        assert!(points(&BTreeMap::from(axes)).unwrap_err().to_string().contains("160000 combinations"));
-        let point = &points(&matrix()).unwrap()[0];
-        assert!(fill("{a.1}", point).unwrap_err().to_string().contains("did you mean {a.0}?"));
-        assert!(fill("{a.0", point).unwrap_err().to_string().contains("closing brace"));
+        assert!(Matrix::new(&BTreeMap::from(axes)).unwrap_err().to_string().contains("160000 combinations"));
+        let matrix = matrix();
+        assert!(matrix.point(0).fill("{a.1}").unwrap_err().to_string().contains("did you mean {a.0}?"));
+        assert!(matrix.point(0).fill("{a.0").unwrap_err().to_string().contains("closing brace"));
     }
 }

@@ -1,6 +1,7 @@
 //! What became of each job, and of the batch.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What became of a job.
@@ -30,8 +31,14 @@ pub struct JobResult {
     pub after_bytes: Option<u64>,
     /// Before over after.
     pub ratio: Option<f64>,
+    /// What its evaluation found; none of what is no number.
+    pub metrics: BTreeMap<String, Option<f64>>,
     /// Seconds it took.
     pub seconds: f64,
+    /// Seconds it took when it was done, where it was skipped.
+    pub seconds_before: Option<f64>,
+    /// The job of this run whose training it took, as it is the same.
+    pub trained_with: Option<String>,
     /// Why a resumed batch did it again.
     pub redone: Option<String>,
     /// What went wrong.
@@ -47,6 +54,8 @@ pub struct BatchReport {
     pub jobs_file: PathBuf,
     /// The journal.
     pub journal: PathBuf,
+    /// The page of all jobs.
+    pub page: PathBuf,
     /// Which shard this was, where there are several.
     pub shard: Option<String>,
     /// Jobs that were done now.

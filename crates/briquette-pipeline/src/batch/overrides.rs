@@ -1,5 +1,6 @@
 //! Values put into a recipe by dotted path: `stage.0.sparsity`.
 
+use crate::recipe::ranges::refusal_at;
 use crate::recipe::raw::RawRecipe;
 use crate::recipe::text::explain;
 use briquette_core::{Error, Result};
@@ -28,10 +29,33 @@ fn collect(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
 pub(super) fn apply(recipe: &RawRecipe, path: &str, value: Value) -> Result<RawRecipe> {
     let tree = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()));
     let changed = tree.and_then(|mut tree| {
-        put(&mut tree, path, value)?;
-        serde_json::from_value(tree).map_err(|error| Error::config(explain(&error.to_string())))
+        put(&mut tree, path, value.clone())?;
+        // A number that no place takes is out of its key's range; that says more than serde does.
+        let why = |error: serde_json::Error| refusal_at(path, &value).unwrap_or_else(|| explain(&error.to_string()));
+        serde_json::from_value(tree).map_err(|error| Error::config(why(error)))
     });
     changed.map_err(|error| error.at(path))
+}
+
+/// The recipe that a tree of JSON stands for, with values changed.
+///
+/// # Errors
+/// Config, with the path of the value at fault.
+pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRecipe, (String, Error)> {
+    let whole = || -> Option<RawRecipe> {
+        let mut tree = tree.clone();
+        values.iter().try_for_each(|(path, value)| put(&mut tree, path, (*value).clone()).ok())?;
+        serde_json::from_value(tree).ok()
+    };
+    if let Some(recipe) = whole() {
+        return Ok(recipe);
+    }
+    // One at a time, to tell which it is.
+    let mut recipe = serde_json::from_value(tree.clone()).map_err(|e| (String::new(), Error::bug(e.to_string())))?;
+    for (path, value) in values {
+        recipe = apply(&recipe, path, (*value).clone()).map_err(|error| (path.to_string(), error))?;
+    }
+    Ok(recipe)
 }
 
 fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
@@ -73,6 +97,18 @@ mod tests {
     }
 
     #[test]
+    fn of_many_values_the_one_at_fault_is_named() {
+        let tree = serde_json::to_value(recipe()).unwrap();
+        let (half, much) = (json!(0.5), json!("much"));
+        let apply_all = |values: &[(&'static str, &Value)]| apply_all(&tree, values);
+        assert_eq!(apply_all(&[("stage.0.sparsity", &half)]).unwrap().stage[0].sparsity, Some(0.5));
+        for bad in [("stage.0.seed", &much), ("stage.0.sede", &half), ("stage.7.seed", &half)] {
+            let (path, error) = apply_all(&[("stage.0.sparsity", &half), bad]).unwrap_err();
+            assert!(path == bad.0 && error.to_string().starts_with(bad.0), "{error}");
+        }
+    }
+
+    #[test]
     fn a_path_that_leads_nowhere_says_where_it_ends() {
         let cases = [
             ("stage.0.spasity", "did you mean \"sparsity\"?"),
@@ -86,6 +122,17 @@ mod tests {
         for (path, expected) in cases {
             let error = apply(&recipe(), path, json!("much")).unwrap_err().to_string();
             assert!(error.starts_with(path) && error.contains(expected), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_a_key_cannot_have_says_which_it_can() {
+        for (path, value) in
+            [("stage.0.epochs", json!(-1)), ("stage.1.bits", json!(300)), ("stage.0.loss", json!([{ "weight": -1 }]))]
+        {
+            let error = apply(&recipe(), path, value.clone()).unwrap_err().to_string();
+            let number = if path.ends_with("bits") { "300" } else { "-1" };
+            assert!(error.starts_with(path) && error.contains(&format!("found {number}, expected a ")), "{error}");
         }
     }
 

@@ -1,9 +1,10 @@
 //! What each job would come to, from headers alone.
 
-use super::{Job, Jobs, distinct};
+use super::{Job, Jobs};
 use crate::context::Stop;
 use crate::memory;
-use crate::plan::Plan;
+use crate::plan::{Plan, student_of};
+use crate::recipe::{Recipe, paths};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use serde::Serialize;
@@ -33,10 +34,12 @@ pub struct JobPlan {
 /// # Errors
 /// Bug, where a bound cannot be computed; what is wrong with a job is in its plan.
 pub fn plan(jobs: &Jobs, device: &str) -> Result<Vec<JobPlan>> {
-    jobs.jobs.iter().enumerate().map(|(index, job)| plan_one(job, &jobs.jobs[..index], device)).collect()
+    (0..jobs.jobs.len()).map(|index| plan_one(jobs, index, device)).collect()
 }
 
-fn plan_one(job: &Job, earlier: &[Job], device: &str) -> Result<JobPlan> {
+fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
+    let job = &jobs.jobs[index];
+    let recipe = job.recipe();
     let mut plan = JobPlan {
         job: job.name.clone(),
         output: job.output().map(Path::to_path_buf),
@@ -44,12 +47,15 @@ fn plan_one(job: &Job, earlier: &[Job], device: &str) -> Result<JobPlan> {
         predicted_bytes: None,
         is_exact: false,
         error: None,
-        waits_for: waits_for(job, earlier)?.map(|maker| maker.name.clone()),
+        waits_for: recipe
+            .as_ref()
+            .map_or(Ok(None), |recipe| waits_for(recipe, jobs, index))?
+            .map(|maker| maker.name.clone()),
     };
     if plan.waits_for.is_some() {
         return Ok(plan);
     }
-    match look(job, device) {
+    match recipe.and_then(|recipe| look(&recipe, device)) {
         Ok((before_bytes, prediction)) => {
             plan.before_bytes = Some(before_bytes);
             (plan.predicted_bytes, plan.is_exact) = (Some(prediction.n_bytes), prediction.is_exact);
@@ -60,23 +66,19 @@ fn plan_one(job: &Job, earlier: &[Job], device: &str) -> Result<JobPlan> {
 }
 
 /// Opens the model and plans: what headers and recipe show to be wrong shows here.
-pub(super) fn look(job: &Job, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
-    let recipe = job.recipe()?;
+pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
     memory::check(recipe, device)?;
+    paths::check_data(&recipe.read)?;
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint, &Stop::default())?.predict()?))
+    let student = student_of(recipe, &checkpoint)?;
+    let plan = Plan::of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
+    Ok((checkpoint.weight_bytes(), plan.predict()?))
 }
 
-/// The earlier job that makes the model this job reads, while it is not there.
-pub(super) fn waits_for<'a>(job: &Job, earlier: &'a [Job]) -> Result<Option<&'a Job>> {
-    let Some(model) = job.recipe.as_ref().ok().map(|recipe| &recipe.model).filter(|model| !model.exists()) else {
-        return Ok(None);
-    };
-    let model = distinct::resolve(model)?;
-    for maker in earlier {
-        if let Some(output) = maker.output()
-            && model.starts_with(distinct::resolve(output)?)
-        {
+/// The earlier job that makes what the job in this place reads, while that is not there.
+pub(super) fn waits_for<'a>(recipe: &Recipe, jobs: &'a Jobs, index: usize) -> Result<Option<&'a Job>> {
+    for named in recipe.read.iter().filter(|named| !named.path.exists()) {
+        if let Some(maker) = jobs.maker_of(&named.path, index)? {
             return Ok(Some(maker));
         }
     }

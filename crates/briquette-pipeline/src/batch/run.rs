@@ -1,13 +1,18 @@
 //! Running jobs one after another. One that fails leaves the others alone.
 
-use super::identity::{self, InputHasher};
+use super::beside::Beside;
 use super::journal::{Journal, Line, Made};
+use super::shared::{Place, Shared};
 use super::{BatchReport, Job, JobResult, JobStatus, Jobs, Shard, plan};
+use crate::chain::OfBatch;
+use crate::contents::{Contents, InputHasher, changed};
 use crate::context::{RunOptions, Workers};
 use crate::recipe::Recipe;
-use crate::verify;
-use briquette_core::{Error, Hash128, Result};
-use briquette_formats::Checkpoint;
+use crate::report::html;
+use crate::run::run_of_batch;
+use crate::{identity, verify};
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, draft};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
@@ -21,41 +26,40 @@ pub struct BatchOptions {
     pub shard: Shard,
 }
 
-/// Runs the jobs of a shard in order; `each` hears of every one as soon as it is over.
+/// Runs the jobs of a shard in order; `each` hears of every one as soon as it is over. A page of all of them is written at the end,
+/// and where it ends early.
 ///
 /// Recipes and headers of all jobs are looked at before the first one runs. What is wrong with a job is in its result.
 ///
 /// # Errors
-/// Io where the journal cannot be written; Interrupted.
+/// Refused, where another run is at work on these jobs; Io where the journal or the page cannot be written; Interrupted.
 pub fn run(
     jobs: &Jobs,
     how: &BatchOptions,
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    let journal = Journal::start(jobs, how.shard, how.resume)?;
-    let mut batch = Batch { options, resume: how.resume, journal, inputs: InputHasher::default() };
-    let mine: Vec<(usize, &Job)> = how.shard.pick(&jobs.jobs.iter().enumerate().collect::<Vec<_>>()).copied().collect();
-    let mut results: Vec<Option<JobResult>> = Vec::new();
-    for (index, job) in &mine {
-        options.stop.check()?;
-        results.push(batch.look(job, &jobs.jobs[..*index])?.inspect(|result| each(result)));
-    }
-    for (slot, (_, job)) in results.iter_mut().zip(&mine) {
-        if slot.is_none() {
-            let result = batch.finish(job)?;
-            each(&result);
-            *slot = Some(result);
-        }
-    }
-    Ok(report(jobs, how.shard, &batch.journal.path, results.into_iter().flatten().collect()))
+    let beside = Beside::of(jobs, how.shard)?;
+    let _locks = beside.lock()?;
+    let journal = Journal::start(&beside, how.resume)?;
+    let (inputs, shared) = (InputHasher::default(), Shared::at(beside.shared.clone()));
+    let mut batch = Batch { jobs, options, resume: how.resume, journal, inputs, shared };
+    let mine: Vec<usize> = how.shard.pick(&(0..jobs.jobs.len()).collect::<Vec<_>>()).copied().collect();
+    let mut results: Vec<Option<JobResult>> = vec![None; mine.len()];
+    let outcome = batch.run_all(&mine, &mut results, each);
+    let n_left = results.iter().filter(|result| result.is_none()).count();
+    let report = report(jobs, how.shard, &beside, results.into_iter().flatten().collect());
+    batch.shared.end(outcome.is_ok() && report.n_failed == 0);
+    let written = draft::replace_file(&beside.page, html::of_batch(&report, n_left).as_bytes());
+    outcome.and(written).map(|()| report)
 }
 
-fn report(jobs: &Jobs, shard: Shard, journal: &Path, results: Vec<JobResult>) -> BatchReport {
+fn report(jobs: &Jobs, shard: Shard, beside: &Beside, results: Vec<JobResult>) -> BatchReport {
     let count = |status: JobStatus| results.iter().filter(|result| result.status == status).count();
     BatchReport {
         jobs_file: jobs.path.clone(),
-        journal: journal.to_path_buf(),
+        journal: beside.journal.clone(),
+        page: beside.page.clone(),
         shard: (!shard.is_whole()).then(|| shard.to_string()),
         n_done: count(JobStatus::Done),
         n_skipped: count(JobStatus::Skipped),
@@ -65,10 +69,12 @@ fn report(jobs: &Jobs, shard: Shard, journal: &Path, results: Vec<JobResult>) ->
 }
 
 struct Batch<'a> {
+    jobs: &'a Jobs,
     options: &'a RunOptions,
     resume: bool,
     journal: Journal,
     inputs: InputHasher,
+    shared: Shared,
 }
 
 /// What a job came to.
@@ -76,12 +82,16 @@ struct Finished {
     status: JobStatus,
     made: Made,
     redone: Option<String>,
+    /// Seconds it took when it was done before.
+    seconds_before: Option<f64>,
+    /// The job of this run whose training it took.
+    trained_with: Option<String>,
 }
 
 /// Whether a job has to be done, and why.
 enum Before {
-    /// It is done, and this is what it made.
-    Done(Made),
+    /// It is done, this is what it made, and so many seconds it took.
+    Done(Made, f64),
     /// Something is there that this job may replace.
     Stale(String),
     /// Nothing of ours is there.
@@ -89,62 +99,97 @@ enum Before {
 }
 
 impl Batch<'_> {
-    /// The result of a job that cannot be done, as far as recipe and headers show.
-    fn look(&self, job: &Job, earlier: &[Job]) -> Result<Option<JobResult>> {
-        if plan::waits_for(job, earlier)?.is_some() {
-            return Ok(None);
+    /// Looks at every job, then does what can be done. The results are filled in as they come.
+    fn run_all(
+        &mut self,
+        mine: &[usize],
+        results: &mut [Option<JobResult>],
+        each: &mut dyn FnMut(&JobResult),
+    ) -> Result<()> {
+        for (slot, index) in results.iter_mut().zip(mine) {
+            self.options.stop.check()?;
+            *slot = self.look(*index)?.inspect(|result| each(result));
         }
-        let started = Instant::now();
-        match guard(|| plan::look(job, &self.options.device)) {
-            Ok(_) => Ok(None),
-            Err(error) => self.conclude(job, None, started, Err(error)).map(Some),
+        for (slot, index) in results.iter_mut().zip(mine).filter(|(slot, _)| slot.is_none()) {
+            let result = self.finish(&self.jobs.jobs[*index])?;
+            each(&result);
+            *slot = Some(result);
+        }
+        Ok(())
+    }
+
+    /// The result of a job that cannot be done, as far as recipe and headers show.
+    fn look(&mut self, index: usize) -> Result<Option<JobResult>> {
+        let (job, started) = (&self.jobs.jobs[index], Instant::now());
+        let looked = guard(|| {
+            let recipe = job.recipe()?;
+            if plan::waits_for(&recipe, self.jobs, index)?.is_none() {
+                plan::look(&recipe, &self.options.device)?;
+            }
+            self.shared.count(&recipe, self.options)
+        });
+        match looked {
+            Ok(()) => Ok(None),
+            Err(error) => self.conclude(job, Contents::new(), started, Err(error)).map(Some),
         }
     }
 
     /// Does a job, and writes down what came of it.
     fn finish(&mut self, job: &Job) -> Result<JobResult> {
         let started = Instant::now();
-        let mut input = None;
+        let mut inputs = Contents::new();
         self.options.progress.begin(&job.name, 0);
-        let outcome = guard(|| self.work(job, &mut input));
+        let place = job.recipe().and_then(|recipe| self.shared.place_of(&recipe, self.options))?;
+        let outcome = guard(|| self.work(job, place.as_ref(), &mut inputs));
         self.options.progress.end();
-        match outcome {
-            Err(error) if identity::is_stop(&error) => {
-                let message = format!("job {:?}: {error}; --resume goes on from here", job.name);
-                Err(Error { message, ..error })
-            }
-            outcome => self.conclude(job, input, started, outcome),
+        if let Err(error) = &outcome
+            && identity::is_stop(error)
+        {
+            let message = format!("job {:?}: {error}; --resume goes on from here", job.name);
+            return Err(Error { message, kind: error.kind, source: None });
         }
+        if let Some(place) = &place {
+            let status = outcome.as_ref().map(|finished| finished.status).ok();
+            self.shared.over(place, &job.name, status);
+        }
+        self.conclude(job, inputs, started, outcome)
     }
 
-    fn work(&mut self, job: &Job, input: &mut Option<Hash128>) -> Result<Finished> {
+    fn work(&mut self, job: &Job, place: Option<&Place>, inputs: &mut Contents) -> Result<Finished> {
         let recipe = job.recipe()?;
         let checkpoint = Checkpoint::open(&recipe.model)?;
-        let hash = self.inputs.hash(recipe, &checkpoint, &self.options.stop)?;
-        *input = Some(hash);
-        let before = if self.resume { self.before(recipe, hash)? } else { Before::Nothing };
+        *inputs = self.inputs.of_recipe(&recipe, &checkpoint, &self.options.stop)?;
+        let before = if self.resume { self.before(&recipe, inputs)? } else { Before::Nothing };
         let redone = match before {
-            Before::Done(made) => return Ok(Finished { status: JobStatus::Skipped, made, redone: None }),
+            Before::Done(made, seconds) => {
+                let (status, seconds_before) = (JobStatus::Skipped, Some(seconds));
+                return Ok(Finished { status, made, redone: None, seconds_before, trained_with: None });
+            }
             Before::Stale(why) => Some(why),
             Before::Nothing => None,
         };
-        let force = self.options.force || redone.is_some();
-        let report = crate::run(recipe, &RunOptions { force, ..self.options.clone() })?;
+        let options = RunOptions { force: self.options.force || redone.is_some(), ..self.options.clone() };
+        let trained_with = place.and_then(|place| self.shared.trained_by(place)).map(str::to_string);
+        let of_batch = OfBatch { contents: inputs, shared: place.map(|place| place.directory.as_path()) };
+        let report = run_of_batch(&recipe, &options, Some(of_batch))?;
         checkpoint.check_unchanged()?;
+        let found = report.evaluation.iter().flat_map(|found| &found.metrics);
         let made = Made {
             sums: identity::of_output(&recipe.output)?,
             report: identity::of_report(&recipe.output)?,
             before_bytes: report.before.file_bytes,
             after_bytes: report.after.file_bytes,
+            metrics: found
+                .map(|(name, value)| (name.clone(), Some(*value).filter(|value| value.is_finite())))
+                .collect(),
         };
-        Ok(Finished { status: JobStatus::Done, made, redone })
+        Ok(Finished { status: JobStatus::Done, made, redone, seconds_before: None, trained_with })
     }
 
     /// Holds what the journal says of a job against what is there.
-    fn before(&self, asked: &Recipe, input: Hash128) -> Result<Before> {
+    fn before(&self, asked: &Recipe, inputs: &Contents) -> Result<Before> {
         let recipe = identity::of_recipe(asked)?;
-        let name = self.journal.name_of(&asked.output)?;
-        let lines: Vec<&Line> = self.journal.done_at(&name).collect();
+        let lines = self.journal.done_at(&self.journal.name_of(&asked.output)?);
         let Some(last) = lines.last() else {
             let is_ours = identity::is_made_by(asked)?;
             return Ok(if is_ours {
@@ -153,11 +198,14 @@ impl Batch<'_> {
                 Before::Nothing
             });
         };
-        let mut why = if last.recipe == recipe { "the input changed".to_string() } else { "the recipe changed".into() };
-        for line in lines.iter().filter(|line| line.input == Some(input) && line.recipe == recipe) {
+        let mut why = match last.recipe == recipe {
+            true => format!("the content of {} changed", changed(&last.inputs, inputs).join(", ")),
+            false => "the recipe changed".into(),
+        };
+        for line in lines.iter().filter(|line| line.inputs == *inputs && line.recipe == recipe) {
             let Some(made) = &line.made else { continue };
             match self.check_output(&asked.output, made) {
-                Ok(()) => return Ok(Before::Done(made.clone())),
+                Ok(()) => return Ok(Before::Done(made.clone(), line.seconds)),
                 Err(error) if identity::is_stop(&error) => return Err(error),
                 Err(error) => why = format!("the output is not what it was: {error}"),
             }
@@ -175,13 +223,7 @@ impl Batch<'_> {
     }
 
     /// The result of a job, after its line is on disk. A skipped job has its line already.
-    fn conclude(
-        &self,
-        job: &Job,
-        input: Option<Hash128>,
-        started: Instant,
-        outcome: Result<Finished>,
-    ) -> Result<JobResult> {
+    fn conclude(&self, job: &Job, inputs: Contents, started: Instant, outcome: Result<Finished>) -> Result<JobResult> {
         let seconds = started.elapsed().as_secs_f64();
         let status = outcome.as_ref().map_or(JobStatus::Failed, |finished| finished.status);
         let made = outcome.as_ref().ok().map(|finished| finished.made.clone());
@@ -191,13 +233,15 @@ impl Batch<'_> {
                 job: job.name.clone(),
                 status,
                 output: job.output().map(|output| self.journal.name_of(output)).transpose()?,
-                input,
-                recipe: job.recipe().ok().map(identity::of_recipe).transpose()?.unwrap_or_default(),
+                inputs,
+                recipe: job.recipe().ok().as_ref().map(identity::of_recipe).transpose()?.unwrap_or_default(),
                 made: made.clone(),
                 seconds,
                 error: error.map(ToString::to_string),
             })?;
         }
+        let (exit_code, error) = (error.map(Error::exit_code), error.map(ToString::to_string));
+        let finished = outcome.ok();
         let made = made.as_ref();
         Ok(JobResult {
             job: job.name.clone(),
@@ -206,10 +250,13 @@ impl Batch<'_> {
             before_bytes: made.map(|made| made.before_bytes),
             after_bytes: made.map(|made| made.after_bytes),
             ratio: made.map(|made| made.before_bytes as f64 / made.after_bytes.max(1) as f64),
+            metrics: made.map(|made| made.metrics.clone()).unwrap_or_default(),
             seconds,
-            error: error.map(ToString::to_string),
-            exit_code: error.map(Error::exit_code),
-            redone: outcome.ok().and_then(|finished| finished.redone),
+            seconds_before: finished.as_ref().and_then(|finished| finished.seconds_before),
+            trained_with: finished.as_ref().and_then(|finished| finished.trained_with.clone()),
+            redone: finished.and_then(|finished| finished.redone),
+            error,
+            exit_code,
         })
     }
 }

@@ -1,13 +1,13 @@
 //! The directory of what is not done yet.
 
-use super::distills;
-use crate::batch::InputHasher;
-use crate::context::RunOptions;
+use super::{published, training};
 use crate::distill;
 use crate::recipe::Recipe;
-use briquette_core::{Error, Result};
+use crate::verify;
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::draft::DirectoryLock;
-use briquette_formats::{Checkpoint, InputFile, draft, json, limits};
+use briquette_formats::{InputFile, draft, json, limits};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// What an unfinished run is of.
@@ -18,35 +18,49 @@ const RECIPE: &str = "recipe.json";
 pub(super) struct Work {
     directory: PathBuf,
     /// Two runs at once would take each other's parts for their own.
-    _lock: DirectoryLock,
+    lock: DirectoryLock,
 }
 
 impl Work {
-    /// Opens what an earlier run of the same recipe on the same files left, or begins.
-    pub(super) fn open(recipe: &Recipe, original: &Checkpoint, options: &RunOptions) -> Result<Self> {
-        let name = recipe.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let directory = recipe.output.with_file_name(format!("{name}.stages"));
+    /// Takes a directory for this run, and makes it where it is missing.
+    ///
+    /// # Errors
+    /// Refused where another run is at work there, or something that `recipe` reads lies there; Io.
+    pub(super) fn at(directory: PathBuf, recipe: &Recipe) -> Result<Self> {
+        let read: Vec<&Path> = recipe.read.iter().map(|named| named.path.as_path()).collect();
+        draft::check_apart(&directory, &read)?;
         std::fs::create_dir_all(&directory)
             .map_err(|error| Error::io("cannot create the directory", &directory, error))?;
-        let work = Self { _lock: DirectoryLock::of(&directory)?, directory };
-        let now = identity(recipe, original, options)?;
-        if !work.is_of(&now, options.force)? {
-            work.clear()?;
-            let text = serde_json::to_vec_pretty(&now).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
-            draft::replace_file(&work.directory.join(RECIPE), &text)?;
+        Ok(Self { lock: DirectoryLock::of(&directory)?, directory })
+    }
+
+    /// Goes on with what an earlier run of the same training on the same content left, or begins.
+    pub(super) fn begin(&self, now: &Value, force: bool) -> Result<()> {
+        if !self.is_of(now, force)? {
+            self.clear()?;
+            let text = serde_json::to_vec_pretty(now).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
+            draft::replace_file(&self.directory.join(RECIPE), &text)?;
         }
-        Ok(work)
+        Ok(())
     }
 
     /// Whether what is here belongs to this run; refused where it took another run training, unless that may go.
-    fn is_of(&self, now: &serde_json::Value, force: bool) -> Result<bool> {
+    fn is_of(&self, now: &Value, force: bool) -> Result<bool> {
         let path = self.directory.join(RECIPE);
         if !path.exists() {
             return Ok(false);
         }
         let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
-        let before: serde_json::Value = json::parse(&bytes, "the recipe", &path)?;
-        let changes = changes("", &before, now);
+        let before: Value = match json::parse(&bytes, "the recipe", &path) {
+            Ok(before) => before,
+            // What there is belongs to nothing that could be named.
+            Err(_) if force || !holds_training(&self.directory)? => return Ok(false),
+            Err(error) => {
+                let message = format!("{}; pass --force to begin anew", error.message);
+                return Err(Error { message, ..error });
+            }
+        };
+        let changes = training::changes(&before, now);
         if changes.is_empty() || force || !holds_training(&self.directory)? {
             return Ok(changes.is_empty());
         }
@@ -70,6 +84,11 @@ impl Work {
         Ok(())
     }
 
+    /// What an error comes from: where the directory was removed meanwhile, no part of it is to blame.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        self.lock.explain(error)
+    }
+
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -86,8 +105,41 @@ impl Work {
         self.directory.join(format!("{}-{kind}", index + 1))
     }
 
+    /// Whether a part is there, as it was written. One that is damaged is made again where that is wished for.
+    pub(super) fn is_done(&self, part: &Path, options: &RunOptions) -> Result<bool> {
+        if !part.exists() {
+            return Ok(false);
+        }
+        match verify::check_files(part, options) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == ErrorKind::Input && options.force => {
+                options.progress.line(&format!("made again, as --force asks: {error}"));
+                std::fs::remove_dir_all(part).map_err(|source| Error::io("cannot remove", part, source))?;
+                Ok(false)
+            }
+            Err(error) if error.kind == ErrorKind::Input => {
+                let message = format!("{}; pass --force to make this part again", error.message);
+                Err(Error { message, ..error })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn checkpoints(&self, index: usize) -> PathBuf {
         self.part(index, "training")
+    }
+
+    /// Removes the directory, which is beside `target`, unless something in it is not ours.
+    pub(super) fn discard(self, target: &Path) {
+        discard(&self.directory, target);
+    }
+}
+
+/// Removes a directory of finished parts in one step, unless something in it is not ours: that stays, and so does the rest.
+pub(crate) fn discard(directory: &Path, target: &Path) {
+    if check_is_ours(directory).is_ok() {
+        // What cannot be removed costs room, and there is nobody to tell.
+        let _ = draft::discard(directory, target);
     }
 }
 
@@ -103,7 +155,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         };
         // Drafts are called after their part, behind a dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
-        if part != RECIPE && !is_part(part) {
+        if ![RECIPE, published::FILE].contains(&part) && !is_part(part) {
             let message = "is nothing that a run keeps here; move it, or choose another output";
             return Err(Error::refused(message).at(entry.path().display()));
         }
@@ -118,56 +170,15 @@ fn holds_training(directory: &Path) -> Result<bool> {
     Ok(entries.filter_map(std::result::Result::ok).any(|entry| holds(entry.path())))
 }
 
-/// What makes two runs the same: the recipe but for its evaluation, and the content of the model, of teachers, and of the
-/// data that it trains on. A path is not enough: what lies there may have changed.
-fn identity(recipe: &Recipe, original: &Checkpoint, options: &RunOptions) -> Result<serde_json::Value> {
-    let (mut hasher, stop) = (InputHasher::default(), &options.stop);
-    let stages = recipe.asked.stage.iter().filter(|stage| stage.kind != "evaluate");
-    let (mut teachers, mut data) = (Vec::new(), Vec::new());
-    for stage in distills(recipe) {
-        let teacher = stage.teacher.as_deref().map(|path| hasher.hash_model(&Checkpoint::open(path)?, stop));
-        teachers.push(teacher.transpose()?);
-        let train = stage.data.train.as_deref();
-        data.push(train.map(|path| hasher.hash_data(path, stop)).transpose()?);
-    }
-    let asked = &recipe.asked;
-    let mut value = serde_json::json!({
-        "model": asked.model, "stage": stages.collect::<Vec<_>>(), "memory": asked.memory, "data": asked.data,
-        "model_content": hasher.hash_model(original, stop)?, "teacher_content": teachers, "train_data": data,
-    });
-    if options.devices.len() > 1 {
-        // Another number of devices makes other steps.
-        value["n_devices"] = options.devices.len().into();
-    }
-    Ok(value)
-}
-
-/// What differs between two values: `stage.0.epochs was 2 and is 3`.
-fn changes(key: &str, before: &serde_json::Value, now: &serde_json::Value) -> Vec<String> {
-    use serde_json::Value::{Array, Null, Object};
-    let below = |name: &str| if key.is_empty() { name.to_string() } else { format!("{key}.{name}") };
-    match (before, now) {
-        (Object(before), Object(now)) => {
-            let names: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-            let of =
-                |map: &serde_json::Map<String, serde_json::Value>, name: &str| map.get(name).cloned().unwrap_or(Null);
-            names.into_iter().flat_map(|name| changes(&below(name), &of(before, name), &of(now, name))).collect()
-        }
-        (Array(before), Array(now)) if before.len() == now.len() => {
-            let pairs = before.iter().zip(now).enumerate();
-            pairs.flat_map(|(place, (before, now))| changes(&below(&place.to_string()), before, now)).collect()
-        }
-        (before, now) if before == now => Vec::new(),
-        (before, now) => vec![format!("{key} was {before} and is {now}")],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contents::InputHasher;
+    use crate::context::{RunOptions, Stop};
     use crate::recipe::parse;
+    use crate::recipe::paths::stages_beside;
     use briquette_core::DType;
-    use briquette_formats::safetensors;
+    use briquette_formats::{Checkpoint, safetensors};
 
     #[test]
     fn only_what_a_run_keeps_is_removed() {
@@ -175,7 +186,7 @@ mod tests {
         for name in ["1-compress", "2-distill", "12-training", ".1-distill.partial-77-0"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
-        for name in ["recipe.json", ".recipe.json.partial"] {
+        for name in ["recipe.json", ".recipe.json.partial", "published.json"] {
             std::fs::write(dir.path().join(name), "{}").unwrap();
         }
         check_is_ours(dir.path()).unwrap();
@@ -187,60 +198,78 @@ mod tests {
         }
     }
 
-    /// A model of one small tensor, and a recipe for it; the output is `out`.
+    /// A model of one small tensor, data to measure on, and a recipe that trains it; the output is `out`.
     fn model_and_recipe(directory: &Path) -> Recipe {
         let tensors = std::collections::BTreeMap::from([("w".into(), (DType::U8, vec![8], vec![1; 8]))]);
         std::fs::write(directory.join("m.safetensors"), safetensors::to_file(&tensors).unwrap()).unwrap();
-        let text = "[model]\npath = \"m.safetensors\"\n[output]\npath = \"out\"\n[[stage]]\nkind = \"quantize\"\n";
-        Recipe::from_raw(parse(&format!("{text}scheme = \"int8\"\n"), "r.toml").unwrap(), directory).unwrap()
+        std::fs::write(directory.join("held-out.txt"), "one").unwrap();
+        let stage = match cfg!(feature = "model") {
+            true => "kind = \"distill\"\nloss = [{ kind = \"logits\" }]\n",
+            false => "kind = \"factorize\"\nenergy = 0.9\n",
+        };
+        let text = "[model]\npath = \"m.safetensors\"\n[output]\npath = \"out\"\n[data]\ntrain = \"held-out.txt\"\n\
+            eval = \"held-out.txt\"\n[[stage]]\n";
+        Recipe::from_raw(parse(&format!("{text}{stage}"), "r.toml").unwrap(), directory).unwrap()
+    }
+
+    fn open(recipe: &Recipe, force: bool) -> Result<Work> {
+        let model = Checkpoint::open(&recipe.model)?;
+        let contents = InputHasher::default().of_recipe(recipe, &model, &Stop::default())?;
+        let work = Work::at(stages_beside(&recipe.output), recipe)?;
+        work.begin(&training::identity(recipe, &contents, &RunOptions::default()), force)?;
+        Ok(work)
     }
 
     #[test]
-    fn a_model_that_changed_under_its_path_is_not_gone_on_with() {
+    fn a_model_or_data_that_changed_under_its_path_is_not_gone_on_with() {
         let dir = tempfile::tempdir().unwrap();
         let recipe = model_and_recipe(dir.path());
-        let open = |force| {
-            let options = RunOptions { force, ..RunOptions::default() };
-            Work::open(&recipe, &Checkpoint::open(&recipe.model).unwrap(), &options)
-        };
         let trained = dir.path().join("out.stages/1-distill").join(distill::REPORT);
-        drop(open(false).unwrap());
-        std::fs::create_dir(trained.parent().unwrap()).unwrap();
-        std::fs::write(&trained, "{}").unwrap();
-        // Written again with the same content it is the same model.
-        std::fs::write(&recipe.model, std::fs::read(&recipe.model).unwrap()).unwrap();
-        drop(open(false).unwrap());
-        assert!(trained.exists(), "the same model goes on");
-        let mut bytes = std::fs::read(&recipe.model).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        std::fs::write(&recipe.model, bytes).unwrap();
-        let error = open(false).unwrap_err();
-        assert!(error.to_string().contains("model_content was") && error.exit_code() == 6, "{error}");
-        assert!(trained.exists());
-        drop(open(true).unwrap());
-        assert!(!trained.exists(), "--force begins anew");
+        let cases = [("m.safetensors", "model.path"), ("held-out.txt", "data.eval")];
+        // Without models nothing is trained on data.
+        for (name, key) in cases.into_iter().take(if cfg!(feature = "model") { 2 } else { 1 }) {
+            drop(open(&recipe, true).unwrap());
+            std::fs::create_dir(trained.parent().unwrap()).unwrap();
+            std::fs::write(&trained, "{}").unwrap();
+            let path = dir.path().join(name);
+            // Written again with the same content it is the same.
+            let mut bytes = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &bytes).unwrap();
+            drop(open(&recipe, false).unwrap());
+            assert!(trained.exists(), "the same {name} goes on");
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            let error = open(&recipe, false).unwrap_err();
+            assert!(error.to_string().contains(&format!("the content of {key} changed")), "{error}");
+            assert!(trained.exists() && error.exit_code() == 6);
+            drop(open(&recipe, true).unwrap());
+            assert!(!trained.exists(), "--force begins anew");
+        }
+    }
+
+    #[test]
+    fn what_is_read_does_not_lie_where_parts_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut recipe = model_and_recipe(dir.path());
+        let path = dir.path().join("out.stages/m.safetensors");
+        std::fs::create_dir(dir.path().join("out.stages")).unwrap();
+        std::fs::rename(&recipe.model, &path).unwrap();
+        (recipe.model, recipe.read[0].path) = (path.clone(), path.clone());
+        let error = open(&recipe, true).unwrap_err();
+        assert!(error.to_string().contains("out.stages/m.safetensors") && error.exit_code() == 6, "{error}");
+        assert!(path.exists());
     }
 
     #[test]
     fn two_runs_do_not_share_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let recipe = model_and_recipe(dir.path());
-        let original = Checkpoint::open(&recipe.model).unwrap();
-        let first = Work::open(&recipe, &original, &RunOptions::default()).unwrap();
+        let first = open(&recipe, false).unwrap();
         for force in [false, true] {
-            let options = RunOptions { force, ..RunOptions::default() };
-            let error = Work::open(&recipe, &original, &options).unwrap_err();
+            let error = open(&recipe, force).unwrap_err();
             assert!(error.to_string().contains("another run") && error.exit_code() == 6, "{error}");
         }
         drop(first);
-        Work::open(&recipe, &original, &RunOptions::default()).unwrap();
-    }
-
-    #[test]
-    fn a_change_names_its_key_and_both_values() {
-        let before = serde_json::json!({ "a": 1, "stage": [{ "epochs": 2 }, { "x": true }] });
-        let now = serde_json::json!({ "a": 1, "stage": [{ "epochs": 3 }, { "x": true }], "b": "new" });
-        assert_eq!(changes("", &before, &before), [""; 0]);
-        assert_eq!(changes("", &before, &now), ["b was null and is \"new\"", "stage.0.epochs was 2 and is 3"]);
+        open(&recipe, false).unwrap();
     }
 }

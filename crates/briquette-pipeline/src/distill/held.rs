@@ -1,13 +1,13 @@
 //! What stays in place while a student learns: zeros, grids, and weights that do not learn.
 
 use super::learner::Learner;
-use crate::recipe::{Course, DistillStage, Gradual, QuantizeStage, Selection};
+use crate::recipe::{Course, DistillStage, Gradual, Selection};
 use crate::role::{Role, RoleRule, Roles};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::model_config::Family;
 use briquette_formats::{TensorInfo, WeightLayout};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
-use briquette_quant::Scheme;
+use std::collections::BTreeSet;
 
 /// Steps after which scales follow weights that moved.
 const STEPS_PER_SCALE: usize = 10;
@@ -43,11 +43,12 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
 }
 
 /// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be
-/// quantized is rounded as it will be.
+/// quantized is rounded as it will be; `heads` are embeddings that are the head too.
 pub(super) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
     named: &[Named],
+    heads: &BTreeSet<String>,
     n_steps: usize,
     prefix: &str,
 ) -> Result<Compression> {
@@ -72,8 +73,8 @@ pub(super) fn rules(
     if let Some(quantize) = &stage.quantize {
         for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
             let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
-            rules =
-                rules.quantize(Quantize::with_scheme(&at(&named.path), scheme_of(quantize, &named.name))?.on(every));
+            let scheme = quantize.scheme_for(&named.name, heads.contains(&named.name));
+            rules = rules.quantize(Quantize::with_scheme(&at(&named.path), scheme)?.on(every));
         }
     }
     Ok(rules)
@@ -109,12 +110,6 @@ fn gradually(
         rules = rules.prune(Prune::new(path, sparsity)?.on(schedule));
     }
     Ok(rules)
-}
-
-/// The scheme of a tensor: the last override that matches it counts.
-fn scheme_of(stage: &QuantizeStage, name: &str) -> Scheme {
-    let rule = stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(name));
-    rule.map_or(stage.scheme, |(_, scheme)| *scheme)
 }
 
 /// Paths of what does not learn, from the globs over tensor names.

@@ -3,29 +3,28 @@
 use super::examples::Examples;
 use super::learner::{Inputs, Learner};
 use super::shown::Shown;
-use super::watch::Watcher;
-use super::{Asked, CurvePoint, DistillReport, EpochPoint, devices, held, settings};
+use super::watch::{Watcher, data_to_choose_by};
+use super::{Asked, devices, held, outcome, settings, student};
 use crate::context::RunOptions;
 use crate::memory;
-use crate::recipe::{DistillStage, Student};
+use crate::plan::heads;
+use crate::recipe::{DistillStage, QuantizeStage};
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{Error, Result};
-use briquette_distill::history::Line;
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::{
     Cached, Checkpoints, Distiller, EachStep, Finished, Fit, Frozen, Settings, Several, Source, Teacher, Term, Trained,
     n_steps, steps_of_epoch,
 };
-use briquette_formats::{Checkpoint, InputFile, limits, model_config};
+use briquette_formats::Checkpoint;
 use briquette_models::memory::{device_meters, peak_meter};
-use briquette_models::{Arch, Family, Input, LoadedModel, Smaller, smaller};
-use briquette_nn::{Compression, Export, without_grids};
+use briquette_models::{Arch, Family, Input, LoadedModel, smaller};
+use briquette_nn::{Compression, without_grids};
 use burn::module::Module;
 use burn::tensor::Device;
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
-/// Points that a curve is drawn with.
-const N_POINTS: usize = 400;
 /// Texts that two tokenizers are held against each other on.
 const N_PROBES: usize = 64;
 
@@ -33,22 +32,39 @@ const N_PROBES: usize = 64;
 const N_SCORES: usize = 64;
 
 /// All that a training works on.
-struct Training {
-    start: Checkpoint,
+pub(super) struct Training {
+    pub(super) start: Checkpoint,
     /// The student as it begins.
-    student: LoadedModel,
+    pub(super) student: LoadedModel,
     /// Its config.json, where it is not that of `start`.
-    config: Option<Vec<u8>>,
-    teacher: Option<LoadedModel>,
-    examples: Arc<Examples>,
-    settings: Settings,
+    pub(super) config: Option<Vec<u8>>,
+    /// Layers of what it starts from, where those can be counted.
+    pub(super) n_layers_before: Option<usize>,
+    pub(super) teacher: Option<LoadedModel>,
+    pub(super) examples: Arc<Examples>,
+    pub(super) settings: Settings,
     rules: Compression,
     /// Steps in all.
     n_steps: usize,
 }
 
-/// Trains, and writes the student with its report as an output directory.
+/// Trains, and writes the student with its report as an output directory. Where a checkpoint cannot be gone on from and that is
+/// wished for, it begins anew.
 pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
+    match go_on(asked, options) {
+        // The student too is made anew: what it was filled with may have been damaged.
+        Err(error) if options.force && Checkpoints::is_damage(&error) => {
+            options.progress.line(&format!("begun anew, as --force asks: {error}"));
+            Checkpoints::at(asked.work)?.clear()?;
+            go_on(asked, options)
+        }
+        done => done,
+    }
+}
+
+/// Trains from where it stood, or from the start.
+fn go_on(asked: &Asked, options: &RunOptions) -> Result<()> {
+    let started = Instant::now();
     let plain = match options.devices.is_empty() {
         true => vec![briquette_models::device(&options.device)?],
         false => devices::of(&options.devices)?,
@@ -63,7 +79,7 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     let training = Training::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
     let shown = Shown::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
-    if training.teacher.is_some() && asked.stage.data.eval.is_some() {
+    if training.teacher.is_some() && data_to_choose_by(&asked.stage.data).is_some() {
         options.meter.begin_phase("run teacher");
     }
     let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
@@ -80,10 +96,12 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     }
     let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     options.meter.begin_phase("write student");
-    let mut report = report(asked, &training, &finished);
+    let mut report = outcome::report(asked, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, meter.name().to_string());
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
-    write(asked, &training, without_grids(finished.student), &report)
+    report.wall_seconds =
+        started.elapsed().as_secs_f64() + outcome::seconds_until(&finished.history, finished.resumed_at);
+    outcome::write(asked, &training, without_grids(finished.student), &report)
 }
 
 impl Training {
@@ -99,7 +117,7 @@ impl Training {
         };
         plain.seed(settings.seed);
         meter.begin_phase(&format!("load student {}", asked.model.display()));
-        let (mut student, config) = student_of(stage, &start, arch, &device)?;
+        let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(asked.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
@@ -127,14 +145,24 @@ impl Training {
                 (settings.epochs * steps_of_epoch(examples.len(), n, settings.at_once, n_turns), "student.")
             }
         };
-        let rules = held::rules(stage, asked.pruned, &named, n_steps, prefix)?;
+        let rules = held::rules(stage, asked.pruned, &named, &heads_of(stage, asked, &start)?, n_steps, prefix)?;
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
-        Ok(Self { start, student, config, teacher, examples: Arc::new(examples), settings, rules, n_steps })
+        let examples = Arc::new(examples);
+        Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
     }
 
-    fn words(&self) -> Vec<String> {
+    /// What goes down, in words.
+    pub(super) fn words(&self) -> Vec<String> {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
+    }
+}
+
+/// Names of embeddings that are the head too, where a rounding in place has to know.
+fn heads_of(stage: &DistillStage, asked: &Asked, start: &Checkpoint) -> Result<BTreeSet<String>> {
+    match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
+        true => heads::names(start, asked.roles),
+        false => Ok(BTreeSet::new()),
     }
 }
 
@@ -146,30 +174,18 @@ fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
     stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
 }
 
-/// The student as it begins, and its config.json where that is new.
+/// The student as it begins, its config.json where that is new, and the layers that its model has.
 fn student_of(
     stage: &DistillStage,
     start: &Checkpoint,
     arch: Option<Arch>,
     device: &Device,
-) -> Result<(LoadedModel, Option<Vec<u8>>)> {
+) -> Result<(LoadedModel, Option<Vec<u8>>, Option<usize>)> {
     let model = LoadedModel::load(start, arch, device)?;
-    let how = match &stage.student {
-        Student::Same => return Ok((model, None)),
-        Student::Sizes(sizes) => Smaller::Sizes(sizes.clone().into_iter().collect()),
-        Student::Layers(n_layers, layers) => {
-            let no_layers = || Error::config(format!("student: {} has no layers to choose from", model.arch));
-            let n_of_teacher = model.network.n_layers().ok_or_else(no_layers)?;
-            let map = settings::layer_map(layers.as_ref())?;
-            let listed = match &map {
-                briquette_distill::LayerMap::Explicit(layers) => layers.len(),
-                _ => 0,
-            };
-            Smaller::Layers(map.resolve(n_layers.unwrap_or(listed), n_of_teacher)?)
-        }
-    };
+    let n_layers = model.network.n_layers();
+    let Some(how) = student::how(stage, model.arch, n_layers)? else { return Ok((model, None, n_layers)) };
     let (student, config) = smaller(&model, start, &how, device)?;
-    Ok((student, Some(config)))
+    Ok((student, Some(config), n_layers))
 }
 
 /// Classes that a classifier tells apart.
@@ -220,7 +236,8 @@ fn run(
     let compute = stage.memory.dtype.half();
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
     let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
-    let teacher = training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain)).transpose()?;
+    let teacher =
+        training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain, options)).transpose()?;
     let teacher = teacher.as_deref();
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute);
@@ -273,72 +290,22 @@ fn teacher_of(
     training: &Training,
     teacher: &LoadedModel,
     plain: &Device,
+    options: &RunOptions,
 ) -> Result<Box<dyn Teacher<Inputs>>> {
     let network = Frozen::new(&Learner::of(teacher, None));
     if !asked.stage.memory.cache_teacher {
         return Ok(Box::new(network));
     }
     let path = Checkpoints::at(asked.work)?.directory().join("teacher.safetensors");
-    if !path.exists() {
-        Cached::of::<Inputs>(&network, training.examples.as_ref(), N_SCORES, training.settings.at_once, plain)?
-            .write(&path)?;
-    }
-    Ok(Box::new(Cached::read(&path, training.examples.len(), plain)?))
-}
-
-fn report(asked: &Asked, training: &Training, finished: &Finished<Learner>) -> DistillReport {
-    let (mut steps, mut epochs) = (Vec::new(), Vec::new());
-    for line in &finished.history {
-        match line {
-            Line::Step(record) => steps.push(record),
-            Line::Epoch(record) => {
-                epochs.push(EpochPoint { epoch: record.epoch, step: record.step, metrics: record.metrics.clone() })
-            }
+    let read = || Cached::read(&path, training.examples.len(), plain);
+    match path.exists().then(read) {
+        Some(Err(error)) if error.kind == ErrorKind::Input => {
+            options.progress.line(&format!("{error}; the teacher is asked again"));
         }
+        Some(found) => return Ok(Box::new(found?)),
+        None => {}
     }
-    let curve = steps.chunks(steps.len().div_ceil(N_POINTS).max(1)).map(|near| CurvePoint {
-        step: near.last().map_or(0, |record| record.step),
-        loss: near.iter().map(|record| record.loss).sum::<f64>() / near.len() as f64,
-    });
-    let teacher = asked.stage.teacher.as_deref().unwrap_or(asked.original);
-    DistillReport {
-        student: match &asked.stage.student {
-            Student::Same => "the model itself".into(),
-            Student::Layers(..) => "some of its layers".into(),
-            Student::Sizes(_) => "the same family at other sizes".into(),
-        },
-        teacher: training.teacher.as_ref().map(|_| teacher.display().to_string()),
-        losses: training.words(),
-        n_items: training.examples.len(),
-        n_steps: steps.len(),
-        batch_size: training.settings.batch_size,
-        at_once: training.settings.at_once,
-        n_weights: training.student.network.num_params(),
-        curve: curve.collect(),
-        epochs,
-        best_epoch: finished.best.map(|best| best.epoch),
-        peak_bytes: None,
-        peak_meter: String::new(),
-        predicted_peak_bytes: None,
-        seconds: steps.iter().map(|record| record.seconds).sum(),
-    }
-}
-
-/// The student as an output directory, with the small files that belong to it and its report.
-fn write(asked: &Asked, training: &Training, student: Learner, report: &DistillReport) -> Result<()> {
-    let mut export = Export::to(asked.output).names(training.student.names.clone());
-    let directory = training.start.directory();
-    for name in training.start.companions() {
-        let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
-        if !(is_config && training.config.is_some()) {
-            let bytes = InputFile::open(&directory.join(name))?.read_all(limits::MAX_COMPANION_BYTES)?;
-            export = export.file(name, bytes);
-        }
-    }
-    if let Some(config) = &training.config {
-        export = export.file(model_config::FILE_NAME, config.clone());
-    }
-    let json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    export.file(super::REPORT, json).write(&student.network)?;
-    Ok(())
+    Cached::of::<Inputs>(&network, training.examples.as_ref(), N_SCORES, training.settings.at_once, plain)?
+        .write(&path)?;
+    Ok(Box::new(read()?))
 }

@@ -3,6 +3,7 @@
 use super::learner::Learner;
 use super::shown::Shown;
 use crate::recipe::DistillStage;
+use crate::recipe::raw::RawData;
 use briquette_core::Result;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
@@ -23,6 +24,14 @@ struct Exam {
     reference: Option<Run>,
 }
 
+/// What epochs are measured on, as its `eval`: the data to choose by, else that of the evaluation, where there is any.
+pub(super) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
+    match &data.select {
+        Some(select) => Some(RawData { eval: Some(select.clone()), labels: None, ..data.clone() }),
+        None => data.eval.is_some().then(|| data.clone()),
+    }
+}
+
 /// Sees a training go by.
 pub(super) struct Watcher {
     exam: Option<Exam>,
@@ -40,8 +49,8 @@ impl Watcher {
         shown: Arc<Shown>,
     ) -> Result<Self> {
         let mut watcher = Self { exam: None, model: model.clone(), shown };
-        if stage.data.eval.is_some() {
-            let spec = crate::evaluate::spec_of(&stage.data);
+        if let Some(data) = data_to_choose_by(&stage.data) {
+            let spec = crate::evaluate::spec_of(&data);
             let workers = stage.data.workers.unwrap_or(2);
             let batching = Batching { batch_size: stage.memory.batch_size, workers };
             let data = spec.open(model.arch.family())?;

@@ -42,10 +42,8 @@ impl Masker {
 
     /// A tensor in one piece finds its own threshold here; a larger one was surveyed.
     pub(super) fn found(task: &Task, piece: &mut Piece, selector: &mut Selector, stop: &Stop) -> Result<Self> {
-        let Some((method, n_drop)) = task.tensor.prune.and_then(|prune| match prune.cut {
-            Cut::Count(n_drop) => Some((prune.method, n_drop)),
-            _ => None,
-        }) else {
+        let (Some(Cut::Count(n_drop)), Some(method)) = (task.tensor.prune.map(|prune| prune.cut), task.tensor.method())
+        else {
             return Ok(Self::All);
         };
         let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());

@@ -44,7 +44,7 @@ impl RowCoder {
         self.dtype = Some(tensor.stored_dtype());
         self.is_cast = tensor.cast.is_some();
         self.n_cols = tensor.rows.n_cols;
-        self.method = tensor.prune.map(|prune| prune.method);
+        self.method = tensor.method();
         self.is_pruned = tensor.prune.is_some();
         self.spec = tensor.quant.map(|quant| quant.spec);
         self.has_codes = coding.codes.is_some();

@@ -1,20 +1,26 @@
 //! Which stage has a say over which tensor.
 
 use super::interop::Loads;
-use super::{Cut, Plan, Pool, Prune, Quant, TensorPlan};
-use crate::recipe::{CastStage, Method, PruneStage, QuantizeStage, Recipe, Stage, Target};
+use super::{Cut, Plan, Pool, Prune, Quant, Shared, TensorPlan};
+use crate::recipe::{CastStage, PruneStage, QuantizeStage, Stage, Target};
 use crate::role::Role;
-use briquette_core::{Error, Grid, GridKind, Hash128, OutputAxis, Result};
+use briquette_core::{Error, Grid, GridKind, OutputAxis, Result};
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies every stage, and says of the rest why nothing is done to it.
-/// `loads` is for compressed-tensors.
-pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, loads: Option<&Loads>) -> Result<()> {
-    for (number, stage) in recipe.file_stages().enumerate() {
+/// Applies stages, which are numbered from 0, and says of the rest why nothing is done to it. `heads` are embeddings that are the head
+/// too, `loads` is for compressed-tensors.
+pub(super) fn apply_stages<'a>(
+    plan: &mut Plan,
+    stages: impl Iterator<Item = (usize, &'a Stage)>,
+    heads: &BTreeSet<usize>,
+    loads: Option<&Loads>,
+) -> Result<()> {
+    for (number, stage) in stages {
         let name = format!("stage {} ({})", number + 1, stage.kind());
-        apply_stage(plan, stage, loads).map_err(|error| error.at(name))?;
+        apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
     }
+    let mut shared = Shared::default();
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
             Role::Other => format!("{} is kept as it is", tensor.info.dtype),
@@ -22,11 +28,12 @@ pub(super) fn apply_stages(plan: &mut Plan, recipe: &Recipe, loads: Option<&Load
             role => format!("{} not chosen by any stage", role.name()),
         };
         tensor.leave(&why);
+        shared.keep(tensor);
     }
     Ok(())
 }
 
-fn apply_stage(plan: &mut Plan, stage: &Stage, loads: Option<&Loads>) -> Result<()> {
+fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: Option<&Loads>) -> Result<()> {
     let selection = stage.selection();
     let names = plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
     if let Some(include) = &selection.include {
@@ -40,9 +47,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, loads: Option<&Loads>) -> Result<
     };
     let chosen: Vec<usize> = (0..plan.tensors.len()).filter(|&index| is_chosen(&plan.tensors[index])).collect();
     if chosen.is_empty() {
-        return Err(Error::config(
-            "chooses no tensor; give `include` or `roles`, and see `briquette inspect` for names and roles",
-        ));
+        return Err(plan.nothing_chosen());
     }
     let names = chosen.iter().map(|&index| plan.tensors[index].info.name.as_str());
     stage.overrides().into_iter().try_for_each(|patterns| {
@@ -50,14 +55,14 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, loads: Option<&Loads>) -> Result<
     })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
-        Stage::Quantize(stage) => quantize(plan, stage, &chosen, loads),
+        Stage::Quantize(stage) => quantize(plan, stage, &chosen, heads, loads),
         Stage::Cast(stage) => cast(plan, stage, &chosen),
     }
 }
 
 fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     let pool = plan.pools.len();
-    let mut pooled = Vec::new();
+    let (mut pooled, mut shared) = (Vec::new(), Shared::default());
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         if tensor.prune.is_some() {
@@ -75,11 +80,8 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
                 Cut::Pool(pool)
             }
         };
-        let method = match stage.method {
-            Method::Random(seed) => Method::Random(seed ^ Hash128::of_block(tensor.info.name.as_bytes()).0 as u64),
-            Method::Magnitude => Method::Magnitude,
-        };
-        tensor.prune = Some(Prune { method, cut });
+        tensor.prune = Some(Prune { method: stage.method, cut });
+        shared.keep(tensor);
     }
     if let (Target::Global(ratio), false) = (stage.target, pooled.is_empty()) {
         plan.pools.push(Pool { tensors: pooled, ratio });
@@ -87,30 +89,49 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn quantize(plan: &mut Plan, stage: &QuantizeStage, chosen: &[usize], loads: Option<&Loads>) -> Result<()> {
+fn quantize(
+    plan: &mut Plan,
+    stage: &QuantizeStage,
+    chosen: &[usize],
+    heads: &BTreeSet<usize>,
+    loads: Option<&Loads>,
+) -> Result<()> {
+    let mut shared = Shared::default();
+    let mut spared = Vec::new();
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
             return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
         }
-        let own = stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name));
-        let scheme = own.map_or(stage.scheme, |(_, scheme)| *scheme);
+        let is_head = heads.contains(&index);
+        let scheme = stage.scheme_for(&tensor.info.name, is_head);
         let scheme = match loads.map(|loads| loads.refuses(tensor)) {
             Some(Some(why)) => {
                 tensor.skipped = tensor.prune.is_none().then_some(why);
+                shared.keep(tensor);
                 continue;
             }
             Some(None) => interoperable(tensor, scheme).map_err(|error| at(error, tensor))?,
             None => scheme,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_stored: false });
+        shared.keep(tensor);
+        spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));
+    }
+    if let Some(&first) = spared.first() {
+        let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
+        plan.remarks.push(format!(
+            "{name} is the embedding and the head in one, and every output loses what it loses: it stays at int8. Name the role \
+             embedding (--quantize-roles linear,conv,embedding) to have it in {n_bits} bits."
+        ));
     }
     Ok(())
 }
 
 /// Codes are no floats: what is quantized is not cast.
 fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
+    let mut shared = Shared::default();
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         if tensor.cast.is_some() {
@@ -122,9 +143,11 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
         }
         if tensor.info.dtype == stage.dtype {
             tensor.skipped = (!tensor.is_recoded()).then(|| format!("is {} already", stage.dtype));
+            shared.keep(tensor);
             continue;
         }
         (tensor.cast, tensor.skipped) = (Some(stage.dtype), None);
+        shared.keep(tensor);
     }
     Ok(())
 }
@@ -155,17 +178,21 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
             groups.entry(first).or_insert_with(|| vec![first]).push(index);
         }
     }
-    let mut unpooled = BTreeSet::new();
+    let (mut unpooled, mut shared) = (BTreeSet::new(), Shared::default());
     for (first, group) in groups {
         let is_embedding = |&&index: &&usize| plan.tensors[index].role == Role::Embedding;
         let main = *group.iter().find(is_embedding).unwrap_or(&first);
-        let TensorPlan { prune, quant, cast, was_sparse, rows, skipped, .. } = plan.tensors[main].clone();
+        let treatment = plan.tensors[main].treatment.clone();
         for &index in &group {
             let tensor = &mut plan.tensors[index];
-            (tensor.prune, tensor.quant, tensor.skipped, tensor.rows) = (prune, quant, skipped.clone(), rows);
-            (tensor.cast, tensor.was_sparse) = (cast, was_sparse);
+            let role = tensor.role;
+            tensor.treatment = treatment.clone();
+            if role != treatment.role {
+                tensor.role = role;
+                shared.keep(tensor);
+            }
             tensor.tied_to = (index != main).then_some(main);
-            if index != main || prune.is_none() {
+            if index != main || treatment.prune.is_none() {
                 unpooled.insert(index);
             }
         }
@@ -176,46 +203,40 @@ pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::raw::RawLayout;
-    use crate::role::Reason;
+    use crate::plan::Treatment;
+    use crate::recipe::{Method, raw::RawLayout};
+    use crate::role::{Known, Reason};
     use briquette_core::{DType, Rows};
     use briquette_formats::{Profile, TensorInfo};
     use briquette_prune::Ratio;
 
+    fn infos(n: usize) -> Vec<TensorInfo> {
+        let info = |index| TensorInfo::checked(format!("t{index}"), DType::F32, vec![2, 2]).unwrap();
+        (0..n).map(info).collect()
+    }
+
     /// Tensors of one shape; every one is in a pool, the second of each four is an embedding.
-    fn pooled(n: usize) -> Plan {
-        let tensor = |index: usize| {
-            let info = TensorInfo::checked(format!("t{index}"), DType::F32, vec![2, 2]).unwrap();
+    fn pooled<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
             let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };
             let prune = (role == Role::Linear).then_some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) });
             let rows = Rows::of(&info.shape, OutputAxis::First);
-            TensorPlan {
-                index,
-                info,
-                role,
-                axis: OutputAxis::First,
-                why: Reason::Matrix,
-                rows,
-                prune,
-                quant: None,
-                cast: None,
-                was_sparse: false,
-                tied_to: None,
-                skipped: None,
-            }
+            let known = Known { role, axis: OutputAxis::First, why: Reason::Matrix };
+            TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
         };
-        let tensors: Vec<TensorPlan> = (0..n).map(tensor).collect();
+        let tensors: Vec<TensorPlan> = infos.iter().enumerate().map(tensor).collect();
         let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index).collect();
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
         let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
         let (layout, metadata) = (RawLayout::Torch, BTreeMap::new());
-        let (allow_nonfinite, untested) = (false, None);
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested }
+        let (allow_nonfinite, untested, remarks) = (false, None, Vec::new());
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested, remarks }
     }
 
     #[test]
     fn tied_tensors_follow_the_embedding_among_them_or_the_first() {
-        let mut plan = pooled(6);
+        let infos = infos(6);
+        let mut plan = pooled(&infos);
         tie(&mut plan, &[None, Some(0), None, Some(2), Some(2), None]);
         let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to).collect();
         assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
@@ -226,7 +247,8 @@ mod tests {
     #[test]
     fn a_hundred_thousand_ties_are_found_in_one_pass() {
         let n = 100_000;
-        let mut plan = pooled(n);
+        let infos = infos(n);
+        let mut plan = pooled(&infos);
         let ties: Vec<Option<usize>> = (0..n).map(|index| (index % 2 == 1).then(|| index - 1)).collect();
         let since = std::time::Instant::now();
         tie(&mut plan, &ties);

@@ -11,8 +11,12 @@ pub(super) fn flags(names: &[&str], others: &[&str]) -> String {
     let is_safe = |pattern: &String| {
         Patterns::new(std::slice::from_ref(pattern)).is_ok_and(|glob| !others.iter().any(|other| glob.matches(other)))
     };
+    // Names are many and patterns few: each is tried once.
+    let tried: BTreeSet<String> = names.iter().map(|name| generalised(name)).collect();
+    let safe: BTreeSet<String> = tried.into_iter().filter(is_safe).collect();
+    let pattern = |name: &&str| Some(generalised(name)).filter(|pattern| safe.contains(pattern));
     let patterns: BTreeSet<String> =
-        names.iter().map(|name| Some(generalised(name)).filter(is_safe).unwrap_or_else(|| name.to_string())).collect();
+        names.iter().map(|name| pattern(name).unwrap_or_else(|| name.to_string())).collect();
     let flags = patterns.iter().take(MAX_FLAGS).map(|pattern| match pattern.contains(['*', '[', ' ']) {
         true => format!("--exclude '{pattern}'"),
         false => format!("--exclude {pattern}"),

@@ -1,7 +1,9 @@
 //! How many bytes a plan will take, before anything is read.
 
-use super::{Cut, Plan, TensorPlan};
+use super::{Cut, Plan, Prune, TensorPlan};
+use crate::layout::Layout;
 use briquette_core::Result;
+use briquette_formats::Profile;
 
 /// Predicted bytes of weight files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +14,7 @@ pub struct Prediction {
     pub is_exact: bool,
 }
 
-impl TensorPlan {
+impl TensorPlan<'_> {
     /// How many elements will be kept, and whether that is known.
     pub fn predicted_kept(&self) -> (usize, bool) {
         let n = self.info.n_elements();
@@ -24,9 +26,18 @@ impl TensorPlan {
             Some(Cut::Pool(_)) => (n, false),
         }
     }
+
+    /// The most that the file's header grows by where a tensor turns out sparse that was foretold dense: names, offsets and coding
+    /// of its parts.
+    fn more_of_header(&self, profile: Profile) -> u64 {
+        let is_foretold_dense =
+            self.was_sparse && self.prune.is_none() || matches!(self.prune, Some(Prune { cut: Cut::Pool(_), .. }));
+        let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to.is_none();
+        if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
+    }
 }
 
-impl Plan {
+impl Plan<'_> {
     /// The bytes of one tensor's parts, as the files hold them, and whether that is exact; 0 of a tied one.
     ///
     /// # Errors
@@ -45,11 +56,10 @@ impl Plan {
     /// # Errors
     /// As [`Layout::new`](crate::layout::Layout::new).
     pub fn predict(&self) -> Result<Prediction> {
-        let kept: Vec<(usize, bool)> = self.tensors.iter().map(TensorPlan::predicted_kept).collect();
-        let n_kept: Vec<usize> = kept.iter().map(|(n, _)| *n).collect();
-        let layout = crate::layout::Layout::new(self, &n_kept)?;
-        let is_open = |(tensor, (_, is_known)): (&TensorPlan, &(usize, bool))| !is_known && tensor.tied_to.is_none();
-        let is_exact = !self.tensors.iter().zip(&kept).any(is_open);
-        Ok(Prediction { n_bytes: layout.n_bytes(), is_exact })
+        let n_bytes = Layout::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
+        let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to.is_none();
+        let is_exact = !self.tensors.iter().any(is_open);
+        let header: u64 = self.tensors.iter().map(|tensor| tensor.more_of_header(self.profile)).sum();
+        Ok(Prediction { n_bytes: n_bytes + header, is_exact })
     }
 }

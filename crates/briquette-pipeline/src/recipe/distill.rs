@@ -5,7 +5,7 @@ use super::{BatchSize, Gradual, QuantizeStage, check_keys, one_of, refuse};
 use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
 use briquette_core::{Error, Patterns, Result};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Train a student. What losses are made of is judged by `briquette-distill`, before any work.
 #[derive(Debug, Clone)]
@@ -112,11 +112,11 @@ pub struct Training {
 }
 
 impl DistillStage {
-    /// What stage `index` of a recipe says, which is a distill stage.
+    /// What stage `index` of a recipe says, which is a distill stage; the recipe's paths are resolved.
     ///
     /// # Errors
     /// Config, naming the key.
-    pub(super) fn from_raw(recipe: &RawRecipe, index: usize, directory: &Path) -> Result<Self> {
+    pub(super) fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
         let raw = &recipe.stage[index];
         check_own(raw)?;
         let next = recipe.stage[index + 1..].iter().find(|stage| stage.kind == "quantize");
@@ -129,10 +129,10 @@ impl DistillStage {
         };
         let stage = Self {
             student: Student::from_raw(raw)?,
-            teacher: raw.teacher.as_ref().map(|path| directory.join(path)),
+            teacher: raw.teacher.clone(),
             arch: recipe.model.arch.clone(),
             loss: raw.loss.clone(),
-            data: data_of(recipe, raw, directory)?,
+            data: data_of(recipe, raw)?,
             memory: TrainMemory::from_raw(recipe)?,
             training: Training::from_raw(raw)?,
             freeze: Patterns::new(&raw.freeze)?,
@@ -175,27 +175,33 @@ fn check_own(raw: &RawStage) -> Result<()> {
     refuse("roles", &raw.roles, "distill")
 }
 
-/// The data, which must be there to train on; bounds of `share` and `label_noise` too.
-fn data_of(recipe: &RawRecipe, raw: &RawStage, directory: &Path) -> Result<super::raw::RawData> {
-    let mut data = recipe.data.clone().unwrap_or_default();
-    let Some(train) = &data.train else {
+/// The data, which must be there to train on.
+fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<super::raw::RawData> {
+    let data = recipe.data.clone().unwrap_or_default();
+    if data.train.is_none() {
         return Err(Error::config("data.train: missing; name the data to train on"));
-    };
-    data.train = Some(directory.join(train));
-    data.eval = data.eval.map(|path| directory.join(path));
-    data.labels = data.labels.map(|path| directory.join(path));
-    let share = data.share.unwrap_or(1.0);
-    if !(share > 0.0 && share <= 1.0) {
-        return Err(Error::config(format!("data.share: found {share}, expected a share above 0 and at most 1")));
     }
-    let noise = data.label_noise.unwrap_or(0.0);
-    if !(0.0..=1.0).contains(&noise) {
-        return Err(Error::config(format!("data.label_noise: found {noise}, expected a share from 0 to 1")));
-    }
-    if raw.metric.is_some() && data.eval.is_none() {
-        return Err(Error::config("metric: there is no data to measure it on; name data.eval"));
+    if raw.metric.is_some() && data.eval.is_none() && data.select.is_none() {
+        return Err(Error::config("metric: there is no data to measure it on; name data.eval or data.select"));
     }
     Ok(data)
+}
+
+/// Refuses data to choose by that nothing is chosen by, or that the result is reported on.
+///
+/// # Errors
+/// Config, naming the key.
+pub(super) fn check_select(raw: &RawRecipe) -> Result<()> {
+    let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
+    if !raw.stage.iter().any(|stage| stage.kind == "distill" && stage.metric.is_some()) {
+        let message = "no distill stage of this recipe has a metric to choose an epoch by; add one, or remove it";
+        return Err(Error::config(format!("data.select: {message}")));
+    }
+    if data.select == data.eval {
+        let message = "it is the data that the result is reported on (data.eval); name other data, or remove it";
+        return Err(Error::config(format!("data.select: {message}")));
+    }
+    Ok(())
 }
 
 impl Student {
@@ -222,9 +228,6 @@ impl TrainMemory {
     pub(super) fn from_raw(recipe: &RawRecipe) -> Result<Self> {
         let memory = recipe.memory.clone().unwrap_or_default();
         let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
-        if memory.accumulate == Some(0) {
-            return Err(Error::config("memory.accumulate: found 0, expected at least 1"));
-        }
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
             limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,

@@ -1,11 +1,9 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
 use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
-use super::{Dtype, TrainMemory};
-use crate::context::check_threads;
+use super::{Dtype, TrainMemory, ranges};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 /// What to run a model on, and what its metrics must reach.
 #[derive(Debug, Clone, Default)]
@@ -47,14 +45,10 @@ impl TryFrom<RawBatchSize> for BatchSize {
 
     fn try_from(asked: RawBatchSize) -> Result<Self> {
         match asked {
-            RawBatchSize::Size(n) if n > 0 => Ok(Self::Of(n)),
+            RawBatchSize::Size(n) => Ok(Self::Of(n)),
             RawBatchSize::Name(name) if name == "auto" => Ok(Self::Auto),
-            other => {
-                let found = match other {
-                    RawBatchSize::Size(n) => n.to_string(),
-                    RawBatchSize::Name(name) => format!("{name:?}"),
-                };
-                Err(Error::config(format!("memory.batch_size: found {found}, expected at least 1, or \"auto\"")))
+            RawBatchSize::Name(name) => {
+                Err(Error::config(format!("memory.batch_size: found {name:?}, expected at least 1, or \"auto\"")))
             }
         }
     }
@@ -96,19 +90,24 @@ impl Bounds {
 }
 
 impl Evaluate {
-    /// What a recipe says about it; none where it has no evaluate stage.
+    /// What a recipe with resolved paths says about it; none where it has no evaluate stage.
     ///
     /// # Errors
     /// Config, naming the key.
-    pub fn from_raw(raw: &RawRecipe, directory: &Path) -> Result<Option<Self>> {
+    pub fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
+        ranges::check(raw)?;
+        Self::from_checked(raw)
+    }
+
+    /// As [`from_raw`](Self::from_raw), of numbers that are in their ranges.
+    pub(super) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
         // A recipe that trains says what it trains in.
         let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
         let dtype = Some(TrainMemory::from_raw(raw)?.dtype).filter(|_| !trains).unwrap_or_default();
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
-        let mut data = raw.data.clone().unwrap_or_default();
-        check_data(&data)?;
+        let data = raw.data.clone().unwrap_or_default();
         let n_stages = raw.stage.iter().filter(|stage| stage.kind == "evaluate").count();
         let is_last = raw.stage.last().is_some_and(|stage| stage.kind == "evaluate");
         match (n_stages, is_last) {
@@ -119,11 +118,9 @@ impl Evaluate {
             (1, true) => {}
             _ => return Err(Error::config("evaluate: expected one such stage, the last")),
         }
-        let Some(path) = &data.eval else {
+        if data.eval.is_none() {
             return Err(Error::config("data.eval: missing; name the data to evaluate on"));
-        };
-        data.eval = Some(directory.join(path));
-        data.labels = data.labels.map(|labels: PathBuf| directory.join(labels));
+        }
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
             arch: raw.model.arch.clone(),
@@ -134,22 +131,6 @@ impl Evaluate {
             bounds: Bounds { min: gate.min, max: gate.max },
         }))
     }
-}
-
-/// Refuses numbers that no data can have.
-///
-/// # Errors
-/// Config, naming the key.
-fn check_data(data: &RawData) -> Result<()> {
-    check_threads("data.workers", data.workers.unwrap_or(0))?;
-    let extents = [("data.max_length", data.max_length), ("data.size", data.size), ("data.tile", data.tile)];
-    let crop = data.crop.iter().flatten().map(|&extent| ("data.crop", Some(extent)));
-    for (key, value) in extents.into_iter().chain(crop) {
-        if value == Some(0) {
-            return Err(Error::config(format!("{key}: found 0, expected at least 1")));
-        }
-    }
-    Ok(())
 }
 
 /// Bytes from "4GiB", "800MB" or a plain number.
@@ -205,11 +186,11 @@ mod tests {
             ("[memory]\nbatch_size = 0", "memory.batch_size: found 0"),
             ("[data]\nworkers = 100000", "data.workers: found 100000"),
             ("[data]\nmax_length = 0", "data.max_length: found 0"),
-            ("[data]\ncrop = [3, 0]", "data.crop: found 0"),
+            ("[data]\ncrop = [3, 0]", "data.crop.1: found 0"),
         ];
         for (text, expected) in cases {
             let raw = crate::recipe::parse(text, "r.toml").unwrap();
-            let error = Evaluate::from_raw(&raw, Path::new("")).unwrap_err().to_string();
+            let error = Evaluate::from_raw(&raw).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

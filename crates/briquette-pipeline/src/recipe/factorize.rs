@@ -1,10 +1,9 @@
 //! The stage that makes two factors of each linear layer.
 
 use super::raw::RawStage;
-use super::{Selection, check_keys, refuse};
+use super::{Selection, check_keys, ratio_of, refuse};
 use crate::role::Role;
 use briquette_core::{Error, Result};
-use briquette_prune::Ratio;
 use briquette_prune::low_rank::Rank;
 
 /// Make two factors of linear layers: `W [out, in] ≈ up [out, rank] · down [rank, in]`.
@@ -20,14 +19,9 @@ impl FactorizeStage {
     pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
         check_keys(raw, &["energy", "bytes"])?;
         refuse("roles", &raw.roles, "factorize")?;
-        let share = |key: &str, value: f64| {
-            let ratio = Ratio::new(value).filter(|ratio| ratio.get() > 0.0);
-            let message = || format!("{key}: found {value}, expected a share above 0 and at most 1");
-            ratio.ok_or_else(|| Error::config(message()))
-        };
         let rank = match (raw.energy, raw.bytes) {
-            (Some(energy), None) => Rank::Energy(share("energy", energy)?),
-            (None, Some(bytes)) => Rank::Bytes(share("bytes", bytes)?),
+            (Some(energy), None) => Rank::Energy(ratio_of("energy", energy)?),
+            (None, Some(bytes)) => Rank::Bytes(ratio_of("bytes", bytes)?),
             (Some(_), Some(_)) => {
                 return Err(Error::config("bytes: the rank follows from the energy already; remove one of them"));
             }

@@ -1,7 +1,7 @@
 //! Pruning while a student learns.
 
 use super::raw::{RawGradual, RawStage};
-use super::{Selection, one_of};
+use super::{Selection, one_of, ratio_of};
 use crate::role::Role;
 use briquette_core::{Error, Result};
 use briquette_prune::Ratio;
@@ -43,14 +43,11 @@ impl Gradual {
 
     fn parsed(raw: &RawGradual) -> Result<Self> {
         let missing = || Error::config("sparsity: missing; a share of weights to drop, 0 to 1");
-        let sparsity = share("sparsity", raw.sparsity.ok_or_else(missing)?)?;
-        let span = [share("begin", raw.begin.unwrap_or(0.0))?.get(), share("end", raw.end.unwrap_or(0.5))?.get()];
+        let sparsity = ratio_of("sparsity", raw.sparsity.ok_or_else(missing)?)?;
+        let span = [raw.begin.unwrap_or(0.0), raw.end.unwrap_or(0.5)];
         if span[0] > span[1] {
             let [begin, end] = span;
             return Err(Error::config(format!("end: found {end}, before the begin, {begin}; expected a later share")));
-        }
-        if raw.every == Some(0) {
-            return Err(Error::config("every: found 0, expected at least 1"));
         }
         let courses = [("cubic", Course::Cubic), ("linear", Course::Linear), ("constant", Course::Constant)];
         let chooses = RawStage { include: raw.include.clone(), exclude: raw.exclude.clone(), ..RawStage::default() };
@@ -69,8 +66,4 @@ impl Gradual {
         let [begin, end] = self.span.map(|share| (share * n_steps as f64).round() as usize);
         begin..end
     }
-}
-
-fn share(key: &str, value: f64) -> Result<Ratio> {
-    Ratio::new(value).ok_or_else(|| Error::config(format!("{key}: found {value}, expected a share from 0 to 1")))
 }

@@ -1,7 +1,7 @@
 //! The stage that drops weights.
 
 use super::raw::RawStage;
-use super::{Selection, check_keys, one_of, overrides_of, refuse};
+use super::{Selection, check_keys, one_of, overrides_of, ratio_of, refuse};
 use crate::role::Role;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
@@ -66,7 +66,7 @@ impl PruneStage {
             target: target_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.scheme", &rule.scheme, kind)?;
-                ratio_of("overrides.sparsity", rule.sparsity)
+                share_of("overrides.sparsity", rule.sparsity)
             })?,
         })
     }
@@ -84,13 +84,12 @@ fn target_of(raw: &RawStage) -> Result<Target> {
             ))),
         };
     }
-    let ratio = ratio_of("sparsity", raw.sparsity)?;
+    let ratio = share_of("sparsity", raw.sparsity)?;
     let scope = raw.scope.as_deref().unwrap_or("layer");
     one_of("scope", scope, &[("layer", Target::Layer(ratio)), ("global", Target::Global(ratio))])
 }
 
-fn ratio_of(key: &str, value: Option<f64>) -> Result<Ratio> {
-    let value = value.ok_or_else(|| Error::config(format!("{key}: missing; a share of weights to drop, 0 to 1")))?;
-    Ratio::new(value)
-        .ok_or_else(|| Error::config(format!("{key}: found {value}, expected a share from 0 to 1, such as 0.4")))
+fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {
+    let missing = || Error::config(format!("{key}: missing; a share of weights to drop, 0 to below 1"));
+    ratio_of(key, value.ok_or_else(missing)?)
 }

@@ -17,6 +17,8 @@ pub struct QuantizeStage {
     pub scheme: Scheme,
     /// Other schemes for some tensors.
     pub overrides: Vec<(Patterns, Scheme)>,
+    /// Whether embeddings are asked for, by role or by name.
+    pub names_embeddings: bool,
 }
 
 impl QuantizeStage {
@@ -24,7 +26,9 @@ impl QuantizeStage {
         let kind = "quantize";
         let keys = ["scheme", "bits", "group", "symmetric", "range", "percentile", "scale", "overrides"];
         check_keys(raw, &keys)?;
+        let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
+            names_embeddings: names_role || raw.include.is_some(),
             selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv, Role::Embedding])?,
             scheme: scheme_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
@@ -33,6 +37,27 @@ impl QuantizeStage {
                 parse_scheme("overrides.scheme", name)
             })?,
         })
+    }
+}
+
+impl QuantizeStage {
+    /// Whether an embedding that is the head too keeps eight bits where others have fewer.
+    pub fn spares_heads(&self) -> bool {
+        !self.names_embeddings && self.scheme.weights.grid.n_bits() < Grid::INT8.n_bits()
+    }
+
+    /// The scheme of a tensor: the last override that matches it counts. An embedding that is the head too keeps eight bits, a
+    /// scale for each row, unless it is asked for.
+    pub fn scheme_for(&self, name: &str, is_head: bool) -> Scheme {
+        let own = self.overrides.iter().rfind(|(patterns, _)| patterns.matches(name));
+        match own {
+            Some((_, scheme)) => *scheme,
+            None if is_head && self.spares_heads() => {
+                let weights = QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, ..self.scheme.weights };
+                Scheme { weights, activations: Activations::Float }
+            }
+            None => self.scheme,
+        }
     }
 }
 
@@ -53,9 +78,6 @@ fn scheme_of(raw: &RawStage) -> Result<Scheme> {
         (None, None) => return Err(Error::config("scheme: missing; name one, such as \"int8\", or give bits")),
     };
     let share = raw.percentile.unwrap_or(0.999);
-    if !(0.5..=1.0).contains(&share) {
-        return Err(Error::config(format!("percentile: found {share}, expected a share from 0.5 to 1")));
-    }
     if let Some(range) = &raw.range {
         let known = [
             ("absmax", Range::AbsMax),
@@ -65,6 +87,11 @@ fn scheme_of(raw: &RawStage) -> Result<Scheme> {
             ("hqq", Range::Hqq),
         ];
         scheme.weights.range = one_of("range", range, &known)?;
+    }
+    if scheme.weights.range == Range::Hqq && scheme.weights.grid.is_asymmetric() {
+        let message = "hqq moves zero points by fractions of a step, and those of an asymmetric scheme are whole numbers, so that \
+                       nothing would move; leave it out, or take mse, or a symmetric scheme";
+        return Err(Error::config(format!("range: {message}")));
     }
     if !matches!(scheme.weights.range, Range::Percentile(_)) {
         refuse("percentile", &raw.percentile, "quantize (with another range)")?;
@@ -80,7 +107,6 @@ fn spelled_out(raw: &RawStage, bits: u8) -> Result<Scheme> {
     let grid = Grid::new(bits, kind).ok_or_else(|| Error::config(format!("bits: found {bits}, expected 2 to 8")))?;
     let grouping = match &raw.group {
         None => Grouping::Row,
-        Some(RawGroup::Size(0)) => return Err(Error::config("group: found 0, expected at least 1")),
         Some(RawGroup::Size(size)) => Grouping::Group(*size),
         Some(RawGroup::Name(name)) => {
             one_of("group", name, &[("tensor", Grouping::Tensor), ("channel", Grouping::Row)])?

@@ -1,9 +1,9 @@
 //! The recipe as TOML has it: no behaviour, every key spelled out.
 
+mod model;
 mod training;
 
-use briquette_core::OutputAxis;
-use briquette_formats::WeightLayout;
+pub use model::{RawLayout, RawModel, RawOutputs, RawRole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,6 +50,10 @@ pub struct RawData {
     /// Text lines or .jsonl for encoders; a text file for decoders; a folder of classes or an array for classifiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<PathBuf>,
+    /// What the `metric` of a distill stage is measured on to choose the best epoch, where that is not `eval`; an array has its
+    /// labels in the same file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub select: Option<PathBuf>,
     /// Labels in a file of their own, where `eval` is an array.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<PathBuf>,
@@ -136,84 +140,6 @@ pub struct RawGate {
     pub max: BTreeMap<String, f64>,
 }
 
-/// The model to compress.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawModel {
-    /// A file, an index of shards, or a directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathBuf>,
-    /// The architecture, where files do not tell: "bert", "llama", "resnet50", "digits-cnn", ...
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub arch: Option<String>,
-    /// Which way Linear weights lie: "torch" is [out, in], "burn" is [in, out]. Burnpack files are "burn" unless told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub layout: Option<RawLayout>,
-    /// Names that our own reading of roles gets wrong.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub roles: Vec<RawRole>,
-    /// Accept NaN and infinity: tensors that have any are left as they are.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub allow_nonfinite: bool,
-}
-
-/// Which way Linear weights lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RawLayout {
-    /// `[out, in]`.
-    Torch,
-    /// `[in, out]`.
-    Burn,
-}
-
-impl RawLayout {
-    /// As files say it.
-    pub fn said(self) -> WeightLayout {
-        match self {
-            Self::Torch => WeightLayout::Torch,
-            Self::Burn => WeightLayout::Burn,
-        }
-    }
-}
-
-/// What some tensors are.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawRole {
-    /// Globs over tensor names.
-    pub include: Vec<String>,
-    /// linear, conv, embedding, norm, bias, parameter, unknown or other.
-    pub role: crate::Role,
-    /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, or "stacked", as experts
-    /// `[experts, out, in]`; without it, what names and shapes show.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub outputs: Option<RawOutputs>,
-}
-
-/// Which axis counts outputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RawOutputs {
-    /// `[out, in]`.
-    First,
-    /// `[in, out]`.
-    Last,
-    /// `[.., out, in]`.
-    Stacked,
-}
-
-impl RawOutputs {
-    /// The axis.
-    pub fn axis(self) -> OutputAxis {
-        match self {
-            Self::First => OutputAxis::First,
-            Self::Last => OutputAxis::Last,
-            Self::Stacked => OutputAxis::Stacked,
-        }
-    }
-}
-
 /// The directory to write.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -241,7 +167,7 @@ pub struct RawStage {
     /// prune: "layer" (the default), each tensor by itself, or "global", one threshold over all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// prune: share of weights to drop, 0 to 1.
+    /// prune: share of weights to drop, 0 to below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparsity: Option<f64>,
     /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
@@ -269,7 +195,7 @@ pub struct RawStage {
     /// quantize: true for no zero point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symmetric: Option<bool>,
-    /// quantize: "absmax", "minmax", "percentile", "mse" or "hqq".
+    /// quantize: "absmax", "minmax", "percentile", "mse" or, without zero points, "hqq".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<String>,
     /// quantize: the share of weights that range "percentile" holds, 0.5 to 1 (0.999).
@@ -395,6 +321,6 @@ impl RawStage {
             text("epochs", self.epochs.map(|epochs| epochs.to_string())),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        format!("{} {}", self.kind, parts.join(", "))
+        format!("{} {}", self.kind, parts.join(", ")).trim_end().to_string()
     }
 }

@@ -1,5 +1,6 @@
 //! Recipes as text: errors name the line and what was probably meant.
 
+use super::numbers;
 use briquette_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -33,9 +34,16 @@ fn as_config(error: Error) -> Error {
 /// # Errors
 /// Config, with the line, and the nearest key for an unknown one.
 pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
+    let at = |start: usize, message: String| Error::config(message).at(format_args!("{name}:{}", line_at(text, start)));
+    if let Some((start, message)) = numbers::not_finite(text) {
+        return Err(at(start, message));
+    }
     toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| line_at(text, span.start));
-        Error::config(explain(error.message())).at(format_args!("{name}:{line}"))
+        let span = error.span().unwrap_or_default();
+        let quotes = |word: &str| format!("found {word}, which is no value; strings have quotes: \"{word}\"");
+        let known = numbers::out_of_range(text, span.clone());
+        let known = known.or_else(|| numbers::unquoted(text, span.start).map(quotes));
+        at(span.start, known.unwrap_or_else(|| explain(error.message())))
     })
 }
 
@@ -169,8 +177,8 @@ mod tests {
         let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
         let cases = [
             (
-                format!("{head}[[stage]]\nkind = \"prune\"\nsparsity = nan"),
-                "r.toml:7: stage 1 (prune): sparsity: found NaN",
+                format!("{head}[[stage]]\nkind = \"prune\"\nsparsity = 1.0"),
+                "r.toml:7: stage 1 (prune): sparsity: found 1, expected a number from 0 to below 1",
             ),
             (format!("{head}[[stage]]\nkind = \"prune\""), "r.toml:5: stage 1 (prune): sparsity: missing"),
             (
@@ -219,7 +227,21 @@ mod tests {
             ("kind = \"prune\"\nsparsity = \"a\"", "r.toml:7: invalid type"),
             ("kind = \"prune\"\nsparsity = 1.5", "sparsity: found 1.5"),
             ("kind = \"prune\"\nsparsity = \"a\"", "expected a number"),
-            ("kind = \"quantize\"\nbits = 300", "expected a whole number from 0 to 255"),
+            (
+                "kind = \"quantize\"\nbits = 300",
+                "stage 1 (quantize): bits: found 300, expected a whole number from 2 to 8",
+            ),
+            ("kind = \"quantize\"\nbits = -1", "r.toml:7: stage 1 (quantize): bits: found -1, expected"),
+            ("kind = \"quantize\"\nbits = 4\ngroup = -1", "r.toml:8: stage 1 (quantize): group: found -1, expected"),
+            ("kind = \"distill\"\nepochs = 99999999999999999999", "epochs: found 99999999999999999999, expected"),
+            ("kind = \"prune\"\nsparsity = -inf", "r.toml:7: stage 1 (prune): sparsity: found -inf, expected a number"),
+            (
+                "kind = \"quantize\"\nscheme = int8",
+                "r.toml:7: found int8, which is no value; strings have quotes: \"int8\"",
+            ),
+            ("kind = \"prune\"\nroles = [linear, conv]", "strings have quotes: \"linear\""),
+            ("kind = \"distill\"\nloss = [{ kind = logits }]", "strings have quotes: \"logits\""),
+            ("kind = \"distill\"\nteacher = ../models/a", "strings have quotes: \"../models/a\""),
             ("kind = \"quantize\"\nbits = 4\ngroup = 1.5", "expected \"tensor\", \"channel\" or a whole number"),
             ("kind = \"prune\"\nroles = [\"linaer\"]", "did you mean \"linear\"?"),
             ("kind = \"prune\"\nroles = \"linear\"", "expected a list"),
@@ -237,7 +259,10 @@ mod tests {
             ("kind = \"quantize\"\nbits = 1", "expected 2 to 8"),
             ("kind = \"quantize\"\nbits = 4\ngroup = 0", "group: found 0"),
             ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize (with another range) stage"),
-            ("kind = \"quantize\"\nbits = 4\nrange = \"percentile\"\npercentile = 3", "found 3, expected a share"),
+            (
+                "kind = \"quantize\"\nbits = 4\nrange = \"percentile\"\npercentile = 3",
+                "found 3, expected a number from 0.5",
+            ),
             ("kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1", "prune first"),
             ("kind = \"prune\"\nsparsity = 0.1\ninclude = [\"a[\"]", "pattern \"a[\""),
             ("kind = ", "r.toml:6:"),

@@ -1,29 +1,31 @@
 //! The report as one self-contained page: it makes no request, and it reads without scripts.
 
 mod axis;
+mod batch;
 mod bytes;
 mod composition;
 mod errors;
 mod escape;
 mod family;
+mod frame;
 mod headline;
 mod histograms;
 mod measured;
+mod quality;
 mod rows;
 mod sparsity;
 mod table;
 mod training;
 
 use super::Report;
+pub(crate) use batch::of_batch;
 use escape::escape;
-
-const STYLE: &str = include_str!("html/page.css");
-const SORT: &str = include_str!("html/sort.js");
 
 /// The page. The same report gives the same bytes.
 pub fn to_html(report: &Report) -> String {
     let sections = [
         headline::section(report),
+        quality::section(report),
         composition::section(report),
         measured::section(report),
         training::section(report),
@@ -33,20 +35,15 @@ pub fn to_html(report: &Report) -> String {
         histograms::section(report),
         table::section(report),
     ];
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
-         script-src 'unsafe-inline'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n<main>\n{sections}</main>\n\
-         <footer><p>Written by {producer}. The same figures, for programs: <code>report.json</code>. \
-         To check the output again: <code>briquette verify {output}</code></p></footer>\n\
-         <script>\n{SORT}</script>\n</body>\n</html>\n",
-        title = escape(&format!("{}, compressed", headline::name_of(report))),
-        sections = sections.concat(),
-        producer = escape(&report.producer),
-        output = escape(&report.output),
+    frame::page(
+        &format!("{}, compressed", headline::name_of(report)),
+        &sections.concat(),
+        &format!(
+            "Written by {producer}. The same figures, for programs: <code>report.json</code>. \
+             To check the output again: <code>briquette verify {output}</code>",
+            producer = escape(&report.producer),
+            output = escape(&report.output),
+        ),
     )
 }
 
@@ -97,6 +94,24 @@ mod tests {
     }
 
     #[test]
+    fn of_very_many_tensors_the_largest_and_the_worst_are_shown_and_the_rest_is_counted() {
+        let mut report = sample::of_layers(40_000);
+        // The two that must be there: at the end, large or bad.
+        let n = report.tensors.len();
+        report.tensors[n - 1].before_bytes = 1 << 30;
+        report.tensors[n - 3].error.as_mut().unwrap().sqnr_db = Some(-3.0);
+        let page = to_html(&report);
+        assert!(page.len() < 600_000, "{} bytes", page.len());
+        let table = page.split_once("<tbody id=\"tensors\">").map(|(_, rest)| rest).unwrap();
+        let n_rows = table.matches("<tr>").count();
+        assert!((300..=600).contains(&n_rows), "{n_rows}");
+        for tensor in [&report.tensors[n - 1], &report.tensors[n - 3]] {
+            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))));
+        }
+        assert!(page.contains("of 120,000 tensors") && page.contains(" are in <code>report.json</code>"));
+    }
+
+    #[test]
     fn a_report_of_nothing_is_a_page_without_nan() {
         let mut broken = sample::of_layers(1);
         broken.tensors[0].bits_per_weight = f64::NAN;
@@ -116,6 +131,29 @@ mod tests {
                 assert!(!page.contains(word), "{word}");
             }
         }
+    }
+
+    #[test]
+    fn of_a_smaller_student_before_is_the_original_everywhere() {
+        let report = sample::of_student();
+        let page = to_html(&report).replace("<wbr>", "");
+        assert!(page.contains("<span>140.00 kB <span class=\"arrow\">→</span> 9.00 kB</span>"));
+        assert!(page.contains("<b>Before</b> 139.26 kB") && page.contains("linear <small>131.07 kB → 512 B"), "{page}");
+        let bytes = page.split_once("id=\"bytes\"").unwrap().1.split_once("</section>").unwrap().0;
+        for row in ["up.weight</span>", "65.54 kB → 512 B", "65.54 kB → gone", "8.19 kB <small>as before"] {
+            assert!(bytes.contains(row), "{row}: {bytes}");
+        }
+        assert!(page.contains("2 tensors of the original are not in it"), "{page}");
+    }
+
+    #[test]
+    fn quality_comes_before_bytes() {
+        let page = to_html(&sample::of_layers(2));
+        let place = |what: &str| page.find(what).unwrap();
+        assert!(place("id=\"quality\"") < place("id=\"composition\""));
+        assert!(place("pair spearman") < place("id=\"composition\""), "its figures are there");
+        assert_eq!(page.matches("pair spearman").count(), 1, "and nowhere else");
+        assert!(!to_html(&sample::empty()).contains("id=\"quality\""), "nothing where nothing was run");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reports to test with.
 
-use super::{ErrorReport, Footprint, Report, StageBytes, TensorReport, VERSION, WeightHistogram};
+use super::{ErrorReport, Footprint, GoneTensor, Report, StageBytes, TensorReport, VERSION, WeightHistogram};
 use crate::Role;
 use crate::distill::{CurvePoint, DistillReport, EpochPoint};
 use crate::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
@@ -22,6 +22,7 @@ pub(super) fn empty() -> Report {
         predicted_bytes: 0,
         prediction_is_exact: true,
         tensors: Vec::new(),
+        gone: Vec::new(),
         histograms: Vec::new(),
         evaluation: None,
         trained: Vec::new(),
@@ -78,6 +79,7 @@ fn training() -> DistillReport {
     let metrics = BTreeMap::from([("cosine".to_string(), 0.97)]);
     DistillReport {
         student: "the model itself".into(),
+        layers: None,
         teacher: Some("models/teacher".into()),
         losses: vec!["1 x embedding".into()],
         n_items: 640,
@@ -86,12 +88,15 @@ fn training() -> DistillReport {
         at_once: 16,
         n_weights: 1000,
         curve: (1..=20).map(point).collect(),
-        epochs: vec![EpochPoint { epoch: 1, step: 20, metrics }],
+        epochs: vec![EpochPoint { epoch: 1, step: 20, loss: Some(0.18), metrics }],
+        epochs_on: Some("sentences.txt".into()),
         best_epoch: Some(1),
+        chosen_by: Some("cosine".into()),
         peak_bytes: Some(5_000_000),
         peak_meter: "bytes that this program holds".into(),
         predicted_peak_bytes: Some(9_000_000),
         seconds: 3.5,
+        wall_seconds: 4.5,
     }
 }
 
@@ -126,6 +131,28 @@ fn evaluation() -> EvaluationReport {
     }
 }
 
+/// A report of a student of other sizes: one tensor is as large as before, one of another shape, one is gone.
+pub(super) fn of_student() -> Report {
+    let new = |name: &str, after_bytes: u64| {
+        let shape = vec![8, 16];
+        TensorReport { shape, before_bytes: 0, after_bytes, is_new: true, ..tensor(name.into(), 0) }
+    };
+    let gone = |name: &str, role: Role, bytes: u64| GoneTensor {
+        name: name.into(),
+        role,
+        dtype: "F32".into(),
+        shape: vec![64, 256],
+        bytes,
+    };
+    Report {
+        before: Footprint { file_bytes: 140_000, tensor_bytes: 139_264, n_elements: 34_816, n_zeros: None },
+        after: Footprint { file_bytes: 9_000, tensor_bytes: 8_704, n_elements: 2_176, n_zeros: Some(0) },
+        tensors: vec![tensor("norm.weight".into(), 2), new("up.weight", 512)],
+        gone: vec![gone("up.weight", Role::Linear, 65_536), gone("down.weight", Role::Linear, 65_536)],
+        ..of_layers(1)
+    }
+}
+
 /// One tensor; every third is left as it was.
 pub(super) fn tensor(name: String, place: usize) -> TensorReport {
     let is_changed = place % 3 != 2;
@@ -139,6 +166,7 @@ pub(super) fn tensor(name: String, place: usize) -> TensorReport {
         encoding: if is_changed { "int8 per channel, bitmask".into() } else { "f32".into() },
         why: if is_changed { "bitmask is smaller than dense".into() } else { "norm is not in the roles".into() },
         before_bytes: 8192,
+        is_new: false,
         after_bytes: if is_changed { 1500 } else { 8192 },
         bits_per_weight: if is_changed { 5.86 } else { 32.0 },
         sparsity: if is_changed { 0.4 } else { 0.0 },

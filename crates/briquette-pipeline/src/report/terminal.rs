@@ -19,9 +19,9 @@ pub fn to_terminal(report: &Report, width: usize, color: bool) -> String {
     let paint = Paint { color };
     let sections = [
         headline(report, width, paint),
+        running(report, width, paint),
         sizes(report, width, paint),
         remarks(report, width, paint),
-        running(report, width, paint),
         tensors(report, width, paint),
         run(report, width, paint),
         next(report, width, paint),
@@ -117,7 +117,7 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
             [
                 numbers::printable(&tensor.name),
                 numbers::printable(&tensor.encoding),
-                numbers::bytes(tensor.before_bytes),
+                if tensor.is_new { numbers::NONE.into() } else { numbers::bytes(tensor.before_bytes) },
                 numbers::bytes(tensor.after_bytes),
                 numbers::percent(tensor.sparsity),
                 db(tensor).map_or(numbers::NONE.into(), |db| numbers::decimal(db, 1)),

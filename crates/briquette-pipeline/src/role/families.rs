@@ -82,7 +82,7 @@ fn every_tensor_of_every_family_is_what_its_class_says() {
 }
 
 #[test]
-fn without_config_json_only_squares_of_conv1d_and_experts_of_either_way_lean_on_their_neighbours() {
+fn neighbours_show_as_much_where_there_is_no_config_json() {
     let mut wrong = Vec::new();
     for family in &listed() {
         for (info, class, known) in known(family, false) {

@@ -36,7 +36,7 @@ pub(super) struct Border {
 
 /// Tensors whose scores are looked through together.
 pub(super) struct Search<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     source: &'a dyn TensorSource,
     workers: &'a Workers,
     tensors: &'a [usize],
@@ -45,7 +45,7 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(
-        plan: &'a Plan,
+        plan: &'a Plan<'a>,
         source: &'a dyn TensorSource,
         workers: &'a Workers,
         pieces: &[Vec<Range<usize>>],
@@ -201,7 +201,7 @@ fn place(run: usize, n: usize, n_runs: usize) -> usize {
 }
 
 fn method_of(tensor: &TensorPlan) -> Method {
-    tensor.prune.map_or(Method::Magnitude, |prune| prune.method)
+    tensor.method().unwrap_or(Method::Magnitude)
 }
 
 #[cfg(test)]
@@ -209,9 +209,9 @@ mod tests {
     use super::*;
     use crate::context::RunOptions;
     use crate::piece::pieces_of;
-    use crate::plan::{Cut, Prune};
+    use crate::plan::{Cut, Prune, Treatment};
     use crate::recipe::raw::RawLayout;
-    use crate::role::{Reason, Role};
+    use crate::role::{Known, Reason, Role};
     use briquette_core::{OutputAxis, Rows};
     use briquette_formats::{InputFile, Profile, TensorInfo};
     use briquette_prune::{score, select};
@@ -238,20 +238,12 @@ mod tests {
         }
     }
 
-    fn plan_of(infos: &[TensorInfo]) -> Plan {
-        let tensor = |(index, info): (usize, &TensorInfo)| TensorPlan {
-            index,
-            info: info.clone(),
-            role: Role::Linear,
-            axis: OutputAxis::First,
-            why: Reason::Matrix,
-            rows: Rows::of(&info.shape, OutputAxis::First),
-            prune: Some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) }),
-            quant: None,
-            cast: None,
-            was_sparse: false,
-            tied_to: None,
-            skipped: None,
+    fn plan_of<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
+            let prune = Some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) });
+            let rows = Rows::of(&info.shape, OutputAxis::First);
+            let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };
+            TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
         };
         let tensors = infos.iter().enumerate().map(tensor).collect();
         let (profile, max_shard_bytes, layout) = (Profile::Briquette, u64::MAX, RawLayout::Torch);
@@ -273,7 +265,8 @@ mod tests {
             stored.push(bytes);
             scores.push(rounded);
         }
-        let (plan, source) = (plan_of(&infos), InMemory(infos, stored));
+        let source = InMemory(infos, stored);
+        let plan = plan_of(&source.0);
         let pieces: Vec<Vec<Range<usize>>> = plan.tensors.iter().map(|tensor| pieces_of(tensor, true)).collect();
         let workers = Workers::new(&RunOptions { threads: 2, ..RunOptions::default() }).unwrap();
         let tensors: Vec<usize> = (0..weights.len()).collect();

@@ -75,7 +75,7 @@ fn worst_of(device: &Device, scheme: &Scheme, prune: Option<Prune>) -> f64 {
 fn apart(base: &[f32], attached: &[f32], rows: &Rows, decision: &Decision) -> f64 {
     let to_rows = |own: &[f32]| -> Vec<f32> {
         let at = |row: usize, col: usize| match rows.axis {
-            OutputAxis::First => own[row * rows.n_cols + col],
+            OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
             OutputAxis::Last => own[col * rows.n_rows + row],
         };
         (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| at(row, col))).collect()

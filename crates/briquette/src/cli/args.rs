@@ -2,7 +2,7 @@
 
 use briquette::pipeline::Trace;
 use briquette::pipeline::context::MAX_THREADS;
-use briquette::pipeline::recipe::raw::RawBatchSize;
+use briquette::pipeline::recipe::{ranges, raw::RawBatchSize};
 use briquette::pipeline::role::Role;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -27,7 +27,8 @@ const EXAMPLES: &str = "Examples:
   briquette diff models/minilm out/small
 
 Exit codes: 0 ok, 1 internal error, 2 usage or configuration, 3 batch partly failed, 4 bad input or a difference
-found, 5 I/O, space or memory, 6 refused by policy, 130/143 stopped by a signal.";
+found, 5 I/O, space or memory, 6 refused by policy, 129/130/143 stopped by SIGHUP, SIGINT or SIGTERM. Where nothing
+else was printed, --json prints an error too: {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
 
 /// Flags of every command.
 #[derive(Debug, Clone, ClapArgs)]
@@ -35,7 +36,7 @@ pub(crate) struct Common {
     /// Worker threads; 0 means one for each core
     #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = n_threads(), help_heading = "Common")]
     pub(crate) threads: usize,
-    /// Print one JSON document on stdout instead of text; completions and the manual page stay text
+    /// Print one JSON document on stdout instead of text, also of a failure; completions and the manual page stay text
     #[arg(long, global = true, help_heading = "Common")]
     pub(crate) json: bool,
     /// Print nothing but errors
@@ -104,7 +105,7 @@ pub(crate) enum Command {
         briquette run configs/digits-sweep.toml --resume\n  briquette run configs/digits-sweep.toml --shard 0/4\n\n\
         A jobs file has [[job]] tables, or a [matrix] that multiplies a [base]; `briquette recipe schema jobs` has \
         every key. One JSON line for each finished job goes into NAME.journal.jsonl in the directory that holds all \
-        outputs. A job that fails leaves the others alone; the exit code is then 3."
+        outputs, and a page of all jobs into NAME.report.html. A job that fails leaves the others alone; the exit code is then 3."
     )]
     Run {
         /// A recipe, or a jobs file
@@ -112,7 +113,7 @@ pub(crate) enum Command {
         /// Replace outputs that exist and that briquette wrote
         #[arg(long)]
         force: bool,
-        /// Skip jobs that are done and whose input, recipe and output are unchanged
+        /// Skip jobs that are done and whose models, data, recipe and output are unchanged
         #[arg(long)]
         resume: bool,
         /// Take every n-th job, starting with the i-th (from 0): i/n, auto (Slurm array or torchrun) or auto/n (Kubernetes)
@@ -263,8 +264,8 @@ pub(crate) struct What {
     /// Take the stages from a recipe; MODEL, --output, --format, --layout, --allow-untested and --allow-nonfinite override its own
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE)]
     pub(crate) recipe: Option<PathBuf>,
-    /// Drop this share of the weights, smallest magnitude first: 0 to 1
-    #[arg(long, value_name = "SHARE", group = "pruning")]
+    /// Drop this share of the weights, smallest magnitude first: 0 to below 1
+    #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true)]
     pub(crate) prune: Option<f64>,
     /// Keep N of every M neighbouring inputs instead, such as 2:4
     #[arg(long, visible_alias = "nm", value_name = "N:M", group = "pruning")]
@@ -281,7 +282,7 @@ pub(crate) struct What {
     /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME")]
     pub(crate) quantize: Option<String>,
-    /// How the range of a group is chosen: absmax, minmax, percentile, mse or hqq
+    /// How the range of a group is chosen: absmax, minmax, percentile, mse or, in symmetric schemes, hqq
     #[arg(long, value_name = "RANGE", requires = "quantize")]
     pub(crate) range: Option<String>,
     /// Store what is not quantized in another type: f16, bf16 or f32
@@ -296,7 +297,7 @@ pub(crate) struct What {
     /// Roles to prune (linear,conv): linear, conv, embedding, norm, bias, parameter, unknown
     #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "pruning")]
     pub(crate) prune_roles: Option<Vec<Role>>,
-    /// Roles to quantize (linear,conv,embedding)
+    /// Roles to quantize (linear,conv,embedding; below 8 bits an embedding that is the head too stays at int8 unless named here)
     #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "quantize")]
     pub(crate) quantize_roles: Option<Vec<Role>>,
     /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
@@ -365,6 +366,10 @@ pub(crate) enum Layout {
 
 fn n_threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(0..=MAX_THREADS as u64)
+}
+
+fn parse_sparsity(text: &str) -> Result<f64, String> {
+    ranges::of("stage.sparsity").map_or_else(|| Err("expected a number".into()), |range| range.parse(text))
 }
 
 fn parse_batch_size(text: &str) -> Result<RawBatchSize, String> {

@@ -3,6 +3,7 @@
 use super::args::Common;
 use super::tables::{bytes, table};
 use super::{commands, text};
+use briquette::core::printable::printable;
 use briquette::pipeline::batch::{
     self, BatchOptions, BatchReport, Document, JobPlan, JobResult, JobStatus, Jobs, Shard,
 };
@@ -38,12 +39,13 @@ fn report_text(report: &BatchReport) -> String {
     let rows: Vec<Vec<String>> = report.jobs.iter().map(row).collect();
     let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" (shard {shard})"));
     format!(
-        "{}\n{} done, {} skipped, {} failed{shard}; journal: {}\n",
+        "{}\n{} done, {} skipped, {} failed{shard}; page: {}; journal: {}\n",
         table(&["job", "status", "before", "after", "ratio", "seconds", "output or error"], &rows),
         report.n_done,
         report.n_skipped,
         report.n_failed,
-        report.journal.display()
+        printable(&report.page.display().to_string()),
+        printable(&report.journal.display().to_string())
     )
 }
 
@@ -53,10 +55,11 @@ fn row(result: &JobResult) -> Vec<String> {
         JobStatus::Skipped => "skipped",
         JobStatus::Failed => "failed",
     };
-    let outcome = match (&result.error, &result.redone) {
-        (Some(error), _) => error.clone(),
-        (None, Some(why)) => format!("{} (done again: {why})", path_or_none(result.output.as_deref())),
-        (None, None) => path_or_none(result.output.as_deref()),
+    let redone = result.redone.as_ref().map_or(String::new(), |why| format!(" (done again: {why})"));
+    let trained = result.trained_with.as_ref().map_or(String::new(), |job| format!(" (trained once, with {job})"));
+    let outcome = match &result.error {
+        Some(error) => error.clone(),
+        None => format!("{}{redone}{trained}", path_or_none(result.output.as_deref())),
     };
     vec![
         result.job.clone(),

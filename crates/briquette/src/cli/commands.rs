@@ -3,13 +3,15 @@
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
 use briquette::core::memory::MemoryMeter;
-use briquette::formats::{InputFile, draft, limits};
+use briquette::core::printable::printable;
+use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
 use briquette::pipeline::{Progress, Stop, diff, inspect, limit_threads, report, verify};
 use briquette::{Error, Recipe, Report, Result, RunOptions};
 use clap::CommandFactory;
 use serde::Serialize;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     match &args.command {
         Command::Inspect { model, zeros } => {
             let found = inspect::inspect(model, *zeros, &options(common, false)?)?;
-            show(common, &found, || Ok(tables::inspection(&found)))
+            show_long(common, &found, |out| tables::inspection(out, &found))
         }
         Command::Plan { model, what } => plan::plan(common, model, what),
         Command::Compress { model, output, force, what } => {
@@ -91,12 +93,43 @@ pub(super) fn progress_of(common: &Common) -> Arc<dyn Progress> {
 /// Prints JSON or text, or nothing.
 pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
-        let json = serde_json::to_string_pretty(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
-        text::print(&format!("{json}\n"))?;
+        text::print_json(value)?;
     } else if !common.quiet {
         text::print(&to_text()?)?;
     }
     Ok(0)
+}
+
+/// Prints JSON or text, or nothing, bit by bit: of every tensor of a model there may be much to say.
+pub(super) fn show_long<T: Serialize>(
+    common: &Common,
+    value: &T,
+    put_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<u8> {
+    if common.json {
+        text::print_json(value)?;
+    } else if !common.quiet {
+        text::write(put_text)?;
+    }
+    Ok(0)
+}
+
+/// As [`show`], of findings that may be a failure all the same: as JSON, they say so.
+pub(super) fn show_and_check<T: Serialize>(
+    common: &Common,
+    value: &T,
+    to_text: impl FnOnce() -> Result<String>,
+    check: Result<()>,
+) -> Result<u8> {
+    match &check {
+        Err(error) if common.json => {
+            let mut value = serde_json::to_value(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
+            value["error"] = super::error_json(error);
+            show(common, &value, to_text)?
+        }
+        _ => show(common, value, to_text)?,
+    };
+    check.map(|()| 0)
 }
 
 pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<u8> {
@@ -145,7 +178,7 @@ fn verified_text(output: &Path, found: &verify::Verified) -> String {
         if found.against_original { ", and every value is what the recipe makes of the original" } else { "" };
     format!(
         "{}: {} files and {} tensors are as they were written ({}){original}\n",
-        output.display(),
+        printable(&output.display().to_string()),
         found.n_files,
         found.n_tensors,
         tables::bytes(found.n_bytes)
@@ -237,8 +270,8 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
 fn redraw(common: &Common, output: &Path) -> Result<u8> {
     verify::check_ours(output)?;
     let path = output.join("report.json");
-    let file = InputFile::open(&path)?;
-    let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_JSON_BYTES)?, "the report", &path)?;
+    let file = contained::open(output, Path::new("report.json"))?;
+    let report: Report = briquette::formats::json::parse(&file.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
     draft::replace_file(&output.join("report.html"), report::html::to_html(&report).as_bytes())?;
     show(common, &report, || Ok(report_text(&report)))
 }
@@ -249,6 +282,5 @@ fn schema(of: SchemaOf) -> Result<u8> {
         SchemaOf::Jobs => jobs_schema(),
         SchemaOf::Report => report::schema(),
     };
-    let json = serde_json::to_string_pretty(&schema).map_err(|error| Error::bug(format!("the schema: {error}")))?;
-    text::print(&format!("{json}\n")).map(|()| 0)
+    text::print_json(&schema).map(|()| 0)
 }

@@ -1,10 +1,11 @@
 //! `eval`: running models.
 
 use super::args::{Common, EvalArgs};
-use super::commands::{options, show};
+use super::commands::{options, show_and_check};
 use super::tables::{bytes, table};
+use briquette::core::printable::printable;
 use briquette::pipeline::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures, evaluate};
-use briquette::pipeline::recipe::{Evaluate, directory_of, raw, read_raw};
+use briquette::pipeline::recipe::{Evaluate, directory_of, paths, raw, read_raw};
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -12,18 +13,15 @@ use std::path::{Path, PathBuf};
 pub(super) fn eval(common: &Common, model: &Path, what: &EvalArgs) -> Result<u8> {
     let (asked, reference) = asked(what)?;
     let found = evaluate(&asked, model, reference.as_deref(), &options(common, false)?)?;
-    show(common, &found, || Ok(text_of(&found)))?;
-    asked.bounds.check(&found.metrics)?;
-    Ok(0)
+    show_and_check(common, &found, || Ok(text_of(&found)), asked.bounds.check(&found.metrics))
 }
 
 /// What to run on, and the model to compare with.
 fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
-    let (mut raw, directory) = match &what.recipe {
-        Some(path) => (read_raw(path)?, directory_of(path)),
-        None => (raw::RawRecipe::default(), PathBuf::new()),
-    };
-    let reference = what.against.clone().or(raw.model.path.as_ref().map(|path| directory.join(path)));
+    let mut raw = what.recipe.as_deref().map(read_raw).transpose()?.unwrap_or_default();
+    // Those of the recipe are relative to it, those of the command line are not.
+    what.recipe.iter().for_each(|path| paths::resolve(&mut raw, &directory_of(path)));
+    let reference = what.against.clone().or(raw.model.path.clone());
     let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
     raw.stage = vec![raw::RawStage { kind: "evaluate".into(), ..Default::default() }];
     raw.model.arch = what.arch.clone().or(raw.model.arch);
@@ -42,7 +40,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     // A recipe that trains says what it trains in.
     memory.dtype = what.dtype.clone().or(memory.dtype.take().filter(|_| !trains));
     memory.limit = what.memory_limit.clone().or(memory.limit.take());
-    let asked = Evaluate::from_raw(&raw, &directory)?;
+    let asked = Evaluate::from_raw(&raw)?;
     Ok((asked.ok_or_else(|| Error::bug("an evaluate stage was given"))?, reference))
 }
 
@@ -80,7 +78,7 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         found.arch,
         found.device,
         found.n_items,
-        found.data,
+        printable(&found.data),
         batches(found)
     );
     out

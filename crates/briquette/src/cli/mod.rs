@@ -16,44 +16,63 @@ mod text;
 mod trace;
 
 use args::Args;
-use briquette::Error;
+use briquette::{Error, ErrorKind};
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::ErrorKind as Mistake;
 use std::process::ExitCode;
 
-/// Parses, runs, and turns an error into one line and an exit code.
+/// Parses, runs, and turns an error into one line and an exit code; with `--json` into a document as well.
 pub(crate) fn main() -> ExitCode {
     let mut args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return explain(&error),
+        Err(error) => return explain(&error, asks_for_json()),
     };
+    let is_json = args.common.json;
     match panics::caught(|| trace::run(&mut args)) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => fail(&error),
+        Err(error) => fail(&error, is_json),
     }
+}
+
+/// Whether arguments that cannot be read ask for JSON.
+fn asks_for_json() -> bool {
+    std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
 /// Help and version go to stdout; a mistake is one line on stderr and exit code 2.
-fn explain(error: &clap::Error) -> ExitCode {
+fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
     if !error.use_stderr() {
-        return text::print(&error.render().to_string()).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS);
+        let printed = text::print(&error.render().to_string());
+        return printed.map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS);
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        text::complain("error: no command, or not all of one; see --help");
-        return ExitCode::from(2);
-    }
-    let rendered = error.render().to_string();
-    let lines: Vec<&str> = rendered.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let kept = lines.iter().filter(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    let message: Vec<&str> = kept.copied().collect();
-    text::complain(&format!("{}; see --help", message.join(" ").replace(" tip: ", "; tip: ")));
-    ExitCode::from(2)
+    let message = match error.kind() {
+        Mistake::DisplayHelpOnMissingArgumentOrSubcommand => "no command, or not all of one".into(),
+        _ => {
+            let rendered = error.render().to_string();
+            let lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
+            let is_said = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+            let message = lines.filter(is_said).collect::<Vec<_>>().join(" ").replace(" tip: ", "; tip: ");
+            message.strip_prefix("error: ").map_or(message.clone(), str::to_string)
+        }
+    };
+    fail(&Error::config(format!("{message}; see --help")), is_json)
 }
 
-fn fail(error: &Error) -> ExitCode {
-    match error.kind {
-        briquette::ErrorKind::Bug => text::complain(&format!("error: internal: {error}; please report this")),
-        _ => text::complain(&format!("error: {error}")),
+fn fail(error: &Error, is_json: bool) -> ExitCode {
+    let line = match error.kind {
+        ErrorKind::Bug => format!("internal: {error}; please report this"),
+        _ => error.to_string(),
+    };
+    text::complain(&format!("error: {line}"));
+    if is_json && !text::has_printed() {
+        let document = serde_json::json!({ "error": error_json(error) });
+        // Where it leads to is full, the exit code is still that of the error.
+        let _ = text::print(&format!("{document:#}\n"));
     }
     ExitCode::from(error.exit_code())
+}
+
+/// An error for programs.
+fn error_json(error: &Error) -> serde_json::Value {
+    serde_json::json!({ "kind": error.kind.name(), "message": error.to_string(), "exit_code": error.exit_code() })
 }

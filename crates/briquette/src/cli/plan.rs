@@ -1,18 +1,20 @@
 //! `plan`: what would become of each tensor, as a table or as JSON.
 
 use super::args::{Common, What};
-use super::commands::{recipe_of, show};
+use super::commands::{recipe_of, show_long};
 use super::{batch, tables};
 use briquette::formats::Checkpoint;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
 use briquette::pipeline::memory::Needs;
-use briquette::pipeline::plan::{Cut, TensorPlan};
+use briquette::pipeline::plan::{Cut, TensorPlan, student_of};
 use briquette::{Error, Plan, Result};
+use serde::Serialize;
+use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Plans a model, a recipe (up to what makes other tensors of its) or a jobs file. Writes nothing.
+/// Plans a model, a recipe (of one that trains, the student; up to what makes factors) or a jobs file. Writes nothing.
 pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
     if is_recipe && *what != What::default() {
@@ -25,17 +27,59 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
     };
     let checkpoint = Checkpoint::open(&recipe.model)?;
-    let plan = Plan::new(&recipe, &checkpoint, &Stop::default())?;
+    let student = student_of(&recipe, &checkpoint)?;
+    let plan = Plan::of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let prediction = plan.predict()?;
-    let tensors = plan.tensors.iter().map(|tensor| tensor_json(tensor, &plan)).collect::<Result<Vec<Value>>>()?;
     let needs = Needs::of(&recipe, &common.device)?;
-    let value = json!({
-        "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-        "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
-        "unsure": plan.unsure().map(|tensor| &tensor.info.name).collect::<Vec<_>>(), "untested": plan.untested,
-    });
-    show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;
-    needs.check().map(|()| 0)
+    let (file_bytes, model) = (checkpoint.weight_bytes(), &recipe.model);
+    let check = needs.check();
+    let shown = Shown {
+        error: check.as_ref().err().map(super::error_json),
+        file_bytes,
+        memory: &needs,
+        model,
+        predicted_bytes: prediction.n_bytes,
+        prediction_is_exact: prediction.is_exact,
+        tensors: Tensors(&plan),
+        unsure: plan.unsure().map(|tensor| tensor.info.name.as_str()).collect(),
+        untested: plan.untested.as_deref(),
+        remarks: &plan.remarks,
+    };
+    show_long(common, &shown, |out| {
+        tables::plan(out, &plan, prediction, file_bytes)?;
+        out.write_all(tables::needs(&needs).as_bytes())
+    })?;
+    check.map(|()| 0)
+}
+
+/// A plan as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    /// Why a run would be refused all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Value>,
+    file_bytes: u64,
+    memory: &'a Needs,
+    model: &'a Path,
+    predicted_bytes: u64,
+    prediction_is_exact: bool,
+    tensors: Tensors<'a>,
+    unsure: Vec<&'a str>,
+    untested: Option<&'a str>,
+    remarks: &'a [String],
+}
+
+/// What becomes of each tensor, one at a time: there may be millions.
+struct Tensors<'a>(&'a Plan<'a>);
+
+impl Serialize for Tensors<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut tensors = serializer.serialize_seq(Some(self.0.tensors.len()))?;
+        for tensor in &self.0.tensors {
+            tensors.serialize_element(&tensor_json(tensor, self.0).map_err(S::Error::custom)?)?;
+        }
+        tensors.end()
+    }
 }
 
 /// `predicted_bytes` are those of the tensor's parts, without its share of the file's header; a tied one has none.

@@ -1,6 +1,7 @@
 //! Progress: bars on a terminal, and plain lines of how a training goes on stderr.
 
 use super::text;
+use briquette::core::printable::printable;
 use briquette::pipeline::{Progress, Silent};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -57,7 +58,7 @@ impl Progress for Bar {
         self.0.set_draw_target(ProgressDrawTarget::hidden());
         self.0.set_style(style(total));
         self.0.set_length(total);
-        self.0.set_message(phase.to_string());
+        self.0.set_message(printable(phase));
         self.0.reset();
         self.0.set_draw_target(ProgressDrawTarget::stderr());
         self.0.tick();

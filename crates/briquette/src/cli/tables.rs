@@ -1,39 +1,50 @@
 //! Tables and numbers for people.
 
+use briquette::core::printable::printable;
 use briquette::pipeline::diff::Diff;
-use briquette::pipeline::inspect::Inspection;
+use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::memory::{Need, Needs};
-use briquette::pipeline::plan::{Cut, Plan, TensorPlan};
+use briquette::pipeline::plan::{Cut, Plan, Prediction, TensorPlan};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
 use briquette::pipeline::report::untested_text;
 use std::fmt::Write;
+use std::io;
 
-/// Columns of text, the first left-aligned, numbers right-aligned.
+/// Columns of text, the first left-aligned, numbers right-aligned. Whatever a cell holds, it keeps to its line.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([headings[column].len()]).max().unwrap_or(0)
-    };
-    let is_number = |column: usize| {
-        let numeric = |cell: &String| {
-            ["", "-", "NaN", "inf"].contains(&cell.as_str()) || cell.starts_with(|c: char| c.is_ascii_digit())
-        };
-        column > 0 && rows.iter().all(|row| numeric(&row[column]))
-    };
-    let shapes: Vec<(usize, bool)> = (0..headings.len()).map(|column| (width(column), is_number(column))).collect();
-    let mut out = String::new();
-    let headings: Vec<String> = headings.iter().map(ToString::to_string).collect();
-    for row in std::iter::once(&headings).chain(rows) {
-        let cells =
-            row.iter().zip(&shapes).map(
-                |(cell, (width, is_number))| {
-                    if *is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-                },
-            );
-        let line: Vec<String> = cells.collect();
-        let _ = writeln!(out, "{}", line.join("  ").trim_end());
+    let mut out = Vec::new();
+    // Memory takes everything.
+    let _ = put_table(&mut out, headings, rows.len(), &|row| rows[row].clone());
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The same of so many rows, each made where it is asked for, which is twice.
+fn put_table(
+    out: &mut dyn io::Write,
+    headings: &[&str],
+    n_rows: usize,
+    row: &dyn Fn(usize) -> Vec<String>,
+) -> io::Result<()> {
+    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.len()).collect();
+    let mut is_number: Vec<bool> = (0..headings.len()).map(|column| column > 0).collect();
+    let numeric =
+        |cell: &str| ["", "-", "NaN", "inf"].contains(&cell) || cell.starts_with(|c: char| c.is_ascii_digit());
+    let row = |number: usize| row(number).iter().map(|cell| printable(cell)).collect::<Vec<String>>();
+    for cells in (0..n_rows).map(row) {
+        for ((cell, width), is_number) in cells.iter().zip(&mut widths).zip(&mut is_number) {
+            *width = cell.chars().count().max(*width);
+            *is_number &= numeric(cell);
+        }
     }
-    out
+    let headings: Vec<String> = headings.iter().map(ToString::to_string).collect();
+    for row in std::iter::once(headings).chain((0..n_rows).map(row)) {
+        let cells = row.iter().zip(&widths).zip(&is_number).map(|((cell, width), is_number)| {
+            if *is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        let line: Vec<String> = cells.collect();
+        writeln!(out, "{}", line.join("  ").trim_end())?;
+    }
+    Ok(())
 }
 
 fn shape(extents: &[usize]) -> String {
@@ -42,86 +53,76 @@ fn shape(extents: &[usize]) -> String {
 }
 
 /// What a model is made of.
-pub(crate) fn inspection(found: &Inspection) -> String {
-    let rows: Vec<Vec<String>> = found
-        .tensors
-        .iter()
-        .map(|tensor| {
-            let zeros = tensor.n_zeros.map_or(String::from("-"), |n| {
-                format!("{:.1} %", 100.0 * n as f64 / tensor.shape.iter().product::<usize>().max(1) as f64)
-            });
-            vec![
-                tensor.name.clone(),
-                tensor.role.name().into(),
-                tensor.dtype.clone(),
-                shape(&tensor.shape),
-                bytes(tensor.n_bytes),
-                zeros,
-                tensor.encoding.clone(),
-                tensor.why.into(),
-            ]
-        })
-        .collect();
-    let mut out = table(&["tensor", "role", "type", "shape", "bytes", "zeros", "kept as", "why this role"], &rows);
-    let _ = writeln!(
+pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection) -> io::Result<()> {
+    let headings = ["tensor", "role", "type", "shape", "bytes", "zeros", "kept as", "why this role"];
+    put_table(out, &headings, found.tensors.len(), &|index| inspection_row(&found.tensors.get(index)))?;
+    writeln!(
         out,
         "\n{}: {}, {} tensors, {} elements, {} in weight files, already compressed: {}",
-        found.path,
+        printable(&found.path),
         found.format,
         found.tensors.len(),
         found.n_elements,
         bytes(found.file_bytes),
         found.compressed
-    );
-    out
+    )
 }
 
-/// What becomes of each tensor.
-pub(crate) fn plan(plan: &Plan, file_bytes: u64) -> Result<String, briquette::Error> {
-    let rows: Vec<Vec<String>> = plan
-        .tensors
-        .iter()
-        .map(|tensor| {
-            vec![
-                tensor.info.name.clone(),
-                tensor.role.name().into(),
-                tensor.info.dtype.to_string(),
-                shape(&tensor.info.shape.0),
-                prune_words(tensor, plan),
-                stored_words(tensor),
-                tensor
-                    .tied_to
-                    .map(|main| format!("tied to {}", plan.tensors[main].info.name))
-                    .or_else(|| tensor.skipped.clone())
-                    .unwrap_or_default(),
-            ]
-        })
-        .collect();
-    let mut out = table(&["tensor", "role", "type", "shape", "prune", "stored as", "remark"], &rows);
-    let prediction = plan.predict()?;
+fn inspection_row(tensor: &TensorInspection) -> Vec<String> {
+    let zeros = tensor.n_zeros.map_or(String::from("-"), |n| {
+        format!("{:.1} %", 100.0 * n as f64 / tensor.shape.iter().product::<usize>().max(1) as f64)
+    });
+    vec![
+        tensor.name.to_string(),
+        tensor.role.name().into(),
+        tensor.dtype.to_string(),
+        shape(tensor.shape),
+        bytes(tensor.n_bytes),
+        zeros,
+        tensor.encoding.to_string(),
+        tensor.why.into(),
+    ]
+}
+
+/// What becomes of each tensor, and the bytes in all.
+pub(crate) fn plan(out: &mut dyn io::Write, plan: &Plan, prediction: Prediction, file_bytes: u64) -> io::Result<()> {
+    let headings = ["tensor", "role", "type", "shape", "prune", "stored as", "remark"];
+    put_table(out, &headings, plan.tensors.len(), &|index| plan_row(&plan.tensors[index], plan))?;
     let bound = if prediction.is_exact { "exactly" } else { "at most" };
     let ratio = file_bytes as f64 / prediction.n_bytes.max(1) as f64;
-    let _ = writeln!(
+    writeln!(
         out,
         "\npredicted weight files: {bound} {} ({} now, {ratio:.2}x)",
         bytes(prediction.n_bytes),
         bytes(file_bytes)
-    );
-    if let Some(unsure) = plan.unsure_text() {
-        let _ = writeln!(out, "{unsure}");
+    )?;
+    let others = plan.unsure_text().into_iter().chain(plan.untested.as_deref().map(untested_text));
+    for remark in plan.remarks.iter().cloned().chain(others) {
+        writeln!(out, "{remark}")?;
     }
-    if let Some(why) = &plan.untested {
-        let _ = writeln!(out, "{}", untested_text(why));
-    }
-    Ok(out)
+    Ok(())
+}
+
+fn plan_row(tensor: &TensorPlan, plan: &Plan) -> Vec<String> {
+    let tied = tensor.tied_to.map(|main| format!("tied to {}", plan.tensors[main].info.name));
+    vec![
+        tensor.info.name.clone(),
+        tensor.role.name().into(),
+        tensor.info.dtype.to_string(),
+        shape(&tensor.info.shape.0),
+        prune_words(tensor, plan),
+        stored_words(tensor),
+        tied.or_else(|| tensor.skipped.clone()).unwrap_or_default(),
+    ]
 }
 
 /// What running models takes at least, and what it may.
 pub(crate) fn needs(needs: &Needs) -> String {
     let most =
         needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));
-    let line =
-        |need: &Need| format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), need.what);
+    let line = |need: &Need| {
+        format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), printable(&need.what))
+    };
     needs.runs.iter().map(line).collect()
 }
 
@@ -176,7 +177,7 @@ pub(crate) fn diff(diff: &Diff) -> String {
         ("of another type", &diff.other_type),
     ] {
         if !names.is_empty() {
-            let _ = writeln!(out, "{what}: {}", names.join(", "));
+            let _ = writeln!(out, "{what}: {}", printable(&names.join(", ")));
         }
     }
     out

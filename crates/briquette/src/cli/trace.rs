@@ -5,8 +5,8 @@ use super::{allocator, commands};
 use briquette::formats::draft::OwnFile;
 use briquette::pipeline::Trace;
 use briquette::pipeline::batch::Document;
-use briquette::pipeline::recipe::{directory_of, raw::RawRecipe, read_raw};
-use briquette::{Error, Recipe, Result};
+use briquette::pipeline::recipe::{directory_of, paths, read_raw};
+use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn touched(command: &Command) -> Vec<PathBuf> {
         _ => None,
     };
     let named = paths.into_iter().map(Path::to_path_buf);
-    named.chain(output.and_then(stages_of)).chain(of_recipe.map(of_document).unwrap_or_default()).collect()
+    named.chain(output.map(paths::stages_beside)).chain(of_recipe.map(of_document).unwrap_or_default()).collect()
 }
 
 fn is_toml(path: &Path) -> bool {
@@ -70,38 +70,10 @@ fn is_toml(path: &Path) -> bool {
 /// A recipe or a jobs file, and what it names. One that cannot be read names nothing, and nothing will be done.
 fn of_document(path: &Path) -> Vec<PathBuf> {
     let mut named = match (read_raw(path), Document::from_file(path)) {
-        (Ok(raw), _) => of_raw(&raw, &directory_of(path)),
-        (_, Ok(Document::Jobs(jobs))) => {
-            jobs.jobs.iter().filter_map(|job| job.recipe().ok()).flat_map(of_job).collect()
-        }
+        (Ok(raw), _) => paths::touched(&raw, &directory_of(path)),
+        (_, Ok(Document::Jobs(jobs))) => jobs.touched(),
         _ => Vec::new(),
     };
     named.push(path.to_path_buf());
     named
-}
-
-/// What a recipe names.
-fn of_raw(raw: &RawRecipe, directory: &Path) -> Vec<PathBuf> {
-    let data = raw.data.clone().unwrap_or_default();
-    let teachers = raw.stage.iter().filter_map(|stage| stage.teacher.clone());
-    let named = [raw.model.path.clone(), raw.output.path.clone(), data.train, data.eval, data.labels];
-    let stages = raw.output.path.as_deref().and_then(stages_of);
-    named.into_iter().flatten().chain(teachers).chain(stages).map(|path| directory.join(path)).collect()
-}
-
-/// What a job names, whose recipe may lie elsewhere.
-fn of_job(recipe: &Recipe) -> Vec<PathBuf> {
-    let trainings = recipe.parts.iter().filter_map(|part| part.then.as_distill());
-    let evaluated = recipe.evaluate.iter().map(|asked| &asked.data);
-    let data = trainings.clone().map(|stage| &stage.data).chain(evaluated);
-    let of_data = data.flat_map(|data| [data.train.clone(), data.eval.clone(), data.labels.clone()]).flatten();
-    let teachers = trainings.filter_map(|stage| stage.teacher.clone());
-    let named = [recipe.model.clone(), recipe.output.clone()].into_iter().chain(stages_of(&recipe.output));
-    named.chain(of_data).chain(teachers).collect()
-}
-
-/// Where the finished parts of a training are kept.
-fn stages_of(output: &Path) -> Option<PathBuf> {
-    let name = output.file_name()?.to_string_lossy().into_owned();
-    Some(output.with_file_name(format!("{name}.stages")))
 }

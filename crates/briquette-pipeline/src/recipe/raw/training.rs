@@ -48,7 +48,10 @@ impl RawStudent {
     pub(super) fn in_words(&self) -> String {
         match self {
             Self::Name(name) => name.clone(),
-            Self::Sizes(_) => "of other sizes".into(),
+            Self::Sizes(sizes) => {
+                let words: Vec<String> = sizes.iter().map(|(key, value)| format!("{key} {value}")).collect();
+                format!("with {}", words.join(", "))
+            }
         }
     }
 }

@@ -4,7 +4,8 @@ use super::axis::Axis;
 use super::escape::name;
 use super::family::{Family, MAX_ROWS, families};
 use super::rows::{Row, Rows};
-use crate::report::{Report, numbers};
+use crate::report::{Report, TensorReport, numbers};
+use std::borrow::Cow;
 
 /// Rows of less than one part in so many of the largest cannot be seen.
 const LEAST_VISIBLE: u64 = 400;
@@ -13,7 +14,8 @@ const MIN_ROWS: usize = 8;
 
 /// The figure; nothing for a model without tensors.
 pub(super) fn section(report: &Report) -> String {
-    let mut families = families(&report.tensors);
+    let tensors = with_gone(report);
+    let mut families = families(&tensors);
     families.sort_by_key(|family| std::cmp::Reverse(family.before_bytes()));
     let Some(largest) = families.first() else { return String::new() };
     let is_shared = families.iter().any(|family| family.members.len() > 1);
@@ -31,6 +33,15 @@ pub(super) fn section(report: &Report) -> String {
         foot: String::new(),
     }
     .to_html()
+}
+
+/// The tensors, and those that only the original had.
+fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
+    if report.gone.is_empty() {
+        return Cow::Borrowed(&report.tensors);
+    }
+    let gone = report.gone.iter().map(TensorReport::from);
+    Cow::Owned(report.tensors.iter().cloned().chain(gone).collect())
 }
 
 /// Takes what is too small or too much to draw, as one.
@@ -63,10 +74,11 @@ fn row(family: &Family, axis: &Axis) -> Row {
         let width = axis.place(n as f64);
         format!("<rect class=\"{class}\" y=\"{y}\" height=\"{height}\" width=\"{width:.2}%\"/>")
     };
-    let value = if before == after {
-        format!("{} <small>as before</small>", numbers::bytes(after))
-    } else {
-        format!("{} → {}", numbers::bytes(before), numbers::bytes(after))
+    let value = match (before, after) {
+        (before, after) if before == after => format!("{} <small>as before</small>", numbers::bytes(after)),
+        (0, after) => format!("new → {}", numbers::bytes(after)),
+        (before, after) if after == 0 && family.is_gone() => format!("{} → gone", numbers::bytes(before)),
+        (before, after) => format!("{} → {}", numbers::bytes(before), numbers::bytes(after)),
     };
     Row {
         label: name(&family.label),

@@ -1,7 +1,7 @@
 //! Two bars to one scale: what the bytes were made of, and what they are made of now.
 
 use crate::Role;
-use crate::report::{Report, TensorReport, numbers};
+use crate::report::{Report, numbers};
 use std::fmt::Write;
 
 /// Bytes of a role, before and after.
@@ -14,7 +14,7 @@ struct Part {
 
 /// The figure; nothing where there are no bytes.
 pub(super) fn section(report: &Report) -> String {
-    let parts = parts_of(&report.tensors);
+    let parts = parts_of(report);
     let total = |of: fn(&Part) -> u64| parts.iter().map(of).sum::<u64>();
     let (before, after) = (total(|part| part.before), total(|part| part.after));
     let scale = before.max(after);
@@ -24,7 +24,7 @@ pub(super) fn section(report: &Report) -> String {
     format!(
         "<section aria-labelledby=\"composition\">\n<figure class=\"composition\">\n\
          <figcaption><h2 id=\"composition\">What the bytes are made of</h2>\n\
-         <p>Bytes of the tensors by role, both bars to one scale.</p></figcaption>\n\
+         <p>Bytes of the tensors by role, without file headers; both bars to one scale.</p></figcaption>\n\
          <p class=\"bar-name\"><b>Before</b> {}</p>\n{}\n<p class=\"bar-name\"><b>After</b> {}</p>\n{}\n{}</figure>\n</section>\n",
         numbers::bytes(before),
         bar(&parts, |part| part.before, scale),
@@ -34,10 +34,11 @@ pub(super) fn section(report: &Report) -> String {
     )
 }
 
-fn parts_of(tensors: &[TensorReport]) -> Vec<Part> {
+fn parts_of(report: &Report) -> Vec<Part> {
     let part = |role: Role| {
-        let members = || tensors.iter().filter(move |tensor| tensor.role == role);
-        let before = members().map(|tensor| tensor.before_bytes).sum();
+        let members = || report.tensors.iter().filter(move |tensor| tensor.role == role);
+        let gone = report.gone.iter().filter(|tensor| tensor.role == role).map(|tensor| tensor.bytes);
+        let before = members().map(|tensor| tensor.before_bytes).chain(gone).sum();
         Part { role, before, after: members().map(|tensor| tensor.after_bytes).sum() }
     };
     Role::ALL.map(part).into_iter().filter(|part| part.before + part.after > 0).collect()

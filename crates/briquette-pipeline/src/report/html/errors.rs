@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::escape::name;
 use super::family::{Family, MAX_ROWS, families};
-use super::rows::{Row, Rows};
+use super::rows::{self, Row, Rows};
 use crate::report::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
@@ -16,11 +16,14 @@ pub(super) fn section(report: &Report) -> String {
     });
     families.sort_by(|a, b| worst(a).total_cmp(&worst(b)));
     let Some(first) = families.first() else {
-        return "<section aria-labelledby=\"errors\"><h2 id=\"errors\">Error by tensor</h2>\n\
-                <p>No tensor differs from the original.</p></section>\n"
-            .into();
+        return format!(
+            "<section aria-labelledby=\"errors\"><h2 id=\"errors\">Error by tensor</h2>\n\
+             <p>No tensor differs from {}.</p></section>\n",
+            report.what_errors_are_against()
+        );
     };
-    let lead = lead_of(first);
+    let against = report.what_errors_are_against();
+    let lead = lead_of(first, against);
     let all = families.iter().flat_map(|family| &family.members).filter_map(|tensor| decibels(tensor));
     let (low, high) = all.clone().fold((0.0_f64, 0.0_f64), |(low, high), db| (low.min(db), high.max(db)));
     let axis = Axis::holding(low, high);
@@ -33,7 +36,7 @@ pub(super) fn section(report: &Report) -> String {
         lead,
         axis: axis.labels(|tick| format!("{tick:.0} dB"), |tick| relative_text(10.0_f64.powf(-tick / 20.0))),
         rows: families.iter().map(|family| row(family, &axis)).collect(),
-        foot: foot_of(report.tensors.len() - n_shown, n_hidden),
+        foot: foot_of(report.tensors.len() - n_shown, n_hidden, against),
     }
     .to_html()
 }
@@ -47,27 +50,27 @@ fn worst(family: &Family) -> f64 {
     family.members.iter().filter_map(|tensor| decibels(tensor)).fold(f64::INFINITY, f64::min)
 }
 
-fn lead_of(first: &Family) -> String {
+fn lead_of(first: &Family, against: &str) -> String {
     let db = worst(first);
     let worst = first.members.iter().find(|tensor| decibels(tensor) == Some(db)).unwrap_or(&first.members[0]);
     format!(
         "Signal to quantization noise (SQNR), one <span class=\"key dot\"></span> for each tensor: further right is closer to \
-         the original. The worst is <b>{}</b> at {} dB; the difference from the original has {} of its norm.",
+         {against}. The worst is <b>{}</b> at {} dB; the difference from {against} has {} of its norm.",
         name(&worst.name),
         numbers::decimal(db, 1),
         relative_text(worst.error.map_or(f64::NAN, |error| error.relative)),
     )
 }
 
-fn foot_of(n_equal: usize, n_hidden: usize) -> String {
-    let mut foot = String::from(
-        "The second line of the scale is the same as a relative error: the norm of the difference over the norm of the original.",
+fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> String {
+    let mut foot = format!(
+        "The second line of the scale is the same as a relative error: the norm of the difference over the norm of {against}."
     );
     if n_equal > 0 {
-        let _ = write!(foot, " {n_equal} tensors are not shown: equal to the original, or tied to one that is shown.");
+        let _ = write!(foot, " {n_equal} tensors are not shown: equal to {against}, or tied to one that is shown.");
     }
     if n_hidden > 0 {
-        let _ = write!(foot, " {n_hidden} rows with less error are in the table only.");
+        let _ = write!(foot, " {n_hidden} rows with less error are not drawn.");
     }
     foot
 }
@@ -90,8 +93,8 @@ fn row(family: &Family, axis: &Axis) -> Row {
     let low = worst(family);
     let (x1, x2) = (axis.place(low), axis.place(high));
     let _ = write!(marks, "<line class=\"stem\" x1=\"{x1:.2}%\" x2=\"{x2:.2}%\" y1=\"10\" y2=\"10\"/>");
-    for db in &places {
-        let _ = write!(marks, "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"10\" r=\"5\"/>", axis.place(*db));
+    for x in rows::marks(places.iter().map(|db| axis.place(*db))) {
+        let _ = write!(marks, "<circle class=\"dot\" cx=\"{x:.2}%\" cy=\"10\" r=\"5\"/>");
     }
     let value = if numbers::decimal(low, 1) == numbers::decimal(high, 1) {
         format!("{low:.1} dB")

@@ -1,7 +1,7 @@
 //! Tensors that share a row of a plot, so that a model of many layers stays readable.
 
 use crate::report::TensorReport;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Tensors that a plot shows one by one.
 const MAX_SINGLES: usize = 24;
@@ -28,13 +28,16 @@ impl Family<'_> {
         self.members.iter().map(|tensor| tensor.after_bytes).sum()
     }
 
+    /// Whether only the original had any of them.
+    pub(super) fn is_gone(&self) -> bool {
+        self.members.iter().all(|tensor| tensor.encoding.is_empty())
+    }
+
     /// `×12`, or nothing where the label says it all.
     pub(super) fn note(&self) -> String {
-        if self.members.len() == 1 || !self.label.contains('*') {
-            String::new()
-        } else {
-            format!("×{}", self.members.len())
-        }
+        // A tensor of another shape than the original's has its name twice.
+        let names: BTreeSet<&str> = self.members.iter().map(|tensor| tensor.name.as_str()).collect();
+        if names.len() == 1 || !self.label.contains('*') { String::new() } else { format!("×{}", names.len()) }
     }
 }
 

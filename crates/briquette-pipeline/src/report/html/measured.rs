@@ -1,19 +1,18 @@
 //! Each figure with how it was measured.
 
 use super::escape::escape;
-use crate::report::{Footprint, Report, numbers, running};
+use crate::report::{Footprint, Report, numbers};
 use std::fmt::Write;
 
 /// The tables of figures.
 pub(super) fn section(report: &Report) -> String {
     format!(
-        "<section aria-labelledby=\"measured\">\n<h2 id=\"measured\">Measured</h2>\n\
+        "<section aria-labelledby=\"measured\">\n<h2 id=\"measured\">Bytes, measured</h2>\n\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"measured\">\n<table class=\"figures\">\n\
          <thead><tr><th scope=\"col\">Figure</th><th scope=\"col\">Before</th><th scope=\"col\">After</th>\
-         <th scope=\"col\">How it was measured</th></tr></thead>\n<tbody>\n{}{}</tbody>\n</table></div>\n\
+         <th scope=\"col\">How it was measured</th></tr></thead>\n<tbody>\n{}</tbody>\n</table></div>\n\
          <h3>The run</h3>\n<table class=\"run\">\n<tbody>\n{}</tbody>\n</table>\n</section>\n",
         sizes(report),
-        running(report),
         run(report),
     )
 }
@@ -71,19 +70,6 @@ fn by_element(report: &Report) -> Vec<Row> {
     ]
 }
 
-fn running(report: &Report) -> String {
-    let figures = report.evaluation.iter().flat_map(running::figures);
-    figures.fold(String::new(), |mut out, figure| {
-        let [what, before, after, how] =
-            [figure.what, figure.before, figure.after, figure.how].map(|text| escape(&text).to_string());
-        let _ = writeln!(
-            out,
-            "<tr><th scope=\"row\">{what}</th><td class=\"num\">{before}</td><td class=\"num\">{after}</td><td class=\"how\">{how}</td></tr>"
-        );
-        out
-    })
-}
-
 fn run(report: &Report) -> String {
     let mut out = String::new();
     let peak = report.peak_bytes.map_or("not measured".into(), numbers::bytes);
@@ -102,7 +88,11 @@ fn run(report: &Report) -> String {
         );
         line(&escape(phase), bar, numbers::seconds(*seconds), "");
     }
-    line("In all", String::new(), numbers::seconds(report.total_seconds), "wall clock, up to writing this report");
+    let how = match report.trained.is_empty() {
+        true => "wall clock, up to writing this report",
+        false => "wall clock, up to writing this report; steps of training before a kill too",
+    };
+    line("In all", String::new(), numbers::seconds(report.total_seconds), how);
     line("Threads", String::new(), report.threads.to_string(), "that worked");
     line("Peak memory", String::new(), peak, &format!("most memory this process used{meter}"));
     out

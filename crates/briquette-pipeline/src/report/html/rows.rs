@@ -44,6 +44,21 @@ impl Rows {
     }
 }
 
+/// Marks of a row that are drawn one by one.
+const MAX_MARKS: usize = 200;
+
+/// Where the marks of a row lie, in percent of the width: of very many, those that would lie on each other are one.
+pub(super) fn marks(places: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut places: Vec<f64> = places.collect();
+    if places.len() > MAX_MARKS {
+        let n_steps = MAX_MARKS as f64;
+        places.iter_mut().for_each(|place| *place = (*place * n_steps / 100.0).round() * 100.0 / n_steps);
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+    }
+    places
+}
+
 fn row(row: &Row) -> String {
     let Row { label, note, marks, value } = row;
     let note = if note.is_empty() { String::new() } else { format!(" <small class=\"times\">{note}</small>") };
@@ -52,4 +67,16 @@ fn row(row: &Row) -> String {
          <svg class=\"plot\" height=\"20\" aria-hidden=\"true\">{marks}</svg>\
          <span class=\"value\">{value}</span></li>\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_marks_are_all_drawn_and_many_once_where_they_would_hide_each_other() {
+        assert_eq!(marks([3.0, 1.0, 3.0].into_iter()), [3.0, 1.0, 3.0]);
+        let many = marks((0..100_000).map(|i| f64::from(i) / 1000.0));
+        assert_eq!((many.len(), many[0], many[200]), (201, 0.0, 100.0));
+    }
 }

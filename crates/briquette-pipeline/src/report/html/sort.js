@@ -1,5 +1,5 @@
-// Sorts the table of tensors by a column. Without scripts the table is in the order of the model.
-const body = document.getElementById("tensors");
+// Sorts the table of tensors or jobs by a column. Without scripts it is in the order of the model or the jobs file.
+const body = document.querySelector("#tensors, #jobs");
 const heads = body.closest("table").querySelectorAll("thead th");
 const value = (row, column) => {
   const cell = row.children[column];

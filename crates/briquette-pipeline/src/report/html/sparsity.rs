@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::escape::name;
 use super::family::{Family, MAX_ROWS, families};
-use super::rows::{Row, Rows};
+use super::rows::{self, Row, Rows};
 use crate::report::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
@@ -29,7 +29,7 @@ pub(super) fn section(report: &Report) -> String {
         let _ = write!(foot, "{n_without} tensors have no zero, or no weights, and are not shown. ");
     }
     if n_hidden > 0 {
-        let _ = write!(foot, "{n_hidden} rows with fewer zeros are in the table only.");
+        let _ = write!(foot, "{n_hidden} rows with fewer zeros are not drawn.");
     }
     let axis = Axis::of_shares();
     Rows {
@@ -71,8 +71,7 @@ fn row(family: &Family, axis: &Axis) -> Row {
     let mut marks = axis.grid();
     let _ = write!(marks, "<rect class=\"zeros\" y=\"4\" height=\"12\" width=\"{:.2}%\"/>", axis.place(mean));
     if family.members.len() > 1 {
-        for tensor in &family.members {
-            let x = axis.place(sparsity(tensor));
+        for x in rows::marks(family.members.iter().map(|tensor| axis.place(sparsity(tensor)))) {
             let _ = write!(marks, "<line class=\"notch\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"2\" y2=\"18\"/>");
         }
     }

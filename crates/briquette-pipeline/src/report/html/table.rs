@@ -1,7 +1,8 @@
-//! All tensors.
+//! Tensors one by one: all, or of very many the largest and the worst.
 
 use super::escape::{escape, name};
 use crate::report::{Report, TensorReport, numbers, shape_text};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 const HEADINGS: [(&str, bool); 11] = [
@@ -18,20 +19,62 @@ const HEADINGS: [(&str, bool); 11] = [
     ("Cosine", true),
 ];
 
-/// The table of all tensors.
+/// Tensors that are all shown.
+const MAX_ALL: usize = 1000;
+/// Of more, so many of the largest and of the worst.
+const N_LARGEST: usize = 300;
+const N_WORST: usize = 300;
+
+/// The table of tensors, and how many it leaves out.
 pub(super) fn section(report: &Report) -> String {
     let headings: String = HEADINGS.iter().fold(String::new(), |mut out, (heading, is_number)| {
         let class = if *is_number { " class=\"num\"" } else { "" };
         let _ = write!(out, "<th scope=\"col\"{class}>{heading}</th>");
         out
     });
-    let rows: String = report.tensors.iter().map(row).collect();
+    let n = report.tensors.len();
+    let shown = shown(&report.tensors);
+    let rows: String = shown.iter().copied().map(row).collect();
+    let (title, lead) = if shown.len() == n {
+        (format!("All {n} tensors"), String::new())
+    } else {
+        let (n, left) = (numbers::count(n as u64), numbers::count((n - shown.len()) as u64));
+        let title = format!("The largest and the worst of {n} tensors");
+        (title, format!("<p>The other {left} are in <code>report.json</code>.</p>\n"))
+    };
     format!(
-        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">All {n} tensors</h2>\n\
+        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">{title}</h2>\n{lead}{gone}\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors\">\n\
          <thead><tr>{headings}</tr></thead>\n<tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n",
-        n = report.tensors.len(),
+        gone = gone(report),
     )
+}
+
+/// What the original had and the output has not.
+fn gone(report: &Report) -> String {
+    if report.gone.is_empty() {
+        return String::new();
+    }
+    let bytes = report.gone.iter().map(|tensor| tensor.bytes).sum();
+    format!(
+        "<p>{} tensors of the original are not in it, by name and shape: {} (report.json lists them).</p>\n",
+        report.gone.len(),
+        numbers::bytes(bytes)
+    )
+}
+
+/// All tensors, or the largest and those of most error, in the order of the model.
+fn shown(tensors: &[TensorReport]) -> Vec<&TensorReport> {
+    if tensors.len() <= MAX_ALL {
+        return tensors.iter().collect();
+    }
+    let mut largest: Vec<usize> = (0..tensors.len()).collect();
+    largest.sort_by_key(|&index| std::cmp::Reverse(tensors[index].before_bytes));
+    let decibels = |index: &usize| tensors[*index].error.and_then(|error| error.sqnr_db).unwrap_or(f64::INFINITY);
+    let mut worst: Vec<usize> = (0..tensors.len()).filter(|index| decibels(index) < f64::INFINITY).collect();
+    worst.sort_by(|a, b| decibels(a).total_cmp(&decibels(b)));
+    let both: BTreeSet<usize> = largest.into_iter().take(N_LARGEST).chain(worst.into_iter().take(N_WORST)).collect();
+    both.into_iter().map(|index| &tensors[index]).collect()
 }
 
 fn row(tensor: &TensorReport) -> String {
@@ -40,7 +83,10 @@ fn row(tensor: &TensorReport) -> String {
     let numbers = [
         cell(n_elements, shape_text(&tensor.shape)),
         kept_as(tensor),
-        cell(tensor.before_bytes as f64, numbers::count(tensor.before_bytes)),
+        cell(
+            tensor.before_bytes as f64,
+            if tensor.is_new { "new".into() } else { numbers::count(tensor.before_bytes) },
+        ),
         cell(tensor.after_bytes as f64, numbers::count(tensor.after_bytes)),
         cell(tensor.bits_per_weight, numbers::decimal(tensor.bits_per_weight, 2)),
         cell(tensor.sparsity, numbers::percent(tensor.sparsity)),

@@ -41,13 +41,13 @@ fn training(found: &DistillReport) -> String {
         (None, _) => "not measured".into(),
     };
     format!(
-        "<p>{student} ({n_weights} weights) learned from {teacher}: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
+        "<p>The student, {student} with {n_weights} weights, learned from {teacher}: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
          {at_once} in memory at once; {seconds}. Memory: {memory} ({meter}).</p>\n{curve}{epochs}",
         student = escape(&found.student),
-        n_weights = found.n_weights,
+        n_weights = numbers::count(found.n_weights as u64),
         losses = escape(&found.losses.join(" + ")),
-        n_items = found.n_items,
-        n_steps = found.n_steps,
+        n_items = numbers::count(found.n_items as u64),
+        n_steps = numbers::count(found.n_steps as u64),
         batch = found.batch_size,
         at_once = found.at_once,
         seconds = numbers::seconds(found.seconds),
@@ -93,19 +93,31 @@ fn epochs(found: &DistillReport) -> String {
     if names.is_empty() {
         return String::new();
     }
-    let heads: String =
-        names.iter().map(|name| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(name))).collect();
+    let on = found.epochs_on.as_deref().map_or(String::new(), |data| format!(", on {}", escape(data)));
+    let kept_for = match (found.best_epoch, &found.chosen_by) {
+        (Some(_), Some(metric)) => format!(" (kept for its {})", escape(metric)),
+        _ => " (kept)".into(),
+    };
+    let heads: String = names
+        .iter()
+        .map(|name| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(&name.replace('_', " "))))
+        .collect();
     let rows = found.epochs.iter().fold(String::new(), |mut out, epoch| {
         let cell = |name: &&String| {
             let value = epoch.metrics.get(*name).map_or(numbers::NONE.into(), |value| numbers::decimal(*value, 5));
             format!("<td class=\"num\">{value}</td>")
         };
-        let kept = if found.best_epoch == Some(epoch.epoch) { " (kept)" } else { "" };
+        let kept = if found.best_epoch == Some(epoch.epoch) { kept_for.as_str() } else { "" };
+        let loss = epoch.loss.map_or(numbers::NONE.into(), |loss| numbers::decimal(loss, 5));
         let cells: String = names.iter().map(cell).collect();
-        let _ = writeln!(out, "<tr><th scope=\"row\">epoch {}{kept}</th>{cells}</tr>", epoch.epoch);
+        let _ = writeln!(
+            out,
+            "<tr><th scope=\"row\">epoch {}{kept}</th><td class=\"num\">{loss}</td>{cells}</tr>",
+            epoch.epoch
+        );
         out
     });
     format!(
-        "<table>\n<thead><tr><th scope=\"col\">Student after</th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n"
+        "<table>\n<thead><tr><th scope=\"col\">Student after{on}</th><th scope=\"col\" class=\"num\">mean loss</th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n"
     )
 }

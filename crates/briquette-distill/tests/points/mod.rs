@@ -1,0 +1,135 @@
+//! A small network that learns to follow another over made-up points.
+#![allow(dead_code)]
+
+use briquette_core::{Error, Result};
+use briquette_distill::history::{Line, StepRecord};
+use briquette_distill::{
+    Batch, Blend, Checkpoints, Distiller, Divergence, Finished, Frozen, Loss, Outputs, Settings, Source, Teacher, Term,
+    Traced, Wanted, Watch, n_steps,
+};
+use briquette_nn::Compression;
+use briquette_nn::layers::Linear;
+use burn::module::{Module, Param};
+use burn::tensor::activation::{gelu, log_softmax};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub(crate) const INPUTS: usize = 6;
+
+/// An input, one hidden state, three classes.
+#[derive(Module, Debug)]
+pub(crate) struct Net {
+    pub(crate) inner: Linear,
+    pub(crate) outer: Linear,
+}
+
+impl Net {
+    pub(crate) fn new(width: usize, seed: usize, device: &Device) -> Self {
+        Self { inner: linear(INPUTS, width, seed, device), outer: linear(width, 3, seed + 1, device) }
+    }
+}
+
+/// A layer whose weights follow from a seed: those of a device are shared by all tests.
+pub(crate) fn linear(from: usize, to: usize, seed: usize, device: &Device) -> Linear {
+    let value = |at: usize| ((at * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5;
+    let data = |shape: Vec<usize>| TensorData::new((0..shape.iter().product()).map(value).collect::<Vec<_>>(), shape);
+    let bias = Tensor::from_data(data(vec![to]), device);
+    Linear {
+        weight: Param::from_tensor(Tensor::from_data(data(vec![from, to]), device)),
+        bias: Some(Param::from_tensor(bias)),
+        down: None,
+    }
+}
+
+impl Traced for Net {
+    type Input = Tensor<2>;
+
+    fn outputs(&self, input: &Tensor<2>, _wanted: Wanted) -> Outputs {
+        let hidden = gelu(self.inner.forward(input.clone()));
+        let logits = Some(self.outer.forward(hidden.clone()));
+        Outputs { logits, hidden: vec![hidden.unsqueeze_dim(1)], ..Outputs::default() }
+    }
+}
+
+/// Points and labels that follow from their places.
+pub(crate) struct Points(pub(crate) usize);
+
+impl Source for Points {
+    type Input = Tensor<2>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Tensor<2>>> {
+        let value = |row: usize, at: usize| ((row * 37 + at * 101) % 64) as f32 / 32.0 - 1.0;
+        let values = rows.iter().flat_map(|&row| (0..INPUTS).map(move |at| value(row, at)));
+        let input = TensorData::new(values.collect::<Vec<_>>(), [rows.len(), INPUTS]);
+        let labels: Vec<i64> = rows.iter().map(|&row| (row % 3) as i64).collect();
+        let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows.len()]), device);
+        Ok(Batch { rows: rows.to_vec(), input: Tensor::from_data(input, device), labels: Some(labels) })
+    }
+}
+
+pub(crate) fn blend(loss: Loss) -> Blend {
+    Blend::new(vec![Term { loss, weight: 1.0 }]).unwrap()
+}
+
+pub(crate) fn settings(epochs: usize) -> Settings {
+    let settings = Settings::new(blend(Loss::Logits(Divergence::Kl, 2.0)), epochs, 2e-2);
+    Settings { batch_size: 16, at_once: 16, save_every: 3, ..settings }
+}
+
+pub(crate) fn teacher() -> Frozen<Net> {
+    Frozen::new(&Net::new(12, 1, &Device::flex()))
+}
+
+pub(crate) fn student() -> Net {
+    Net::new(5, 2, &Device::flex().autodiff())
+}
+
+/// Trains on 64 points, into a directory.
+pub(crate) fn train(
+    student: Net,
+    rules: Compression,
+    settings: Settings,
+    directory: &Path,
+    watch: &mut dyn Watch<Net>,
+) -> Result<Finished<Net>> {
+    let (teacher, data) = (teacher(), Points(64));
+    let sample = data.batch(&[0, 1], &Device::flex())?;
+    let n = n_steps(data.len(), settings.batch_size, settings.epochs);
+    let (distiller, model) = Distiller::new(student, rules, settings, Some(&teacher), &sample, n)?;
+    distiller.run(model, Some(&teacher), &data, &Checkpoints::at(directory)?, watch)
+}
+
+pub(crate) fn weights(net: &Net) -> Vec<f32> {
+    let of = |linear: &Linear| linear.weight.val().into_data().try_into_vec_as::<f32>().unwrap();
+    [of(&net.inner), of(&net.outer)].concat()
+}
+
+pub(crate) fn losses(finished: &Finished<Net>) -> Vec<f64> {
+    let step = |line: &Line| match line {
+        Line::Step(record) => Some(record.loss),
+        Line::Epoch(_) => None,
+    };
+    finished.history.iter().filter_map(step).collect()
+}
+
+/// Stops after some steps, as a kill would, and measures how far the student is from the teacher.
+pub(crate) struct StopAfter(pub(crate) usize);
+
+impl Watch<Net> for StopAfter {
+    fn evaluate(&mut self, student: &Net) -> Result<BTreeMap<String, f64>> {
+        let batch = Points(64).batch(&(0..64).collect::<Vec<_>>(), &Device::flex())?;
+        let scores = |outputs: Outputs| log_softmax(outputs.logits.unwrap(), 1);
+        let of_teacher = scores(teacher().outputs(&batch, Wanted::default())?);
+        let apart = (scores(student.valid().outputs(&batch.input, Wanted::default())) - of_teacher).abs().mean();
+        Ok(BTreeMap::from([("apart".to_string(), f64::from(apart.into_scalar::<f32>()))]))
+    }
+
+    fn stepped(&mut self, record: &StepRecord) -> Result<()> {
+        if record.step == self.0 { Err(Error::interrupted(15)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,164 @@
+//! Trainings that were stopped, and their checkpoints damaged.
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
+mod points;
+
+use briquette_core::{Error, ErrorKind, Result};
+use briquette_distill::history::{EpochRecord, Line, StepRecord};
+use briquette_distill::{Checkpoints, Finished, Goal, Settings, Watch};
+use briquette_nn::Compression;
+use points::*;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Where a run ends that is not let go to its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stop {
+    Never,
+    /// After this step, once a checkpoint of it may be there.
+    Step(usize),
+    /// Before this epoch is evaluated.
+    Evaluation(usize),
+    /// After this epoch's line is written.
+    Epoch(usize),
+}
+
+struct Stopped {
+    at: Stop,
+    n_evaluated: usize,
+}
+
+impl Watch<Net> for Stopped {
+    fn evaluate(&mut self, student: &Net) -> Result<BTreeMap<String, f64>> {
+        self.n_evaluated += 1;
+        match self.at {
+            Stop::Evaluation(n) if n == self.n_evaluated => Err(Error::interrupted(15)),
+            _ => StopAfter(0).evaluate(student),
+        }
+    }
+
+    fn stepped(&mut self, record: &StepRecord) -> Result<()> {
+        if self.at == Stop::Step(record.step) { Err(Error::interrupted(15)) } else { Ok(()) }
+    }
+
+    fn epoch(&mut self, record: &EpochRecord) -> Result<()> {
+        if self.at == Stop::Epoch(record.epoch) { Err(Error::interrupted(15)) } else { Ok(()) }
+    }
+}
+
+/// Three epochs of four steps.
+fn run(save_every: usize, at: Stop, directory: &Path) -> Result<Finished<Net>> {
+    let goal = Some(Goal { metric: "apart".into(), is_more_better: false });
+    let settings = Settings { save_every, goal, ..settings(3) };
+    train(student(), Compression::new(), settings, directory, &mut Stopped { at, n_evaluated: 0 })
+}
+
+/// What there is of a history but for times.
+fn timeless(finished: &Finished<Net>) -> Vec<Line> {
+    let line = |line: &Line| match line {
+        Line::Step(record) => Line::Step(StepRecord { seconds: 0.0, ..record.clone() }),
+        Line::Epoch(record) => Line::Epoch(record.clone()),
+    };
+    finished.history.iter().map(line).collect()
+}
+
+#[test]
+fn what_a_stopped_run_writes_down_is_what_an_unstopped_one_does() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = run(100, Stop::Never, whole.path()).unwrap();
+    let n_epochs = timeless(&expected).iter().filter(|line| matches!(line, Line::Epoch(_))).count();
+    assert_eq!(n_epochs, 3);
+    let stops = [
+        Stop::Step(2),
+        Stop::Step(4),
+        Stop::Step(7),
+        Stop::Evaluation(1),
+        Stop::Evaluation(2),
+        Stop::Epoch(1),
+        Stop::Epoch(2),
+        Stop::Epoch(3),
+    ];
+    // A checkpoint in the middle of an epoch, of its last step, and of each.
+    for save_every in [3, 4, 1] {
+        for at in stops {
+            let directory = tempfile::tempdir().unwrap();
+            assert_eq!(run(save_every, at, directory.path()).unwrap_err().kind, ErrorKind::Interrupted(15));
+            let finished = run(save_every, Stop::Never, directory.path()).unwrap();
+            assert_eq!(timeless(&finished), timeless(&expected), "saved every {save_every}, stopped at {at:?}");
+            assert_eq!(weights(&finished.student), weights(&expected.student));
+            assert_eq!(finished.best, expected.best);
+        }
+    }
+}
+
+/// The files of a stopped run: of steps, of the best student, and what names them.
+fn stopped() -> (tempfile::TempDir, Vec<PathBuf>) {
+    let directory = tempfile::tempdir().unwrap();
+    run(3, Stop::Step(7), directory.path()).unwrap_err();
+    let entries = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
+    let counts = |path: &PathBuf| !path.ends_with("metrics.jsonl");
+    let mut files: Vec<PathBuf> = entries.filter(counts).collect();
+    files.sort();
+    let names: Vec<_> = files.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["best-1.bpk", "last.json", "step-6.model.bpk", "step-6.optimizer.bpk"]);
+    (directory, files)
+}
+
+#[test]
+fn a_checkpoint_with_a_flipped_bit_leads_nowhere_else() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = weights(&run(3, Stop::Never, whole.path()).unwrap().student);
+    let (directory, files) = stopped();
+    let kept: Vec<(PathBuf, Vec<u8>)> = ["metrics.jsonl"]
+        .iter()
+        .map(|name| directory.path().join(name))
+        .chain(files.clone())
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+        .collect();
+    let mut n_refused = 0;
+    for path in &files {
+        let bytes = std::fs::read(path).unwrap();
+        for part in 0..16 {
+            let mut flipped = bytes.clone();
+            let place = bytes.len() * part / 16;
+            flipped[place] ^= 1 << (part % 8);
+            std::fs::write(path, flipped).unwrap();
+            match run(3, Stop::Never, directory.path()) {
+                // One that is not needed any more is not looked at.
+                Ok(finished) => assert_eq!(weights(&finished.student), expected, "{} at {place}", path.display()),
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(Checkpoints::is_damage(&error) && error.exit_code() == 4, "{message}");
+                    assert!(message.contains(path.file_name().unwrap().to_str().unwrap()), "{message}");
+                    assert!(message.ends_with("start anew with --force") && message.lines().count() == 1, "{message}");
+                    n_refused += 1;
+                }
+            }
+            // What went on went to its end.
+            kept.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+        }
+    }
+    assert!(n_refused >= 16 * 2, "{n_refused}");
+}
+
+#[test]
+fn a_checkpoint_that_is_cut_short_or_gone_is_damage_and_clearing_leads_out() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = weights(&run(3, Stop::Never, whole.path()).unwrap().student);
+    for which in 1..4 {
+        for cut in [0, 1, 2] {
+            let (directory, files) = stopped();
+            let bytes = std::fs::read(&files[which]).unwrap();
+            match cut {
+                2 if which > 1 => std::fs::remove_file(&files[which]).unwrap(),
+                cut => std::fs::write(&files[which], &bytes[..bytes.len() * cut / 3]).unwrap(),
+            }
+            let error = run(3, Stop::Never, directory.path()).unwrap_err();
+            assert!(Checkpoints::is_damage(&error), "{error}");
+            Checkpoints::at(directory.path()).unwrap().clear().unwrap();
+            let finished = run(3, Stop::Never, directory.path()).unwrap();
+            assert_eq!((finished.resumed_at, weights(&finished.student)), (0, expected.clone()));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What is done to the activations that meet codes, as a model runs.
+
+use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
+use crate::{Entry, Profile};
+use serde_json::Value;
+
+/// How activations are rounded: to int8, at a scale for each token that is found as the model runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// Around zero, `scale = max |x| / 127`.
+    Symmetric,
+    /// Around zero, `scale = max |x| / 127.5`: as the compressed-tensors library has it.
+    SymmetricFull,
+    /// With a zero point.
+    Asymmetric,
+    /// In a way that is not known here.
+    Other,
+}
+
+impl Activations {
+    /// What a manifest says; none where they stay floats. What is written for compressed-tensors is run by it.
+    pub(crate) fn of_entry(entry: &Entry, profile: Profile) -> Option<Self> {
+        Some(match (entry.activations.as_deref()?, profile) {
+            (SYMMETRIC, Profile::CompressedTensors) => Self::SymmetricFull,
+            (SYMMETRIC, _) => Self::Symmetric,
+            (ASYMMETRIC, _) => Self::Asymmetric,
+            _ => Self::Other,
+        })
+    }
+
+    /// What a group of a `quantization_config` says; none where they stay floats.
+    pub(crate) fn of_group(group: &Value) -> Option<Self> {
+        let given = |key: &str| group.get(key).filter(|value| !value.is_null());
+        if given("output_activations").is_some() {
+            return Some(Self::Other);
+        }
+        let input = given("input_activations")?;
+        let text = |key: &str| input.get(key).and_then(Value::as_str);
+        let is_int8 =
+            input.get("num_bits").is_none_or(|bits| bits == 8) && text("type").is_none_or(|kind| kind == "int");
+        let is_known = is_int8 && text("strategy") == Some("token") && input.get("dynamic") == Some(&true.into());
+        Some(match input.get("symmetric").and_then(Value::as_bool) {
+            _ if !is_known => Self::Other,
+            Some(false) => Self::Asymmetric,
+            _ => Self::SymmetricFull,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_int8_by_the_token_is_known() {
+        let input = |input: Value| Activations::of_group(&json!({ "input_activations": input }));
+        assert_eq!(input(Value::Null), None);
+        let token = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "token", "dynamic": true });
+        assert_eq!(input(token.clone()), Some(Activations::SymmetricFull));
+        for (key, value, expected) in [
+            ("symmetric", json!(false), Activations::Asymmetric),
+            ("num_bits", json!(4), Activations::Other),
+            ("type", json!("float"), Activations::Other),
+            ("strategy", json!("tensor"), Activations::Other),
+            ("dynamic", json!("local"), Activations::Other),
+        ] {
+            let mut changed = token.clone();
+            changed[key] = value;
+            assert_eq!(input(changed), Some(expected), "{key}");
+        }
+        let output = json!({ "input_activations": token, "output_activations": {} });
+        assert_eq!(Activations::of_group(&output), Some(Activations::Other));
+    }
+}

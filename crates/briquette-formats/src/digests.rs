@@ -1,0 +1,295 @@
+//! What Briquette wrote is held against its hashes while it is read: each block of values is hashed once, by whoever reads
+//! it first, and where all blocks of a tensor were seen their hash is compared with the manifest's.
+//!
+//! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
+//! where they do not, it is read again at the end ([`StoredDir::check_hashes`]).
+
+use crate::stored::{PartBytes, Scratch, StoredDir, StoredTensor};
+use crate::{InputFile, Manifest, TensorInfo};
+use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The digests of the tensors of a directory, as far as they were read.
+#[derive(Debug)]
+pub(crate) struct Digests {
+    /// What the manifest says, in the order of the tensors.
+    expected: Vec<Hash128>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Tensors of which something was read, and not yet all.
+    begun: BTreeMap<usize, Blocks>,
+    /// Those that are what they should be.
+    sound: BTreeSet<usize>,
+}
+
+/// The blocks of one tensor.
+#[derive(Debug, Default)]
+struct Blocks {
+    digests: Vec<Option<Hash128>>,
+    n_known: usize,
+    /// A block of which only the start was seen: which, how many bytes of it, and their hash so far.
+    open: Option<(usize, usize, BlockHasher)>,
+}
+
+/// How the values of a tensor lie in blocks.
+#[derive(Debug, Clone, Copy)]
+struct Lengths {
+    /// Bytes of each block but the last.
+    block: usize,
+    /// Bytes of all.
+    total: usize,
+}
+
+impl Digests {
+    /// Of a directory with a manifest.
+    pub(crate) fn new(manifest: &Manifest, infos: &[TensorInfo]) -> Self {
+        let hash = |info: &TensorInfo| manifest.tensors.get(&info.name).map_or(Hash128(0), |entry| entry.hash);
+        Self { expected: infos.iter().map(hash).collect(), seen: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_sound(&self, index: usize) -> bool {
+        self.seen().sound.contains(&index)
+    }
+
+    /// Adds values of a tensor. Returns what they hash to, where all were seen and it is not what it should be.
+    fn add(&self, index: usize, lengths: Lengths, start: usize, values: &[u8]) -> Result<(), Hash128> {
+        if self.is_sound(index) {
+            return Ok(());
+        }
+        let (mut at, mut rest) = (start, values);
+        while !rest.is_empty() {
+            let number = at / lengths.block;
+            let block = number * lengths.block..((number + 1) * lengths.block).min(lengths.total);
+            let (piece, later) = rest.split_at((block.end - at).min(rest.len()));
+            if piece.len() == block.len() {
+                self.add_block(index, lengths, number, piece);
+            } else {
+                self.seen().blocks(index, lengths).extend(number, at - block.start, block.len(), piece);
+            }
+            (at, rest) = (at + piece.len(), later);
+        }
+        self.compare(index, lengths)
+    }
+
+    fn add_block(&self, index: usize, lengths: Lengths, number: usize, values: &[u8]) {
+        if self.seen().blocks(index, lengths).has(number) {
+            return;
+        }
+        // Without the lock: this is what takes the time.
+        let mut hasher = BlockHasher::default();
+        hasher.push(values);
+        let digest = hasher.take();
+        self.seen().blocks(index, lengths).put(number, digest);
+    }
+
+    fn compare(&self, index: usize, lengths: Lengths) -> Result<(), Hash128> {
+        let mut seen = self.seen();
+        let blocks = seen.blocks(index, lengths);
+        if blocks.n_known < blocks.digests.len() {
+            return Ok(());
+        }
+        let mut hasher = TensorHasher::default();
+        blocks.digests.iter().flatten().for_each(|digest| hasher.push(*digest));
+        if self.expected.get(index) != Some(&hasher.finish()) {
+            return Err(hasher.finish());
+        }
+        seen.begun.remove(&index);
+        seen.sound.insert(index);
+        Ok(())
+    }
+}
+
+impl Seen {
+    /// The blocks of a tensor. One that is sound already begins anew, of which nothing comes.
+    fn blocks(&mut self, index: usize, lengths: Lengths) -> &mut Blocks {
+        let new = || Blocks { digests: vec![None; lengths.total.div_ceil(lengths.block)], ..Blocks::default() };
+        self.begun.entry(index).or_insert_with(new)
+    }
+}
+
+impl Blocks {
+    fn has(&self, number: usize) -> bool {
+        self.digests.get(number).is_some_and(Option::is_some)
+    }
+
+    fn put(&mut self, number: usize, digest: Hash128) {
+        if let Some(place) = self.digests.get_mut(number).filter(|place| place.is_none()) {
+            *place = Some(digest);
+            self.n_known += 1;
+        }
+    }
+
+    /// Adds a part of a block of `length` bytes that starts at byte `from` of it: the next part, or the first.
+    fn extend(&mut self, number: usize, from: usize, length: usize, values: &[u8]) {
+        if self.has(number) {
+            return;
+        }
+        if from == 0 {
+            self.open = Some((number, 0, BlockHasher::default()));
+        }
+        let Some((_, n, hasher)) = self.open.as_mut().filter(|(open, n, _)| (*open, *n) == (number, from)) else {
+            return;
+        };
+        hasher.push(values);
+        *n += values.len();
+        if *n == length {
+            let digest = hasher.take();
+            self.open = None;
+            self.put(number, digest);
+        }
+    }
+}
+
+impl StoredDir {
+    /// Whether values of a tensor that are read are still of use to know whether it is sound.
+    pub(crate) fn is_unchecked(&self, index: usize) -> bool {
+        self.digests.as_ref().is_some_and(|digests| !digests.is_sound(index))
+    }
+
+    /// Holds values of a tensor, from byte `start` of them on, against its hash, once all of them were seen.
+    pub(crate) fn check_values(&self, index: usize, start: usize, values: &[u8]) -> Result<()> {
+        let Some(digests) = &self.digests else { return Ok(()) };
+        let tensor = &self.tensors[index];
+        digests.add(index, lengths_of(tensor), start, values).map_err(|found| self.differs(index, found))
+    }
+
+    /// Reads what is missing of every tensor that was read in part, and so checks it.
+    ///
+    /// # Errors
+    /// Input where values are not those that were written; those of reading.
+    pub(crate) fn check_hashes(&self) -> Result<()> {
+        let Some(digests) = &self.digests else { return Ok(()) };
+        let begun: Vec<(usize, Vec<usize>)> =
+            digests.seen().begun.iter().map(|(index, blocks)| (*index, blocks.unknown())).collect();
+        let begun = begun.into_iter().filter(|(index, _)| self.is_unchecked(*index));
+        let (mut scratch, mut values) = (Scratch::default(), Vec::<u64>::new());
+        for (index, numbers) in begun {
+            let (rows, width) = (self.tensors[index].rows(), self.tensors[index].value_width());
+            for number in numbers {
+                let block = block_rows(number, rows.rows_per_block(), rows.n_rows);
+                let n_bytes = block.len() * rows.n_cols * width;
+                values.resize(n_bytes.div_ceil(8), 0);
+                let out = &mut bytemuck::cast_slice_mut(&mut values)[..n_bytes];
+                self.decode_rows(index, block, &mut scratch, out)?;
+            }
+            if self.is_unchecked(index) {
+                digests.compare(index, lengths_of(&self.tensors[index])).map_err(|found| self.differs(index, found))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The error of a tensor that holds other values than were written.
+    pub(crate) fn differs(&self, index: usize, found: Hash128) -> Error {
+        let expected = self.digests.as_ref().and_then(|digests| digests.expected.get(index)).copied();
+        let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
+        let message = format!("its values hash to {found}, expected {expected}; the output is damaged, make it again");
+        let error = Error::input(message).at(format_args!("tensor {:?}", self.infos[index].name));
+        match self.file_of(index) {
+            Some(file) => error.at(file.path().display()),
+            None => error,
+        }
+    }
+
+    /// The file that the parts of a tensor are in.
+    fn file_of(&self, index: usize) -> Option<&InputFile> {
+        let file = match &self.tensors[index].parts.first()?.1 {
+            PartBytes::File { file, .. } | PartBytes::Foreign { file, .. } => *file,
+        };
+        self.files.get(file)
+    }
+}
+
+impl Blocks {
+    fn unknown(&self) -> Vec<usize> {
+        (0..self.digests.len()).filter(|&number| !self.has(number)).collect()
+    }
+}
+
+fn lengths_of(tensor: &StoredTensor) -> Lengths {
+    let (rows, width) = (tensor.rows(), tensor.value_width());
+    Lengths { block: (rows.rows_per_block() * rows.n_cols * width).max(1), total: rows.n_elements() * width }
+}
+
+fn block_rows(number: usize, rows_per_block: usize, n_rows: usize) -> Range<usize> {
+    number * rows_per_block..((number + 1) * rows_per_block).min(n_rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 1000;
+
+    fn values() -> Vec<u8> {
+        (0..10_500_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    }
+
+    fn lengths(values: &[u8]) -> Lengths {
+        Lengths { block: BLOCK, total: values.len() }
+    }
+
+    fn digests_of(values: &[u8]) -> Digests {
+        let mut hasher = TensorHasher::default();
+        values.chunks(BLOCK).for_each(|block| hasher.push(Hash128::of_block(block)));
+        Digests { expected: vec![hasher.finish()], seen: Mutex::default() }
+    }
+
+    /// Adds the values piece by piece, in some order; whether they were found to be sound, and what else they hash to.
+    fn add_all(digests: &Digests, values: &[u8], ranges: &[Range<usize>]) -> (bool, Option<Hash128>) {
+        let add = |range: &Range<usize>| digests.add(0, lengths(values), range.start, &values[range.clone()]).err();
+        let found = ranges.iter().filter_map(add).next();
+        (digests.is_sound(0), found)
+    }
+
+    #[test]
+    fn whole_blocks_in_any_order_and_parts_in_theirs_make_the_hash() {
+        let values = values();
+        let n = values.len();
+        for size in [1, 7, 999, 1000, 1001, 3000, 10_500] {
+            let mut ranges: Vec<Range<usize>> = (0..n).step_by(size).map(|at| at..(at + size).min(n)).collect();
+            assert_eq!(add_all(&digests_of(&values), &values, &ranges), (true, None), "{size}");
+            if size % BLOCK == 0 {
+                ranges.reverse();
+                let twice = [ranges.as_slice(), &ranges].concat();
+                assert_eq!(add_all(&digests_of(&values), &values, &twice), (true, None), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_found_by_the_last_piece() {
+        let good = values();
+        for at in [0, 999, 1000, 5432, 10_499] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            for size in [100, 1000, 1500] {
+                let ranges: Vec<Range<usize>> =
+                    (0..bad.len()).step_by(size).map(|at| at..(at + size).min(bad.len())).collect();
+                let (is_sound, found) = add_all(&digests_of(&good), &bad, &ranges);
+                assert!(!is_sound && found.is_some(), "{at} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn samples_and_parts_out_of_order_prove_nothing_and_are_missing() {
+        let values = values();
+        let digests = digests_of(&values);
+        let ranges = [500..1500, 0..500, 3000..3100, 4000..4200, 3100..4000, 5000..10_500];
+        assert_eq!(add_all(&digests, &values, &ranges), (false, None));
+        let unknown = digests.seen().begun[&0].unknown();
+        assert_eq!(unknown, [0, 1, 2, 3, 4]);
+        let missing = 0..5 * BLOCK;
+        assert_eq!(add_all(&digests, &values, &[missing]), (true, None));
+    }
+}

@@ -1,0 +1,115 @@
+//! A lock on work that has no directory of its own: a hidden file that is there for nothing else.
+
+use super::partial::{Lock, is_at, lock_opened};
+use briquette_core::{Error, Result};
+use rustix::fs::FlockOperation;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Tries after another that ended removed the file between opening and locking it.
+const N_TRIES: usize = 16;
+
+/// Keeps others from the same work for as long as this process lives. The file goes with the last that holds it; one that a kill
+/// leaves is taken over by the next.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+    path: PathBuf,
+    is_held: bool,
+}
+
+impl FileLock {
+    /// Takes the lock at `path` for this process alone. None where another holds it. Where the file system has no locks, nothing is
+    /// kept.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn alone(path: &Path) -> Result<Option<Self>> {
+        Self::take(path, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// As [`alone`](Self::alone), with others that share it; not beside one that is alone.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn shared(path: &Path) -> Result<Option<Self>> {
+        Self::take(path, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn take(path: &Path, how: FlockOperation) -> Result<Option<Self>> {
+        let failed = |source| Error::io("cannot lock", path, source);
+        let path_of = || path.to_path_buf();
+        for _ in 0..N_TRIES {
+            let file =
+                File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(failed)?;
+            let opened = file.try_clone().map_err(failed)?;
+            match lock_opened(opened, path, how).map_err(failed)? {
+                Lock::Held(file) => return Ok(Some(Self { file, path: path_of(), is_held: true })),
+                Lock::Unknown(file) => return Ok(Some(Self { file, path: path_of(), is_held: false })),
+                Lock::Taken if is_at(&file, path) => return Ok(None),
+                Lock::Taken => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Others that share it still hold it.
+        let is_last = || rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if self.is_held && is_last() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_alone_or_several_share_and_the_last_removes_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".work.lock");
+        let alone = FileLock::alone(&path).unwrap().unwrap();
+        assert!(FileLock::alone(&path).unwrap().is_none() && FileLock::shared(&path).unwrap().is_none());
+        drop(alone);
+        assert!(!path.exists());
+        let first = FileLock::shared(&path).unwrap().unwrap();
+        let second = FileLock::shared(&path).unwrap().unwrap();
+        assert!(FileLock::alone(&path).unwrap().is_none());
+        drop(first);
+        assert!(path.exists() && FileLock::alone(&path).unwrap().is_none(), "another still shares it");
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_a_killed_process_left_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".work.lock");
+        std::fs::write(&path, "").unwrap();
+        assert!(FileLock::alone(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn however_many_want_it_at_once_one_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".work.lock");
+        let n_inside = std::sync::atomic::AtomicUsize::new(0);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let Some(lock) = FileLock::alone(&path).unwrap() else { continue };
+                        assert_eq!(n_inside.fetch_add(1, order), 0);
+                        n_inside.fetch_sub(1, order);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+    }
+}

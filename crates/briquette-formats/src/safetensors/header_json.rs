@@ -1,0 +1,147 @@
+//! The header of a safetensors file as it is written, entry by entry: there may be millions.
+
+use super::METADATA;
+use crate::TensorInfo;
+use std::io::{self, Write};
+
+/// Gives each free-form string, by the order of keys, to what it is called with.
+type Strings<'a> = Box<dyn FnOnce(&mut dyn FnMut(&str, &str)) + 'a>;
+
+/// The JSON of a header: an object whose keys are in order, as those of each of its objects are.
+pub struct HeaderJson<'a, W> {
+    out: W,
+    is_empty: bool,
+    /// Free-form strings, until their turn has come among the names.
+    metadata: Option<Strings<'a>>,
+}
+
+/// Counts bytes, and keeps none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counted(pub u64);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a, W: Write> HeaderJson<'a, W> {
+    /// A header without tensors. `metadata` calls what it is given with each free-form string, in the order of their keys; `out`
+    /// must be such that writing to it does not fail.
+    pub fn new(out: W, metadata: impl FnOnce(&mut dyn FnMut(&str, &str)) + 'a) -> Self {
+        let mut json = Self { out, is_empty: true, metadata: Some(Box::new(metadata)) };
+        json.put(b"{");
+        json
+    }
+
+    /// Adds a tensor whose first byte is the `start`-th of the data. Names come in order.
+    pub fn tensor(&mut self, info: &TensorInfo, start: u64) {
+        if info.name.as_str() > METADATA {
+            self.put_metadata();
+        }
+        self.key(&info.name);
+        let end = start + info.n_bytes() as u64;
+        self.put(format!("{{\"data_offsets\":[{start},{end}],\"dtype\":\"{}\",\"shape\":[", info.dtype).as_bytes());
+        for (place, extent) in info.shape.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            self.put(format!("{comma}{extent}").as_bytes());
+        }
+        self.put(b"]}");
+    }
+
+    /// All of it.
+    pub fn finish(mut self) -> W {
+        self.put_metadata();
+        self.put(b"}");
+        self.out
+    }
+
+    fn put_metadata(&mut self) {
+        let Some(metadata) = self.metadata.take() else { return };
+        let mut has_any = false;
+        metadata(&mut |key, value| {
+            if !std::mem::replace(&mut has_any, true) {
+                self.key(METADATA);
+                self.put(b"{");
+            } else {
+                self.put(b",");
+            }
+            put_text(&mut self.out, key);
+            self.put(b":");
+            put_text(&mut self.out, value);
+        });
+        if has_any {
+            self.put(b"}");
+        }
+    }
+
+    fn key(&mut self, key: &str) {
+        if !std::mem::take(&mut self.is_empty) {
+            self.put(b",");
+        }
+        put_text(&mut self.out, key);
+        self.put(b":");
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.out.write_all(bytes).expect("it is memory");
+    }
+}
+
+impl HeaderJson<'_, Vec<u8>> {
+    /// The header as it stands in a file: its length, and spaces up to a multiple of 8.
+    pub fn into_header(self) -> Vec<u8> {
+        let mut json = self.finish();
+        json.resize(json.len().next_multiple_of(8), b' ');
+        json.splice(0..0, (json.len() as u64).to_le_bytes());
+        json
+    }
+}
+
+impl HeaderJson<'_, Counted> {
+    /// How long the header is in a file.
+    pub fn n_bytes(self) -> u64 {
+        8 + self.finish().0.next_multiple_of(8)
+    }
+}
+
+fn put_text(out: &mut impl Write, text: &str) {
+    serde_json::to_writer(out, text).expect("text is JSON, and it goes to memory");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::DType;
+
+    #[test]
+    fn entries_are_those_of_a_sorted_value_and_metadata_lies_among_them() {
+        let names = ["A.weight", "__init__", "a\"\\\u{1}é", "layers.0.weight"];
+        let infos = names.map(|name| TensorInfo::checked(name.into(), DType::BF16, vec![3, 2]).unwrap());
+        let strings = [("format", "pt"), ("k\n", "\"v\"")];
+        let mut object = serde_json::Map::new();
+        object
+            .insert(METADATA.into(), strings.map(|(key, value)| (key.to_string(), value.into())).into_iter().collect());
+        for (info, start) in infos.iter().zip([0, 12, 24, 36]) {
+            let entry =
+                serde_json::json!({ "dtype": info.dtype, "shape": info.shape, "data_offsets": [start, start + 12] });
+            object.insert(info.name.clone(), entry);
+        }
+        let metadata = |each: &mut dyn FnMut(&str, &str)| strings.iter().for_each(|(key, value)| each(key, value));
+        let mut json = HeaderJson::new(Vec::new(), metadata);
+        let mut counted = HeaderJson::new(Counted::default(), metadata);
+        for (info, start) in infos.iter().zip([0, 12, 24, 36]) {
+            json.tensor(info, start);
+            counted.tensor(info, start);
+        }
+        let header = json.into_header();
+        assert_eq!((header.len() as u64, header.len() % 8), (counted.n_bytes(), 0));
+        assert_eq!(String::from_utf8_lossy(&header[8..]).trim_end(), serde_json::Value::Object(object).to_string());
+        assert_eq!(HeaderJson::new(Vec::new(), |_| {}).finish(), b"{}");
+    }
+}

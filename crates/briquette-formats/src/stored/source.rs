@@ -1,0 +1,68 @@
+//! Tensors kept in parts, as bytes in their own type and order.
+
+use super::{Scratch, StoredDir};
+use crate::InputFile;
+use crate::tensor::{TensorInfo, TensorSource};
+use briquette_core::encoded::Part;
+use briquette_core::{Affine, Coding, OutputAxis, Result, block, rows};
+use std::ops::Range;
+
+impl TensorSource for StoredDir {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        let tensor = &self.tensors[index];
+        let row_view = tensor.rows();
+        let width = tensor.info.dtype.n_bits() / 8;
+        if tensor.coding == Coding::DENSE {
+            let mut bytes = Vec::new();
+            self.read_part(tensor, Part::Weight, crate::tensor::range_of(start, out.len()), &mut bytes)?;
+            out.copy_from_slice(&bytes);
+            return self.check_values(index, start, out);
+        }
+        let row_bytes = (row_view.n_cols * width).max(1);
+        let rows = match row_view.axis {
+            OutputAxis::First | OutputAxis::Stacked => {
+                start / row_bytes..(start + out.len()).div_ceil(row_bytes).min(row_view.n_rows)
+            }
+            OutputAxis::Last => 0..row_view.n_rows,
+        };
+        let (skipped, n) = (rows.start * row_bytes, rows.len() * row_view.n_cols);
+        let mut scratch = Scratch::default();
+        let mut bytes = vec![0; n * width];
+        if tensor.coding.codes.is_some() {
+            let mut values = vec![0.0_f32; n];
+            self.decode_rows(index, rows, &mut scratch, bytemuck::cast_slice_mut(&mut values))?;
+            rows::from_f32(&values, tensor.info.dtype, &mut bytes);
+        } else {
+            self.decode_rows(index, rows, &mut scratch, &mut bytes)?;
+        }
+        if row_view.axis == OutputAxis::Last {
+            let mut own_order = vec![0; bytes.len()];
+            rows::transpose_bytes(&bytes, &mut own_order, row_view.n_cols, row_view.n_rows, width);
+            bytes = own_order;
+        }
+        out.copy_from_slice(&bytes[start - skipped..start - skipped + out.len()]);
+        Ok(())
+    }
+
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        let tensor = &self.tensors[index];
+        let Some(codes) = tensor.coding.codes else { return Ok(Vec::new()) };
+        let mut scratch = Scratch::default();
+        self.read_scales(tensor, rows, &mut scratch)?;
+        let n = scratch.scale.len() / codes.scale.n_bytes();
+        Ok((0..n).map(|i| block::read_affine(codes, &scratch.scale, &scratch.zero, i)).collect())
+    }
+
+    fn reads_ranges(&self, index: usize) -> bool {
+        let tensor = &self.tensors[index];
+        tensor.coding == Coding::DENSE || tensor.axis != OutputAxis::Last
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        self.files.iter().collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! What a network begins with that nobody has trained, as transformers and torchvision draw it.
+
+use crate::layers::{Conv2dConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
+use briquette_core::{Error, Result};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::Initializer;
+use burn::tensor::{Device, Tensor};
+use serde_json::{Map, Value};
+
+/// The standard deviation of a transformer's weights where its config.json does not say.
+pub(crate) const USUAL_RANGE: f64 = 0.02;
+
+pub(crate) fn usual_range() -> f64 {
+    USUAL_RANGE
+}
+
+/// `initializer_range` of a config.json.
+pub(crate) fn range_of(config: &Map<String, Value>) -> Result<f64> {
+    let found = config.get("initializer_range").filter(|value| !value.is_null());
+    let range = found.map_or(Some(USUAL_RANGE), Value::as_f64);
+    let shown = found.map(Value::to_string).unwrap_or_default();
+    range.filter(|range| range.is_finite() && *range > 0.0).ok_or_else(|| {
+        let message = format!("initializer_range: found {shown}, expected a standard deviation above 0");
+        Error::config(message).at("student")
+    })
+}
+
+/// The row of padding in a table of `n`, by `pad_token_id` of a config.json, or `usual` where it has none. Below 0 it counts from
+/// the end, as in torch.
+pub(crate) fn padding_of(config: &Map<String, Value>, n: usize, usual: Option<i64>) -> Option<usize> {
+    let id = config.get("pad_token_id").map_or(usual, Value::as_i64)?;
+    let row = if id < 0 { id.checked_add_unsigned(n as u64)? } else { id };
+    usize::try_from(row).ok().filter(|row| *row < n)
+}
+
+/// A linear layer: `normal(0, std)`, and zeros as bias.
+pub(crate) fn linear(d_input: usize, d_output: usize, has_bias: bool, std: f64, device: &Device) -> Linear {
+    let config = LinearConfig::new(d_input, d_output).with_bias(false).with_initializer(normal(std));
+    let bias = has_bias.then(|| Initializer::Zeros.init([d_output], device));
+    Linear { bias, ..config.init(device) }
+}
+
+/// A table of vectors: `normal(0, std)`, and zeros for padding.
+pub(crate) fn table(n: usize, width: usize, std: f64, padding: Option<usize>, device: &Device) -> Embedding {
+    let mut table = EmbeddingConfig::new(n, width).with_initializer(normal(std)).init(device);
+    if let Some(row) = padding {
+        table.weight = table.weight.init_mapper(move |weight| weight.slice_fill([row..row + 1, 0..width], 0.0));
+    }
+    table
+}
+
+/// A convolution before a ReLU: `normal(0, sqrt(2 / fan_out))`, where `fan_out = out · ky · kx`, of grouped ones too. Source: He et
+/// al., "Delving Deep into Rectifiers", 2015, eq. 14; torchvision's residual networks and those of transformers.
+pub(crate) fn before_relu(config: Conv2dConfig) -> Conv2dConfig {
+    let fan_out = config.channels[1] * config.kernel_size[0] * config.kernel_size[1];
+    config.with_initializer(normal((2.0 / fan_out as f64).sqrt()))
+}
+
+fn normal(std: f64) -> Initializer {
+    Initializer::Normal { mean: 0.0, std }
+}
+
+/// Draws all parameters now, one after the other: they take their values when they are first looked at, and those follow from how
+/// much was drawn before.
+pub(crate) fn draw<M: Module>(network: &M) {
+    network.visit(&mut Draw);
+}
+
+struct Draw;
+
+impl ModuleVisitor for Draw {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        drop(param.base());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_range_is_read_or_the_usual_one_and_never_nonsense() {
+        assert_eq!(range_of(&map(json!({}))).unwrap(), 0.02);
+        assert_eq!(range_of(&map(json!({ "initializer_range": null }))).unwrap(), 0.02);
+        assert_eq!(range_of(&map(json!({ "initializer_range": 0.5 }))).unwrap(), 0.5);
+        for bad in [json!(0), json!(-1.0), json!("wide")] {
+            let error = range_of(&map(json!({ "initializer_range": bad }))).unwrap_err();
+            assert!(error.to_string().starts_with("student: initializer_range: found"), "{error}");
+        }
+    }
+
+    #[test]
+    fn padding_is_a_row_of_the_table_or_none() {
+        let of = |value: Value, usual| padding_of(&map(value), 20, usual);
+        assert_eq!(of(json!({}), Some(0)), Some(0));
+        assert_eq!(of(json!({}), None), None);
+        assert_eq!(of(json!({ "pad_token_id": null }), Some(0)), None);
+        assert_eq!(of(json!({ "pad_token_id": 7 }), None), Some(7));
+        assert_eq!(of(json!({ "pad_token_id": -1 }), None), Some(19));
+        assert_eq!(of(json!({ "pad_token_id": 20 }), None), None);
+        assert_eq!(of(json!({ "pad_token_id": -21 }), None), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! What a batch keeps beside its outputs, and the lock that keeps it to one process.
+
+use super::{Jobs, Shard};
+use briquette_core::{Error, Result};
+use briquette_formats::draft::FileLock;
+use std::path::{Path, PathBuf};
+
+/// What a batch, or a shard of it, keeps in the deepest directory that holds every output.
+#[derive(Debug, Clone)]
+pub(super) struct Beside {
+    /// `NAME.journal.jsonl`, of a shard `NAME.journal.0-of-4.jsonl`.
+    pub(super) journal: PathBuf,
+    /// `NAME.report.html`, the page of all jobs.
+    pub(super) page: PathBuf,
+    /// `NAME.stages`, what several jobs train alike.
+    pub(super) shared: PathBuf,
+    /// How the names of all journals begin.
+    pub(super) journals: String,
+    /// Held alone by one run of all jobs, together by shards.
+    lock: PathBuf,
+    /// Held by a run of this shard.
+    lock_of_shard: Option<PathBuf>,
+}
+
+impl Beside {
+    /// # Errors
+    /// Config, where the jobs file has no name.
+    pub(super) fn of(jobs: &Jobs, shard: Shard) -> Result<Self> {
+        let stem = jobs.path.file_stem().ok_or_else(|| Error::config("is no file").at(jobs.path.display()))?;
+        let stem = stem.to_string_lossy();
+        let part = if shard.is_whole() { String::new() } else { format!("{shard}.") };
+        let named = |name: String| jobs.directory.join(name);
+        Ok(Self {
+            journal: named(format!("{stem}.journal.{part}jsonl")),
+            page: named(format!("{stem}.report.{part}html")),
+            shared: named(format!("{stem}.{part}stages")),
+            journals: format!("{stem}.journal."),
+            lock: named(format!(".{stem}.journal.lock")),
+            lock_of_shard: (!shard.is_whole()).then(|| named(format!(".{stem}.journal.{part}lock"))),
+        })
+    }
+
+    /// The directory it is all in.
+    pub(super) fn directory(&self) -> &Path {
+        self.journal.parent().unwrap_or(Path::new(""))
+    }
+
+    /// Keeps other processes from the same jobs for as long as what this returns lives.
+    ///
+    /// # Errors
+    /// Refused, where another is at work on them; Io.
+    pub(super) fn lock(&self) -> Result<Vec<FileLock>> {
+        let directory = self.directory();
+        std::fs::create_dir_all(directory)
+            .map_err(|source| Error::io("cannot create the directory", directory, source))?;
+        let taken = || {
+            let message = "another run is at work on these jobs; wait for it, or share the work with --shard";
+            Error::refused(message).at(self.journal.display())
+        };
+        let Some(of_shard) = &self.lock_of_shard else {
+            return Ok(vec![FileLock::alone(&self.lock)?.ok_or_else(taken)?]);
+        };
+        let all = FileLock::shared(&self.lock)?.ok_or_else(taken)?;
+        Ok(vec![FileLock::alone(of_shard)?.ok_or_else(taken)?, all])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_work_beside_each_other_and_not_beside_the_whole_nor_themselves() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = Jobs::of(dir.path());
+        let lock = |shard: Shard| Beside::of(&jobs, shard).unwrap().lock();
+        let [whole, one, two] = [(0, 1), (0, 2), (1, 2)].map(|(index, count)| Shard::new(index, count).unwrap());
+        let refused = |shard: Shard| {
+            let error = lock(shard).unwrap_err();
+            assert!(error.exit_code() == 6 && error.to_string().contains("another run is at work"), "{error}");
+        };
+        let held = lock(whole).unwrap();
+        [whole, one, two].into_iter().for_each(refused);
+        drop(held);
+        let held = [lock(one).unwrap(), lock(two).unwrap()];
+        [whole, one, two].into_iter().for_each(refused);
+        drop(held);
+        drop(lock(whole).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no lock is left");
+    }
+}

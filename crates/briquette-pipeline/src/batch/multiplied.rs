@@ -1,0 +1,150 @@
+//! A base multiplied by a matrix: jobs whose recipes are made when they are asked for.
+
+use super::jobs::{JobsFile, name_of};
+use super::matrix::{Matrix, Point};
+use super::raw::RawJob;
+use super::{Job, overrides};
+use crate::recipe::raw::RawRecipe;
+use crate::recipe::text::path_from;
+use crate::recipe::{Recipe, paths};
+use briquette_core::{Error, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The path that every job has one of its own of.
+const OUTPUT: &str = "output.path";
+/// Points that are tried to find one with a sound recipe.
+const N_TRIED: usize = 1000;
+
+/// A base multiplied by a matrix.
+#[derive(Debug)]
+pub(super) struct Multiplied {
+    file: Arc<JobsFile>,
+    matrix: Matrix,
+    /// The recipe of the base, its paths resolved.
+    base: Value,
+    /// Its output, with places for values.
+    output: Option<PathBuf>,
+    /// The name of each job, with places for values; that of its output where it is absent.
+    name: Option<String>,
+}
+
+impl Multiplied {
+    /// A job for every point, and whether any has a sound recipe: of many points, some spread over all are tried.
+    ///
+    /// # Errors
+    /// Config, where the base is wrong, or names the output by what is no axis.
+    pub(super) fn jobs(file: &Arc<JobsFile>, base: &RawJob, matrix: Matrix) -> Result<(Vec<Job>, bool)> {
+        let recipe = file.changed(base, &["base"])?;
+        let (output, name) = (recipe.output.path.clone(), base.name.clone());
+        let base = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()))?;
+        let all = Arc::new(Self { file: file.clone(), matrix, base, output, name });
+        let n = all.matrix.len();
+        // What is wrong with the keys of the matrix is wrong with names made of them too, and says it better.
+        all.called(all.matrix.point(0)).map(drop).or_else(|error| all.changed(all.matrix.point(0)).and(Err(error)))?;
+        let job = |index: usize| {
+            let (name, output) = all.called(all.matrix.point(index))?;
+            Ok(Job::point(name, output, all.clone(), index))
+        };
+        let jobs = (0..n).map(job).collect::<Result<_>>()?;
+        let is_any_sound = (0..n).step_by(n.div_ceil(N_TRIED).max(1)).any(|index| all.recipe(index).is_ok());
+        Ok((jobs, is_any_sound))
+    }
+
+    /// What the job in this place is to do.
+    ///
+    /// # Errors
+    /// Config, naming the values and their line.
+    pub(super) fn recipe(&self, index: usize) -> Result<Recipe> {
+        let point = self.matrix.point(index);
+        let recipe = self.changed(point).and_then(|mut raw| {
+            raw.output.path = Some(self.called(point)?.1);
+            Recipe::from_raw(raw, Path::new(""))
+        });
+        recipe.map_err(|error| self.file.locate(error.at(format_args!("base with {point}")), &["base"]))
+    }
+
+    /// The recipe of the base with the values of a point, but for its output.
+    fn changed(&self, point: Point) -> Result<RawRecipe> {
+        let changed = overrides::apply_all(&self.base, &point.values().collect::<Vec<_>>());
+        let mut raw = changed.map_err(|(path, error)| self.file.at_override(error, &["base"], &path))?;
+        for (path, _) in point.values() {
+            paths::resolve_at(&mut raw, path, self.file.directory());
+        }
+        Ok(raw)
+    }
+
+    /// The name and the output of a job.
+    fn called(&self, point: Point) -> Result<(String, PathBuf)> {
+        let set = point.values().find(|(path, _)| *path == OUTPUT).and_then(|(_, value)| value.as_str());
+        let set = set.map(|path| path_from(self.file.directory(), Path::new(path)));
+        let missing = || Error::config("missing; name the directory to write").at(OUTPUT);
+        let output = set.as_ref().or(self.output.as_ref()).ok_or_else(missing)?;
+        let output = PathBuf::from(point.fill(&output.to_string_lossy()).map_err(|error| error.at(OUTPUT))?);
+        let name = self.name.as_deref().map(|name| point.fill(name).map_err(|error| error.at("name"))).transpose()?;
+        Ok((name_of(name, &output)?, output))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::batch::Jobs;
+    use std::time::{Duration, Instant};
+
+    /// A jobs file with a matrix of a hundred thousand points.
+    fn many(keys: &str) -> String {
+        let seeds: Vec<String> = (0..1000).map(|seed| seed.to_string()).collect();
+        let shares: Vec<String> = (1..=100).map(|share| format!("{}", f64::from(share) / 128.0)).collect();
+        format!(
+            "[base]\nset = {{ {keys} }}\n[base.model]\npath = \"m\"\n[base.output]\n\
+             path = \"out/{{stage.0.sparsity}}-{{stage.0.seed}}\"\n[[base.stage]]\nkind = \"prune\"\nmethod = \"random\"\n\
+             [matrix]\n\"stage.0.seed\" = [{}]\n\"stage.0.sparsity\" = [{}]\n",
+            seeds.join(", "),
+            shares.join(", ")
+        )
+    }
+
+    #[test]
+    fn a_hundred_thousand_points_are_there_at_once_and_the_error_of_the_first_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.toml");
+        let open = |keys: &str| {
+            std::fs::write(&path, many(keys)).unwrap();
+            let since = Instant::now();
+            let jobs = Jobs::from_file(&path);
+            // A tenth of that where nothing else runs.
+            assert!(since.elapsed() < Duration::from_secs(15), "took {:?}", since.elapsed());
+            jobs
+        };
+        let jobs = open("").unwrap();
+        assert_eq!(jobs.jobs.len(), 100_000);
+        let recipe = jobs.jobs[99_999].recipe().unwrap();
+        assert_eq!((recipe.asked.stage[0].seed, recipe.output.ends_with("out/0.78125-999")), (Some(999), true));
+        assert_eq!(jobs.jobs[99_999].output(), Some(recipe.output.as_path()));
+        let error = open("\"stage.0.pattern\" = \"2:4\"").unwrap_err().to_string();
+        assert!(error.contains("base with stage.0.seed = 0, stage.0.sparsity = 0.0078125: stage 1 (prune)"), "{error}");
+    }
+
+    #[test]
+    fn a_job_takes_little_room_until_it_is_asked_for() {
+        assert!(size_of::<crate::batch::Job>() <= 128, "{}", size_of::<crate::batch::Job>());
+    }
+
+    #[test]
+    fn paths_of_a_matrix_are_relative_to_its_file_whatever_their_key() {
+        let text = "[base]\nname = \"j{stage.0.seed}\"\n[base.model]\npath = \"m\"\n[base.output]\npath = \"unused\"\n\
+            [[base.stage]]\nkind = \"prune\"\nmethod = \"random\"\nsparsity = 0.5\n[base.data]\neval = \"../d\"\n\
+            [matrix]\n\"stage.0.seed\" = [1]\n\"model.path\" = [\"a\"]\n\"output.path\" = [\"o/{stage.0.seed}\"]\n\
+            \"data.train\" = [\"t\"]\n";
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("jobs.toml"), text).unwrap();
+        let jobs = Jobs::from_file(&dir.path().join("jobs.toml")).unwrap();
+        let recipe = jobs.jobs[0].recipe().unwrap();
+        let data = recipe.asked.data.unwrap();
+        let at = |name: &str| Some(dir.path().join(name));
+        assert_eq!((jobs.jobs[0].name.as_str(), Some(recipe.model), data.train), ("j1", at("a"), at("t")));
+        assert_eq!((Some(recipe.output), data.eval), (at("o/1"), dir.path().parent().map(|above| above.join("d"))));
+        assert_eq!(jobs.jobs[0].output(), at("o/1").as_deref());
+    }
+}

@@ -1,0 +1,125 @@
+//! What makes two trainings the same: all that is asked up to the last stage that works on a whole model, and the content of what
+//! it reads. A path is not enough: what lies there may have changed.
+
+use super::distills;
+use crate::contents::Contents;
+use crate::context::RunOptions;
+use crate::recipe::Recipe;
+use crate::recipe::paths::{self, Named, Purpose};
+use crate::recipe::raw::RawStage;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The key that contents are under.
+const CONTENT: &str = "content";
+
+/// What is read by the stages up to the last training or factors: all models, and data where it is trained on.
+pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &Named> {
+    let trains = distills(recipe).next().is_some();
+    recipe.read.iter().filter(move |named| trains || named.purpose == Purpose::Model)
+}
+
+/// What is asked of those stages: what comes after them, the gate and the evaluation of the output do not count.
+pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value {
+    let asked = paths::without(&recipe.asked);
+    let is_whole = |stage: &RawStage| ["distill", "factorize"].contains(&stage.kind.as_str());
+    let n_stages = asked.stage.iter().rposition(is_whole).map_or(0, |last| last + 1);
+    let (before, after) = asked.stage.split_at(n_stages);
+    let mut value = json!({ "model": asked.model, "stage": before });
+    if distills(recipe).next().is_some() {
+        (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
+    }
+    if distills(recipe).any(|stage| stage.quantize.is_some()) {
+        // Its rounding is in place while the student learns.
+        value["quantize"] = json!(after.iter().find(|stage| stage.kind == "quantize"));
+    }
+    if options.devices.len() > 1 {
+        // Another number of devices makes other steps.
+        value["n_devices"] = options.devices.len().into();
+    }
+    value
+}
+
+/// All of it, with the contents that it reads.
+pub(super) fn identity(recipe: &Recipe, contents: &Contents, options: &RunOptions) -> Value {
+    let mut value = asked_of_training(recipe, options);
+    let read = read_by_training(recipe).filter_map(|named| contents.get_key_value(&named.key));
+    value[CONTENT] = json!(read.collect::<BTreeMap<_, _>>());
+    value
+}
+
+/// What differs between two of them: `stage.0.epochs was 2 and is 3`, `the content of data.train changed`.
+pub(super) fn changes(before: &Value, now: &Value) -> Vec<String> {
+    let mut before = before.clone();
+    let mut now = now.clone();
+    let [old, new] = [&mut before, &mut now].map(|value| value.get_mut(CONTENT).map(Value::take).unwrap_or_default());
+    let keys: BTreeSet<&String> = [&old, &new]
+        .into_iter()
+        .flat_map(|contents| contents.as_object().into_iter().flat_map(|map| map.keys()))
+        .collect();
+    let changed = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
+    let contents = changed.map(|key| format!("the content of {key} changed"));
+    differences("", &before, &now).into_iter().chain(contents).collect()
+}
+
+fn differences(key: &str, before: &Value, now: &Value) -> Vec<String> {
+    use Value::{Array, Null, Object};
+    let below = |name: &str| if key.is_empty() { name.to_string() } else { format!("{key}.{name}") };
+    match (before, now) {
+        (Object(before), Object(now)) => {
+            let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+            let of = |map: &serde_json::Map<String, Value>, name: &str| map.get(name).cloned().unwrap_or(Null);
+            names.into_iter().flat_map(|name| differences(&below(name), &of(before, name), &of(now, name))).collect()
+        }
+        (Array(before), Array(now)) if before.len() == now.len() => {
+            let pairs = before.iter().zip(now).enumerate();
+            pairs.flat_map(|(place, (before, now))| differences(&below(&place.to_string()), before, now)).collect()
+        }
+        (before, now) if before == now => Vec::new(),
+        (before, now) => vec![format!("{key} was {before} and is {now}")],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_names_its_key_and_both_values() {
+        let before = json!({ "a": 1, "stage": [{ "epochs": 2 }, { "x": true }], "content": { "data.train": "1f" } });
+        let now = json!({ "a": 1, "stage": [{ "epochs": 3 }, { "x": true }], "b": "new", "content": {} });
+        assert_eq!(changes(&before, &before), [""; 0]);
+        let expected =
+            ["b was null and is \"new\"", "stage.0.epochs was 2 and is 3", "the content of data.train changed"];
+        assert_eq!(changes(&before, &now), expected);
+    }
+
+    /// A recipe that makes factors, and then does something.
+    fn recipe(after: &str) -> Recipe {
+        let text = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
+        let raw = crate::recipe::parse(&format!("{text}{after}"), "r.toml").unwrap();
+        Recipe::from_raw(raw, "d".as_ref()).unwrap()
+    }
+
+    #[test]
+    fn what_comes_after_the_last_training_does_not_count() {
+        let of = |after: &str| asked_of_training(&recipe(after), &RunOptions::default());
+        let quantize = |scheme: &str| format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
+        assert_eq!(of(&quantize("int8")), of(&quantize("int4")));
+        assert_eq!(of(""), of("[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n"));
+        let more = "[[stage]]\nkind = \"factorize\"\nenergy = 0.8\n";
+        assert_ne!(of(""), of(more));
+    }
+
+    #[cfg(feature = "model")]
+    #[test]
+    fn rounding_that_a_training_sees_counts() {
+        let of = |keys: &str, scheme: &str| {
+            let distill = format!("[[stage]]\nkind = \"distill\"\nloss = [{{ kind = \"logits\" }}]\n{keys}\n");
+            let quantize = format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
+            asked_of_training(&recipe(&format!("{distill}{quantize}[data]\ntrain = \"t\"\n")), &RunOptions::default())
+        };
+        assert_eq!(of("", "int8"), of("", "int4"));
+        assert_ne!(of("quantization_aware = true", "int8"), of("quantization_aware = true", "int4"));
+    }
+}

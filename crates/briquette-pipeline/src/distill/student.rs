@@ -1,0 +1,43 @@
+//! What a student will be: as it is made, and as it is foretold.
+
+use super::settings;
+use crate::recipe::{DistillStage, Student};
+use briquette_core::{Error, Result};
+use briquette_distill::LayerMap;
+use briquette_formats::{Checkpoint, TensorInfo};
+use briquette_models::{Arch, Outline, Smaller};
+
+/// How the student of a stage is smaller than what it starts from, which has so many layers; none where it is that.
+pub(super) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {
+    Ok(match &stage.student {
+        Student::Same => None,
+        Student::Sizes(sizes) => Some(Smaller::Sizes(sizes.clone().into_iter().collect())),
+        Student::Layers(n, layers) => {
+            let no_layers = || Error::config(format!("student: {arch} has no layers to choose from"));
+            let n_before = n_layers.ok_or_else(no_layers)?;
+            let map = settings::layer_map(layers.as_ref())?;
+            let n_listed = match &map {
+                LayerMap::Explicit(layers) => layers.len(),
+                _ => 0,
+            };
+            Some(Smaller::Layers(map.resolve(n.unwrap_or(n_listed), n_before)?))
+        }
+    })
+}
+
+/// The tensors of the last student of these stages, the first of which starts from `original`.
+pub(super) fn foretold<'a>(
+    mut stages: impl Iterator<Item = &'a DistillStage>,
+    original: &Checkpoint,
+) -> Result<Vec<TensorInfo>> {
+    let Some(first) = stages.next() else { return Err(Error::bug("no stage trains")) };
+    let arch = first.arch.as_deref().map(str::parse).transpose()?;
+    let start = Outline::of(original, arch)?;
+    let last = std::iter::once(first).chain(stages).try_fold(start, |outline, stage| {
+        match how(stage, outline.arch(), outline.n_layers())? {
+            Some(how) => outline.shrunk(&how),
+            None => Ok(outline),
+        }
+    })?;
+    last.tensors()
+}

@@ -1,0 +1,155 @@
+//! Bytes on their way into files: what small tensors leave one after the other is written at once.
+
+use briquette_core::Result;
+use briquette_core::encoded::Part;
+use std::borrow::Cow;
+
+/// Longer bytes are written as they come.
+const MAX_SMALL: usize = 64 << 10;
+/// Stretches that are kept back: parts of one width lie one after the other, and there are a few widths.
+const N_STRETCHES: usize = 8;
+
+/// Takes the parts of tensors.
+pub trait Sink: Sync {
+    /// Where bytes of a part go that start at `offset` of it, and how they lie there; none where they are not kept.
+    ///
+    /// # Errors
+    /// Bug, where there is no place for them.
+    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>>;
+
+    /// Writes bytes to a file, from an offset.
+    ///
+    /// # Errors
+    /// Those of writing.
+    fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// Bytes as a file holds them.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// Index of the file.
+    pub file: usize,
+    /// Where they start in it.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Throws parts away: for recomputing hashes only.
+#[derive(Debug, Clone, Copy)]
+pub struct Nowhere;
+
+impl Sink for Nowhere {
+    fn place<'a>(&self, _tensor: usize, _part: Part, _offset: u64, _bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
+        Ok(None)
+    }
+
+    fn write(&self, _file: usize, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What is still to be written: stretches of files.
+pub(super) struct Writes<'a> {
+    sink: &'a dyn Sink,
+    pending: Vec<(usize, u64, Vec<u8>)>,
+}
+
+impl<'a> Writes<'a> {
+    pub(super) fn new(sink: &'a dyn Sink) -> Self {
+        Self { sink, pending: Vec::new() }
+    }
+
+    /// Takes bytes of a part.
+    pub(super) fn put(&mut self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
+        let Some(Place { file, offset, bytes }) = self.sink.place(tensor, part, offset, bytes)? else { return Ok(()) };
+        if bytes.len() > MAX_SMALL {
+            return self.sink.write(file, offset, &bytes);
+        }
+        let goes_on = |(its, start, held): &(usize, u64, Vec<u8>)| *its == file && start + held.len() as u64 == offset;
+        match self.pending.iter().position(goes_on) {
+            Some(place) => {
+                let (_, start, held) = &mut self.pending[place];
+                held.extend_from_slice(&bytes);
+                if held.len() > MAX_SMALL {
+                    self.sink.write(file, *start, held)?;
+                    self.pending.remove(place);
+                }
+            }
+            None => {
+                if self.pending.len() == N_STRETCHES {
+                    let (file, start, held) = self.pending.remove(0);
+                    self.sink.write(file, start, &held)?;
+                }
+                self.pending.push((file, offset, bytes.into_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is left.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.pending.drain(..).try_for_each(|(file, start, held)| self.sink.write(file, start, &held))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// One file, in which the parts of a tensor lie 1,000,000 bytes apart.
+    #[derive(Default)]
+    struct InMemory(Mutex<(usize, Vec<u8>)>);
+
+    impl Sink for InMemory {
+        fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
+            let offset = part as u64 * 1_000_000 + tensor as u64 * 100 + offset;
+            Ok(Some(Place { file: 0, offset, bytes: bytes.into() }))
+        }
+
+        fn write(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+            let mut written = self.0.lock().unwrap();
+            written.0 += 1;
+            let end = offset as usize + bytes.len();
+            let n = written.1.len().max(end);
+            written.1.resize(n, 0);
+            written.1[offset as usize..end].copy_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_lies_one_after_the_other_is_written_at_once_and_all_of_it() {
+        let sink = InMemory::default();
+        let mut writes = Writes::new(&sink);
+        let byte = |tensor: usize, part: Part| (tensor * 7 + part as usize) as u8 | 1;
+        for tensor in 0..5000 {
+            for part in [Part::Values, Part::Bitmask, Part::Scale] {
+                writes.put(tensor, part, 0, &[byte(tensor, part); 60]).unwrap();
+                writes.put(tensor, part, 60, &[byte(tensor, part); 40]).unwrap();
+            }
+        }
+        writes.put(0, Part::Zero, 0, &[9; 100_000]).unwrap();
+        writes.flush().unwrap();
+        let (n_writes, bytes) = sink.0.into_inner().unwrap();
+        assert!(n_writes < 40, "{n_writes}");
+        for part in [Part::Values, Part::Bitmask, Part::Scale] {
+            let start = part as usize * 1_000_000;
+            let of = |tensor: usize| &bytes[start + tensor * 100..start + tensor * 100 + 100];
+            assert!((0..5000).all(|tensor| of(tensor).iter().all(|found| *found == byte(tensor, part))), "{part:?}");
+        }
+        assert_eq!(bytes[Part::Zero as usize * 1_000_000 + 99_999], 9);
+    }
+
+    #[test]
+    fn stretches_all_over_are_written_too() {
+        let sink = InMemory::default();
+        let mut writes = Writes::new(&sink);
+        (0..100).rev().for_each(|tensor| writes.put(tensor, Part::Weight, 0, &[tensor as u8; 100]).unwrap());
+        writes.flush().unwrap();
+        let (n_writes, bytes) = sink.0.into_inner().unwrap();
+        assert_eq!(n_writes, 100);
+        assert!((0..100).all(|tensor| bytes[tensor * 100..tensor * 100 + 100] == [tensor as u8; 100]));
+    }
+}

@@ -1,0 +1,76 @@
+//! What was asked and made, as hashes: with the same [contents](crate::contents), two runs with the same of each are the same run.
+
+use crate::recipe::{Recipe, paths};
+use briquette_core::{Error, Result};
+use briquette_formats::{InputFile, Manifest, manifest, sums};
+use std::path::Path;
+
+/// SHA-256 of all that a recipe asks for, data, gate and evaluation too, with the program's version. Paths do not count:
+/// what lies there is hashed with the input.
+///
+/// # Errors
+/// Bug, where it cannot be written as JSON.
+pub(crate) fn of_recipe(recipe: &Recipe) -> Result<String> {
+    let program = concat!("briquette ", env!("CARGO_PKG_VERSION"));
+    let asked = serde_json::to_value(paths::without(&recipe.asked))
+        .map_err(|error| Error::bug(format!("the recipe: {error}")))?;
+    Ok(sums::sha256_of_bytes(format!("{program}\n{asked}").as_bytes()))
+}
+
+/// SHA-256 of an output's `SHA256SUMS`, which covers every file that two runs have in common.
+///
+/// # Errors
+/// Input where it is not there, Io where it cannot be read.
+pub(crate) fn of_output(directory: &Path) -> Result<String> {
+    sums::sha256_of(&InputFile::open(&directory.join(sums::FILE_NAME))?, false, &|| Ok(()))
+}
+
+/// SHA-256 of an output's report, which no sum covers.
+///
+/// # Errors
+/// As [`of_output`].
+pub(crate) fn of_report(directory: &Path) -> Result<String> {
+    sums::sha256_of(&InputFile::open(&directory.join("report.json"))?, false, &|| Ok(()))
+}
+
+/// Whether what lies at a recipe's output was made by this very recipe, as its manifest says.
+pub(crate) fn is_made_by(recipe: &Recipe) -> Result<bool> {
+    let found = InputFile::open(&recipe.output.join(manifest::FILE_NAME));
+    let found = found.and_then(|file| Manifest::read(&file));
+    let Ok(found) = found else { return Ok(false) };
+    Ok(found.recipe == recipe.to_manifest()?)
+}
+
+/// A bad journal or output is a reason to redo a job; only a stop is not.
+pub(crate) fn is_stop(error: &Error) -> bool {
+    matches!(error.kind, briquette_core::ErrorKind::Interrupted(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::parse;
+
+    fn recipe(directory: &Path, text: &str) -> Recipe {
+        let paths =
+            "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
+        Recipe::from_raw(parse(&format!("{paths}{text}"), "r.toml").unwrap(), directory).unwrap()
+    }
+
+    #[test]
+    fn all_that_is_asked_counts_and_where_it_lies_does_not() {
+        let evaluate = "[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n";
+        let texts = [
+            String::new(),
+            evaluate.to_string(),
+            format!("{evaluate}max_length = 7\n"),
+            format!("{evaluate}[gate]\nmin = {{ cosine = 0.9 }}\n"),
+            format!("{evaluate}[gate]\nmin = {{ cosine = 0.8 }}\n"),
+            format!("{evaluate}[memory]\nbatch_size = 3\n"),
+        ];
+        let of = |directory: &str, text: &String| of_recipe(&recipe(Path::new(directory), text)).unwrap();
+        let found: std::collections::BTreeSet<String> = texts.iter().map(|text| of("here", text)).collect();
+        assert_eq!(found.len(), texts.len());
+        assert!(texts.iter().all(|text| of("here", text) == of("there", text)));
+    }
+}

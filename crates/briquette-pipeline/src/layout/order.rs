@@ -1,0 +1,215 @@
+//! The order of parts in files, in a few bytes each: there may be millions.
+
+use crate::plan::Plan;
+use briquette_core::{Error, Result};
+use briquette_formats::limits;
+use briquette_formats::profile::FilePart;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A tensor of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    /// The tensor of the plan it stands for, alone or with others.
+    pub(super) tensor: u32,
+    /// Which of those.
+    pub(super) nth: u8,
+    /// What its name has after that of the tensor.
+    suffix: u8,
+    /// The width of its elements.
+    n_bits: u8,
+    /// Its bytes.
+    pub(super) n_bytes: u64,
+}
+
+/// The tensors of all files.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// By name.
+    records: Vec<Record>,
+    /// The tensors of the plan that are in each file.
+    pub(super) files: Vec<Range<usize>>,
+}
+
+/// Where the data of records begins, as they come by name: by the width of their elements, widest first, then by name.
+#[derive(Debug)]
+pub(super) struct Starts(BTreeMap<u8, u64>);
+
+impl Order {
+    /// Orders the `parts` of every tensor of a plan that has its own.
+    ///
+    /// # Errors
+    /// Input where two would have one name; those of `parts`.
+    pub(super) fn of(plan: &Plan, parts: impl Fn(usize) -> Result<Vec<FilePart>>) -> Result<Self> {
+        let (mut records, mut files, mut suffixes) = (Vec::new(), Vec::new(), Vec::<String>::new());
+        let (mut first, mut file) = (0, InFile::default());
+        for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+            let parts = parts(index)?;
+            let more = InFile::of(&parts, &tensor.info.name);
+            if plan.profile.shards() && file.is_full(&more, plan.max_shard_bytes) {
+                files.push(first..index);
+                (first, file) = (index, InFile::default());
+            }
+            file.add(&more);
+            for (part, nth) in parts.iter().zip(0..) {
+                let suffix = place_of(&part.info.name[tensor.info.name.len()..], &mut suffixes);
+                let (n_bits, n_bytes) = (part.info.dtype.n_bits() as u8, part.info.n_bytes() as u64);
+                records.push(Record { tensor: index as u32, nth, suffix, n_bits, n_bytes });
+            }
+        }
+        files.push(first..plan.tensors.len());
+        let name = |record: &Record| {
+            (plan.tensors[record.tensor as usize].info.name.as_str(), suffixes[usize::from(record.suffix)].as_str())
+        };
+        records.sort_unstable_by(|a, b| cmp_joined(name(a), name(b)).then(a.tensor.cmp(&b.tensor)));
+        let twice = records.windows(2).filter(|pair| cmp_joined(name(&pair[0]), name(&pair[1])).is_eq());
+        if let Some(second) = twice.map(|pair| &pair[1]).min_by_key(|second| (second.tensor, second.nth)) {
+            let name = name(second);
+            let name = format!("{}{}", name.0, name.1);
+            let message = format!("its part would be called {name:?}, and another tensor is; exclude one of them");
+            return Err(Error::input(message).at(plan.tensors[second.tensor as usize].culprit()));
+        }
+        Ok(Self { records, files })
+    }
+
+    /// The records of the file of these tensors, by name.
+    pub(super) fn of_file(&self, tensors: &Range<usize>) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(move |record| tensors.contains(&(record.tensor as usize)))
+    }
+
+    /// Where the data of each of them begins, counted from the end of the header.
+    pub(super) fn starts(&self, tensors: &Range<usize>) -> Starts {
+        let mut starts = BTreeMap::new();
+        for record in self.of_file(tensors) {
+            *starts.entry(record.n_bits).or_insert(0) += record.n_bytes;
+        }
+        let mut before = 0;
+        for n_bytes in starts.values_mut().rev() {
+            before += std::mem::replace(n_bytes, before);
+        }
+        Starts(starts)
+    }
+}
+
+impl Starts {
+    /// Where the data of the next record begins.
+    pub(super) fn next(&mut self, record: &Record) -> u64 {
+        let start = self.0.entry(record.n_bits).or_insert(0);
+        let found = *start;
+        *start += record.n_bytes;
+        found
+    }
+}
+
+/// What a file has so far.
+#[derive(Debug, Default)]
+struct InFile {
+    n_bytes: u64,
+    n_parts: u64,
+    /// At least what its header takes, without free-form strings.
+    header: u64,
+    /// Strings that say what parts stand for, and at least what those take.
+    strings: (usize, u64),
+}
+
+impl InFile {
+    /// What a tensor adds.
+    fn of(parts: &[FilePart], name: &str) -> Self {
+        // Offsets up to petabytes, and the words around them.
+        let entry = |part: &FilePart| {
+            let shape: u64 =
+                part.info.shape.0.iter().map(|extent| 2 + u64::from(extent.checked_ilog10().unwrap_or(0))).sum();
+            90 + json_bytes(&part.info.name) + shape
+        };
+        let strings = match parts {
+            [_] => (0, 0),
+            _ => (1, 400 + json_bytes(name)),
+        };
+        let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum();
+        Self { n_bytes, n_parts: parts.len() as u64, header: parts.iter().map(entry).sum(), strings }
+    }
+
+    /// Whether a tensor more is too much for it, or for readers of its header.
+    fn is_full(&self, more: &Self, max_bytes: u64) -> bool {
+        let n_strings = self.strings.0 + more.strings.0;
+        let strings = if n_strings < limits::MAX_METADATA { self.strings.1 + more.strings.1 } else { 0 };
+        let is_too_long = self.header + more.header + strings > limits::MAX_HEADER_BYTES - (1 << 20);
+        self.n_parts > 0 && (self.n_bytes + more.n_bytes > max_bytes || is_too_long)
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.n_bytes += more.n_bytes;
+        self.n_parts += more.n_parts;
+        self.header += more.header;
+        self.strings = (self.strings.0 + more.strings.0, self.strings.1 + more.strings.1);
+    }
+}
+
+/// Bytes of a text in JSON.
+fn json_bytes(text: &str) -> u64 {
+    let of = |byte: u8| match byte {
+        0..0x20 => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    };
+    2 + text.bytes().map(of).sum::<u64>()
+}
+
+/// The place of a suffix among those that are known.
+fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
+    let place = known.iter().position(|known| known == suffix).unwrap_or_else(|| {
+        known.push(suffix.to_string());
+        known.len() - 1
+    });
+    place as u8
+}
+
+/// Orders names that are each in two pieces as if those were joined.
+fn cmp_joined(a: (&str, &str), b: (&str, &str)) -> Ordering {
+    let n = a.0.len().min(b.0.len());
+    let (a_start, a_rest) = a.0.as_bytes().split_at(n);
+    let (b_start, b_rest) = b.0.as_bytes().split_at(n);
+    a_start.cmp(b_start).then_with(|| a_rest.iter().chain(a.1.as_bytes()).cmp(b_rest.iter().chain(b.1.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::DType;
+    use briquette_formats::TensorInfo;
+    use briquette_formats::safetensors::{Counted, HeaderJson};
+
+    #[test]
+    fn a_file_is_full_before_its_header_is_too_long() {
+        let info = TensorInfo::checked("layers.0.weight".into(), DType::F32, vec![8, 8]).unwrap();
+        let part = |suffix: &str| FilePart {
+            part: None,
+            info: TensorInfo { name: format!("{}{suffix}", info.name), ..info.clone() },
+            constant: None,
+            layout: None,
+        };
+        let parts = [part(".codes"), part(".scale")];
+        let (mut file, mut header) = (InFile::default(), HeaderJson::new(Counted::default(), |_| {}));
+        let more = InFile::of(&parts, &info.name);
+        while !file.is_full(&more, u64::MAX) {
+            parts.iter().for_each(|part| header.tensor(&part.info, file.n_bytes));
+            file.add(&more);
+        }
+        let n_bytes = header.n_bytes();
+        assert!(n_bytes < limits::MAX_HEADER_BYTES && n_bytes > limits::MAX_HEADER_BYTES / 2, "{n_bytes}");
+        assert!(file.is_full(&InFile::default(), 0) && !InFile::default().is_full(&more, 0));
+    }
+
+    #[test]
+    fn names_in_pieces_are_in_the_order_of_whole_ones() {
+        let pieces = ["", "a", "a.", "a.codes", "ab", "b", "é", ".codes", ".scale", "_scale"];
+        let all: Vec<(&str, &str)> = pieces.iter().flat_map(|a| pieces.iter().map(move |b| (*a, *b))).collect();
+        for a in &all {
+            for b in &all {
+                let joined = |(start, end): &(&str, &str)| format!("{start}{end}");
+                assert_eq!(cmp_joined(*a, *b), joined(a).cmp(&joined(b)), "{a:?} {b:?}");
+            }
+        }
+    }
+}

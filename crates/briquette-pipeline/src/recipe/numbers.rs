@@ -1,0 +1,124 @@
+//! The numbers of a TOML file, where they stand and as they were written: what serde makes of them has lost that.
+
+use super::ranges::{called, refused};
+use std::ops::Range;
+use toml::de::{DeTable, DeValue};
+
+/// A number of a file.
+struct Written {
+    /// The keys and places in lists that lead to it.
+    path: Vec<String>,
+    span: Range<usize>,
+    text: String,
+    value: f64,
+}
+
+/// The place and the refusal of the first number that is none. JSON has no word for those, so that they would be gone from what
+/// goes through it: a matrix, a `set`, the sizes of a student.
+pub(super) fn not_finite(text: &str) -> Option<(usize, String)> {
+    let culprit = numbers_of(text).into_iter().find(|number| !number.value.is_finite())?;
+    Some((culprit.span.start, culprit.refusal(text)?))
+}
+
+/// The refusal of the number that serde found no place for, where a range says what is wrong with it.
+pub(super) fn out_of_range(text: &str, span: Range<usize>) -> Option<String> {
+    let is_there = |number: &Written| number.span.start < span.end && span.start < number.span.end;
+    numbers_of(text).iter().filter(|number| is_there(number)).find_map(|number| number.refusal(text))
+}
+
+impl Written {
+    /// `stage 1 (prune): sparsity: found nan, expected a number from 0 to below 1`, where that is so.
+    fn refusal(&self, text: &str) -> Option<String> {
+        let message = refused(&self.path.join("."), self.value, &self.text).err()?;
+        let tree: serde_json::Value = toml::from_str(text).unwrap_or_default();
+        Some(format!("{}: {message}", called(&tree, &self.path)))
+    }
+}
+
+/// Every number, as they come.
+fn numbers_of(text: &str) -> Vec<Written> {
+    let mut found = Vec::new();
+    if let Ok(table) = DeTable::parse(text) {
+        let span = table.span();
+        collect(&DeValue::Table(table.into_inner()), span, &mut Vec::new(), &mut found);
+    }
+    found.sort_by_key(|number: &Written| number.span.start);
+    found
+}
+
+fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &mut Vec<Written>) {
+    let (text, value) = match value {
+        DeValue::Table(table) => {
+            for (key, value) in table {
+                path.push(key.get_ref().to_string());
+                collect(value.get_ref(), value.span(), path, found);
+                path.pop();
+            }
+            return;
+        }
+        DeValue::Array(items) => {
+            for (place, value) in items.iter().enumerate() {
+                path.push(place.to_string());
+                collect(value.get_ref(), value.span(), path, found);
+                path.pop();
+            }
+            return;
+        }
+        DeValue::Float(number) => (number.as_str(), number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Integer(number) if number.radix() == 10 => {
+            (number.as_str(), number.as_str().parse().unwrap_or(f64::NAN))
+        }
+        _ => return,
+    };
+    found.push(Written { path: path.clone(), span, text: text.to_string(), value });
+}
+
+/// Whether the word at a place of a file stands there for a string, and is none without quotes.
+pub(super) fn unquoted(text: &str, start: usize) -> Option<&str> {
+    let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
+    let rest = text.get(start..)?;
+    let word = &rest[..rest.find(|letter| !is_part(letter)).unwrap_or(rest.len())];
+    let is_value = text[..start].trim_end_matches([' ', '\t', '\n']).ends_with(['=', '[', ',']);
+    let is_word = word.starts_with(|letter: char| letter.is_alphabetic() || "./~*".contains(letter));
+    // Known words are values of their own, whatever is wrong after them.
+    (is_value && is_word && !["true", "false", "nan", "inf"].contains(&word)).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_none_are_found_wherever_they_stand() {
+        let cases = [
+            (
+                "[[stage]]\nkind = \"prune\"\nsparsity = nan",
+                "stage 1 (prune): sparsity: found nan, expected a number from 0",
+            ),
+            ("[[stage]]\nkind = \"x\"\nstudent = { a = -inf }", "stage 1 (x): student.a: found -inf"),
+            (
+                "[base]\n[matrix]\nstage.0.momentum = [0.5, inf]",
+                "matrix.stage.0.momentum.1: found inf, expected a number",
+            ),
+            ("[[job]]\n[[job]]\nset.\"stage.0.clip\" = +inf", "job 2: set.stage.0.clip: found +inf"),
+            ("[[job]]\n[[job.stage]]\nkind = \"p\"\nsparsity = nan", "job 1: stage 1 (p): sparsity: found nan"),
+            ("what = -nan", "what: found -nan, expected a finite number"),
+        ];
+        for (text, expected) in cases {
+            let (start, found) = not_finite(text).unwrap();
+            assert!(found.starts_with(expected), "{found}");
+            assert!(text[start..].starts_with(['n', 'i', '-', '+']), "{}", &text[start..]);
+        }
+        assert!(not_finite("a = 1.5\nb = [1, 2e300]\nc = \"nan\"").is_none() && not_finite("a = ").is_none());
+    }
+
+    #[test]
+    fn a_word_without_quotes_is_told_from_what_is_no_word() {
+        let at = |text: &'static str, word: &str| unquoted(text, text.find(word).unwrap());
+        assert_eq!(at("scheme = int8", "int8"), Some("int8"));
+        assert_eq!(at("path = ../models/a b", ".."), Some("../models/a"));
+        assert_eq!(at("roles = [linear, conv]", "conv"), Some("conv"));
+        assert_eq!(at("strict = true x", "true"), None);
+        assert_eq!(at("a b = 1", "b"), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! The paths of a recipe: one list of them, with what is done at each. Whoever resolves, hashes, keeps apart or protects what a
+//! recipe names goes by it.
+
+use super::raw::{RawData, RawRecipe};
+use super::text::path_from;
+use briquette_core::Result;
+use briquette_formats::InputFile;
+use std::path::{Path, PathBuf};
+
+/// What is done at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A model is read.
+    Model,
+    /// A distill stage trains on it.
+    TrainingData,
+    /// An evaluate stage, or a training at the end of its epochs, measures on it.
+    EvaluationData,
+    /// A training chooses its epoch by it.
+    SelectionData,
+    /// A directory is written.
+    Output,
+}
+
+/// A path that a recipe names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Its key: `stage.1.teacher`.
+    pub key: String,
+    /// What is done there.
+    pub purpose: Purpose,
+    /// Where it leads.
+    pub path: PathBuf,
+}
+
+/// A place for a path: its key, what is done there, and the value.
+type Slot<'a> = (String, Purpose, &'a mut Option<PathBuf>);
+
+/// Every place for a path. A key that holds one is added here, and nowhere else.
+fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
+    let mut slots: Vec<Slot> = vec![
+        ("model.path".into(), Purpose::Model, &mut raw.model.path),
+        ("output.path".into(), Purpose::Output, &mut raw.output.path),
+    ];
+    if let Some(RawData { train, eval, select, labels, .. }) = &mut raw.data {
+        slots.push(("data.train".into(), Purpose::TrainingData, train));
+        slots.push(("data.eval".into(), Purpose::EvaluationData, eval));
+        slots.push(("data.select".into(), Purpose::SelectionData, select));
+        slots.push(("data.labels".into(), Purpose::EvaluationData, labels));
+    }
+    for (index, stage) in raw.stage.iter_mut().enumerate() {
+        slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut stage.teacher));
+    }
+    slots
+}
+
+/// Every path that a recipe names, used or not.
+pub fn named(raw: &RawRecipe) -> Vec<Named> {
+    let mut raw = raw.clone();
+    let slots = slots(&mut raw).into_iter();
+    slots.filter_map(|(key, purpose, path)| Some(Named { key, purpose, path: path.take()? })).collect()
+}
+
+/// What running a recipe reads: data that no stage looks at is left out.
+pub(super) fn read(raw: &RawRecipe) -> Vec<Named> {
+    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
+    let (trains, evaluates) = (has("distill"), has("evaluate"));
+    let is_read = |named: &Named| match named.purpose {
+        Purpose::Model => true,
+        Purpose::TrainingData | Purpose::SelectionData => trains,
+        Purpose::EvaluationData => trains || evaluates,
+        Purpose::Output => false,
+    };
+    named(raw).into_iter().filter(is_read).collect()
+}
+
+/// Where the finished parts of a run that trains or factorizes are kept until all is done: `OUT.stages`.
+pub fn stages_beside(output: &Path) -> PathBuf {
+    let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    output.with_file_name(format!("{name}.stages"))
+}
+
+/// Everything that a run of a recipe in `directory` may read or write, used or not.
+pub fn touched(raw: &RawRecipe, directory: &Path) -> Vec<PathBuf> {
+    let mut raw = raw.clone();
+    resolve(&mut raw, directory);
+    let stages = raw.output.path.as_deref().map(stages_beside);
+    named(&raw).into_iter().map(|named| named.path).chain(stages).collect()
+}
+
+/// Makes paths that are relative to `directory` relative to where this program runs.
+pub fn resolve(raw: &mut RawRecipe, directory: &Path) {
+    for path in slots(raw).into_iter().filter_map(|(.., path)| path.as_mut()) {
+        *path = path_from(directory, path);
+    }
+}
+
+/// As [`resolve`], of the paths at one key and below it: `stage.1.teacher`, or all those of `stage`.
+pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
+    let is_at = |found: &str| found.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    for (.., path) in slots(raw).into_iter().filter(|(found, ..)| is_at(found)) {
+        path.iter_mut().for_each(|path| *path = path_from(directory, path));
+    }
+}
+
+/// The recipe without any path: what it asks for, wherever that lies.
+pub(crate) fn without(raw: &RawRecipe) -> RawRecipe {
+    let mut raw = raw.clone();
+    slots(&mut raw).into_iter().for_each(|(.., path)| *path = None);
+    raw
+}
+
+/// Refuses data that is not there: that should not be found out after hours of work.
+///
+/// # Errors
+/// Input and Io, naming the key.
+pub(crate) fn check_data(read: &[Named]) -> Result<()> {
+    let is_data = |named: &&Named| named.purpose != Purpose::Model && !named.path.is_dir();
+    read.iter()
+        .filter(is_data)
+        .try_for_each(|named| InputFile::open(&named.path).map(drop).map_err(|error| error.at(&named.key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::parse;
+
+    const RECIPE: &str = "[model]\npath = \"m\"\n[output]\npath = \"/o\"\n[data]\ntrain = \"t\"\neval = \"e\"\n\
+        labels = \"l\"\nselect = \"s\"\n[[stage]]\nkind = \"prune\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
+
+    fn pairs(named: &[Named]) -> Vec<(&str, &str)> {
+        named.iter().map(|named| (named.key.as_str(), named.path.to_str().unwrap())).collect()
+    }
+
+    #[test]
+    fn every_path_that_a_recipe_can_have_is_in_the_list() {
+        let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
+        let fields = [include_str!("raw.rs"), include_str!("raw/training.rs")];
+        let n_fields: usize = fields.iter().map(|text| text.matches("PathBuf>,").count()).sum();
+        assert_eq!(named(&raw).len(), n_fields, "a key with a path is missing in the list, or in this test");
+        assert!(named(&without(&raw)).is_empty());
+    }
+
+    #[test]
+    fn all_are_relative_to_one_directory_and_a_changed_key_to_another() {
+        let mut raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
+        resolve_at(&mut raw, "stage", Path::new("jobs"));
+        resolve_at(&mut raw, "data.evaluation", Path::new("jobs"));
+        resolve(&mut raw, Path::new("d"));
+        let expected = [
+            ("model.path", "d/m"),
+            ("output.path", "/o"),
+            ("data.train", "d/t"),
+            ("data.eval", "d/e"),
+            ("data.select", "d/s"),
+            ("data.labels", "d/l"),
+            ("stage.1.teacher", "d/jobs/../b"),
+        ];
+        assert_eq!(pairs(&named(&raw)), expected);
+        let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
+        let touched = touched(&raw, Path::new("d"));
+        assert!(touched.len() == 8 && touched.contains(&"/o.stages".into()) && touched.contains(&"d/t".into()));
+    }
+
+    #[test]
+    fn data_counts_as_read_where_a_stage_looks_at_it() {
+        let keys = |text: &str| {
+            let raw: RawRecipe = parse(&RECIPE.replace("kind = \"distill\"", text), "r.toml").unwrap();
+            read(&raw).iter().map(|named| named.key.clone()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            keys("kind = \"distill\""),
+            "model.path data.train data.eval data.select data.labels stage.1.teacher"
+        );
+        assert_eq!(keys("kind = \"evaluate\""), "model.path data.eval data.labels stage.1.teacher");
+        assert_eq!(keys("kind = \"quantize\""), "model.path stage.1.teacher");
+    }
+}

@@ -1,0 +1,85 @@
+//! What a recipe says of the model it reads, as TOML has it.
+
+use briquette_core::OutputAxis;
+use briquette_formats::WeightLayout;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The model to compress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawModel {
+    /// A file, an index of shards, or a directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// The architecture, where files do not tell: "bert", "llama", "resnet50", "digits-cnn", ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arch: Option<String>,
+    /// Which way Linear weights lie: "torch" is [out, in], "burn" is [in, out]. Burnpack files are "burn" unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<RawLayout>,
+    /// Names that our own reading of roles gets wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RawRole>,
+    /// Accept NaN and infinity: tensors that have any are left as they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_nonfinite: bool,
+}
+
+/// Which way Linear weights lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RawLayout {
+    /// `[out, in]`.
+    Torch,
+    /// `[in, out]`.
+    Burn,
+}
+
+impl RawLayout {
+    /// As files say it.
+    pub fn said(self) -> WeightLayout {
+        match self {
+            Self::Torch => WeightLayout::Torch,
+            Self::Burn => WeightLayout::Burn,
+        }
+    }
+}
+
+/// What some tensors are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawRole {
+    /// Globs over tensor names.
+    pub include: Vec<String>,
+    /// linear, conv, embedding, norm, bias, parameter, unknown or other.
+    pub role: crate::Role,
+    /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, or "stacked", as experts
+    /// `[experts, out, in]`; without it, what names and shapes show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<RawOutputs>,
+}
+
+/// Which axis counts outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RawOutputs {
+    /// `[out, in]`.
+    First,
+    /// `[in, out]`.
+    Last,
+    /// `[.., out, in]`.
+    Stacked,
+}
+
+impl RawOutputs {
+    /// The axis.
+    pub fn axis(self) -> OutputAxis {
+        match self {
+            Self::First => OutputAxis::First,
+            Self::Last => OutputAxis::Last,
+            Self::Stacked => OutputAxis::Stacked,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Nothing that a model's directory holds leads out of it: links are followed inside, and in the hub's cache.
+
+use crate::sandbox::Sandbox;
+use crate::weights::{Random, safetensors_of, tensors_of, tiny};
+use std::os::unix::fs::symlink;
+
+/// What reads the weights of a model.
+const READERS: [&str; 6] = [
+    "inspect M",
+    "inspect M --zeros",
+    "plan M --quantize int8",
+    "compress M -o new --quantize int8",
+    "export M --to dense -o new",
+    "diff M M",
+];
+
+/// Every reader of `model` says that `link` leads to `target`, and neither writes nor changes anything.
+fn assert_refused(sandbox: &Sandbox, lines: &[&str], model: &str, link: &str, target: &str) {
+    let before = sandbox.files("");
+    for line in lines {
+        let line = line.replace('M', model);
+        let outcome = sandbox.run(&line);
+        outcome.assert_fails(4, &[&format!("{link}: leads to /"), target, "outside of the model's directory"]);
+        assert!(sandbox.files("") == before, "{line}");
+    }
+}
+
+/// A directory `m` with a config, and beside it a secret that is a sound checkpoint.
+fn with_secret() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.write("secret/w.safetensors", safetensors_of(&tiny()));
+    sandbox.write("m/config.json", "{}");
+    sandbox
+}
+
+#[test]
+fn weights_that_are_links_out_of_the_directory_are_refused() {
+    for name in ["model.safetensors", "pytorch_model.bin", "odd.pt", "x.bpk"] {
+        let sandbox = with_secret();
+        symlink("../secret/w.safetensors", sandbox.path("m").join(name)).unwrap();
+        assert_refused(&sandbox, &READERS, "m", &format!("m/{name}"), "secret/w.safetensors");
+    }
+}
+
+#[test]
+fn shards_and_indices_that_lead_out_are_refused_however_they_do() {
+    let index = |file: &str| {
+        let names = tiny().into_iter().map(|tensor| (tensor.name, file.to_string())).collect();
+        briquette::formats::index::to_json(&names, 1)
+    };
+    let link = |sandbox: &Sandbox, target: &str, name: &str| symlink(target, sandbox.path(name)).unwrap();
+    let sandbox = with_secret();
+    sandbox.write("m/model.safetensors.index.json", index("model-1.safetensors"));
+    link(&sandbox, "../secret/w.safetensors", "m/model-1.safetensors");
+    assert_refused(&sandbox, &READERS, "m", "m/model-1.safetensors", "secret/w.safetensors");
+    assert_refused(&sandbox, &READERS, "m/model.safetensors.index.json", "m/model-1.safetensors", "secret/w");
+
+    let sandbox = with_secret();
+    sandbox.write("m/model.safetensors.index.json", index("sub/w.safetensors"));
+    link(&sandbox, "../secret", "m/sub");
+    assert_refused(&sandbox, &READERS, "m", "m/sub/w.safetensors", "secret/w.safetensors");
+
+    let sandbox = with_secret();
+    sandbox.write("secret/index.json", index("model-1.safetensors"));
+    sandbox.write("m/model-1.safetensors", safetensors_of(&tiny()));
+    link(&sandbox, "../secret/index.json", "m/model.safetensors.index.json");
+    assert_refused(&sandbox, &READERS, "m", "m/model.safetensors.index.json", "secret/index.json");
+}
+
+#[test]
+fn a_config_that_leads_out_is_refused() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.write("secret.json", "{}");
+    std::fs::remove_file(sandbox.path("digits/config.json")).unwrap();
+    symlink("../secret.json", sandbox.path("digits/config.json")).unwrap();
+    assert_refused(&sandbox, &READERS, "digits", "digits/config.json", "secret.json");
+}
+
+#[test]
+fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
+    for format in ["briquette", "dense", "burnpack", "compressed-tensors"] {
+        let sandbox = Sandbox::with("digits");
+        sandbox.ok(&format!("compress digits -o out --quantize int8 --format {format}"));
+        let names: Vec<String> = sandbox.files("out").into_keys().filter(|name| !name.starts_with("report")).collect();
+        assert!(names.len() >= 4, "{names:?}");
+        for name in names {
+            let (file, moved) = (sandbox.path("out").join(&name), sandbox.path(&format!("elsewhere-{name}")));
+            std::fs::rename(&file, &moved).unwrap();
+            symlink(format!("../elsewhere-{name}"), &file).unwrap();
+            let link = format!("out/{name}");
+            assert_refused(&sandbox, &["verify M"], "out", &link, &format!("elsewhere-{name}"));
+            // Small files are read where they are used; the sums, for what is read.
+            if name != "config.json" {
+                assert_refused(&sandbox, &READERS, "out", &link, &format!("elsewhere-{name}"));
+            }
+            std::fs::remove_file(&file).unwrap();
+            std::fs::rename(&moved, &file).unwrap();
+        }
+        sandbox.ok("verify out");
+        std::fs::rename(sandbox.path("out/report.json"), sandbox.path("report.json")).unwrap();
+        symlink("../report.json", sandbox.path("out/report.json")).unwrap();
+        assert_refused(&sandbox, &["report M"], "out", "out/report.json", "report.json");
+    }
+}
+
+#[test]
+fn what_a_person_names_may_be_a_link_and_so_may_what_stays_inside() {
+    let sandbox = Sandbox::with("digits");
+    std::fs::create_dir(sandbox.path("digits/store")).unwrap();
+    std::fs::rename(sandbox.path("digits/model.safetensors"), sandbox.path("digits/store/1")).unwrap();
+    symlink("store/1", sandbox.path("digits/model.safetensors")).unwrap();
+    symlink("digits", sandbox.path("link")).unwrap();
+    symlink("link/model.safetensors", sandbox.path("link.safetensors")).unwrap();
+    for model in ["digits", "link", "link.safetensors", "link/model.safetensors"] {
+        sandbox.ok(&format!("compress {model} -o out --quantize int8 --force"));
+        sandbox.ok(&format!("verify out --against {model}"));
+    }
+}
+
+#[test]
+fn the_cache_of_the_hub_is_read_with_its_weights_and_shards_among_the_blobs() {
+    let sandbox = Sandbox::with("digits-sharded");
+    let (blobs, snapshot) = ("hub/models--a--b/blobs", "hub/models--a--b/snapshots/0123");
+    std::fs::create_dir_all(sandbox.path(blobs)).unwrap();
+    std::fs::create_dir_all(sandbox.path(snapshot)).unwrap();
+    let mut random = Random(7);
+    for name in sandbox.files("digits-sharded").into_keys() {
+        let hash = format!("{:016x}", random.next());
+        std::fs::copy(sandbox.path("digits-sharded").join(&name), sandbox.path(blobs).join(&hash)).unwrap();
+        symlink(format!("../../blobs/{hash}"), sandbox.path(snapshot).join(name)).unwrap();
+    }
+    assert_eq!(tensors_of(&sandbox.path(snapshot)), tensors_of(&sandbox.path("digits-sharded")));
+    for model in [snapshot.to_string(), format!("{snapshot}/model.safetensors.index.json")] {
+        sandbox.ok(&format!("compress {model} -o out --quantize int8 --force"));
+        sandbox.ok(&format!("verify out --against {model}"));
+    }
+    sandbox.write("hub/other", "x");
+    let config = sandbox.path(snapshot).join("config.json");
+    std::fs::remove_file(&config).unwrap();
+    symlink("../../../other", &config).unwrap();
+    assert_refused(&sandbox, &READERS, snapshot, "config.json", "hub/other");
+}
+
+#[cfg(feature = "model")]
+#[test]
+fn small_files_that_an_evaluation_reads_stay_inside() {
+    let eval = "eval M --data sentences.txt --device cpu";
+    for name in ["config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
+    {
+        let sandbox = Sandbox::with("models/bert-tiny");
+        let text = crate::sandbox::repository().join("fixtures/models/sentences.txt");
+        std::fs::copy(text, sandbox.path("sentences.txt")).unwrap();
+        sandbox.ok(&eval.replace('M', "bert-tiny"));
+        let (path, outside) = (sandbox.path("bert-tiny").join(name), sandbox.path("outside.json"));
+        std::fs::rename(&path, &outside).unwrap();
+        symlink(&outside, &path).unwrap();
+        assert_refused(&sandbox, &[eval], "bert-tiny", &format!("bert-tiny/{name}"), "outside.json");
+    }
+}

@@ -1,0 +1,97 @@
+//! Low bits: what an embedding that is the head too is spared, and groups that do not divide.
+
+use crate::sandbox::Sandbox;
+use crate::weights::{Tensor, safetensors_of};
+use serde_json::Value;
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const LINEAR: &str = "model.layers.0.mlp.up_proj.weight";
+
+/// How a plan quantizes a tensor.
+fn quantized(plan: &Value, name: &str) -> String {
+    let tensors = plan["tensors"].as_array().unwrap();
+    let tensor = tensors.iter().find(|tensor| tensor["name"] == name).unwrap();
+    tensor["quantize"].as_str().unwrap_or("-").to_string()
+}
+
+/// A decoder of two tensors, and a third where the head has a name of its own.
+fn decoder(config: &str, head: Option<u64>) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let mut tensors = vec![Tensor::random(EMBEDDING, &[32, 16], 1), Tensor::random(LINEAR, &[24, 16], 2)];
+    tensors.extend(head.map(|seed| Tensor::random("lm_head.weight", &[32, 16], seed)));
+    sandbox.write("m/model.safetensors", safetensors_of(&tensors));
+    sandbox.write("m/config.json", config);
+    sandbox
+}
+
+const TIED: &str = r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": true, "vocab_size": 32}"#;
+const UNTIED: &str = r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false, "vocab_size": 32}"#;
+
+#[test]
+fn an_embedding_that_is_the_head_too_stays_at_int8() {
+    let (wide, low) = ("8-bit per channel", "4-bit per channel");
+    for (config, head, expected) in
+        [(TIED, None, wide), (UNTIED, Some(1), wide), (UNTIED, Some(3), low), (UNTIED, None, low)]
+    {
+        let sandbox = decoder(config, head);
+        for format in ["briquette", "dense"] {
+            let plan = sandbox.json(&format!("plan m --quantize int4 --format {format}"));
+            assert_eq!((quantized(&plan, EMBEDDING).as_str(), quantized(&plan, LINEAR).as_str()), (expected, low));
+            let remarks = plan["remarks"].as_array().unwrap();
+            assert_eq!(remarks.len(), usize::from(expected == wide), "{remarks:?}");
+        }
+    }
+}
+
+#[test]
+fn it_goes_below_where_that_is_asked_for() {
+    let sandbox = decoder(TIED, None);
+    for flags in ["--quantize-roles linear,conv,embedding", "--include model.**"] {
+        let plan = sandbox.json(&format!("plan m --quantize int4 {flags}"));
+        assert_eq!(quantized(&plan, EMBEDDING), "4-bit per channel", "{flags}");
+    }
+    sandbox.write(
+        "r.toml",
+        "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"int4\"\n\
+         overrides = [{ include = [\"**.embed_tokens.*\"], scheme = \"int3\" }]\n",
+    );
+    assert_eq!(quantized(&sandbox.json("plan r.toml"), EMBEDDING), "3-bit per channel");
+    assert_eq!(quantized(&sandbox.json("plan m --quantize int8"), EMBEDDING), "8-bit per channel");
+    assert_eq!(sandbox.json("plan m --quantize int8")["remarks"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn the_report_says_so_in_one_line() {
+    let sandbox = decoder(TIED, None);
+    let report = sandbox.json("compress m -o out --quantize int4");
+    let is_said = |remark: &&Value| remark.as_str().unwrap().contains("stays at int8");
+    assert_eq!(report["remarks"].as_array().unwrap().iter().filter(is_said).count(), 1, "{report}");
+    let plan = sandbox.ok("plan m --quantize int4").stdout;
+    assert!(plan.contains("stays at int8") && plan.contains("--quantize-roles linear,conv,embedding"), "{plan}");
+    sandbox.ok("verify out --against m");
+}
+
+#[test]
+fn a_group_that_does_not_divide_names_the_largest_that_does() {
+    let sandbox = Sandbox::new();
+    let tensors: Vec<Tensor> =
+        (0..3).map(|i| Tensor::random(&format!("layer.{i}.weight"), &[4, 576 << (i % 2)], i + 1)).collect();
+    sandbox.write("m.safetensors", safetensors_of(&tensors));
+    let cases = [("briquette", "128", "96"), ("briquette", "80", "72"), ("compressed-tensors", "128", "64")];
+    for (format, asked, expected) in cases {
+        let line = format!("plan m.safetensors --quantize int4-g{asked} --format {format}");
+        let outcome = sandbox.run(&line);
+        outcome.assert_fails(2, &["does not divide", &format!("groups of {expected} (such as int4-g{expected})")]);
+        assert_eq!(outcome.stderr.matches("such as").count(), 1, "{}", outcome.stderr);
+        sandbox.ok(&line.replace(&format!("g{asked}"), &format!("g{expected}")));
+    }
+    sandbox.write("odd.safetensors", safetensors_of(&[Tensor::random("odd.weight", &[4, 29], 1)]));
+    sandbox.run("plan odd.safetensors --quantize int4-g16").assert_fails(2, &["choose another"]);
+}
+
+#[test]
+fn a_fit_that_could_not_move_is_refused() {
+    let sandbox = decoder(UNTIED, None);
+    sandbox.run("plan m --quantize int4-g8-asym --range hqq").assert_fails(2, &["range: hqq", "whole numbers", "mse"]);
+    sandbox.ok("plan m --quantize int4-g8 --range hqq");
+}

@@ -1,0 +1,187 @@
+//! The paths of recipes that train: resolved from their file, part of what a run is, and safe from what it writes.
+
+use crate::distill::{RECIPE, digits, sums};
+use crate::sandbox::{Sandbox, copy, repository};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Where the first pixel to train on, and to test on, lies in the digits' data.
+const FIRST_TO_TRAIN: usize = 288 + 23_400;
+const FIRST_TO_TEST: usize = 288;
+
+/// One epoch of learning from a teacher, of a recipe that lies beside what it names.
+const STAGES: &str = r#"
+[[stage]]
+kind = "distill"
+teacher = "teacher"
+loss = [{ kind = "logits" }]
+learning_rate = 1e-3
+metric = "accuracy"
+save_every = 2
+[[stage]]
+kind = "quantize"
+scheme = "int8"
+"#;
+const DATA: &str = "[data]\ntrain = \"train.safetensors\"\neval = \"test.safetensors\"\n[memory]\nbatch_size = 64\n";
+
+/// A model, a teacher, data to train and to measure on, and a recipe in `work`; files of the same names elsewhere are no such thing.
+fn work() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let fixtures = repository().join("fixtures");
+    for name in ["model", "teacher"] {
+        copy(&fixtures.join("digits"), &sandbox.path(&format!("work/{name}")));
+        sandbox.write(&format!("{name}/config.json"), "not this one");
+    }
+    for name in ["train.safetensors", "test.safetensors"] {
+        copy(&fixtures.join("digits-data.safetensors"), &sandbox.path(&format!("work/{name}")));
+        sandbox.write(name, "not this one");
+    }
+    sandbox.write("work/recipe.toml", format!("[model]\npath = \"model\"\n[output]\npath = \"alone\"\n{DATA}{STAGES}"));
+    sandbox
+}
+
+/// Changes one bit of a file.
+fn flip(sandbox: &Sandbox, name: &str, at: usize) {
+    let mut bytes = std::fs::read(sandbox.path(name)).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(sandbox.path(name), bytes).unwrap();
+}
+
+/// The stages as those of a job or a base.
+fn stages_of(table: &str) -> String {
+    STAGES.replace("[[stage]]", &format!("[[{table}.stage]]"))
+}
+
+#[test]
+fn every_path_of_a_job_is_relative_to_the_file_that_names_it() {
+    let sandbox = work();
+    sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
+    let expected = sums(&sandbox, "work/alone");
+    let data = DATA.replace("[data]", "[job.data]").replace("[memory]", "[job.memory]");
+    let other = "set = { \"output.path\" = \"set\", \"model.path\" = \"model\", \"stage.0.teacher\" = \"teacher\", \
+                 data.train = \"train.safetensors\", data.eval = \"test.safetensors\" }";
+    sandbox.write("work/below/recipe.toml", format!("[model]\npath = \"x\"\n[output]\npath = \"y\"\n{DATA}{STAGES}"));
+    let jobs = format!(
+        "[[job]]\n[job.model]\npath = \"model\"\n[job.output]\npath = \"inline\"\n{data}{}\n[[job]]\nrecipe = \
+         \"below/recipe.toml\"\n{other}\n[[job]]\nrecipe = \"recipe.toml\"\nset = {{ \"output.path\" = \"named\" }}\n",
+        stages_of("job")
+    );
+    sandbox.write("work/jobs.toml", jobs);
+    sandbox.ok("run work/jobs.toml --threads 1 --quiet");
+    for output in ["inline", "set", "named"] {
+        assert_eq!(sums(&sandbox, &format!("work/{output}")), expected, "{output}");
+    }
+}
+
+/// A batch of two jobs that train the same, and what each is done again for.
+fn batch() -> Sandbox {
+    let sandbox = work();
+    let data = DATA.replace("[data]", "[base.data]").replace("[memory]", "[base.memory]");
+    let jobs = format!(
+        "[base.model]\npath = \"model\"\n[base.output]\npath = \"out/{{stage.1.scheme}}\"\n{data}{}\n[matrix]\n\
+         \"stage.1.scheme\" = [\"int8\", \"int4-g32\"]\n",
+        stages_of("base")
+    );
+    sandbox.write("work/jobs.toml", jobs);
+    sandbox
+}
+
+fn jobs_of(sandbox: &Sandbox, line: &str) -> Vec<Value> {
+    sandbox.json(line)["jobs"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_reads_changed() {
+    let sandbox = batch();
+    let line = "run work/jobs.toml --threads 1 --resume --trace trace.json";
+    let n_trained = || {
+        let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+        trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == "train").count()
+    };
+    let first = jobs_of(&sandbox, line);
+    assert_eq!((n_trained(), &first[1]["trained_with"]), (1, &Value::from("int8")));
+    sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
+    assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared or alone, it is the same");
+    assert!(!sandbox.path("work/out/jobs.stages").exists());
+    let statuses =
+        |jobs: &[Value]| jobs.iter().map(|job| job["status"].as_str().unwrap().to_string()).collect::<Vec<_>>();
+    assert_eq!(statuses(&jobs_of(&sandbox, line)), ["skipped", "skipped"]);
+
+    let cases = [
+        ("train.safetensors", FIRST_TO_TRAIN, "data.train"),
+        ("test.safetensors", FIRST_TO_TEST, "data.eval"),
+        ("teacher/model.safetensors", 100_000, "stage.0.teacher"),
+        ("model/model.safetensors", 100_000, "model.path"),
+    ];
+    for (name, at, key) in cases {
+        flip(&sandbox, &format!("work/{name}"), at);
+        let again = jobs_of(&sandbox, line);
+        assert_eq!((statuses(&again), n_trained()), (vec!["done".to_string(); 2], 1), "{key}");
+        assert_eq!(again[0]["redone"], format!("the content of {key} changed"));
+    }
+    // Where it lies does not matter.
+    std::fs::rename(sandbox.path("work"), sandbox.path("moved")).unwrap();
+    assert_eq!(statuses(&jobs_of(&sandbox, &line.replace("work", "moved"))), ["skipped", "skipped"]);
+}
+
+#[test]
+fn a_training_that_was_killed_is_not_gone_on_with_on_other_data_to_measure() {
+    let sandbox = work();
+    let recipe = std::fs::read_to_string(sandbox.path("work/recipe.toml")).unwrap();
+    sandbox.write("work/recipe.toml", recipe.replace("learning_rate", "epochs = 20\nlearning_rate"));
+    let line = "distill work/recipe.toml --threads 1 --quiet";
+    let mut child = sandbox.command(line).spawn().unwrap();
+    while !sandbox.path("work/alone.stages/1-training/last.json").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had a checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
+    sandbox.run(line).assert_fails(6, &["alone.stages", "the content of data.eval changed", "--force"]);
+    // Written again as it was, it is the same.
+    flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
+    let again = sandbox.run("distill work/recipe.toml --threads 1");
+    assert!(again.code == 0 && again.stderr.contains("went on from step"), "{}", again.stderr);
+}
+
+#[test]
+fn nothing_that_a_training_reads_is_replaced_by_what_it_writes() {
+    let sandbox = work();
+    sandbox.ok("compress work/model -o work/ours --quantize int8");
+    let recipe = std::fs::read_to_string(sandbox.path("work/recipe.toml")).unwrap();
+    let with = |from: &str, to: &str| recipe.replace(from, to);
+    let cases = [
+        (with("path = \"alone\"", "path = \"ours\"").replace("\"teacher\"", "\"ours\""), "ours"),
+        (with("path = \"alone\"", "path = \"../work\""), "the output may not"),
+        (with("train.safetensors", "alone.stages/train.safetensors"), "alone.stages"),
+    ];
+    std::fs::create_dir(sandbox.path("work/alone.stages")).unwrap();
+    copy(&sandbox.path("work/train.safetensors"), &sandbox.path("work/alone.stages/train.safetensors"));
+    let before = sandbox.files("work");
+    for (text, phrase) in cases {
+        sandbox.write("work/case.toml", text);
+        sandbox
+            .run("distill work/case.toml --threads 1 --quiet --force")
+            .assert_fails(6, &["may not be, contain or lie inside", phrase]);
+        std::fs::remove_file(sandbox.path("work/case.toml")).unwrap();
+    }
+    assert_eq!(sandbox.files("work"), before);
+}
+
+#[test]
+fn data_on_the_command_line_is_where_it_says_whatever_recipe_is_named() {
+    let sandbox = work();
+    sandbox.write("elsewhere/recipe.toml", "[model]\npath = \"../work/model\"\n[data]\neval = \"absent\"\n");
+    sandbox.ok("eval work/teacher --recipe elsewhere/recipe.toml --data work/test.safetensors --threads 1");
+    sandbox.run("eval work/teacher --recipe elsewhere/recipe.toml").assert_fails(4, &["elsewhere/absent"]);
+}
+
+#[test]
+fn data_that_is_not_there_is_told_before_any_work_by_its_key() {
+    let sandbox = digits(&RECIPE.replacen("eval = \"digits-data.safetensors\"", "eval = \"absent.safetensors\"", 1));
+    for line in ["distill recipe.toml", "run recipe.toml"] {
+        sandbox.run(&format!("{line} --quiet")).assert_fails(4, &["data.eval: ", "absent.safetensors"]);
+        assert!(!sandbox.path("out.stages").exists());
+    }
+}

@@ -1,0 +1,168 @@
+//! Trainings that were killed: what they write down is what an undisturbed one does, and what is damaged is not gone on from.
+#![cfg(feature = "model")]
+
+use crate::distill::{RECIPE, digits, sums};
+use crate::sandbox::{Sandbox, copy};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Steps of an epoch: 1,437 images, 64 at a time.
+const STEPS: u64 = 23;
+const WORK: &str = "out.stages/1-training";
+
+fn recipe(save_every: u64) -> String {
+    RECIPE.replace("save_every = 5", &format!("save_every = {save_every}")).replace("epochs = 2", "epochs = 3")
+}
+
+/// What a training's last checkpoint says, where there is one.
+fn state(sandbox: &Sandbox) -> Value {
+    let bytes = std::fs::read(sandbox.path(&format!("{WORK}/last.json"))).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+/// Starts a training, and kills it once its checkpoint is as asked. False where it was over by then.
+fn kill_once(sandbox: &Sandbox, is_then: impl Fn(&Value) -> bool) -> bool {
+    let mut child = sandbox.command("distill recipe.toml --threads 1 --quiet --force").spawn().unwrap();
+    while !is_then(&state(sandbox)) {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    true
+}
+
+/// The lines of an output's metrics, without times.
+fn metrics(sandbox: &Sandbox, output: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(sandbox.path(&format!("{output}/metrics.jsonl"))).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines.iter_mut().filter_map(|line| line.get_mut("step")).for_each(|step| step["seconds"] = Value::Null);
+    lines
+}
+
+/// What an output's report says of its training and its tensors, without times and memory.
+fn told(sandbox: &Sandbox, output: &str) -> Value {
+    let bytes = std::fs::read(sandbox.path(&format!("{output}/report.json"))).unwrap();
+    let mut report: Value = serde_json::from_slice(&bytes).unwrap();
+    for key in ["seconds", "wall_seconds", "peak_bytes"] {
+        report["trained"][0][key] = Value::Null;
+    }
+    let keys = ["stages", "before", "after", "tensors", "gone", "trained", "stage_bytes", "remarks"];
+    let metrics = report["evaluation"]["metrics"].take();
+    let mut kept: serde_json::Map<String, Value> =
+        keys.iter().map(|key| ((*key).into(), report[*key].take())).collect();
+    kept.insert("metrics".into(), metrics);
+    Value::Object(kept)
+}
+
+/// Goes on, and holds what it wrote against an undisturbed run.
+fn ends_as_whole(sandbox: &Sandbox, what: &str) {
+    let again = sandbox.run("distill recipe.toml --threads 1 --force");
+    assert_eq!((again.code, sums(sandbox, "out")), (0, sums(sandbox, "whole")), "{what}: {}", again.stderr);
+    assert_eq!(metrics(sandbox, "out"), metrics(sandbox, "whole"), "{what}");
+    assert_eq!(told(sandbox, "out"), told(sandbox, "whole"), "{what}");
+    let epochs: Vec<u64> = metrics(sandbox, "out").iter().filter_map(|line| line["epoch"]["epoch"].as_u64()).collect();
+    assert_eq!(epochs, [1, 2, 3], "each epoch has one line");
+}
+
+#[test]
+fn killed_in_an_epoch_its_mean_loss_is_of_all_its_steps() {
+    let sandbox = digits(&recipe(5));
+    sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
+    for step in [5, 20, 30, 45] {
+        assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(step)), "it ended before step {step}");
+        ends_as_whole(&sandbox, &format!("killed at step {step}"));
+    }
+}
+
+#[test]
+fn killed_between_the_last_step_and_the_end_of_an_epoch_the_epoch_stands_once() {
+    let sandbox = digits(&recipe(STEPS));
+    sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
+    // Evaluating takes a moment, in which the checkpoint of the last step is there and that of the epoch is not.
+    let is_between = |state: &Value| state["step_of_epoch"].as_u64() == Some(STEPS);
+    let mut n_between = 0;
+    for _ in 0..12 {
+        if !kill_once(&sandbox, is_between) {
+            continue;
+        }
+        n_between += usize::from(is_between(&state(&sandbox)));
+        ends_as_whole(&sandbox, "killed before the epoch's end");
+    }
+    assert!(n_between > 0, "no kill ever came in between");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_and_force_leads_out_of_it() {
+    let sandbox = digits(&recipe(5));
+    sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
+    assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(25)));
+    copy(&sandbox.path("out.stages"), &sandbox.path("kept"));
+    let restore = || {
+        let _ = std::fs::remove_dir_all(sandbox.path("out.stages"));
+        copy(&sandbox.path("kept"), &sandbox.path("out.stages"));
+    };
+    let step = state(&sandbox)["step"].as_u64().unwrap();
+    let [model, optimizer] = ["model", "optimizer"].map(|kind| format!("step-{step}.{kind}.bpk"));
+    let flipped = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        let place = bytes.len() * 2 / 3;
+        bytes[place] ^= 4;
+        bytes
+    };
+    let cut = |bytes: &[u8]| bytes[..bytes.len() / 2].to_vec();
+    type Damage<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+    let cases: [(&str, Damage); 5] =
+        [(&model, &flipped), (&optimizer, &flipped), (&model, &cut), ("last.json", &flipped), ("last.json", &cut)];
+    for (name, damage) in cases {
+        restore();
+        let path = sandbox.path(&format!("{WORK}/{name}"));
+        std::fs::write(&path, damage(&std::fs::read(&path).unwrap())).unwrap();
+        let line = "distill recipe.toml --threads 1 --quiet";
+        sandbox.run(line).assert_fails(4, &[name, "start anew with --force"]);
+        ends_as_whole(&sandbox, &format!("{name} was damaged"));
+        std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    }
+    restore();
+    sandbox.write("out.stages/recipe.json", "{\"model\": ");
+    sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(4, &["recipe.json", "--force"]);
+    ends_as_whole(&sandbox, "recipe.json was damaged");
+}
+
+#[test]
+fn a_finished_part_that_is_damaged_is_not_gone_on_from() {
+    let high = recipe(5).replace("accuracy = 0.9 }", "accuracy = 0.9999 }");
+    let sandbox = digits(&high);
+    sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(6, &["gate"]);
+    sandbox.write("recipe.toml", recipe(5));
+    sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
+    copy(&sandbox.path("out.stages"), &sandbox.path("kept"));
+    for part in ["1-compress", "1-distill"] {
+        let _ = std::fs::remove_dir_all(sandbox.path("out.stages"));
+        copy(&sandbox.path("kept"), &sandbox.path("out.stages"));
+        let path = sandbox.path(&format!("out.stages/{part}/model.briquette.safetensors"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let place = bytes.len() - 100;
+        bytes[place] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let line = "distill recipe.toml --threads 1 --quiet";
+        sandbox.run(line).assert_fails(4, &[part, "model.briquette.safetensors", "--force"]);
+        ends_as_whole(&sandbox, part);
+        std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    }
+}
+
+#[test]
+fn what_a_teacher_said_is_asked_again_where_it_is_damaged() {
+    let sandbox = digits(&recipe(5).replace("batch_size = 64", "batch_size = 64\ncache_teacher = true"));
+    sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
+    assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(10)));
+    let path = sandbox.path(&format!("{WORK}/teacher.safetensors"));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let place = bytes.len() - 9;
+    bytes[place] ^= 64;
+    std::fs::write(&path, bytes).unwrap();
+    ends_as_whole(&sandbox, "the teacher's outputs were damaged");
+}
