@@ -76,8 +76,8 @@ impl Loads {
 }
 
 fn is_plain(tensor: &TensorPlan) -> bool {
-    let TensorPlan { role, axis, why, .. } = *tensor;
-    Known { role, axis, why }.is_plain_linear() || role == Role::Linear && why == Reason::Told
+    let known = Known { role: tensor.role, axis: tensor.axis, why: tensor.why };
+    known.is_plain_linear() || known.role == Role::Linear && known.why == Reason::Told
 }
 
 fn is_head(name: &str) -> bool {
