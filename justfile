@@ -254,6 +254,7 @@ resnet152 *FLAGS: build
 interop *FLAGS: build peers fetch-minilm
     @mkdir -p bench-out
     @{{ venv }}/bin/python bench/interop.py {{ briquette }} models/minilm bench-out "$@"
+    @{{ venv }}/bin/python bench/interop_families.py {{ briquette }} bench-out
     @cargo build --release --quiet -p briquette-models --example forward
     @{{ venv }}/bin/python bench/interop_models.py {{ target }}/release/examples/forward models/minilm --briquette {{ briquette }}
 

@@ -6,7 +6,7 @@ usage: interop_families.py BRIQUETTE_BINARY WORKDIR [--only bert,t5,...]
 Needs bench/peers/requirements.txt. Makes a tiny model with random weights of each family, compresses it with each scheme,
 and loads that in transformers: as the class it was saved as, and as the bare model. Its outputs must be those of the dense
 export of the same codes, with the activations rounded in the same way where the scheme rounds them: the largest difference
-at most 1e-5 of the largest output (1e-2 where activations are rounded: a tie that falls the other way is a step of one
+at most 1e-5 of the largest output (5e-3 where activations are rounded: a tie that falls the other way is a step of one
 code). Nothing may be missing that the dense export does not miss. What is known not to load must be refused with exit
 code 6. Writes, and overwrites, only WORKDIR/families (a few MB). The exit code is 1 when anything fails.
 """
@@ -71,6 +71,14 @@ WAV2VEC2 = dict(
     conv_dim=(64, 64), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2, num_conv_pos_embeddings=16,
     num_conv_pos_embedding_groups=4, initializer_range=0.1,
 )
+DEBERTA = dict(
+    relative_attention=True, position_buckets=8, pos_att_type=["p2c", "c2p"], norm_rel_ebd="layer_norm", share_att_key=True,
+)
+BART = dict(
+    vocab_size=WORDS, d_model=HIDDEN, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+    decoder_attention_heads=2, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, max_position_embeddings=LENGTH,
+    bos_token_id=1, eos_token_id=2, pad_token_id=0, decoder_start_token_id=2, forced_eos_token_id=2, init_std=0.1,
+)
 SPECIAL = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
 
 # Family: configuration, its values, classes.
@@ -83,17 +91,26 @@ FAMILIES = {
     "CamemBERT": ("Camembert", ENCODER, ["ForMaskedLM"]),
     "ModernBERT": ("ModernBert", ENCODER | SPECIAL, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
     "MPNet": ("MPNet", ENCODER, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
+    "ELECTRA": ("Electra", ENCODER | dict(embedding_size=64), ["ForMaskedLM", "ForPreTraining", "Model"]),
+    "DeBERTa v2": ("DebertaV2", ENCODER | DEBERTA, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
     "GPT-2": ("GPT2", dict(vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=LENGTH), ["LMHeadModel"]),
     "GPT-NeoX": ("GPTNeoX", ENCODER, ["ForCausalLM", "Model"]),
     "OPT": ("OPT", OPT, ["ForCausalLM", "Model"]),
     "T5": ("T5", T5, ["ForConditionalGeneration", "EncoderModel"]),
     "T5 v1.1": ("T5", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), ["ForConditionalGeneration"]),
+    "BART": ("Bart", BART, ["ForConditionalGeneration", "Model"]),
     "Whisper": ("Whisper", WHISPER, ["ForConditionalGeneration"]),
     "Llama": ("Llama", DECODER, ["ForCausalLM", "ForSequenceClassification", "Model"]),
     "Llama, tied": ("Llama", DECODER | dict(tie_word_embeddings=True), ["ForCausalLM"]),
     "Qwen2": ("Qwen2", DECODER, ["ForCausalLM"]),
     "Qwen3": ("Qwen3", DECODER, ["ForCausalLM", "Model"]),
+    "Gemma": ("Gemma", DECODER, ["ForCausalLM"]),
     "Gemma 2": ("Gemma2", DECODER, ["ForCausalLM"]),
+    "Gemma 3": ("Gemma3", DECODER, ["ForCausalLM"]),
+    "Granite": ("Granite", DECODER, ["ForCausalLM"]),
+    "OLMo 2": ("Olmo2", DECODER, ["ForCausalLM"]),
+    "SmolLM3": ("SmolLM3", DECODER, ["ForCausalLM"]),
+    "Phi-3": ("Phi3", DECODER | dict(num_key_value_heads=2), ["ForCausalLM"]),
     "Mistral": ("Mistral", DECODER, ["ForCausalLM"]),
     "Mixtral": ("Mixtral", DECODER | dict(num_local_experts=4), ["ForCausalLM"]),
     "Qwen3-MoE": (
@@ -101,11 +118,20 @@ FAMILIES = {
         DECODER | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, mlp_only_layers=[0]),
         ["ForCausalLM"],
     ),
+    "Qwen2-MoE": (
+        "Qwen2Moe",
+        DECODER | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=64),
+        ["ForCausalLM"],
+    ),
+    "OLMoE": ("Olmoe", DECODER | dict(num_experts=4, num_experts_per_tok=2), ["ForCausalLM"]),
     "gpt-oss": ("GptOss", DECODER | dict(num_local_experts=4, num_experts_per_tok=2), ["ForCausalLM"]),
     "ViT": ("ViT", PICTURE, ["ForImageClassification", "Model"]),
     "CLIP": ("CLIP", CLIP, ["Model"]),
     "wav2vec2": ("Wav2Vec2", WAV2VEC2, ["ForCTC", "Model"]),
+    "HuBERT": ("Hubert", WAV2VEC2, ["ForCTC", "Model"]),
 }
+# Configurations that are not called as their classes.
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 # Schemes that are refused: transformers cannot load them.
 REFUSED = {
     "GPT-2": set(SCHEMES),
@@ -113,10 +139,12 @@ REFUSED = {
     "T5": PACKED,
     "T5 v1.1": PACKED,
     "Mixtral": {"int8-dynamic", "int8-dynamic-sym"},
+    "Qwen2-MoE": {"int8-dynamic", "int8-dynamic-sym"},
     "Qwen3-MoE": {"int8-dynamic", "int8-dynamic-sym"},
+    "OLMoE": {"int8-dynamic", "int8-dynamic-sym"},
 }
 # What another scheme is for in "mixed": experts need packed codes of one scheme, and others may have what they like.
-EXPERTS = ["Mixtral", "Qwen3-MoE"]
+EXPERTS = ["Mixtral", "Qwen2-MoE", "Qwen3-MoE", "OLMoE"]
 
 
 def quietly():
@@ -127,7 +155,8 @@ def make(folder, name, cls):
     """A model of random weights, norms and biases too, as transformers saves it."""
     config, values, _ = FAMILIES[name]
     torch.manual_seed(7)
-    model = getattr(transformers, config + cls)(getattr(transformers, f"{config}Config")(**values))
+    settings = getattr(transformers, CONFIGS.get(config, f"{config}Config"))(**values)
+    model = getattr(transformers, config + cls)(settings)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -172,11 +201,11 @@ def inputs(model):
         return {"pixel_values": noise(2, 3, 32, 32)}
     if kind == "clip":
         return {"input_ids": words, "pixel_values": noise(2, 3, 32, 32)}
-    if kind == "wav2vec2":
+    if kind in ("wav2vec2", "hubert"):
         return {"input_values": noise(2, 400)}
     if kind == "whisper":
         return {"input_features": noise(2, 64, 64), "decoder_input_ids": words}
-    if kind == "t5" and "Encoder" not in name:
+    if kind in ("t5", "bart") and "Encoder" not in name:
         return {"input_ids": words, "decoder_input_ids": words}
     return {"input_ids": words, "attention_mask": torch.ones_like(words)}
 
@@ -239,7 +268,7 @@ def compare(cls, coded_folder, dense_folder, scheme):
     if not torch.isfinite(found).all():
         return "NaN or infinity", None
     apart = ((found - wanted).abs().max() / wanted.abs().max()).item()
-    limit = 1e-2 if "dynamic" in scheme or scheme == "mixed" else 1e-5
+    limit = 5e-3 if "dynamic" in scheme or scheme == "mixed" else 1e-5
     return (None if apart <= limit else f"{apart:.1e} of the largest output apart"), apart
 
 
@@ -254,7 +283,7 @@ def check(name, cls, scheme, work):
     kind = make(model, name, cls)
     code, said = compress(name, scheme, model, out)
     if scheme in REFUSED.get(name, ()):
-        holds = code == 6 and "transformers" in said
+        holds = code == 6 and "transformers" in said and "not among" not in said
         return (None, "refused") if holds else (f"expected a refusal, exit {code}: {said}", "")
     if code != 0:
         return f"exit {code}: {said}", ""

@@ -317,6 +317,11 @@ fn dtype_of(plan: &Plan) -> Option<DType> {
     dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)
 }
 
+/// Whether other programs may have a Linear layer for a tensor: routers are such in some versions, and what nothing is known of.
+fn may_be_linear(tensor: &TensorPlan) -> bool {
+    tensor.info.shape.rank() == 2 && matches!(tensor.role, Role::Linear | Role::Parameter | Role::Unknown)
+}
+
 /// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
 fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
     let mut original = model_config::read(checkpoint)?;
@@ -325,7 +330,7 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
     }
     let quantization = match plan.profile {
         Profile::CompressedTensors => {
-            let linear = plan.tensors.iter().filter(|tensor| tensor.role == Role::Linear);
+            let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;
             quantization_config::of(manifest, &linear, loads.family(), original.as_deref())

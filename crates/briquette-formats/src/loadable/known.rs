@@ -74,6 +74,36 @@ pub(super) const FAMILIES: &[Family] = &[
         ..FAMILY
     },
     Family {
+        model_types: &["electra"],
+        base: "electra",
+        linear: &[
+            BERT[0],
+            BERT[1],
+            BERT[2],
+            BERT[4],
+            "embeddings_project",
+            "generator_predictions.dense",
+            "discriminator_predictions.dense",
+            "classifier.dense|out_proj",
+        ],
+        heads: &["generator_lm_head"],
+        ..FAMILY
+    },
+    Family {
+        model_types: &["deberta-v2"],
+        base: "deberta",
+        linear: &[
+            "encoder.layer.*.attention.self.query_proj|key_proj|value_proj",
+            BERT[1],
+            BERT[2],
+            BERT[3],
+            BERT[4],
+            "cls.predictions.transform.dense",
+        ],
+        heads: &["cls.predictions.decoder"],
+        ..FAMILY
+    },
+    Family {
         model_types: &["mpnet"],
         base: "mpnet",
         linear: &[
@@ -96,7 +126,18 @@ pub(super) const FAMILIES: &[Family] = &[
         ..FAMILY
     },
     Family {
-        model_types: &["llama", "mistral", "qwen2", "qwen3", "gemma2"],
+        model_types: &[
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "granite",
+            "olmo2",
+            "smollm3",
+        ],
         base: "model",
         linear: &LLAMA,
         heads: &["lm_head"],
@@ -112,9 +153,16 @@ pub(super) const FAMILIES: &[Family] = &[
         ..FAMILY
     },
     Family {
-        model_types: &["qwen3_moe"],
+        model_types: &["phi3"],
         base: "model",
-        linear: &LLAMA,
+        linear: &["layers.*.self_attn.qkv_proj|o_proj", "layers.*.mlp.gate_up_proj|down_proj", LLAMA[2]],
+        heads: &["lm_head"],
+        ..FAMILY
+    },
+    Family {
+        model_types: &["qwen3_moe", "qwen2_moe", "olmoe"],
+        base: "model",
+        linear: &[LLAMA[0], LLAMA[1], LLAMA[2], "layers.*.mlp.shared_expert.gate_proj|up_proj|down_proj"],
         experts: &["layers.*.mlp.experts.*.gate_proj|up_proj|down_proj"],
         heads: &["lm_head"],
         ..FAMILY
@@ -162,6 +210,17 @@ pub(super) const FAMILIES: &[Family] = &[
         ..FAMILY
     },
     Family {
+        model_types: &["bart"],
+        base: "model",
+        linear: &[
+            "encoder|decoder.layers.*.self_attn|encoder_attn.q_proj|k_proj|v_proj|out_proj",
+            "encoder|decoder.layers.*.fc1|fc2",
+            "classification_head.dense|out_proj",
+        ],
+        heads: &["lm_head"],
+        ..FAMILY
+    },
+    Family {
         model_types: &["whisper"],
         base: "model",
         linear: &[
@@ -206,6 +265,15 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         model_types: &["wav2vec2"],
         base: "wav2vec2",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+    Family {
+        model_types: &["hubert"],
+        base: "hubert",
         linear: &[
             "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
             "encoder.layers.*.feed_forward.intermediate_dense|output_dense",

@@ -2,7 +2,7 @@
 
 use super::{Plan, TensorPlan};
 use crate::recipe::{Recipe, Stage};
-use crate::role::Role;
+use crate::role::{Known, Reason, Role};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, Result};
 use briquette_formats::profile::is_int_quantized;
@@ -47,7 +47,7 @@ impl Loads {
             Self::Known(family) if is_matrix && tensor.role == Role::Linear => {
                 Some(format!("none of the Linear layers of {} that compressed-tensors codes", family.name()))
             }
-            Self::Untested(_) if is_matrix && tensor.role == Role::Linear && !is_head(name) => None,
+            Self::Untested(_) if is_matrix && is_plain(tensor) && !is_head(name) => None,
             _ => Some("compressed-tensors codes Linear layers only".into()),
         }
     }
@@ -73,6 +73,11 @@ impl Loads {
             problem => Ok(problem),
         }
     }
+}
+
+fn is_plain(tensor: &TensorPlan) -> bool {
+    let known = Known { role: tensor.role, axis: tensor.axis, why: tensor.why };
+    known.is_plain_linear() || known.role == Role::Linear && known.why == Reason::Told
 }
 
 fn is_head(name: &str) -> bool {
