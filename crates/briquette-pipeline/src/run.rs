@@ -9,7 +9,7 @@ use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::memory;
 use crate::plan::interop::Loads;
-use crate::plan::{Plan, Prediction};
+use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::raw::RawLayout;
 use crate::recipe::{Recipe, paths};
 use crate::report::{self, Original, Report, StageBytes, Timing};
