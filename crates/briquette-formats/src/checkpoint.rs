@@ -7,7 +7,7 @@ use crate::quantization::{self, Method};
 use crate::sniff::Kind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{InputFile, Manifest, Profile, companions, compressed_tensors, manifest, ours, weights};
+use crate::{Choice, InputFile, LeftOut, Manifest, Profile, companions, compressed_tensors, manifest, ours, weights};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -79,9 +79,17 @@ impl Checkpoint {
     /// Input where there is no model or it is damaged, Config where a directory holds several, Io where it cannot be
     /// read.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_as(path, &Choice::default())
+    }
+
+    /// The same, where it is said which of several things in a file is the model. What Briquette wrote holds one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and Config where there is nothing that `choice` names.
+    pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
         let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
         if !is_directory {
-            return Self::open_file(path, Companions::default());
+            return Self::open_file(path, choice, Companions::default());
         }
         let companions = companions::companions_of(path)?;
         if path.join(manifest::FILE_NAME).exists() {
@@ -92,12 +100,12 @@ impl Checkpoint {
             return Ok(Self { path, format, source: Source::Stored(source), companions, quantized_by: None });
         }
         let quantization = quantization::read_config(path)?;
-        let found = Self::open_file(&weights::weights_in(path)?, companions)?;
+        let found = Self::open_file(&weights::weights_in(path)?, choice, companions)?;
         Self { path: path.to_path_buf(), ..found }.with_quantization(quantization)
     }
 
-    fn open_file(path: &Path, companions: Companions) -> Result<Self> {
-        let (plain, kind) = weights::open(path)?;
+    fn open_file(path: &Path, choice: &Choice, companions: Companions) -> Result<Self> {
+        let (plain, kind) = weights::open(path, choice)?;
         let format = match kind {
             Kind::Safetensors => Format::Safetensors,
             Kind::PyTorch => Format::PyTorch,
@@ -185,9 +193,28 @@ impl Checkpoint {
         self.quantized_by.clone()
     }
 
-    /// Bytes of the files that hold weights.
+    /// Bytes of the files that hold weights; of the model's tensors, where a file holds more than the model.
     pub fn weight_bytes(&self) -> u64 {
-        self.files().iter().map(|file| file.len()).sum()
+        match &self.source {
+            Source::Plain(plain) => plain.n_bytes(),
+            Source::Stored(_) => self.files().iter().map(|file| file.len()).sum(),
+        }
+    }
+
+    /// What its files hold besides the model.
+    pub fn left_out(&self) -> &[LeftOut] {
+        match &self.source {
+            Source::Plain(plain) => plain.left_out(),
+            Source::Stored(_) => &[],
+        }
+    }
+
+    /// What the names of its tensors began with and no longer do, the outermost first.
+    pub fn stripped_prefixes(&self) -> &[String] {
+        match &self.source {
+            Source::Plain(plain) => plain.stripped(),
+            Source::Stored(_) => &[],
+        }
     }
 
     /// Refuses where an input file is no longer the one that was opened.

@@ -10,17 +10,21 @@
 
 pub mod burnpack;
 mod bytes;
+mod cache;
 pub mod checkpoint;
+pub mod choice;
 pub mod companions;
 mod compressed_tensors;
 pub mod draft;
 pub mod file;
 pub mod foreign;
+mod gathered;
 pub mod index;
 pub mod json;
 pub mod limits;
 pub mod manifest;
 pub mod model_config;
+mod names;
 mod ours;
 mod pickle;
 pub mod plain;
@@ -37,6 +41,7 @@ mod weights;
 mod zip;
 
 pub use checkpoint::{Checkpoint, Compressed, Format};
+pub use choice::{Choice, LeftOut};
 pub use draft::{Draft, DraftFile};
 pub use file::InputFile;
 pub use manifest::{Entry, Manifest};

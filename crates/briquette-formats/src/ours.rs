@@ -2,7 +2,7 @@
 
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
+use crate::{Choice, InputFile, Manifest, Profile, TensorInfo, manifest, sniff};
 use briquette_core::{Coding, Error, OutputAxis, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn open(directory: &Path) -> Result<StoredDir> {
         }
         let file = InputFile::open(&path)?;
         let kind = sniff::kind_of(&file)?;
-        plain.push(file, kind)?;
+        plain.push(file, kind, &Choice::default())?;
     }
     plain.check_unique()?;
     let found = plain.by_name();

@@ -3,7 +3,7 @@
 use crate::pytorch::{self, Place};
 use crate::sniff::Kind;
 use crate::tensor::{self, TensorInfo, TensorSource};
-use crate::{InputFile, burnpack, safetensors};
+use crate::{Choice, InputFile, LeftOut, burnpack, names, safetensors};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -13,6 +13,9 @@ pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
     places: Vec<(usize, Place)>,
+    n_bytes: u64,
+    left_out: Vec<LeftOut>,
+    stripped: Vec<String>,
     /// Free-form strings of the headers; of equal keys the first file's counts.
     pub metadata: BTreeMap<String, String>,
 }
@@ -21,18 +24,25 @@ impl PlainFiles {
     /// Reads the header of one more file. Returns its tensors.
     ///
     /// # Errors
-    /// Input where the file is damaged, or has a tensor that an earlier one has too.
-    pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<&[TensorInfo]> {
+    /// Input where the file is damaged, or has a tensor that an earlier one has too; Config where it has no such key.
+    pub fn push(&mut self, file: InputFile, kind: Kind, choice: &Choice) -> Result<&[TensorInfo]> {
         let (before, index) = (self.infos.len(), self.files.len());
         match kind {
             Kind::Burnpack => self.push_header(burnpack::read_header(&file)?),
             Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?),
             Kind::PyTorch => {
-                for (info, place) in pytorch::read(&file)? {
+                let found = pytorch::read(&file, choice.key.as_deref())?;
+                for (info, place) in found.tensors {
                     self.places.push((index, place));
                     self.infos.push(info);
                 }
+                self.left_out.extend(found.left_out);
+                // What the file holds besides the model is no part of it.
+                self.n_bytes += found.n_bytes;
             }
+        }
+        if kind != Kind::PyTorch {
+            self.n_bytes += file.len();
         }
         self.files.push(file);
         Ok(&self.infos[before..])
@@ -48,6 +58,38 @@ impl PlainFiles {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
+    }
+
+    /// Takes away what names begin with: what `choice` says, or in PyTorch files what wrappers of modules put there.
+    ///
+    /// # Errors
+    /// Config where no name begins so; Input where two names become one.
+    pub fn strip(&mut self, choice: &Choice, kind: Kind) -> Result<()> {
+        self.stripped = match choice.strip_prefix.as_deref() {
+            Some("") => Vec::new(),
+            Some(prefix) => names::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
+            None if kind == Kind::PyTorch => names::unwrap(&mut self.infos),
+            None => Vec::new(),
+        };
+        match self.stripped.is_empty() {
+            true => Ok(()),
+            false => names::check_unique(&self.infos),
+        }
+    }
+
+    /// Bytes of the model: of its files, or of its tensors where a file holds more than those.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// What files hold besides the model.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    /// What names began with and no longer do.
+    pub fn stripped(&self) -> &[String] {
+        &self.stripped
     }
 
     /// Refuses a name that two files have.
@@ -92,7 +134,7 @@ impl TensorSource for PlainFiles {
         match place {
             Place::At(offset) => file.read_at(offset + start as u64, out),
             Place::Gathered(tensor) => {
-                let bytes = pytorch::gather(tensor, file)?;
+                let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
                 Ok(())

@@ -21,8 +21,12 @@ const LOCAL_BYTES: u64 = 30;
 pub(crate) struct ZipEntry {
     /// First byte in the file.
     pub(crate) start: u64,
+    /// Bytes in the file.
+    pub(crate) n_packed: u64,
     /// Bytes once unpacked.
     pub(crate) n_bytes: u64,
+    /// CRC-32 of them once unpacked; 0 where whoever wrote it did not compute it.
+    pub(crate) crc: u32,
     /// Whether they lie in the file as they are.
     pub(crate) is_stored: bool,
 }
@@ -36,12 +40,14 @@ struct Directory {
 struct RawEntry {
     name: String,
     method: u16,
+    crc: u32,
     n_packed: u64,
     n_bytes: u64,
     header: u64,
 }
 
-/// The entries of an archive by name. They lie inside the file, do not overlap, and unpack to no more than the file.
+/// The entries of an archive by name. They lie inside the file and do not overlap; what they unpack to is for
+/// whoever unpacks them to bound.
 ///
 /// # Errors
 /// Input where the archive is damaged, cut short, or not plain.
@@ -57,7 +63,13 @@ pub(crate) fn read_entries(file: &InputFile) -> Result<BTreeMap<String, ZipEntry
         let end = start.checked_add(raw.n_packed).filter(|&end| end <= directory.start);
         let end = end.ok_or_else(|| damaged(&format!("entry {:?} reaches beyond the data", raw.name)))?;
         spans.push((raw.header, end));
-        let entry = ZipEntry { start, n_bytes: raw.n_bytes, is_stored: raw.method == 0 };
+        let RawEntry { n_packed, n_bytes, crc, .. } = raw;
+        if !matches!(raw.method, 0 | 8) {
+            let message =
+                format!("entry {:?} is compressed by method {}, expected 0 or 8; zip it again", raw.name, raw.method);
+            return Err(Error::input(message));
+        }
+        let entry = ZipEntry { start, n_packed, n_bytes, crc, is_stored: raw.method == 0 };
         if entry.is_stored && raw.n_bytes != raw.n_packed {
             return Err(damaged(&format!("entry {:?} has two sizes", raw.name)));
         }
@@ -69,11 +81,7 @@ pub(crate) fn read_entries(file: &InputFile) -> Result<BTreeMap<String, ZipEntry
     if !rest.0.is_empty() || spans.windows(2).any(|pair| pair[0].1 > pair[1].0) {
         return Err(damaged("its entries overlap or are miscounted"));
     }
-    let total = entries.values().try_fold(0_u64, |sum, entry| sum.checked_add(entry.n_bytes));
-    match total {
-        Some(total) if total <= file.len() => Ok(entries),
-        _ => Err(Error::input("its entries unpack to more than the file has; save it again with torch.save")),
-    }
+    Ok(entries)
 }
 
 fn damaged(what: &str) -> Error {
@@ -139,7 +147,8 @@ fn read_entry(rest: &mut Bytes) -> Option<RawEntry> {
     let signature = rest.u32()?;
     rest.take(6)?;
     let method = rest.u16()?;
-    rest.take(8)?;
+    rest.take(4)?;
+    let crc = rest.u32()?;
     let (n_packed, n_bytes) = (rest.u32()?, rest.u32()?);
     let (n_name, n_extra, n_comment) = (rest.u16()?, rest.u16()?, rest.u16()?);
     rest.take(8)?;
@@ -149,7 +158,7 @@ fn read_entry(rest: &mut Bytes) -> Option<RawEntry> {
     rest.take(n_comment.into())?;
     let mut full = |narrow: u32| if narrow == u32::MAX { wide.u64() } else { Some(u64::from(narrow)) };
     let (n_bytes, n_packed, header) = (full(n_bytes)?, full(n_packed)?, full(header)?);
-    (signature == ENTRY).then_some(RawEntry { name, method, n_packed, n_bytes, header })
+    (signature == ENTRY).then_some(RawEntry { name, method, crc, n_packed, n_bytes, header })
 }
 
 /// The 64-bit fields of an entry, in the order of the 32-bit ones that are too small.
