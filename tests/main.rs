@@ -1,10 +1,14 @@
 //! End to end, through the command and the public interface.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
+#[cfg(feature = "model")]
+#[path = "../crates/briquette-formats/tests/archives/mod.rs"]
+mod archives;
 mod bad_input;
 mod batch;
 mod bit_flips;
 mod cast;
+mod checkpoints;
 mod compress;
 mod decoders;
 mod diff;

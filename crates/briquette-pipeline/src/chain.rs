@@ -9,6 +9,7 @@ mod work;
 use crate::context::RunOptions;
 use crate::distill::{self, Asked, DistillReport};
 use crate::factorize::{self, FactorReport};
+use crate::inspect;
 use crate::plan::Plan;
 use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
 use crate::report::{Footprint, Report, StageBytes};
@@ -21,7 +22,7 @@ use work::{Work, check_is_ours};
 
 /// Runs every part of a recipe that trains or factorizes.
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
-    let original = Checkpoint::open(&recipe.model)?;
+    let original = recipe.open_model()?;
     // Whatever can be known now should not be found out after hours of training.
     Plan::new(recipe, &original, &options.stop)?;
     distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
@@ -43,7 +44,8 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 
 /// Every part, then the last stages. What is finished already is taken as it is.
 fn run_parts(recipe: &Recipe, original: &Checkpoint, work: &Work, options: &RunOptions) -> Result<Report> {
-    let mut origin = Origin { before: Some(footprint(original)), ..Origin::of(recipe) };
+    let notes = inspect::notes_of(original);
+    let mut origin = Origin { before: Some(footprint(original)), notes, ..Origin::of(recipe) };
     origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
     let mut model = recipe.model.clone();
     let mut pruned: Vec<&Selection> = Vec::new();

@@ -14,7 +14,7 @@ pub(crate) mod text;
 use crate::role::{Role, RoleRule};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
-use briquette_formats::{Profile, limits};
+use briquette_formats::{Checkpoint, Choice, Profile, limits};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Dtype, Student, TrainMemory, Training};
 pub use evaluate::{BatchSize, Bounds, Evaluate};
@@ -30,6 +30,8 @@ use std::path::{Path, PathBuf};
 pub struct Recipe {
     /// The model to read.
     pub model: PathBuf,
+    /// Which of the things in its file is the model.
+    pub choice: Choice,
     /// The directory to write.
     pub output: PathBuf,
     /// Which way Linear weights lie, where it is said.
@@ -129,6 +131,7 @@ impl Recipe {
             .map(|rule| Ok(RoleRule { patterns: Patterns::new(&rule.include)?, role: rule.role }));
         Ok(Self {
             model: text::path_from(directory, model),
+            choice: raw.model.choice(),
             output: text::path_from(directory, output),
             layout: raw.model.layout,
             roles: roles.collect::<Result<_>>()?,
@@ -144,6 +147,14 @@ impl Recipe {
 }
 
 impl Recipe {
+    /// Opens the model to read.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_as`].
+    pub fn open_model(&self) -> Result<Checkpoint> {
+        Checkpoint::open_as(&self.model, &self.choice)
+    }
+
     /// Every stage that works on the model's own tensors, as if nothing was trained in between: a factorize stage makes others
     /// of them, and what comes after it is about those.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {

@@ -9,6 +9,7 @@ use crate::distill::DistillReport;
 use crate::encode::Outcome;
 use crate::evaluate::EvaluationReport;
 use crate::factorize::FactorReport;
+use crate::inspect;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::{Recipe, raw::RawStage};
@@ -337,6 +338,11 @@ fn remarks_of(report: &Report, made: &Made) -> Vec<String> {
     }
     if made.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
+    }
+    // An earlier part read what was left out.
+    remarks.extend(made.origin.notes.iter().cloned());
+    if made.origin.before.is_none() {
+        remarks.extend(inspect::notes_of(made.checkpoint));
     }
     for (path, reason) in made.checkpoint.left_behind() {
         remarks.push(format!("{} was not copied: {reason}.", path.display()));

@@ -54,6 +54,8 @@ pub(crate) struct Origin {
     pub(crate) trained: Vec<DistillReport>,
     /// Linear layers that became two factors.
     pub(crate) factorized: Vec<FactorReport>,
+    /// What the model's file holds besides the model, in words, where the run reads another.
+    pub(crate) notes: Vec<String>,
     /// Bytes after each part.
     pub(crate) bytes: Vec<StageBytes>,
     /// What training wrote line by line.
@@ -70,7 +72,7 @@ impl Origin {
 /// The stages of a recipe that work on files.
 pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
     let started = Instant::now();
-    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let checkpoint = recipe.open_model()?;
     let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;

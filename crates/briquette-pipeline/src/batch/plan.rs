@@ -5,7 +5,6 @@ use crate::context::Stop;
 use crate::memory;
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
-use briquette_formats::Checkpoint;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +62,7 @@ fn plan_one(job: &Job, earlier: &[Job], device: &str) -> Result<JobPlan> {
 pub(super) fn look(job: &Job, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
     let recipe = job.recipe()?;
     memory::check(recipe, device)?;
-    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let checkpoint = recipe.open_model()?;
     Ok((checkpoint.weight_bytes(), Plan::new(recipe, &checkpoint, &Stop::default())?.predict()?))
 }
 

@@ -7,7 +7,6 @@ use crate::context::{RunOptions, Workers};
 use crate::recipe::Recipe;
 use crate::verify;
 use briquette_core::{Error, Hash128, Result};
-use briquette_formats::Checkpoint;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
@@ -119,7 +118,7 @@ impl Batch<'_> {
 
     fn work(&mut self, job: &Job, input: &mut Option<Hash128>) -> Result<Finished> {
         let recipe = job.recipe()?;
-        let checkpoint = Checkpoint::open(&recipe.model)?;
+        let checkpoint = recipe.open_model()?;
         let hash = self.inputs.hash(recipe, &checkpoint, &self.options.stop)?;
         *input = Some(hash);
         let before = if self.resume { self.before(recipe, hash)? } else { Before::Nothing };

@@ -4,12 +4,15 @@ use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
 use super::{Dtype, TrainMemory};
 use crate::context::check_threads;
 use briquette_core::{Error, Result};
+use briquette_formats::Choice;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What to run a model on, and what its metrics must reach.
 #[derive(Debug, Clone, Default)]
 pub struct Evaluate {
+    /// Which of the things in a file is the model, of the model or of what it is compared with.
+    pub choice: Choice,
     /// The architecture, where files do not tell.
     pub arch: Option<String>,
     /// The data; its paths are resolved.
@@ -126,6 +129,7 @@ impl Evaluate {
         data.labels = data.labels.map(|labels: PathBuf| directory.join(labels));
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
+            choice: Choice { is_for_one_of_two: true, ..raw.model.choice() },
             arch: raw.model.arch.clone(),
             data,
             batch_size,

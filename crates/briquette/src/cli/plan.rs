@@ -3,9 +3,9 @@
 use super::args::{Common, What};
 use super::commands::{recipe_of, show};
 use super::{batch, tables};
-use briquette::formats::Checkpoint;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
+use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
 use briquette::pipeline::plan::{Cut, TensorPlan};
 use briquette::{Error, Plan, Result};
@@ -24,16 +24,17 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         Some(Document::Recipe(recipe)) => *recipe,
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
     };
-    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let checkpoint = recipe.open_model()?;
     let plan = Plan::new(&recipe, &checkpoint, &Stop::default())?;
     let prediction = plan.predict()?;
     let tensors = plan.tensors.iter().map(|tensor| tensor_json(tensor, &plan)).collect::<Result<Vec<Value>>>()?;
-    let needs = Needs::of(&recipe, &common.device)?;
+    let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
     let value = json!({
         "model": recipe.model, "file_bytes": checkpoint.weight_bytes(), "predicted_bytes": prediction.n_bytes,
-        "prediction_is_exact": prediction.is_exact, "memory": needs, "tensors": tensors,
+        "prediction_is_exact": prediction.is_exact, "memory": needs, "notes": notes, "tensors": tensors,
     });
-    show(common, &value, || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::needs(&needs)))?;
+    let text = || Ok(tables::plan(&plan, checkpoint.weight_bytes())? + &tables::notes(&notes) + &tables::needs(&needs));
+    show(common, &value, text)?;
     needs.check().map(|()| 0)
 }
 

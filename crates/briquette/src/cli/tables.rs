@@ -71,7 +71,12 @@ pub(crate) fn inspection(found: &Inspection) -> String {
         bytes(found.file_bytes),
         found.compressed
     );
-    out
+    out + &notes(&found.notes())
+}
+
+/// What a file holds besides the model, a line each.
+pub(crate) fn notes(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("{note}\n")).collect()
 }
 
 /// What becomes of each tensor.
