@@ -2,11 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod activations;
+#[cfg(feature = "model")]
+#[path = "../crates/briquette-formats/tests/archives/mod.rs"]
+mod archives;
 mod bad_input;
 mod batch;
 mod bit_flips;
 mod burnpack;
 mod cast;
+mod checkpoints;
 mod compress;
 mod contained;
 mod damaged;

@@ -61,6 +61,7 @@ fn a_stop_of_what_writes_nothing_does_not_speak_of_writing() {
     let options = briquette::RunOptions::default();
     options.stop.request(15);
     let digits = crate::sandbox::repository().join("fixtures/digits");
-    let diff = briquette::pipeline::diff::diff(&digits, &digits, &options).unwrap_err();
+    let diff = briquette::pipeline::diff::diff(&digits, &digits, &briquette::formats::Choice::default(), &options)
+        .unwrap_err();
     assert_eq!((diff.to_string().as_str(), diff.exit_code()), ("stopped by signal 15", 143));
 }

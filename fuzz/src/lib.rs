@@ -3,7 +3,7 @@
 #[path = "../../crates/briquette-formats/tests/archives/mod.rs"]
 mod archives;
 
-pub use archives::zip;
+pub use archives::{tar, zip};
 use briquette::formats::{Checkpoint, TensorSource};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -59,6 +59,17 @@ pub fn files(names: &[&str], input: &[u8]) -> PathBuf {
         }
     }
     DIRECTORY.clone()
+}
+
+/// The parts of an input; those that it lacks are empty.
+pub fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
+    let mut rest = input;
+    std::array::from_fn(|_| {
+        let at = rest.windows(SEPARATOR.len()).position(|window| window == SEPARATOR);
+        let (part, after) = at.map_or((rest, &[][..]), |at| (&rest[..at], &rest[at + SEPARATOR.len()..]));
+        rest = after;
+        part
+    })
 }
 
 /// Opens a model and reads every tensor, whole and in two ranges, which must agree.

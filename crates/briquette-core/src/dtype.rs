@@ -15,6 +15,10 @@ pub enum DType {
     F8E4M3,
     #[serde(rename = "F8_E5M2")]
     F8E5M2,
+    #[serde(rename = "F8_E4M3FNUZ")]
+    F8E4M3Fnuz,
+    #[serde(rename = "F8_E5M2FNUZ")]
+    F8E5M2Fnuz,
     #[serde(rename = "F8_E8M0")]
     F8E8M0,
     #[serde(rename = "F6_E2M3")]
@@ -36,13 +40,15 @@ pub enum DType {
 
 impl DType {
     /// Every type, for parsing and tests.
-    pub const ALL: [DType; 20] = [
+    pub const ALL: [DType; 22] = [
         Self::F64,
         Self::F32,
         Self::F16,
         Self::BF16,
         Self::F8E4M3,
         Self::F8E5M2,
+        Self::F8E4M3Fnuz,
+        Self::F8E5M2Fnuz,
         Self::F8E8M0,
         Self::F6E2M3,
         Self::F6E3M2,
@@ -65,7 +71,8 @@ impl DType {
             Self::F64 | Self::I64 | Self::U64 | Self::C64 => 64,
             Self::F32 | Self::I32 | Self::U32 => 32,
             Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 16,
-            Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 | Self::I8 | Self::U8 | Self::Bool => 8,
+            Self::F8E4M3 | Self::F8E5M2 | Self::F8E4M3Fnuz | Self::F8E5M2Fnuz | Self::F8E8M0 => 8,
+            Self::I8 | Self::U8 | Self::Bool => 8,
             Self::F6E2M3 | Self::F6E3M2 => 6,
             Self::F4 => 4,
         }
@@ -91,6 +98,8 @@ impl DType {
             Self::BF16 => "BF16",
             Self::F8E4M3 => "F8_E4M3",
             Self::F8E5M2 => "F8_E5M2",
+            Self::F8E4M3Fnuz => "F8_E4M3FNUZ",
+            Self::F8E5M2Fnuz => "F8_E5M2FNUZ",
             Self::F8E8M0 => "F8_E8M0",
             Self::F6E2M3 => "F6_E2M3",
             Self::F6E3M2 => "F6_E3M2",

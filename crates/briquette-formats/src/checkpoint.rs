@@ -6,7 +6,9 @@ use crate::quantization::{self, Method};
 use crate::sniff::Kind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{InputFile, Manifest, ModelDir, Profile, companions, compressed_tensors, manifest, ours, weights};
+use crate::{
+    Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, companions, compressed_tensors, manifest, ours, weights,
+};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -80,10 +82,18 @@ impl Checkpoint {
     /// Input where there is no model or it is damaged, Config where a directory holds several, Io where it cannot be
     /// read.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_as(path, &Choice::default())
+    }
+
+    /// The same, where it is said which of several things in a file is the model. What Briquette wrote holds one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and Config where there is nothing that `choice` names.
+    pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
         let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
         if !is_directory {
             let file = InputFile::open(path)?;
-            return Self::open_file(file, ModelDir::around(path), Companions::default());
+            return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
         let (companions, directory) = (companions::companions_of(path)?, ModelDir::open(path)?);
         if path.join(manifest::FILE_NAME).exists() {
@@ -97,13 +107,13 @@ impl Checkpoint {
         let quantization = quantization::read_config(&directory)?;
         let weights = weights::weights_in(path)?;
         let file = directory.file(weights.strip_prefix(path).unwrap_or(&weights))?;
-        let found = Self::open_file(file, directory, companions)?;
+        let found = Self::open_file(file, choice, directory, companions)?;
         Self { path: path.to_path_buf(), ..found }.with_quantization(quantization)
     }
 
-    fn open_file(file: InputFile, directory: ModelDir, companions: Companions) -> Result<Self> {
+    fn open_file(file: InputFile, choice: &Choice, directory: ModelDir, companions: Companions) -> Result<Self> {
         let path = file.path().to_path_buf();
-        let (plain, kind) = weights::open(file)?;
+        let (plain, kind) = weights::open(file, choice)?;
         let format = match kind {
             Kind::Safetensors => Format::Safetensors,
             Kind::PyTorch => Format::PyTorch,
@@ -204,9 +214,28 @@ impl Checkpoint {
         self.quantized_by.clone()
     }
 
-    /// Bytes of the files that hold weights.
+    /// Bytes of the files that hold weights; of the model's tensors, where a file holds more than the model.
     pub fn weight_bytes(&self) -> u64 {
-        self.files().iter().map(|file| file.len()).sum()
+        match &self.source {
+            Source::Plain(plain) => plain.n_bytes(),
+            Source::Stored(_) => self.files().iter().map(|file| file.len()).sum(),
+        }
+    }
+
+    /// What its files hold besides the model.
+    pub fn left_out(&self) -> &[LeftOut] {
+        match &self.source {
+            Source::Plain(plain) => plain.left_out(),
+            Source::Stored(_) => &[],
+        }
+    }
+
+    /// What the names of its tensors began with and no longer do, the outermost first.
+    pub fn stripped_prefixes(&self) -> &[String] {
+        match &self.source {
+            Source::Plain(plain) => plain.stripped(),
+            Source::Stored(_) => &[],
+        }
     }
 
     /// Refuses where an input file is no longer the one that was opened, or what was read of it is not what it was

@@ -33,11 +33,15 @@ impl Index {
     pub fn read(file: &InputFile) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
-            weight_map: RawMap,
+            weight_map: Option<RawMap>,
         }
         let (path, bytes) = (file.path(), file.read_all(limits::MAX_JSON_BYTES)?);
         let raw: Raw = json::parse(&bytes, "the index", path)?;
-        Self::checked(raw.weight_map).map_err(|error| error.at(path.display()))
+        let Some(weight_map) = raw.weight_map else {
+            let message = "found JSON without a weight_map, expected an index of shards; name the directory it is in, or a weight file";
+            return Err(Error::input(message).at(path.display()));
+        };
+        Self::checked(weight_map).map_err(|error| error.at(path.display()))
     }
 
     fn checked(RawMap { text, mut tensors, files }: RawMap) -> Result<Self> {

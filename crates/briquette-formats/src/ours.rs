@@ -3,7 +3,7 @@
 use crate::digests::Digests;
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{Activations, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
+use crate::{Activations, Choice, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
 use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
         }
         let file = contained::open(directory, Path::new(name))?;
         let kind = sniff::kind_of(&file)?;
-        plain.push(file, kind)?;
+        plain.push(file, kind, &Choice::default())?;
     }
     plain.check_unique()?;
     let found = plain.by_name();

@@ -3,87 +3,36 @@
 //! The machine knows the opcodes that `torch.save` writes and a short list of names; a pickle with anything else is
 //! refused before any other reader sees it.
 
+mod atom;
+mod choose;
 mod flatten;
 mod names;
+mod value;
 
 use crate::bytes::Bytes;
 use crate::limits::MAX_PICKLE_BYTES;
-use briquette_core::{DType, Error, Result};
-use names::Name;
+use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-pub(crate) use flatten::flatten;
+pub(crate) use flatten::{Flattened, bytes_of, flatten};
+pub(crate) use names::Name;
+pub(crate) use value::{Node, Storage, Value, View};
 
 /// What an entry of the memo takes, with its share of the tree.
 const MEMO_BYTES: usize = 64;
 /// What a node takes, with what its allocation costs.
 const NODE_BYTES: usize = size_of::<Node>() + 16;
 
-/// A value on the stack or in the memo.
-#[derive(Debug, Clone)]
-pub(crate) enum Value {
-    /// Anything whose value does not matter.
-    Other,
-    /// A whole number.
-    Int(i64),
-    /// A string.
-    Text(Rc<str>),
-    /// A name from the list.
-    Name(Name),
-    /// A place among the nodes: shared, and changed in place, as Python objects are.
-    Node(usize),
-}
-
-/// What a value can refer to.
-#[derive(Debug)]
-pub(crate) enum Node {
-    /// A tuple or a list.
-    List(Vec<Value>),
-    /// A dictionary, in the order its keys were set.
-    Dict(Vec<(Value, Value)>),
-    /// The bytes behind tensors.
-    Storage(Storage),
-    /// A view of a storage, boxed: a pickle can have two million nodes.
-    Tensor(Box<View>),
-}
-
-impl Node {
-    /// What it holds beyond itself.
-    fn n_bytes(&self) -> usize {
-        match self {
-            Self::List(items) => items.len().max(1) * size_of::<Value>(),
-            Self::Dict(items) => items.len().max(1) * size_of::<(Value, Value)>(),
-            Self::Storage(_) => 0,
-            Self::Tensor(view) => size_of::<View>() + (view.shape.len() + view.strides.len()) * size_of::<usize>(),
-        }
-    }
-}
-
-/// The bytes behind tensors, as declared.
-#[derive(Debug, Clone)]
-pub(crate) struct Storage {
-    /// Its entry below `data/`.
-    pub(crate) key: Rc<str>,
-    /// Its type; none for bytes.
-    pub(crate) dtype: Option<DType>,
-    /// Elements.
-    pub(crate) n_elements: u64,
-}
-
-/// A tensor: a view of a storage.
-#[derive(Debug, Clone)]
-pub(crate) struct View {
-    /// What it is a view of.
-    pub(crate) storage: Storage,
-    /// Type of its elements.
-    pub(crate) dtype: DType,
-    /// First element.
-    pub(crate) offset: u64,
-    /// Extents.
-    pub(crate) shape: Vec<usize>,
-    /// Steps, in elements.
-    pub(crate) strides: Vec<usize>,
+/// What a pickle may refer to outside of itself.
+#[derive(Debug, Default)]
+pub(crate) enum Outside {
+    /// Storages, as `torch.save` has it.
+    #[default]
+    Storages,
+    /// Storages, and the classes of a TorchScript program.
+    Script,
+    /// Tensors of a table, by number, as PyTorch before 0.1.10 had it.
+    Tensors(BTreeMap<i64, View>),
 }
 
 /// A pickle that was run through.
@@ -94,6 +43,7 @@ pub(crate) struct Pickle {
     marks: Vec<usize>,
     memo: BTreeMap<u32, Value>,
     n_bytes: usize,
+    outside: Outside,
 }
 
 /// The message of a pickle that is not valid.
@@ -103,10 +53,14 @@ type Refusal = String;
 ///
 /// # Errors
 /// Input where it is damaged, or would do anything but describe tensors.
-pub(crate) fn read(bytes: &[u8]) -> Result<(Pickle, Value)> {
-    let mut pickle = Pickle::default();
-    let mut rest = Bytes(bytes);
-    pickle.run(&mut rest).map_err(Error::input)?;
+pub(crate) fn read(bytes: &[u8], outside: Outside) -> Result<(Pickle, Value)> {
+    read_next(&mut Bytes(bytes), outside)
+}
+
+/// The same, of one pickle that others may follow.
+pub(crate) fn read_next(rest: &mut Bytes, outside: Outside) -> Result<(Pickle, Value)> {
+    let mut pickle = Pickle { outside, ..Pickle::default() };
+    pickle.run(rest).map_err(Error::input)?;
     let root = pickle.pop().map_err(Error::input)?;
     Ok((pickle, root))
 }
@@ -124,6 +78,31 @@ impl Pickle {
         }
     }
 
+    /// The items of a tuple or a list.
+    pub(crate) fn list(&self, value: &Value) -> Option<&[Value]> {
+        match self.node(value) {
+            Some(Node::List(items)) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The items of a dictionary, or the attributes of an object.
+    pub(crate) fn items(&self, value: &Value) -> Option<&[(Value, Value)]> {
+        match self.node(value) {
+            Some(Node::Dict(items)) => Some(items),
+            Some(Node::Object(state)) => match self.node(state) {
+                Some(Node::Dict(items)) => Some(items),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Every storage and tensor that was met, wherever.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
     fn run(&mut self, rest: &mut Bytes) -> Result<(), Refusal> {
         loop {
             let code = rest.u8().ok_or_else(damaged)?;
@@ -134,7 +113,7 @@ impl Pickle {
                 b'(' => self.marks.push(self.stack.len()),
                 b'q' | b'r' | 0x94 | b'h' | b'j' => self.remember(code, rest)?,
                 b'c' | 0x93 | b'R' | 0x81 | b'Q' | b'b' => self.refer(code, rest)?,
-                _ => match atom(code, rest)? {
+                _ => match atom::atom(code, rest)? {
                     Some(value) => self.push(value)?,
                     None => self.collect(code)?,
                 },
@@ -260,19 +239,18 @@ impl Pickle {
             b'c' => {
                 let mut line = || std::str::from_utf8(rest.line()?).ok();
                 let (module, name) = line().zip(line()).ok_or_else(damaged)?;
-                self.push(Value::Name(Name::of(module, name)?))
+                self.push(Value::Name(self.name(module, name)?))
             }
             0x93 => match (self.pop()?, self.pop()?) {
-                (Value::Text(name), Value::Text(module)) => self.push(Value::Name(Name::of(&module, &name)?)),
+                (Value::Text(name), Value::Text(module)) => self.push(Value::Name(self.name(&module, &name)?)),
                 _ => Err(damaged()),
             },
             b'Q' => {
                 let id = self.pop()?;
-                let storage = names::storage(self, &id).ok_or_else(damaged)?;
-                self.push_node(Node::Storage(storage))
+                let node = names::outside(self, &id).ok_or_else(damaged)?;
+                self.push_node(node)
             }
-            // State that is set on an object: `_metadata` of an OrderedDict.
-            b'b' => self.pop().map(drop),
+            b'b' => self.build(),
             _ => {
                 let (arguments, name) = (self.pop()?, self.pop()?);
                 let Value::Name(name) = name else { return Err(damaged()) };
@@ -285,6 +263,23 @@ impl Pickle {
     }
 }
 
+impl Pickle {
+    fn name(&self, module: &str, name: &str) -> Result<Name, Refusal> {
+        Name::of(module, name, matches!(self.outside, Outside::Script))
+    }
+
+    /// Sets state on an object. That of an OrderedDict, its `_metadata`, is of no matter.
+    fn build(&mut self) -> Result<(), Refusal> {
+        let state = self.pop()?;
+        if let Some(Value::Node(index)) = self.stack.last()
+            && let Some(Node::Object(fields)) = self.nodes.get_mut(*index)
+        {
+            *fields = state;
+        }
+        Ok(())
+    }
+}
+
 fn pairs(items: Vec<Value>) -> Result<Vec<(Value, Value)>, Refusal> {
     let mut items = items.into_iter();
     let mut found = Vec::with_capacity(items.len() / 2);
@@ -292,38 +287,4 @@ fn pairs(items: Vec<Value>) -> Result<Vec<(Value, Value)>, Refusal> {
         found.push((key, items.next().ok_or_else(damaged)?));
     }
     Ok(found)
-}
-
-/// The opcodes that push one value: numbers, strings, constants.
-fn atom(code: u8, rest: &mut Bytes) -> Result<Option<Value>, Refusal> {
-    let length = match code {
-        b'X' | b'B' => rest.u32().map(u64::from),
-        0x8c | b'U' | b'C' | 0x8a => rest.u8().map(u64::from),
-        0x8d | 0x8e => rest.u64(),
-        _ => None,
-    };
-    let length = length.and_then(|length| usize::try_from(length).ok());
-    let value = match code {
-        b'N' | 0x88 | 0x89 => Some(Value::Other),
-        b'K' => rest.u8().map(|n| Value::Int(n.into())),
-        b'M' => rest.u16().map(|n| Value::Int(n.into())),
-        b'J' => rest.i32().map(|n| Value::Int(n.into())),
-        b'G' => rest.u64().map(|_| Value::Other),
-        0x8a => length.and_then(|length| rest.take(length)).map(|bytes| long(bytes).map_or(Value::Other, Value::Int)),
-        b'X' | 0x8c | 0x8d | b'U' => {
-            let text = length.and_then(|length| std::str::from_utf8(rest.take(length)?).ok());
-            text.map(|text| Value::Text(text.into()))
-        }
-        b'B' | b'C' | 0x8e => length.and_then(|length| rest.take(length)).map(|_| Value::Other),
-        _ => return Ok(None),
-    };
-    value.map(Some).ok_or_else(damaged)
-}
-
-/// A whole number in two's complement of up to 8 bytes.
-fn long(bytes: &[u8]) -> Option<i64> {
-    let fill = if bytes.last().is_some_and(|&last| last > 0x7f) { 0xff } else { 0 };
-    let mut all = [fill; 8];
-    all.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some(i64::from_le_bytes(all))
 }

@@ -3,7 +3,7 @@
 use crate::pytorch::{self, Place};
 use crate::sniff::Kind;
 use crate::tensor::{self, TensorInfo, TensorSource};
-use crate::{InputFile, burnpack, safetensors};
+use crate::{Choice, InputFile, LeftOut, burnpack, names, safetensors};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -15,6 +15,9 @@ pub struct PlainFiles {
     places: Vec<Place>,
     /// The first tensor of each file, as there may be millions of tensors and few files.
     firsts: Vec<usize>,
+    n_bytes: u64,
+    left_out: Vec<LeftOut>,
+    stripped: Vec<String>,
     /// Free-form strings of the headers; of equal keys the first file's counts.
     pub metadata: BTreeMap<String, String>,
 }
@@ -23,22 +26,29 @@ impl PlainFiles {
     /// Reads the header of one more file. Returns its tensors.
     ///
     /// # Errors
-    /// Input where the file is damaged, or has a tensor that an earlier one has too.
-    pub fn push(&mut self, file: InputFile, kind: Kind) -> Result<&[TensorInfo]> {
+    /// Input where the file is damaged, or has a tensor that an earlier one has too; Config where it has no such key.
+    pub fn push(&mut self, file: InputFile, kind: Kind, choice: &Choice) -> Result<&[TensorInfo]> {
         let before = self.infos.len();
         self.firsts.push(before);
+        let n_bytes = file.len();
         let file = match kind {
             Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
             Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
             Kind::PyTorch => {
-                let (file, tensors) = pytorch::read(file)?;
-                for (info, place) in tensors {
+                let (file, found) = pytorch::read(file, choice.key.as_deref())?;
+                for (info, place) in found.tensors {
                     self.places.push(place);
                     self.infos.push(info);
                 }
+                self.left_out.extend(found.left_out);
+                // What the file holds besides the model is no part of it.
+                self.n_bytes += found.n_bytes;
                 file
             }
         };
+        if kind != Kind::PyTorch {
+            self.n_bytes += n_bytes;
+        }
         self.files.push(file);
         Ok(&self.infos[before..])
     }
@@ -59,6 +69,38 @@ impl PlainFiles {
     /// The index of the file that a tensor is in.
     fn file_of(&self, index: usize) -> usize {
         self.firsts.partition_point(|&first| first <= index).saturating_sub(1)
+    }
+
+    /// Takes away what names begin with: what `choice` says, or in PyTorch files what wrappers of modules put there.
+    ///
+    /// # Errors
+    /// Config where no name begins so; Input where two names become one.
+    pub fn strip(&mut self, choice: &Choice, kind: Kind) -> Result<()> {
+        self.stripped = match choice.strip_prefix.as_deref() {
+            Some("") => Vec::new(),
+            Some(prefix) => names::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
+            None if kind == Kind::PyTorch => names::unwrap(&mut self.infos),
+            None => Vec::new(),
+        };
+        match self.stripped.is_empty() {
+            true => Ok(()),
+            false => names::check_unique(&self.infos),
+        }
+    }
+
+    /// Bytes of the model: of its files, or of its tensors where a file holds more than those.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// What files hold besides the model.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    /// What names began with and no longer do.
+    pub fn stripped(&self) -> &[String] {
+        &self.stripped
     }
 
     /// Refuses a name that two files have.

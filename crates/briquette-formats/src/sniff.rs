@@ -8,7 +8,7 @@ use briquette_core::{Error, Result};
 pub enum Kind {
     /// safetensors.
     Safetensors,
-    /// PyTorch: a zip archive, a tar archive or a pickle.
+    /// PyTorch: a zip archive, a tar archive or pickles.
     PyTorch,
     /// burn's burnpack.
     Burnpack,
@@ -42,11 +42,34 @@ fn kind_of_head(head: &[u8]) -> Result<Kind, String> {
         Ok(Kind::Safetensors)
     } else if head.starts_with(b"PK") || head.get(257..262) == Some(b"ustar") || is_pickle(head) {
         Ok(Kind::PyTorch)
+    } else if is_onnx(head) {
+        wrong("an ONNX file", "ONNX is not read; use the checkpoint it was exported from")
+    } else if let Some((_, what, todo)) = OTHERS.iter().find(|(start, ..)| head.starts_with(start)) {
+        wrong(what, todo)
+    } else if head.get(4..8) == Some(b"TFL3") {
+        wrong("a TensorFlow Lite file", "it is not read; use the checkpoint it was converted from")
+    } else if text.starts_with('{') {
+        wrong("JSON", "name the directory it is in, or a weight file")
     } else if head.iter().all(|&byte| byte == 0) {
         wrong("a file that starts with zeros", "it was not written completely; download or save it again")
     } else {
         wrong("none of safetensors, PyTorch or burnpack", "see `briquette inspect --help` for what can be read")
     }
+}
+
+/// Other files that are taken for checkpoints, by how they start.
+const OTHERS: [(&[u8], &str, &str); 6] = [
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "HDF5 is not read; save the weights as safetensors"),
+    (b"\x93NUMPY", "a NumPy array", "a model is more than one; save its arrays as safetensors"),
+    (b"\x1f\x8b", "a gzip file", "unpack it and name what is in it"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z file", "unpack it and name what is in it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it and name what is in it"),
+    (b"\xfd7zXZ\0", "an xz file", "unpack it and name what is in it"),
+];
+
+/// A protobuf that begins as `ModelProto` does: the version of its format, then its producer, opsets or graph.
+fn is_onnx(head: &[u8]) -> bool {
+    matches!(head, [0x08, 1..=31, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..])
 }
 
 fn is_pickle(head: &[u8]) -> bool {
@@ -59,11 +82,17 @@ mod tests {
 
     #[test]
     fn the_usual_wrong_files_are_named() {
-        let cases: [(&[u8], &str); 7] = [
+        let cases: [(&[u8], &str); 13] = [
             (b"", "empty"),
             (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
             (b"  <!DOCTYPE html><html>", "web page"),
             (b"GGUF\x03\0\0\0", "GGUF"),
+            (b"\x08\x08\x12\x07pytorch\x1a\x052.3.1", "ONNX"),
+            (b"\x08\x0a:\x80\x02\x0a\x41", "ONNX"),
+            (b"\x89HDF\r\n\x1a\n\0\0", "HDF5"),
+            (b"\x1f\x8b\x08\0", "gzip"),
+            (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
+            (b" {\"version\": \"1.0\"}", "JSON"),
             (&[0; 64], "zeros"),
             (b"hello world", "none of"),
             (&[0xff; 64], "none of"),

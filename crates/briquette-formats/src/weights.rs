@@ -1,28 +1,33 @@
 //! Finding and opening the weight files of a model.
 
+use crate::choice::no_keys;
 use crate::index::{Index, parent_of};
 use crate::plain::PlainFiles;
 use crate::sniff::{self, Kind};
-use crate::{InputFile, TensorSource, contained};
+use crate::{Choice, InputFile, TensorSource, cache, contained};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Reads a weight file, or every shard that an index names; they lie in its directory.
 ///
 /// # Errors
-/// Input where there is no model or it is damaged, Io where it cannot be read.
-pub(crate) fn open(file: InputFile) -> Result<(PlainFiles, Kind)> {
+/// Input where there is no model or it is damaged, Config where what `choice` names is not there, Io where it cannot be read.
+pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, Kind)> {
     let (path, mut plain) = (file.path().to_path_buf(), PlainFiles::default());
     let kind = if path.extension().is_some_and(|extension| extension == "json") {
-        open_shards(&file, &mut plain)?
+        open_shards(&file, &mut plain, choice)?
     } else {
         let kind = sniff::kind_of(&file)?;
-        plain.push(file, kind)?;
+        plain.push(file, kind, choice)?;
         kind
     };
+    if let Some(key) = choice.key.as_deref().filter(|_| kind != Kind::PyTorch && !choice.is_for_one_of_two) {
+        return Err(no_keys(key).at(path.display()));
+    }
     if plain.tensors().is_empty() {
         return Err(Error::input("there is no tensor in it; nothing to do").at(path.display()));
     }
+    plain.strip(choice, kind).map_err(|error| error.at(path.display()))?;
     Ok((plain, kind))
 }
 
@@ -53,11 +58,7 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     found.sort();
     match found.as_slice() {
         [path] => Ok(path.clone()),
-        [] => {
-            let message =
-                "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path";
-            Err(Error::input(message).at(directory.display()))
-        }
+        [] => Err(Error::input(cache::no_weights(directory)).at(directory.display())),
         [first, ..] => {
             let message =
                 format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
@@ -66,7 +67,7 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-fn open_shards(file: &InputFile, plain: &mut PlainFiles) -> Result<Kind> {
+fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Result<Kind> {
     let index = Index::read(file)?;
     let directory = parent_of(file.path());
     let mut kind = Kind::Safetensors;
@@ -77,7 +78,7 @@ fn open_shards(file: &InputFile, plain: &mut PlainFiles) -> Result<Kind> {
         }
         let file = contained::open(&directory, Path::new(name))?;
         kind = sniff::kind_of(&file)?;
-        index.check_file(name, plain.push(file, kind)?, &shard)?;
+        index.check_file(name, plain.push(file, kind, choice)?, &shard)?;
     }
     plain.check_unique()?;
     Ok(kind)

@@ -81,8 +81,9 @@ fn other_things_of_pytorch_are_named() {
     let path = dir.path().join("m.bin");
     let mut tar = vec![b'x'; 512];
     tar[257..262].copy_from_slice(b"ustar");
-    for (bytes, phrase) in [(&b"\x80\x02}q\x00."[..], "before 1.6"), (&tar, "before 1.6"), (b"PK\x03\x04", "cut short")]
-    {
+    let cases =
+        [(&b"\x80\x02}q\x00."[..], "torch.save did not write"), (&tar, "tar header"), (b"PK\x03\x04", "cut short")];
+    for (bytes, phrase) in cases {
         std::fs::write(&path, bytes).unwrap();
         let error = Checkpoint::open(&path).unwrap_err();
         assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{error}");
@@ -101,7 +102,7 @@ fn archives_that_lie_are_refused() {
     let data: (&str, &[u8]) = ("m/data/0", &[0; 8]);
     assert_eq!(open_bytes(&zip(&[("m/data.pkl", &good), data])).unwrap().tensors().len(), 1);
     let nested = [b"X\x01\0\0\0a}(".as_slice(), &item("b", 0, 1), b"u", &item("a.b", 0, 1)].concat();
-    let cases: [(Vec<u8>, &str); 12] = [
+    let cases: [(Vec<u8>, &str); 11] = [
         (zip(&[("m/data.pkl", &good), data, ("n/x", b"")]), "one root"),
         (zip(&[("data.pkl", &good)]), "one root"),
         (zip(&[("m/data.pkl", &good), data, data]), "twice"),
@@ -109,7 +110,6 @@ fn archives_that_lie_are_refused() {
         (zip(&[("m/data.pkl", &good), ("m/data/0", &[0; 7])]), "does not fit"),
         (zip(&[("m/data.pkl", &dict(&item("a", 1, 1))), data]), "does not fit"),
         (zip(&[("m/data.pkl", &dict(&item("a", 0, 2))), data]), "does not fit"),
-        (zip(&[("m/data.pkl", &good), data, ("m/constants.pkl", b"")]), "TorchScript"),
         (zip(&[("m/data.pkl", &dict(&nested)), data]), "one name"),
         (zip(&[("m/data.pkl", &dict(b"")), data]), "no tensor"),
         (zip(&[("m/data.pkl", b"\x80\x04\x8c\x05posix\x8c\x06system\x93."), data]), "posix.system"),
@@ -121,13 +121,13 @@ fn archives_that_lie_are_refused() {
     }
 }
 
-/// A tensor of two f32, with its storage deflated or its sizes in 64-bit fields.
+/// A tensor of two f32, with what is in it deflated or its sizes in 64-bit fields.
 #[test]
-fn deflated_storages_and_archives_of_more_than_4_gib_are_read() {
+fn deflated_entries_and_archives_of_more_than_4_gib_are_read() {
     let (pickle, data) = (dict(&item("a", 0, 1)), [1.5_f32, -2.0].map(f32::to_le_bytes).concat());
     let entries: [(&str, &[u8]); 2] = [("m/data.pkl", &pickle), ("m/data/0", &data)];
     let dir = tempfile::tempdir().unwrap();
-    for (deflated, is_wide) in [(&[][..], true), (&["m/data/0"], false), (&["m/data/0"], true)] {
+    for (deflated, is_wide) in [(&[][..], true), (&["m/data/0"], false), (&["m/data/0", "m/data.pkl"], true)] {
         let path = dir.path().join("m.pt");
         let bytes = zip_as(How { deflated, is_wide }, &entries);
         std::fs::write(&path, &bytes).unwrap();
@@ -136,8 +136,6 @@ fn deflated_storages_and_archives_of_more_than_4_gib_are_read() {
             assert_eq!(open_bytes(&bytes[..n]).unwrap_err().kind, ErrorKind::Input, "{n} bytes");
         }
     }
-    let packed = zip_as(How { deflated: &["m/data.pkl"], is_wide: false }, &entries);
-    assert!(open_bytes(&packed).unwrap_err().to_string().contains("data.pkl is compressed"));
 }
 
 #[test]

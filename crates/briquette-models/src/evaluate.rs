@@ -8,7 +8,7 @@ use crate::outputs::{self, Likelihood, Outputs, Progress};
 use crate::{Arch, Input, LoadedModel, metrics};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, Choice};
 use briquette_nn::Held;
 use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,9 @@ pub struct Request {
     pub model: PathBuf,
     /// The model it came from.
     pub reference: Option<PathBuf>,
+    /// Which of the things in a file is the model, of the model or of the reference. What an output was made of is the reference
+    /// where nothing is said.
+    pub choice: Choice,
     /// The model's architecture, where files do not tell; the reference's too, where its files do not.
     pub arch: Option<Arch>,
     /// What to run them on.
@@ -108,9 +111,14 @@ impl Latency {
 /// Config where the request cannot be; Input where data or models are damaged, empty or do not fit; Refused where
 /// outputs are not finite; Io.
 pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progress) -> Result<Evaluation> {
-    let checkpoint = Checkpoint::open(&request.model)?;
+    let choice = Choice { is_for_one_of_two: request.reference.is_some(), ..request.choice.clone() };
+    let checkpoint = Checkpoint::open_as(&request.model, &choice)?;
     let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
-    let reference = request.reference.as_ref().map(|path| reference_of(path, request.arch, arch)).transpose()?;
+    let of_reference = choice.or_of(&checkpoint);
+    let reference = request.reference.as_ref().map(|path| reference_of(path, &of_reference, request.arch, arch));
+    let reference = reference.transpose()?;
+    let opened = [Some(&checkpoint), reference.as_ref().map(|(reference, _)| reference)];
+    choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
     // Data that cannot be read should not cost a run of the reference.
     let data = request.data.open(arch.family())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| -> Result<_> {
@@ -143,8 +151,8 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
 }
 
 /// The model to compare with, which takes the same data.
-fn reference_of(path: &Path, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
-    let checkpoint = Checkpoint::open(path)?;
+fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
+    let checkpoint = Checkpoint::open_as(path, choice)?;
     let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
     if arch.family() != of_model.family() {
         let message = format!("it is {arch}, and the model to compare with it is {of_model}: they take other data");

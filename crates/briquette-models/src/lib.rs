@@ -15,6 +15,7 @@
 //! let request = Request {
 //!     model: fixtures.join("digits"),
 //!     reference: Some(fixtures.join("digits.pt")),
+//!     choice: Default::default(),
 //!     arch: None,
 //!     data: DataSpec { path: fixtures.join("digits-data.safetensors"), ..DataSpec::default() },
 //!     batching: Batching::default(),

@@ -21,6 +21,7 @@ fn request(model: &str, data: &Path) -> Request {
     Request {
         model: fixture(model),
         reference: None,
+        choice: briquette_formats::Choice::default(),
         arch: None,
         data: DataSpec { path: data.to_path_buf(), ..DataSpec::default() },
         batching: Batching { batch_size: 2, workers: 0 },

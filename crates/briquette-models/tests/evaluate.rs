@@ -31,6 +31,7 @@ fn request(model: &Path, data: &Path) -> Request {
     Request {
         model: model.to_path_buf(),
         reference: None,
+        choice: briquette_formats::Choice::default(),
         arch: None,
         data: DataSpec { path: data.to_path_buf(), ..DataSpec::default() },
         batching: Batching { batch_size: 7, workers: 2 },

@@ -13,6 +13,7 @@ use crate::contents::{Contents, InputHasher};
 use crate::context::RunOptions;
 use crate::distill::{self, Asked, DistillReport};
 use crate::factorize::{self, FactorReport};
+use crate::inspect;
 use crate::plan::{Plan, student_of};
 use crate::recipe::paths::stages_beside;
 use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
@@ -39,7 +40,7 @@ pub(crate) struct OfBatch<'a> {
 /// Runs every part of a recipe that trains or factorizes.
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     let started = Instant::now();
-    let original = Checkpoint::open(&recipe.model)?;
+    let original = recipe.open_model()?;
     // Whatever can be known now should not be found out after hours of training.
     let student = student_of(recipe, &original)?;
     Plan::of(recipe, &original, student.as_deref(), &options.stop)?;
@@ -105,7 +106,8 @@ impl Chain<'_> {
     /// Every part, then the last stages. What is finished already is taken as it is.
     fn run_parts(&self, work: &Work) -> Result<Report> {
         let Self { recipe, original, options, .. } = self;
-        let mut origin = Origin { original: Some(Original::of(original, &recipe.roles)?), ..Origin::of(recipe) };
+        let (about, notes) = (Original::of(original, &recipe.roles)?, inspect::notes_of(original));
+        let mut origin = Origin { original: Some(about), notes, ..Origin::of(recipe) };
         origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
         let mut model = recipe.model.clone();
         let mut pruned: Vec<&Selection> = Vec::new();

@@ -3,7 +3,7 @@
 use crate::context::{RunOptions, Workers};
 use briquette_core::stats::ErrorFigures;
 use briquette_core::{DType, Error, ErrorStats, OutputAxis, Result, Rows, rows};
-use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, Choice, TensorInfo, TensorSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,12 +45,16 @@ pub struct Diff {
 type Pairs = Vec<(usize, usize)>;
 
 /// Compares every tensor that two models share by name: weights by their values, in whatever types; others of one type
-/// by their bytes.
+/// by their bytes. `choice` says which of the things in a file is the model, of either; where it says nothing, the first is what the
+/// second was made of.
 ///
 /// # Errors
-/// Those of reading, and Input where the two share no tensor.
-pub fn diff(first: &Path, second: &Path, options: &RunOptions) -> Result<Diff> {
-    let (a, b) = (Checkpoint::open(first)?, Checkpoint::open(second)?);
+/// Config where `choice` fits none; those of reading, and Input where the two share no tensor.
+pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) -> Result<Diff> {
+    let choice = Choice { is_for_one_of_two: true, ..choice.clone() };
+    let b = Checkpoint::open_as(second, &choice)?;
+    let a = Checkpoint::open_as(first, &choice.or_of(&b))?;
+    choice.check_used(&[&a, &b])?;
     let places = |checkpoint: &Checkpoint| -> BTreeMap<String, usize> {
         checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.clone(), index)).collect()
     };

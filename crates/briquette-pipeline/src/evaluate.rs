@@ -180,6 +180,7 @@ mod run {
         Ok(Request {
             model: model.to_path_buf(),
             reference: reference.map(Path::to_path_buf),
+            choice: asked.choice.clone(),
             arch: asked.arch.as_deref().map(arch_of).transpose()?,
             data: spec_of(&asked.data),
             batching: batching_of(asked),

@@ -52,7 +52,7 @@ pub(crate) fn factorize(
     output: &Path,
     options: &RunOptions,
 ) -> Result<()> {
-    let checkpoint = Checkpoint::open(model)?;
+    let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
     let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: Profile::Briquette, ..recipe.clone() };
     let plan = Plan::new(&plain, &checkpoint, &options.stop)?;
     let chosen = chosen(stage, &plan)?;

@@ -1,9 +1,10 @@
 //! What a model is made of.
 
 use crate::context::{RunOptions, Workers};
+use crate::report::numbers::bytes;
 use crate::role::{Known, Role, Roles};
 use briquette_core::{DType, Result, Storage};
-use briquette_formats::{Checkpoint, Compressed, TensorSource};
+use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorSource};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::path::Path;
@@ -26,6 +27,12 @@ pub struct Inspection {
     pub tensor_bytes: u64,
     /// Elements of all tensors.
     pub n_elements: u64,
+    /// What its files hold besides the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutInspection>,
+    /// What names of tensors begin with in the file, and not here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stripped_prefixes: Vec<String>,
     /// Files that come along.
     pub companions: Vec<String>,
     /// The tensors.
@@ -38,6 +45,17 @@ pub struct TensorInspections {
     checkpoint: Checkpoint,
     known: Vec<Known>,
     zeros: Option<Vec<u64>>,
+}
+
+/// Something that a file holds besides the model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LeftOutInspection {
+    /// Its key.
+    pub key: String,
+    /// Bytes of its tensors.
+    pub n_bytes: u64,
+    /// Whether it could be chosen as the model by its key.
+    pub is_model: bool,
 }
 
 /// One tensor.
@@ -61,12 +79,12 @@ pub struct TensorInspection<'a> {
     pub n_zeros: Option<u64>,
 }
 
-/// Looks at a model: headers only, or with `count_zeros` every element.
+/// Looks at a model: headers only, or with `count_zeros` every element. `choice` says which of the things in a file it is.
 ///
 /// # Errors
 /// Those of opening and reading.
-pub fn inspect(path: &Path, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
-    let checkpoint = Checkpoint::open(path)?;
+pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
+    let checkpoint = Checkpoint::open_as(path, choice)?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
     let roles = Roles::of_model(&checkpoint, checkpoint.layout(), &[])?;
     let known = checkpoint.tensors().iter().map(|info| roles.of(info)).collect();
@@ -81,9 +99,48 @@ pub fn inspect(path: &Path, count_zeros: bool, options: &RunOptions) -> Result<I
         file_bytes: checkpoint.weight_bytes(),
         tensor_bytes: checkpoint.tensors().iter().map(|info| info.n_bytes() as u64).sum(),
         n_elements: checkpoint.tensors().iter().map(|info| info.n_elements() as u64).sum(),
+        left_out: checkpoint.left_out().iter().map(LeftOutInspection::of).collect(),
+        stripped_prefixes: checkpoint.stripped_prefixes().to_vec(),
         companions: checkpoint.companions().iter().map(|path| path.display().to_string()).collect(),
         tensors: TensorInspections { checkpoint, known, zeros },
     })
+}
+
+impl LeftOutInspection {
+    fn of(left: &LeftOut) -> Self {
+        Self { key: left.key.clone(), n_bytes: left.n_bytes, is_model: left.is_model }
+    }
+}
+
+impl Inspection {
+    /// What its files hold besides the model, and what names are without, in sentences.
+    pub fn notes(&self) -> Vec<String> {
+        notes(&self.left_out, &self.stripped_prefixes)
+    }
+}
+
+/// The same, of an open model.
+pub fn notes_of(checkpoint: &Checkpoint) -> Vec<String> {
+    let left: Vec<LeftOutInspection> = checkpoint.left_out().iter().map(LeftOutInspection::of).collect();
+    notes(&left, checkpoint.stripped_prefixes())
+}
+
+fn notes(left_out: &[LeftOutInspection], prefixes: &[String]) -> Vec<String> {
+    let note = |left: &LeftOutInspection| {
+        // A key is what somebody wrote into a file: it may hold anything.
+        let key = left.key.escape_debug();
+        let hint = match left.is_model {
+            true => format!("; key = {:?} takes it instead", left.key),
+            false => String::new(),
+        };
+        format!("{key}, {}, left out: it is no part of the model{hint}.", bytes(left.n_bytes))
+    };
+    let mut notes: Vec<String> = left_out.iter().map(note).collect();
+    if !prefixes.is_empty() {
+        let prefix = prefixes.concat();
+        notes.push(format!("Names are without {prefix:?}, which they begin with in the file."));
+    }
+    notes
 }
 
 impl TensorInspections {

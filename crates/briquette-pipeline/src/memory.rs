@@ -108,7 +108,7 @@ mod known {
 
     /// Running a model as asked.
     pub(crate) fn to_run(model: &Path, device: &Device, asked: &Evaluate) -> Result<Need> {
-        let checkpoint = Checkpoint::open(model)?;
+        let checkpoint = Checkpoint::open_as(model, &asked.choice)?;
         let named = || asked.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
         let weights_bytes = predicted_bytes(&checkpoint, arch, asked.dtype.half(), device);
@@ -118,12 +118,13 @@ mod known {
     /// Training what starts as `model`, with its teacher, which is `original` where the stage names none. A student of other sizes
     /// takes the place of `model` before the teacher is loaded.
     pub(crate) fn to_train(stage: &DistillStage, model: &Path, original: &Path, device: &Device) -> Result<Need> {
-        let student = predicted_bytes(&Checkpoint::open(model)?, None, None, &device.clone().autodiff());
+        let student =
+            predicted_bytes(&Checkpoint::open_as(model, &stage.choice)?, None, None, &device.clone().autodiff());
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
         if distill::needs_teacher(stage)? && teacher.exists() {
-            let teacher_bytes = predicted_bytes(&Checkpoint::open(teacher)?, None, None, device);
+            let teacher_bytes = predicted_bytes(&stage.open_teacher(original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {
                 Student::Same => student + teacher_bytes,

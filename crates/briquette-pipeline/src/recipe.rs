@@ -17,7 +17,7 @@ pub(crate) mod text;
 use crate::role::{Role, RoleRule};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
-use briquette_formats::{Profile, limits};
+use briquette_formats::{Checkpoint, Choice, Profile, limits};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Dtype, Student, TrainMemory, Training};
 pub use evaluate::{BatchSize, Bounds, Evaluate};
@@ -33,6 +33,8 @@ use std::path::{Path, PathBuf};
 pub struct Recipe {
     /// The model to read.
     pub model: PathBuf,
+    /// Which of the things in its file is the model.
+    pub choice: Choice,
     /// The directory to write.
     pub output: PathBuf,
     /// Which way Linear weights lie, where it is said.
@@ -139,6 +141,7 @@ impl Recipe {
         };
         Ok(Self {
             model,
+            choice: raw.model.choice(),
             output,
             layout: raw.model.layout,
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
@@ -156,6 +159,14 @@ impl Recipe {
 }
 
 impl Recipe {
+    /// Opens the model to read.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_as`].
+    pub fn open_model(&self) -> Result<Checkpoint> {
+        Checkpoint::open_as(&self.model, &self.choice)
+    }
+
     /// Every stage that works on the model's own tensors, as if nothing was trained in between: a factorize stage makes others
     /// of them, and what comes after it is about those.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {

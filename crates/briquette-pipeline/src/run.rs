@@ -61,6 +61,8 @@ pub(crate) struct Origin {
     pub(crate) trained: Vec<DistillReport>,
     /// Linear layers that became two factors.
     pub(crate) factorized: Vec<FactorReport>,
+    /// What the model's file holds besides the model, in words, where the run reads another.
+    pub(crate) notes: Vec<String>,
     /// Bytes after each part.
     pub(crate) bytes: Vec<StageBytes>,
     /// What training wrote line by line.
@@ -88,7 +90,7 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
 /// The output of those stages, whole and verified, and not yet in its place.
 pub(crate) fn draft_of(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
     let started = Instant::now();
-    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let checkpoint = recipe.open_model()?;
     let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;

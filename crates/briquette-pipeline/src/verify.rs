@@ -8,7 +8,7 @@ use crate::recipe::{Recipe, raw::RawRecipe};
 use crate::survey;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
 use briquette_formats::stored::Scratch;
-use briquette_formats::{Checkpoint, Manifest, StoredDir, contained, limits, manifest, sums};
+use briquette_formats::{Checkpoint, Choice, Manifest, StoredDir, contained, limits, manifest, sums};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -188,7 +188,8 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
 
 /// Does the recipe of a manifest again on the original and compares the values of each tensor.
 fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Result<()> {
-    let checkpoint = Checkpoint::open(original)?;
+    let checkpoint =
+        Checkpoint::open_as(original, &Choice { is_for_one_of_two: false, ..Choice::of_manifest(manifest) })?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;

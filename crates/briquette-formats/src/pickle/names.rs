@@ -1,6 +1,6 @@
 //! The names a pickle may use, and what each describes.
 
-use super::{Node, Pickle, Refusal, Storage, Value, View, damaged};
+use super::{Node, Outside, Pickle, Refusal, Storage, Value, View, damaged};
 use crate::limits::MAX_RANK;
 use briquette_core::DType;
 
@@ -21,8 +21,14 @@ pub(crate) enum Name {
     Type(DType),
     /// `torch.Size`: a tuple.
     Size,
-    /// `torch.device`: of no matter here.
-    Device,
+    /// A list of TorchScript: its first argument.
+    Passed,
+    /// `collections.defaultdict` and `Counter`: dictionaries, whatever they are made with.
+    AnyDict,
+    /// A class of a TorchScript program.
+    Class,
+    /// What is of no matter here, and harmless: settings and counters that lie beside weights.
+    Inert,
 }
 
 const STORAGES: [(&str, DType); 10] = [
@@ -37,13 +43,16 @@ const STORAGES: [(&str, DType); 10] = [
     ("ByteStorage", DType::U8),
     ("BoolStorage", DType::Bool),
 ];
-const TYPES: [(&str, DType); 15] = [
+const TYPES: [(&str, DType); 18] = [
     ("float64", DType::F64),
     ("float32", DType::F32),
     ("float16", DType::F16),
     ("bfloat16", DType::BF16),
     ("float8_e4m3fn", DType::F8E4M3),
     ("float8_e5m2", DType::F8E5M2),
+    ("float8_e4m3fnuz", DType::F8E4M3Fnuz),
+    ("float8_e5m2fnuz", DType::F8E5M2Fnuz),
+    ("float8_e8m0fnu", DType::F8E8M0),
     ("int64", DType::I64),
     ("int32", DType::I32),
     ("int16", DType::I16),
@@ -55,9 +64,26 @@ const TYPES: [(&str, DType); 15] = [
     ("bool", DType::Bool),
 ];
 
+/// What training scripts put beside weights, and what becomes of it is nothing: such a call makes no value here.
+const INERT: [(&str, &[&str]); 11] = [
+    ("argparse", &["Namespace"]),
+    ("pathlib", &["Path", "PosixPath", "PurePath", "PurePosixPath", "WindowsPath", "PureWindowsPath"]),
+    ("pathlib._local", &["Path", "PosixPath", "PurePath", "PurePosixPath", "WindowsPath", "PureWindowsPath"]),
+    ("numpy", &["dtype", "ndarray"]),
+    ("numpy.core.multiarray", &["scalar", "_reconstruct"]),
+    ("numpy._core.multiarray", &["scalar", "_reconstruct"]),
+    ("_codecs", &["encode"]),
+    ("datetime", &["datetime", "date", "timedelta", "timezone"]),
+    ("torch.torch_version", &["TorchVersion"]),
+    ("builtins", &BUILTINS),
+    ("__builtin__", &BUILTINS),
+];
+const BUILTINS: [&str; 11] =
+    ["list", "dict", "set", "frozenset", "tuple", "int", "float", "str", "bool", "complex", "slice"];
+
 impl Name {
-    /// The name, where it is one of those above.
-    pub(super) fn of(module: &str, name: &str) -> Result<Self, Refusal> {
+    /// The name, where it is one of those above. Those of a program are only known in one.
+    pub(super) fn of(module: &str, name: &str, is_script: bool) -> Result<Self, Refusal> {
         let find = |list: &[(&str, DType)]| list.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype);
         let known = match (module, name) {
             ("collections", "OrderedDict") => Some(Self::Dict),
@@ -66,9 +92,17 @@ impl Name {
             ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Some(Self::Parameter),
             ("torch" | "torch.storage", "UntypedStorage") => Some(Self::Storage(None)),
             ("torch", "Size") => Some(Self::Size),
-            ("torch", "device") => Some(Self::Device),
-            ("torch", _) => find(&STORAGES).map(|dtype| Self::Storage(Some(dtype))).or(find(&TYPES).map(Self::Type)),
-            _ => None,
+            ("torch", "device") => Some(Self::Inert),
+            ("torch" | "torch.cuda", _) => find(&STORAGES)
+                .map(|dtype| Self::Storage(Some(dtype)))
+                .or(find(&TYPES).map(Self::Type))
+                .or(name.ends_with("Tensor").then_some(Self::Inert)),
+            ("collections", "defaultdict" | "Counter") => Some(Self::AnyDict),
+            ("torch.jit._pickle", _) if is_script && (name.starts_with("build_") || name == "restore_type_tag") => {
+                Some(Self::Passed)
+            }
+            _ if is_script && (module == "__torch__" || module.starts_with("__torch__.")) => Some(Self::Class),
+            _ => INERT.iter().any(|(of, names)| *of == module && names.contains(&name)).then_some(Self::Inert),
         };
         known.ok_or_else(|| {
             format!(
@@ -79,15 +113,35 @@ impl Name {
     }
 }
 
-/// The storage that a persistent id stands for: `("storage", type, key, device, elements)`.
-pub(super) fn storage(pickle: &Pickle, id: &Value) -> Option<Storage> {
-    let Some(Node::List(fields)) = pickle.node(id) else { return None };
-    let [Value::Text(tag), Value::Name(Name::Storage(dtype)), Value::Text(key), _, Value::Int(n)] = fields.as_slice()
+/// What a persistent id stands for: a storage, or a tensor of the table.
+pub(super) fn outside(pickle: &Pickle, id: &Value) -> Option<Node> {
+    match (&pickle.outside, id) {
+        (Outside::Tensors(table), Value::Text(number)) => {
+            let view = table.get(&number.parse::<i64>().ok()?)?;
+            Some(Node::Tensor(Box::new(view.clone())))
+        }
+        (Outside::Tensors(_), _) => None,
+        (Outside::Storages | Outside::Script, _) => storage(pickle, id).map(Node::Storage),
+    }
+}
+
+/// `("storage", type, key, device, elements)`; before 1.6 with what part of it is meant: none, or `(key, first, elements)`.
+fn storage(pickle: &Pickle, id: &Value) -> Option<Storage> {
+    let [Value::Text(tag), Value::Name(Name::Storage(dtype)), Value::Text(key), _, Value::Int(n), part @ ..] =
+        pickle.list(id)?
     else {
         return None;
     };
-    let n_elements = u64::try_from(*n).ok().filter(|_| &**tag == "storage")?;
-    Some(Storage { key: key.clone(), dtype: *dtype, n_elements })
+    let n_stored = u64::try_from(*n).ok().filter(|_| &**tag == "storage")?;
+    let (first, n_elements) = match part {
+        [] | [Value::Other] => (0, n_stored),
+        [part] => match pickle.list(part)? {
+            [_, Value::Int(first), Value::Int(n)] => (u64::try_from(*first).ok()?, u64::try_from(*n).ok()?),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(Storage { key: key.clone(), dtype: *dtype, n_stored, first, n_elements })
 }
 
 /// What a call of `name` stands for: a value that is there already, or a new node.
@@ -105,7 +159,10 @@ pub(super) fn describe(pickle: &Pickle, name: Name, arguments: &Value) -> Result
             _ => Err(damaged()),
         },
         (Name::Parameter | Name::Size, [value, ..]) => Ok(Ok(value.clone())),
-        (Name::Device, _) => Ok(Ok(Value::Other)),
+        (Name::Passed, [value, ..]) => Ok(Ok(value.clone())),
+        (Name::AnyDict, _) => Ok(Err(Node::Dict(Vec::new()))),
+        (Name::Class, []) => Ok(Err(Node::Object(Value::Other))),
+        (Name::Inert, _) => Ok(Ok(Value::Other)),
         _ => Err(damaged()),
     }
 }

@@ -42,6 +42,26 @@ pub fn zip_as(how: How, entries: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
+/// A tar archive of regular files, as Python's `tarfile` lays them out.
+pub fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for (name, bytes) in entries {
+        let mut header = [0; 512];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[124..135].copy_from_slice(format!("{:011o}", bytes.len()).as_bytes());
+        header[148..156].copy_from_slice(b"        ");
+        header[156] = b'0';
+        header[257..263].copy_from_slice(b"ustar\0");
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        file.extend(header);
+        file.extend(*bytes);
+        file.resize(file.len().next_multiple_of(512), 0);
+    }
+    file.resize(file.len() + 1024, 0);
+    file
+}
+
 /// The records that end an archive.
 fn end(file: &mut Vec<u8>, n: usize, n_directory: usize, start: usize, how: How) {
     let longs = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect::<Vec<u8>>();

@@ -6,7 +6,6 @@ use crate::memory;
 use crate::plan::{Plan, student_of};
 use crate::recipe::{Recipe, paths};
 use briquette_core::{Error, Result};
-use briquette_formats::Checkpoint;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +68,7 @@ fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
 pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
     memory::check(recipe, device)?;
     paths::check_data(&recipe.read)?;
-    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let checkpoint = recipe.open_model()?;
     let student = student_of(recipe, &checkpoint)?;
     let plan = Plan::of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     Ok((checkpoint.weight_bytes(), plan.predict()?))

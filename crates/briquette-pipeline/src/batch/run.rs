@@ -12,7 +12,7 @@ use crate::report::html;
 use crate::run::run_of_batch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, draft};
+use briquette_formats::draft;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
@@ -157,7 +157,7 @@ impl Batch<'_> {
 
     fn work(&mut self, job: &Job, place: Option<&Place>, inputs: &mut Contents) -> Result<Finished> {
         let recipe = job.recipe()?;
-        let checkpoint = Checkpoint::open(&recipe.model)?;
+        let checkpoint = recipe.open_model()?;
         *inputs = self.inputs.of_recipe(&recipe, &checkpoint, &self.options.stop)?;
         let before = if self.resume { self.before(&recipe, inputs)? } else { Before::Nothing };
         let redone = match before {

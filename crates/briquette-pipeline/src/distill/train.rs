@@ -109,7 +109,7 @@ impl Training {
         let stage = asked.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
-        let start = Checkpoint::open(asked.model)?;
+        let start = Checkpoint::open_as(asked.model, &stage.choice)?;
         settings.by_layer = is_by_layer(stage, &settings, arch.map_or_else(|| Arch::detect(&start), Ok)?);
         let device = match stage.memory.gradient_checkpointing && !settings.by_layer {
             true => plain.clone().autodiff().gradient_checkpointing(),
@@ -121,7 +121,7 @@ impl Training {
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(asked.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
-            LoadedModel::open(path, arch.filter(|_| stage.teacher.is_none()), plain)
+            LoadedModel::load(&stage.open_teacher(asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
         if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {

@@ -4,12 +4,15 @@ use super::raw::{RawLayers, RawLoss, RawRecipe, RawStage, RawStudent};
 use super::{BatchSize, Gradual, QuantizeStage, check_keys, one_of, refuse};
 use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
 use briquette_core::{Error, Patterns, Result};
+use briquette_formats::{Checkpoint, Choice};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Train a student. What losses are made of is judged by `briquette-distill`, before any work.
 #[derive(Debug, Clone)]
 pub struct DistillStage {
+    /// Which of the things in the model's file is the model.
+    pub choice: Choice,
     /// What the student is.
     pub student: Student,
     /// The teacher, where it is not the recipe's model.
@@ -112,6 +115,17 @@ pub struct Training {
 }
 
 impl DistillStage {
+    /// Opens the teacher, which is the original where none is named.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_as`].
+    pub fn open_teacher(&self, original: &Path) -> Result<Checkpoint> {
+        match &self.teacher {
+            Some(teacher) => Checkpoint::open(teacher),
+            None => Checkpoint::open_as(original, &self.choice),
+        }
+    }
+
     /// What stage `index` of a recipe says, which is a distill stage; the recipe's paths are resolved.
     ///
     /// # Errors
@@ -130,6 +144,7 @@ impl DistillStage {
         let stage = Self {
             student: Student::from_raw(raw)?,
             teacher: raw.teacher.clone(),
+            choice: recipe.model.choice(),
             arch: recipe.model.arch.clone(),
             loss: raw.loss.clone(),
             data: data_of(recipe, raw)?,

@@ -3,11 +3,14 @@
 use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
 use super::{Dtype, TrainMemory, ranges};
 use briquette_core::{Error, Result};
+use briquette_formats::Choice;
 use std::collections::BTreeMap;
 
 /// What to run a model on, and what its metrics must reach.
 #[derive(Debug, Clone, Default)]
 pub struct Evaluate {
+    /// Which of the things in a file is the model, of the model or of what it is compared with.
+    pub choice: Choice,
     /// The architecture, where files do not tell.
     pub arch: Option<String>,
     /// The data; its paths are resolved.
@@ -123,6 +126,7 @@ impl Evaluate {
         }
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
+            choice: Choice { is_for_one_of_two: true, ..raw.model.choice() },
             arch: raw.model.arch.clone(),
             data,
             batch_size,

@@ -3,6 +3,7 @@
 use super::{Made, Report, shape_text};
 use crate::distill::DistillReport;
 use crate::factorize::FactorReport;
+use crate::inspect;
 use crate::plan::TensorPlan;
 use briquette_core::Storage;
 
@@ -40,6 +41,11 @@ pub(super) fn of(report: &Report, made: &Made) -> Vec<String> {
     }
     if made.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
+    }
+    // An earlier part read what was left out.
+    remarks.extend(made.origin.notes.iter().cloned());
+    if made.origin.original.is_none() {
+        remarks.extend(inspect::notes_of(made.checkpoint));
     }
     remarks.extend(made.plan.unsure_text());
     for (path, reason) in made.checkpoint.left_behind() {

@@ -1,5 +1,6 @@
 //! Arguments, and the help that goes with them.
 
+use super::choice::ChoiceArgs;
 use briquette::pipeline::Trace;
 use briquette::pipeline::context::MAX_THREADS;
 use briquette::pipeline::recipe::{ranges, raw::RawBatchSize};
@@ -58,14 +59,18 @@ pub(crate) struct Common {
 pub(crate) enum Command {
     /// List tensors, types, shapes, bytes, roles, and what has been done to the model already
     #[command(after_help = "Example: briquette inspect models/minilm --zeros\n\n\
-        Reads safetensors (one file or shards), PyTorch .pt/.pth/.bin, burnpack .bpk, compressed-tensors, and the \
-        directories briquette writes.")]
+        Reads safetensors (one file or shards), PyTorch .pt/.pth/.bin of any version, the weights of TorchScript programs, \
+        burnpack .bpk, compressed-tensors, and the directories briquette writes. Of a training checkpoint it lists the model \
+        and names what else is there; --key chooses.")]
     Inspect {
         /// A file, an index of shards, or a directory
         model: PathBuf,
         /// Read every weight and count those that are zero
         #[arg(long)]
         zeros: bool,
+        /// Which of the things in its file
+        #[command(flatten)]
+        choice: ChoiceArgs,
     },
     /// Show what would become of each tensor, and the predicted bytes; writes nothing
     #[command(
@@ -161,6 +166,9 @@ pub(crate) enum Command {
         first: PathBuf,
         /// The other
         second: PathBuf,
+        /// Which of the things in their files
+        #[command(flatten)]
+        choice: ChoiceArgs,
     },
     /// Run a model, and the one it came from, over data: quality, latency and memory, before and after
     #[command(after_help = "Examples:\n  \
@@ -196,6 +204,9 @@ pub(crate) enum Command {
         /// Replace the output if it exists and briquette wrote it
         #[arg(long)]
         force: bool,
+        /// Which of the things in its file
+        #[command(flatten)]
+        choice: ChoiceArgs,
     },
     /// Draw report.html again from report.json, and print the summary
     #[command(after_help = "Example: briquette report out/small")]
@@ -261,9 +272,13 @@ const IN_A_RECIPE: [&str; 11] = [
 /// What to do with a model: a recipe, or flags that make one.
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 pub(crate) struct What {
-    /// Take the stages from a recipe; MODEL, --output, --format, --layout, --allow-untested and --allow-nonfinite override its own
+    /// Take the stages from a recipe; MODEL, --key, --strip-prefix, --output, --format, --layout, --allow-untested and --allow-nonfinite
+    /// override its own
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE)]
     pub(crate) recipe: Option<PathBuf>,
+    /// Which of the things in the model's file
+    #[command(flatten)]
+    pub(crate) choice: ChoiceArgs,
     /// Drop this share of the weights, smallest magnitude first: 0 to below 1
     #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true)]
     pub(crate) prune: Option<f64>,
@@ -329,6 +344,9 @@ pub(crate) struct EvalArgs {
     /// The model it came from, to compare with
     #[arg(long, value_name = "MODEL")]
     pub(crate) against: Option<PathBuf>,
+    /// Which of the things in their files
+    #[command(flatten)]
+    pub(crate) choice: ChoiceArgs,
     /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
     #[arg(long, value_name = "ARCH")]
     pub(crate) arch: Option<String>,

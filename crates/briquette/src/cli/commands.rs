@@ -1,6 +1,7 @@
 //! One function for each command: options to library call to text.
 
 use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
+use super::choice::ChoiceArgs;
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
 use briquette::core::memory::MemoryMeter;
 use briquette::core::printable::printable;
@@ -24,8 +25,8 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         devices::default_to_what_is_here();
     }
     match &args.command {
-        Command::Inspect { model, zeros } => {
-            let found = inspect::inspect(model, *zeros, &options(common, false)?)?;
+        Command::Inspect { model, zeros, choice } => {
+            let found = inspect::inspect(model, &choice.choice(), *zeros, &options(common, false)?)?;
             show_long(common, &found, |out| tables::inspection(out, &found))
         }
         Command::Plan { model, what } => plan::plan(common, model, what),
@@ -40,14 +41,14 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
             show(common, &found, || Ok(verified_text(output, &found)))
         }
-        Command::Diff { first, second } => {
-            let found = diff::diff(first, second, &options(common, false)?)?;
+        Command::Diff { first, second, choice } => {
+            let found = diff::diff(first, second, &choice.choice(), &options(common, false)?)?;
             show(common, &found, || Ok(tables::diff(&found)))
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Devices => devices::list(common),
-        Command::Export { model, to, output, allow_untested, force } => {
-            export(common, model, to, output, [*allow_untested, *force])
+        Command::Export { model, to, output, allow_untested, force, choice } => {
+            export(common, [model, output], to, choice, [*allow_untested, *force])
         }
         Command::Report { output } => redraw(common, output),
         Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),
@@ -57,12 +58,19 @@ pub(super) fn run(args: &Args) -> Result<u8> {
 }
 
 /// A recipe without stages, which is a conversion.
-fn export(common: &Common, model: &Path, to: &str, output: &Path, [allow_untested, force]: [bool; 2]) -> Result<u8> {
-    let raw = raw::RawRecipe {
-        model: raw::RawModel { path: Some(model.to_path_buf()), allow_nonfinite: true, ..Default::default() },
-        output: raw::RawOutput { path: Some(output.to_path_buf()), format: Some(to.to_string()), allow_untested },
+fn export(
+    common: &Common,
+    [model, output]: [&PathBuf; 2],
+    to: &str,
+    choice: &ChoiceArgs,
+    [allow_untested, force]: [bool; 2],
+) -> Result<u8> {
+    let mut raw = raw::RawRecipe {
+        model: raw::RawModel { path: Some(model.clone()), allow_nonfinite: true, ..Default::default() },
+        output: raw::RawOutput { path: Some(output.clone()), format: Some(to.to_string()), allow_untested },
         ..Default::default()
     };
+    choice.over(&mut raw.model);
     compress(common, &Recipe::from_raw(raw, Path::new(""))?, force)
 }
 
@@ -215,6 +223,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
+    what.choice.over(&mut raw.model);
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None => error,

@@ -24,6 +24,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     let reference = what.against.clone().or(raw.model.path.clone());
     let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
     raw.stage = vec![raw::RawStage { kind: "evaluate".into(), ..Default::default() }];
+    what.choice.over(&mut raw.model);
     raw.model.arch = what.arch.clone().or(raw.model.arch);
     let data = raw.data.get_or_insert_default();
     data.eval = what.data.clone().or(data.eval.take());

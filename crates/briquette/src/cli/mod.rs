@@ -3,6 +3,7 @@
 mod allocator;
 mod args;
 mod batch;
+mod choice;
 mod commands;
 mod devices;
 mod evaluate;

@@ -3,9 +3,9 @@
 use super::args::{Common, What};
 use super::commands::{recipe_of, show_long};
 use super::{batch, tables};
-use briquette::formats::Checkpoint;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
+use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
 use briquette::pipeline::plan::{Cut, TensorPlan, student_of};
 use briquette::{Error, Plan, Result};
@@ -26,11 +26,11 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         Some(Document::Recipe(recipe)) => *recipe,
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
     };
-    let checkpoint = Checkpoint::open(&recipe.model)?;
+    let checkpoint = recipe.open_model()?;
     let student = student_of(&recipe, &checkpoint)?;
     let plan = Plan::of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let prediction = plan.predict()?;
-    let needs = Needs::of(&recipe, &common.device)?;
+    let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
     let shown = Shown {
@@ -44,9 +44,11 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         unsure: plan.unsure().map(|tensor| tensor.info.name.as_str()).collect(),
         untested: plan.untested.as_deref(),
         remarks: &plan.remarks,
+        notes: &notes,
     };
     show_long(common, &shown, |out| {
         tables::plan(out, &plan, prediction, file_bytes)?;
+        notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
         out.write_all(tables::needs(&needs).as_bytes())
     })?;
     check.map(|()| 0)
@@ -67,6 +69,7 @@ struct Shown<'a> {
     unsure: Vec<&'a str>,
     untested: Option<&'a str>,
     remarks: &'a [String],
+    notes: &'a [String],
 }
 
 /// What becomes of each tensor, one at a time: there may be millions.

@@ -65,7 +65,8 @@ pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection) -> io::Res
         found.n_elements,
         bytes(found.file_bytes),
         found.compressed
-    )
+    )?;
+    found.notes().iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
 fn inspection_row(tensor: &TensorInspection) -> Vec<String> {

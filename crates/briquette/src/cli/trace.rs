@@ -45,7 +45,7 @@ fn touched(command: &Command) -> Vec<PathBuf> {
             paths.push(output);
             paths.extend(against.as_deref());
         }
-        Command::Diff { first, second } => paths.extend([first, second].map(PathBuf::as_path)),
+        Command::Diff { first, second, .. } => paths.extend([first, second].map(PathBuf::as_path)),
         Command::Eval { model, what: EvalArgs { recipe, data, labels, against, .. } } => {
             let named = [data, labels, against].into_iter().flatten();
             paths.extend(named.chain([model]).map(PathBuf::as_path));

@@ -1,7 +1,7 @@
 //! What a recipe says of the model it reads, as TOML has it.
 
 use briquette_core::OutputAxis;
-use briquette_formats::WeightLayout;
+use briquette_formats::{Choice, WeightLayout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -13,6 +13,14 @@ pub struct RawModel {
     /// A file, an index of shards, or a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
+    /// The key of a PyTorch file under which the model is, such as "model_ema", where the file holds several or it is not found; ""
+    /// for all there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What names begin with and are to be without, such as "model.". Where absent, "module." and "_orig_mod." go where all names of
+    /// a PyTorch file begin so; "" keeps names as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strip_prefix: Option<String>,
     /// The architecture, where files do not tell: "bert", "llama", "resnet50", "digits-cnn", ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
@@ -25,6 +33,14 @@ pub struct RawModel {
     /// Accept NaN and infinity: tensors that have any are left as they are.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_nonfinite: bool,
+}
+
+impl RawModel {
+    /// Which of the things in a file is the model.
+    pub fn choice(&self) -> Choice {
+        let (key, strip_prefix) = (self.key.clone(), self.strip_prefix.clone());
+        Choice { key, strip_prefix, is_for_one_of_two: false }
+    }
 }
 
 /// Which way Linear weights lie.
