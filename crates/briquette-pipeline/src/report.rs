@@ -9,7 +9,6 @@ use crate::distill::{DistillReport, LayersKept};
 use crate::encode::Outcome;
 use crate::evaluate::EvaluationReport;
 use crate::factorize::FactorReport;
-use crate::inspect;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction, TensorPlan};
 use crate::recipe::{Recipe, raw::RawStage};

@@ -188,8 +188,7 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
 
 /// Does the recipe of a manifest again on the original and compares the values of each tensor.
 fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Result<()> {
-    let checkpoint =
-        Checkpoint::open_as(original, &Choice { is_for_one_of_two: false, ..Choice::of_manifest(manifest) })?;
+    let checkpoint = Checkpoint::open_as(original, &Choice::of_manifest(manifest))?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;

@@ -2,8 +2,8 @@
 
 use super::Opened;
 use super::stream::big_endian;
-use crate::crc::{self, Sum};
 use crate::InputFile;
+use crate::crc::{self, Sum};
 use crate::gathered::{self, Stored};
 use crate::pickle::{self, Outside};
 use crate::zip::{self, ZipEntry};

@@ -6,7 +6,7 @@ use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
 use briquette_core::{Error, Patterns, Result};
 use briquette_formats::{Checkpoint, Choice};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Train a student. What losses are made of is judged by `briquette-distill`, before any work.
 #[derive(Debug, Clone)]
