@@ -172,12 +172,9 @@ fn digits_in_training() -> Vec<u8> {
     }
     let groups = [key("param_groups").as_slice(), b"]", &key("exp_avg"), &rebuilt("F32", 0, &[4])].concat();
     let root = [
-        key("epoch").as_slice(),
-        b"K\x03",
-        &key("optimizer"),
-        &[b"}(", groups.as_slice(), b"u"].concat(),
-        &key("model"),
-        &[b"}(", items.as_slice(), b"u"].concat(),
+        [key("epoch").as_slice(), b"K\x03"].concat(),
+        [key("optimizer").as_slice(), b"}(", &groups, b"u"].concat(),
+        [key("model").as_slice(), b"}(", &items, b"u"].concat(),
     ];
     let pickle = dict(&root.concat());
     let mut parts: Vec<(&str, &[u8])> = vec![("m/data.pkl", &pickle)];

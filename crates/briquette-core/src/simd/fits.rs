@@ -4,7 +4,6 @@
 
 use super::scalar::ROUND;
 use crate::{Affine, Grid};
-use std::f32::consts::LN_2;
 
 const LANES: usize = 16;
 /// Few enough that running f32 sums lose nothing that matters.
