@@ -1,11 +1,10 @@
 //! Arguments, and the help that goes with them.
 
 use super::choice::ChoiceArgs;
+use super::values::{n_threads, parse_batch_size, parse_role, parse_sparsity};
 use briquette::pipeline::Trace;
-use briquette::pipeline::context::MAX_THREADS;
-use briquette::pipeline::recipe::{ranges, raw::RawBatchSize};
+use briquette::pipeline::recipe::raw::RawBatchSize;
 use briquette::pipeline::role::Role;
-use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -380,22 +379,4 @@ pub(crate) enum Layout {
     Torch,
     /// [in, out]
     Burn,
-}
-
-fn n_threads() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(0..=MAX_THREADS as u64)
-}
-
-fn parse_sparsity(text: &str) -> Result<f64, String> {
-    ranges::of("stage.sparsity").map_or_else(|| Err("expected a number".into()), |range| range.parse(text))
-}
-
-fn parse_batch_size(text: &str) -> Result<RawBatchSize, String> {
-    // What is neither a number nor "auto" is refused with the recipe's own words.
-    Ok(text.parse().map_or_else(|_| RawBatchSize::Name(text.to_string()), RawBatchSize::Size))
-}
-
-fn parse_role(text: &str) -> Result<Role, String> {
-    serde_json::from_value(serde_json::Value::String(text.to_string()))
-        .map_err(|_| "expected linear, conv, embedding, norm, bias, parameter or unknown".to_string())
 }

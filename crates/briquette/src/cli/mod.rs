@@ -15,6 +15,7 @@ mod signals;
 mod tables;
 mod text;
 mod trace;
+mod values;
 
 use args::Args;
 use briquette::{Error, ErrorKind};
