@@ -120,14 +120,14 @@ fn what_is_no_checkpoint_is_named_with_what_to_do() {
     sandbox.write("tokenizer.json", r#"{"version": "1.0", "model": {"vocab": {}}}"#);
     sandbox.write("models--a--b/snapshots/1234/model.safetensors", b"x");
     sandbox.write("models--a--b/refs/main", "1234");
-    for line in ["inspect", "plan"] {
+    for line in ["inspect M", "plan M --quantize int8"] {
         for (model, phrases) in [
             ("model.onnx", ["found an ONNX file", "exported from"]),
             ("tokenizer.json", ["found JSON without a weight_map", "name the directory"]),
             ("models--a--b", ["the root of a cached model", "models--a--b/snapshots/1234"]),
             (".", ["a cache of models", "models--a--b/snapshots/1234"]),
         ] {
-            sandbox.run(&format!("{line} {model}")).assert_fails(4, &phrases);
+            sandbox.run(&line.replace('M', model)).assert_fails(4, &phrases);
         }
     }
 }

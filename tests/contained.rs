@@ -80,7 +80,7 @@ fn a_config_that_leads_out_is_refused() {
 fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
     for format in ["briquette", "dense", "burnpack", "compressed-tensors"] {
         let sandbox = Sandbox::with("digits");
-        sandbox.ok(&format!("compress digits -o out --quantize int8 --format {format}"));
+        sandbox.ok(&format!("compress digits -o out --quantize int8 --format {format} --allow-untested"));
         let names: Vec<String> = sandbox.files("out").into_keys().filter(|name| !name.starts_with("report")).collect();
         assert!(names.len() >= 4, "{names:?}");
         for name in names {

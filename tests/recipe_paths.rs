@@ -81,7 +81,7 @@ fn batch() -> Sandbox {
     let data = DATA.replace("[data]", "[base.data]").replace("[memory]", "[base.memory]");
     let jobs = format!(
         "[base.model]\npath = \"model\"\n[base.output]\npath = \"out/{{stage.1.scheme}}\"\n{data}{}\n[matrix]\n\
-         \"stage.1.scheme\" = [\"int8\", \"int4-g32\"]\n",
+         \"stage.1.scheme\" = [\"int8\", \"int4\"]\n",
         stages_of("base")
     );
     sandbox.write("work/jobs.toml", jobs);
@@ -175,11 +175,15 @@ fn nothing_that_a_training_reads_is_replaced_by_what_it_writes() {
 }
 
 #[test]
-fn data_on_the_command_line_is_where_it_says_whatever_recipe_is_named() {
+fn data_of_a_recipe_that_an_evaluation_names_is_relative_to_that() {
     let sandbox = work();
     sandbox.write("elsewhere/recipe.toml", "[model]\npath = \"../work/model\"\n[data]\neval = \"absent\"\n");
-    sandbox.ok("eval work/teacher --recipe elsewhere/recipe.toml --data work/test.safetensors --threads 1");
     sandbox.run("eval work/teacher --recipe elsewhere/recipe.toml").assert_fails(4, &["elsewhere/absent"]);
+    sandbox.write(
+        "elsewhere/recipe.toml",
+        "[model]\npath = \"../work/model\"\n[data]\neval = \"../work/test.safetensors\"\n",
+    );
+    sandbox.ok("eval work/teacher --recipe elsewhere/recipe.toml --threads 1");
 }
 
 #[test]

@@ -6,13 +6,15 @@ use crate::plan::{Plan, TensorPlan};
 use crate::recipe::raw::RawLayout;
 use crate::recipe::{FactorizeStage, Recipe};
 use briquette_core::{Error, OutputAxis, Result, rows};
-use briquette_formats::{Checkpoint, Draft, Profile, TensorInfo, TensorSource, companions, model_config, safetensors};
+use briquette_formats::{
+    Checkpoint, Draft, InputFile, Profile, TensorInfo, TensorSource, companions, model_config, safetensors, sums,
+};
 use briquette_prune::low_rank::{Factors, Spectrum};
 use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 /// The file in the directory of what was factorized that says how.
 pub(crate) const REPORT: &str = "factorize.json";
@@ -181,5 +183,17 @@ fn write(
     let json = serde_json::to_vec_pretty(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
     draft.write_file(Path::new(REPORT), &json)?;
     checkpoint.check_unchanged()?;
+    write_sums(&draft, workers)?;
     draft.publish()
+}
+
+/// What every file adds up to: a run that goes on from here looks.
+fn write_sums(draft: &Draft, workers: &Workers) -> Result<()> {
+    let sum = |path: PathBuf| {
+        let file = InputFile::open(&draft.path().join(&path))?;
+        Ok((path.to_string_lossy().into_owned(), sums::sha256_of(&file, false, &|| workers.check_stop())?))
+    };
+    let found: BTreeMap<String, String> =
+        sums::files_below(draft.path())?.into_iter().map(sum).collect::<Result<_>>()?;
+    draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&found).as_bytes())
 }

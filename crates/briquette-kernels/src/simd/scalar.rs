@@ -24,7 +24,7 @@ impl RowScale {
         } else if scale == 0.0 {
             Self { zero: 128, ..Self::ONE }
         } else {
-            Self { scale, zero: 128, inverse: n_steps / largest }
+            Self { scale, zero: 128, inverse: inverse(largest, scale, n_steps) }
         }
     }
 
@@ -52,6 +52,14 @@ impl RowScale {
         let steps = steps.round_ties_even().clamp(-32768.0, 32767.0) as i32;
         (steps + self.zero).clamp(0, 255) as u8
     }
+}
+
+/// `n_steps / largest`, or what is next to it, by which the largest value comes to the step that dividing it by the scale gives:
+/// half a step is met there, and which way it falls is one code of the largest value of every row.
+fn inverse(largest: f32, scale: f32, n_steps: f32) -> f32 {
+    let (inverse, step) = (n_steps / largest, (largest / scale).round_ties_even());
+    let near = [inverse, inverse.next_up(), inverse.next_down()];
+    near.into_iter().find(|inverse| (largest * inverse).round_ties_even() == step).unwrap_or(inverse)
 }
 
 /// The bits of the largest magnitude.

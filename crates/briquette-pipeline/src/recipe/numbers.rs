@@ -78,6 +78,10 @@ pub(super) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
     let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
     let line = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
     let rest = text[line..].split('\n').next().unwrap_or_default();
+    // The head of a table has no value.
+    if rest.trim_start().starts_with('[') {
+        return None;
+    }
     let words = rest.match_indices(['=', '[', ',']).map(|(at, sign)| {
         let blank = rest[at + sign.len()..].find(|letter: char| !letter.is_whitespace()).unwrap_or(0);
         let start = at + sign.len() + blank;

@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn every_path_that_a_recipe_can_have_is_in_the_list() {
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
-        let fields = [include_str!("raw.rs"), include_str!("raw/training.rs")];
+        let fields = [include_str!("raw.rs"), include_str!("raw/model.rs"), include_str!("raw/training.rs")];
         let n_fields: usize = fields.iter().map(|text| text.matches("PathBuf>,").count()).sum();
         assert_eq!(named(&raw).len(), n_fields, "a key with a path is missing in the list, or in this test");
         assert!(named(&without(&raw)).is_empty());

@@ -1,5 +1,6 @@
 //! The range of every number in a recipe: one table, by which values are refused and the schema has its bounds.
 
+use super::paths;
 use super::raw::RawRecipe;
 use crate::context::MAX_THREADS;
 use briquette_core::{Error, Result};
@@ -152,7 +153,15 @@ impl NumberRange {
 /// # Errors
 /// Config: key, value and range.
 pub fn check(recipe: &RawRecipe) -> Result<()> {
-    let tree = serde_json::to_value(recipe).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
+    // Paths may be of bytes that are no text.
+    for named in paths::named(recipe) {
+        if named.path.as_os_str().as_encoded_bytes().contains(&0) {
+            let message = format!("found a NUL in {:?}, which no name or path has; remove it", named.path);
+            return Err(Error::config(message).at(named.key));
+        }
+    }
+    let tree = serde_json::to_value(paths::without(recipe));
+    let tree = tree.map_err(|error| Error::bug(format!("the recipe: {error}")))?;
     let mut path = Vec::new();
     walk(&tree, &mut path).map_err(|message| Error::config(message).at(called(&tree, &path)))
 }
@@ -341,7 +350,8 @@ mod tests {
 
     #[test]
     fn every_row_of_the_table_is_a_number_of_the_schema() {
-        let schema = crate::recipe::schema();
+        // As it is before it is bounded.
+        let schema = schemars::schema_for!(RawRecipe).to_value();
         let mut found = Vec::new();
         collect(&schema, "", "", &mut found);
         // Layers stand in one definition for two keys.

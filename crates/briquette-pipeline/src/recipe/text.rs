@@ -242,7 +242,7 @@ mod tests {
             ("kind = \"prune\"\nroles = [linear, conv]", "strings have quotes: \"linear\""),
             ("kind = \"distill\"\nloss = [{ kind = logits }]", "strings have quotes: \"logits\""),
             ("kind = \"distill\"\nteacher = ../models/a", "strings have quotes: \"../models/a\""),
-            ("kind = \"quantize\"\nbits = 4\ngroup = 1.5", "expected \"tensor\", \"channel\" or a whole number"),
+            ("kind = \"quantize\"\nbits = 4\ngroup = 1.5", "group: found 1.5, expected a whole number from 1"),
             ("kind = \"prune\"\nroles = [\"linaer\"]", "did you mean \"linear\"?"),
             ("kind = \"prune\"\nroles = \"linear\"", "expected a list"),
             ("kind = \"prune\"\noverrides = [1]", "expected a table"),

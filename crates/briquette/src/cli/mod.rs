@@ -48,7 +48,9 @@ fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
         return printed.map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS);
     }
     let message = match error.kind() {
-        Mistake::DisplayHelpOnMissingArgumentOrSubcommand => "no command, or not all of one".into(),
+        Mistake::DisplayHelpOnMissingArgumentOrSubcommand | Mistake::MissingSubcommand => {
+            "no command, or not all of one".into()
+        }
         _ => {
             let rendered = error.render().to_string();
             let lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
