@@ -129,11 +129,11 @@ fn power(x: f32) -> f32 {
     let exponent = (bits - ROOT) >> 23;
     let t = f32::from_bits((bits - (exponent << 23)) as u32) - 1.0;
     // log2(1 + t), off by at most 1.7e-5.
-    let log = polynomial(t, [-6.308_053e-6, 1.442_517_6, -0.720_214_13, 0.488_225_7, -0.393_689_68, 0.243_272_78]);
+    let log = polynomial(t, [-6.308_053e-6, 1.442_517_6, -0.720_214_1, 0.488_225_7, -0.393_689_7, 0.243_272_78]);
     let wanted = -0.3 * (exponent as f32 + log);
     let rounded = wanted + ROUND;
     // 2^x from -½ to ½, off by at most 2.8e-6.
-    let power = polynomial(wanted - (rounded - ROUND), [1.0, 0.693_121_05, 0.240_223_49, 0.055_921_976, 0.009_666_369]);
+    let power = polynomial(wanted - (rounded - ROUND), [1.0, 0.693_121, 0.240_223_5, 0.055_921_976, 0.009_666_369]);
     let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     f32::from_bits((power.to_bits() as i32 + (whole << 23)) as u32)
 }

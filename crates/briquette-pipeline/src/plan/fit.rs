@@ -20,7 +20,9 @@ impl Plan<'_> {
         let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
         let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
         let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
-        let instead = self.group_that_fits().map_or("choose another".into(), |size| {
+        let is_group = first.quant.is_some_and(|quant| quant.spec.grouping.per_row(first.rows.n_cols).is_none());
+        let fitting = if is_group { self.group_that_fits() } else { None };
+        let instead = fitting.map_or("choose another".into(), |size| {
             format!("groups of {size} (such as int4-g{size}) divide all that are chosen: take those")
         });
         let message = format!(
