@@ -125,8 +125,8 @@ mod tests {
         let infos = names.map(|name| TensorInfo::checked(name.into(), DType::BF16, vec![3, 2]).unwrap());
         let strings = [("format", "pt"), ("k\n", "\"v\"")];
         let mut object = serde_json::Map::new();
-        object
-            .insert(METADATA.into(), strings.map(|(key, value)| (key.to_string(), value.into())).into_iter().collect());
+        let entries = strings.map(|(key, value)| (key.to_string(), serde_json::Value::from(value)));
+        object.insert(METADATA.into(), serde_json::Value::Object(entries.into_iter().collect()));
         for (info, start) in infos.iter().zip([0, 12, 24, 36]) {
             let entry =
                 serde_json::json!({ "dtype": info.dtype, "shape": info.shape, "data_offsets": [start, start + 12] });
