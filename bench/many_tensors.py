@@ -9,9 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-import many_tensors  # noqa: E402
-
+MAKER = Path(__file__).resolve().parent.parent / "scripts/many_tensors.py"
 COMMANDS = [
     ("inspect", "inspect {model}"),
     ("plan int8", "plan {model} --quantize int8"),
@@ -44,7 +42,8 @@ def main():
     for n in asked.n:
         with tempfile.TemporaryDirectory() as directory:
             model, out = Path(directory, "model"), Path(directory, "out")
-            many_tensors.write_model(n, model)
+            # By another process: what this one takes would count as its children's from their start.
+            subprocess.run([sys.executable, MAKER, str(n), model], check=True)
             for name, line in COMMANDS:
                 if asked.only not in name:
                     continue

@@ -156,7 +156,7 @@ fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
     };
     let input = group.get("input_activations").filter(|input| !input.is_null());
     // A scale is static where nothing else is said.
-    if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| *dynamic == Value::from(false))) {
+    if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| dynamic.as_bool() == Some(false))) {
         return Err(unread("a static scale of activations"));
     }
     let weights = group.get("weights").filter(|weights| weights.is_object());
