@@ -329,9 +329,10 @@ fn write(asked: &Asked, training: &Training, student: Learner, report: &DistillR
     let mut export = Export::to(asked.output).names(training.student.names.clone());
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
-        if !(is_config && training.config.is_some()) {
-            let found = training.start.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
-            export = found.into_iter().fold(export, |export, bytes| export.file(name, bytes));
+        if !(is_config && training.config.is_some())
+            && let Some(bytes) = training.start.model_dir().read(name, limits::MAX_COMPANION_BYTES)?
+        {
+            export = export.file(name, bytes);
         }
     }
     if let Some(config) = &training.config {
