@@ -56,7 +56,8 @@ const KEYS: [(&str, NumberRange); 41] = [
     ("data.normalize.mean", within(-FAR, FAR)),
     ("data.normalize.std", above(0.0, FAR)),
     ("data.workers", whole(0, MAX_THREADS as u64)),
-    ("memory.batch_size", whole(1, MANY)),
+    // More than there is means all of it.
+    ("memory.batch_size", whole(1, u64::MAX)),
     ("memory.accumulate", whole(1, MANY)),
     ("gate.min.*", within(-FAR, FAR)),
     ("gate.max.*", within(-FAR, FAR)),
