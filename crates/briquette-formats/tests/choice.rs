@@ -68,7 +68,9 @@ fn the_model_of_a_training_checkpoint_is_what_its_twin_holds() {
 fn the_key_of_the_model_is_found() {
     let model = || item("a", 0, 1);
     let optim = || below("optimizer", &optimizer());
-    let cases: [(Vec<Vec<u8>>, &[&str], &[(&str, bool)]); 9] = [
+    /// Items of the pickle, the names that are found, and what is left out.
+    type Case<'a> = (Vec<Vec<u8>>, &'a [&'a str], &'a [(&'a str, bool)]);
+    let cases: [Case; 9] = [
         (vec![below("state_dict", &model()), scalar("best_acc")], &["a"], &[("best_acc", false)]),
         (vec![below("net", &model()), optim()], &["a"], &[("optimizer", false)]),
         (vec![below("model_ema", &model()), below("model", &item("b", 0, 1))], &["b"], &[("model_ema", true)]),

@@ -232,7 +232,9 @@ fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
 fn other_zip_archives_are_named_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.whl");
-    let cases: [(&[(&str, &[u8])], &str); 5] = [
+    /// Entries, and what is said of them.
+    type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
+    let cases: [Case; 5] = [
         (&[("m/__init__.py", b""), ("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "found a Python wheel"),
         (&[("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "such as \"m/data/w.pth\""),
         (&[("a.npy", b""), ("b.npy", b"")], "NumPy arrays"),

@@ -256,7 +256,7 @@ mod tests {
             ("kind = \"prune\"\nsparsity = 0.5\nscheme = \"int8\"", "scheme: a prune stage has no such key"),
             ("kind = \"quantize\"", "scheme: missing"),
             ("kind = \"quantize\"\nscheme = \"int9\"", "unknown scheme \"int9\""),
-            ("kind = \"quantize\"\nbits = 1", "expected 2 to 8"),
+            ("kind = \"quantize\"\nbits = 1", "expected a whole number from 2 to 8"),
             ("kind = \"quantize\"\nbits = 4\ngroup = 0", "group: found 0"),
             ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize (with another range) stage"),
             (
