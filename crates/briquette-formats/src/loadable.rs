@@ -1,7 +1,7 @@
 //! What transformers makes of a model's weights, by the `model_type` of its `config.json`: which of them are plain Linear
 //! layers, the only ones that compressed-tensors may hold as codes.
 //!
-//! The families that are known are those of [`known`]; `bench/interop_families.py` loads each of them.
+//! The families that are known are those of `known.rs`; `bench/interop_families.py` loads each of them.
 
 mod known;
 

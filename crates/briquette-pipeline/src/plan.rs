@@ -235,7 +235,7 @@ impl<'a> Plan<'a> {
         let spares_heads = heads::matter(recipe);
         let ties = match spares_heads || plan.profile == Profile::Briquette {
             true => crate::ties::ties_of(checkpoint, stop)?,
-            false => Vec::new(),
+            false => BTreeMap::new(),
         };
         let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
         choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;

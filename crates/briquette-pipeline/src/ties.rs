@@ -9,15 +9,18 @@ use std::collections::BTreeMap;
 const SAMPLE: usize = 4096;
 const PIECE: usize = 1 << 20;
 
-/// For each tensor the earlier one it equals, among weights of rank 2 and more.
+/// Tensors that equal an earlier one, and which, by their places.
+pub type Ties = BTreeMap<usize, usize>;
+
+/// The place of each tensor that equals an earlier one, and the place of that; few, if any, among weights of rank 2 and more.
 ///
 /// Only tensors of one type, shape and beginning are read whole, so this costs next to nothing where nothing is tied.
 ///
 /// # Errors
 /// As [`TensorSource::read`]; Interrupted.
-pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Vec<Option<usize>>> {
+pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     let tensors = source.tensors();
-    let mut ties = vec![None; tensors.len()];
+    let mut ties = Ties::new();
     let mut alike: BTreeMap<(&str, &[usize]), Vec<u32>> = BTreeMap::new();
     for (info, index) in tensors.iter().zip(0..) {
         if info.dtype.is_weight() && info.shape.rank() >= 2 && info.n_elements() > 0 {
@@ -37,7 +40,7 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Vec<Option<usiz
             let mut first_of: BTreeMap<Hash128, usize> = BTreeMap::new();
             for index in candidates.iter().map(|(_, index)| *index as usize) {
                 let first = *first_of.entry(hash(source, index, &tensors[index], stop)?).or_insert(index);
-                ties[index] = (first != index).then_some(first);
+                ties.extend((first != index).then_some((index, first)));
             }
         }
     }

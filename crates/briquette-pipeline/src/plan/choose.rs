@@ -4,6 +4,7 @@ use super::interop::Loads;
 use super::{Cut, Plan, Pool, Prune, Quant, Shared, TensorPlan};
 use crate::recipe::{CastStage, PruneStage, QuantizeStage, Stage, Target};
 use crate::role::Role;
+use crate::ties::Ties;
 use briquette_core::{Error, Grid, GridKind, OutputAxis, Result};
 use briquette_quant::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,12 +172,10 @@ fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Scheme> {
 }
 
 /// Keeps tied tensors once: all are treated as the embedding among them, or as the first.
-pub(super) fn tie(plan: &mut Plan, ties: &[Option<usize>]) {
+pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (index, first) in ties.iter().enumerate() {
-        if let Some(first) = *first {
-            groups.entry(first).or_insert_with(|| vec![first]).push(index);
-        }
+    for (&index, &first) in ties {
+        groups.entry(first).or_insert_with(|| vec![first]).push(index);
     }
     let (mut unpooled, mut shared) = (BTreeSet::new(), Shared::default());
     for (first, group) in groups {
@@ -237,7 +236,7 @@ mod tests {
     fn tied_tensors_follow_the_embedding_among_them_or_the_first() {
         let infos = infos(6);
         let mut plan = pooled(&infos);
-        tie(&mut plan, &[None, Some(0), None, Some(2), Some(2), None]);
+        tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]));
         let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to).collect();
         assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
         assert!(plan.tensors[0].prune.is_none(), "as the embedding, which is not pruned");
@@ -249,7 +248,7 @@ mod tests {
         let n = 100_000;
         let infos = infos(n);
         let mut plan = pooled(&infos);
-        let ties: Vec<Option<usize>> = (0..n).map(|index| (index % 2 == 1).then(|| index - 1)).collect();
+        let ties: Ties = (1..n).step_by(2).map(|index| (index, index - 1)).collect();
         let since = std::time::Instant::now();
         tie(&mut plan, &ties);
         assert!(since.elapsed().as_secs() < 2, "{:?}", since.elapsed());

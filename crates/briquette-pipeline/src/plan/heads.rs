@@ -3,6 +3,7 @@
 use super::Plan;
 use crate::recipe::{Recipe, Stage};
 use crate::role::{Role, RoleRule, Roles};
+use crate::ties::Ties;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
 use serde::Deserialize;
@@ -32,7 +33,7 @@ pub(super) fn matter(recipe: &Recipe) -> bool {
 }
 
 /// The tensors of a plan that are embedding and head in one.
-pub(super) fn of(plan: &Plan, ties: &[Option<usize>], checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
+pub(super) fn of(plan: &Plan, ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
     let tensors: Vec<(&TensorInfo, Role)> = plan.tensors.iter().map(|tensor| (tensor.info, tensor.role)).collect();
     found(&tensors, ties, checkpoint)
 }
@@ -48,13 +49,11 @@ pub(crate) fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTree
 }
 
 /// Equal under two names of which one is an embedding, or an embedding without a head where there must be one.
-fn found(tensors: &[(&TensorInfo, Role)], ties: &[Option<usize>], checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
+fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
     let is_embedding = |index: usize| tensors[index].1 == Role::Embedding;
-    let pairs: Vec<(usize, usize)> =
-        ties.iter().enumerate().filter_map(|(index, first)| Some((index, (*first)?))).collect();
-    let of_embeddings = pairs.iter().filter(|(index, first)| is_embedding(*index) || is_embedding(*first));
+    let of_embeddings = ties.iter().filter(|(index, first)| is_embedding(**index) || is_embedding(**first));
     let mut heads: BTreeSet<usize> = of_embeddings.map(|(_, first)| *first).collect();
-    let others: Vec<usize> = pairs.iter().filter(|(_, first)| heads.contains(first)).map(|(index, _)| *index).collect();
+    let others: Vec<usize> = ties.iter().filter(|(_, first)| heads.contains(first)).map(|(index, _)| *index).collect();
     heads.extend(others);
     let config = model_config::read(checkpoint)?;
     let said: Said = config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();

@@ -116,8 +116,7 @@ fn keep_pruned(plan: &mut Plan, before: &Plan) {
 
 /// Names of tensors that are the same in the model: they are kept once where that holds after training too.
 fn tied<'a>(checkpoint: &'a Checkpoint, stop: &Stop) -> Result<BTreeSet<&'a str>> {
-    let ties = ties_of(checkpoint, stop)?.into_iter().enumerate();
-    let both = ties.filter_map(|(index, first)| Some([index, first?])).flatten();
+    let both = ties_of(checkpoint, stop)?.into_iter().flat_map(|(index, first)| [index, first]);
     Ok(both.map(|index| checkpoint.tensors()[index].name.as_str()).collect())
 }
 
