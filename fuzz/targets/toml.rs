@@ -22,7 +22,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let directory = files(&["jobs.toml"], input);
     match Document::from_file(&directory.join("jobs.toml")) {
         Ok(Document::Recipe(recipe)) => drop(recipe.to_manifest().expect("a sound recipe can be written down")),
-        Ok(Document::Jobs(jobs)) => drop(plan(&jobs).expect("bounds can be computed")),
+        Ok(Document::Jobs(jobs)) => drop(plan(&jobs, "cpu").expect("bounds can be computed")),
         Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
     }
 });
