@@ -16,7 +16,7 @@ use crate::factorize::{self, FactorReport};
 use crate::inspect;
 use crate::plan::{Plan, student_of};
 use crate::recipe::paths::stages_beside;
-use crate::recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, Whole};
+use crate::recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, Whole};
 use crate::report::{Original, Report, StageBytes};
 use crate::run::{Origin, draft_of, inputs_of, run_stages};
 use briquette_core::{ErrorKind, Result};
@@ -114,24 +114,23 @@ impl Chain<'_> {
         for (index, part) in recipe.parts.iter().enumerate() {
             model = work.compress(index, part, recipe, &model, options, &mut origin)?;
             pruned.extend(part.stages.iter().filter_map(prune_selection));
-            let kind = match &part.then {
+            match &part.then {
                 Whole::Distill(stage) => {
                     let (trained, now) = work.distill(index, stage, recipe, &model, &pruned, options)?;
                     origin.note(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
                     origin.trained.push(trained);
                     pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
                     origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
-                    "distill"
                 }
                 Whole::Factorize(stage) => {
                     let since = Instant::now();
                     origin.factorized.extend(work.factorize(index, stage, recipe, &model, options)?);
                     let now = since.elapsed().as_secs_f64();
                     origin.note(format!("factorize {}", index + 1), now, now);
-                    "factorize"
                 }
-            };
-            model = work.part(index, kind);
+            }
+            let kind = part.then.kind();
+            model = work.part(index, kind.name());
             push_bytes(&mut origin, format!("{kind} {}", index + 1), &model)?;
         }
         let last = Recipe { model, parts: Vec::new(), ..(*recipe).clone() };
@@ -214,7 +213,7 @@ impl Work {
         pruned: &[&Selection],
         options: &RunOptions,
     ) -> Result<(DistillReport, f64)> {
-        let (output, work) = (self.part(index, "distill"), self.checkpoints(index));
+        let (output, work) = (self.part(index, StageKind::Distill.name()), self.checkpoints(index));
         let mut now = 0.0;
         let asked =
             Asked { stage, pruned, roles: &recipe.roles, original: &recipe.model, model, output: &output, work: &work };
@@ -235,7 +234,7 @@ impl Work {
         model: &Path,
         options: &RunOptions,
     ) -> Result<Vec<FactorReport>> {
-        let output = self.part(index, "factorize");
+        let output = self.part(index, StageKind::Factorize.name());
         if !self.is_done(&output, options)? {
             factorize::factorize(recipe, stage, model, &output, options)?;
         }

@@ -11,7 +11,7 @@ use crate::evaluate::EvaluationReport;
 use crate::factorize::FactorReport;
 use crate::layout::Layout;
 use crate::plan::{Plan, Prediction, TensorPlan};
-use crate::recipe::{Recipe, raw::RawStage};
+use crate::recipe::{Recipe, StageKind, raw::RawStage};
 use crate::run::Origin;
 use crate::verify::Found;
 use briquette_core::memory::{MemoryMeter, ResidentSet};
@@ -269,7 +269,8 @@ fn of_what_is_read(made: &Made, n_elements: u64) -> Footprint {
 fn stages_in_words(made: &Made) -> Vec<String> {
     let mut trained = made.origin.trained.iter();
     let words = |stage: &RawStage| {
-        let layers = if stage.kind == "distill" { trained.next().and_then(|found| found.layers) } else { None };
+        let layers =
+            if stage.kind() == Some(StageKind::Distill) { trained.next().and_then(|found| found.layers) } else { None };
         let words = stage.in_words();
         layers.map_or(words.clone(), |LayersKept { n, of }| words.replacen("layers", &format!("layers {n} of {of}"), 1))
     };

@@ -4,7 +4,7 @@ use crate::context::{RunOptions, Workers};
 use crate::encode::{self, Nowhere};
 use crate::layout::Layout;
 use crate::plan::Plan;
-use crate::recipe::{Recipe, raw::RawRecipe};
+use crate::recipe::{Recipe, StageKind, raw::RawRecipe};
 use crate::survey;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
 use briquette_formats::stored::Scratch;
@@ -191,8 +191,7 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;
-    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
-    let why = match (has("distill"), has("factorize")) {
+    let why = match (raw.has(StageKind::Distill), raw.has(StageKind::Factorize)) {
         (true, _) => "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
         (_, true) => {
             "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`"

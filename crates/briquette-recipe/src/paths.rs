@@ -1,7 +1,8 @@
 //! The paths of a recipe: one list of them, with what is done at each. Whoever resolves, hashes, keeps apart or protects what a
 //! recipe names goes by it.
 
-use crate::raw::{RawData, RawRecipe};
+use crate::kind::StageKind;
+use crate::raw::{RawData, RawRecipe, StageKeys};
 use briquette_core::Result;
 use briquette_formats::InputFile;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,9 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
         slots.push(("data.labels".into(), Purpose::EvaluationData, labels));
     }
     for (index, stage) in raw.stage.iter_mut().enumerate() {
-        slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut stage.teacher));
+        if let StageKeys::Distill(keys) = &mut stage.keys {
+            slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut keys.teacher));
+        }
     }
     slots
 }
@@ -62,8 +65,7 @@ pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
 
 /// What running a recipe reads: data that no stage looks at is left out.
 pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
-    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
-    let (trains, evaluates) = (has("distill"), has("evaluate"));
+    let (trains, evaluates) = (raw.has(StageKind::Distill), raw.has(StageKind::Evaluate));
     let is_read = |named: &NamedPath| match named.purpose {
         Purpose::Model => true,
         Purpose::TrainingData | Purpose::SelectionData => trains,
@@ -175,8 +177,11 @@ mod tests {
     #[test]
     fn every_path_that_a_recipe_can_have_is_in_the_list() {
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
-        let fields = [include_str!("raw.rs"), include_str!("raw/model.rs"), include_str!("raw/training.rs")];
-        let n_fields: usize = fields.iter().map(|text| text.matches("PathBuf>,").count()).sum();
+        let files = [include_str!("raw/model.rs"), include_str!("raw/data.rs"), include_str!("distill.rs")];
+        // What lies between the name of a mirror and its closing brace.
+        let mirrors = files.iter().flat_map(|text| text.split("pub struct Raw").skip(1));
+        let fields = mirrors.map(|text| text.split("\n}").next().unwrap_or_default());
+        let n_fields: usize = fields.map(|text| text.matches("PathBuf>,").count()).sum();
         assert_eq!(named(&raw).len(), n_fields, "a key with a path is missing in the list, or in this test");
         assert!(named(&without(&raw)).is_empty());
     }
@@ -212,7 +217,7 @@ mod tests {
             keys("kind = \"distill\""),
             "model.path data.train data.eval data.select data.labels stage.1.teacher"
         );
-        assert_eq!(keys("kind = \"evaluate\""), "model.path data.eval data.labels stage.1.teacher");
-        assert_eq!(keys("kind = \"quantize\""), "model.path stage.1.teacher");
+        assert_eq!(keys("kind = \"evaluate\""), "model.path data.eval data.labels");
+        assert_eq!(keys("kind = \"quantize\""), "model.path");
     }
 }

@@ -1,12 +1,47 @@
 //! The stage that drops weights.
 
-use crate::keys::{check_keys, refuse};
-use crate::raw::RawStage;
+use crate::raw::RawOverride;
 use crate::selection::{Selection, overrides_of};
-use crate::words::{one_of, ratio_of};
+use crate::words::{one_of, ratio_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
 use briquette_prune::Ratio;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The keys of a prune stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawPrune {
+    /// prune: "magnitude" (the default) or "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// prune: "layer" (the default), each tensor by itself, or "global", one threshold over all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// prune: share of weights to drop, 0 to below 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// prune: seed of the method "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Globs over tensor names; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over tensor names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
+    /// factorize, always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<Vec<Role>>,
+    /// Other values for some tensors; the last that matches counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<RawOverride>,
+}
 
 /// Drop weights.
 #[derive(Debug, Clone)]
@@ -46,10 +81,18 @@ pub enum PruneTarget {
     },
 }
 
+impl RawPrune {
+    /// What it says, in words.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        let scope = self.scope.as_ref().map(|scope| format!("scope {scope}"));
+        let sparsity = self.sparsity.map(|sparsity| format!("sparsity {sparsity}"));
+        let pattern = self.pattern.as_ref().map(|pattern| format!("pattern {pattern}"));
+        [self.method.clone(), scope, sparsity, pattern].into_iter().flatten().collect()
+    }
+}
+
 impl PruneStage {
-    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
-        let kind = "prune";
-        check_keys(raw, &["method", "scope", "sparsity", "pattern", "seed", "overrides"])?;
+    pub(crate) fn from_raw(raw: &RawPrune) -> Result<Self> {
         let method = match raw.method.as_deref() {
             None => PruneMethod::Magnitude,
             Some(name) => one_of(
@@ -62,18 +105,23 @@ impl PruneStage {
             refuse("seed", &raw.seed, "magnitude prune")?;
         }
         Ok(Self {
-            selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv])?,
+            selection: Selection::new(
+                raw.include.as_ref(),
+                &raw.exclude,
+                raw.roles.as_ref(),
+                &[Role::Linear, Role::Conv],
+            )?,
             method,
             target: target_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.scheme", &rule.scheme, kind)?;
+                refuse("overrides.scheme", &rule.scheme, "prune")?;
                 share_of("overrides.sparsity", rule.sparsity)
             })?,
         })
     }
 }
 
-fn target_of(raw: &RawStage) -> Result<PruneTarget> {
+fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
     if let Some(pattern) = &raw.pattern {
         refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
         refuse("scope", &raw.scope, "prune (with a pattern)")?;

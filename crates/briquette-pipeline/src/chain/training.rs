@@ -4,9 +4,9 @@
 use super::distills;
 use crate::contents::Contents;
 use crate::context::RunOptions;
-use crate::recipe::Recipe;
 use crate::recipe::paths::{self, NamedPath, Purpose};
 use crate::recipe::raw::RawStage;
+use crate::recipe::{Recipe, StageKind};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPa
 /// What is asked of those stages: what comes after them, the gate and the evaluation of the output do not count.
 pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value {
     let asked = paths::without(&recipe.asked);
-    let is_whole = |stage: &RawStage| ["distill", "factorize"].contains(&stage.kind.as_str());
+    let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
     let n_stages = asked.stage.iter().rposition(is_whole).map_or(0, |last| last + 1);
     let (before, after) = asked.stage.split_at(n_stages);
     let mut value = json!({ "model": asked.model, "stage": before });
@@ -31,7 +31,7 @@ pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value 
     }
     if distills(recipe).any(|stage| stage.quantize.is_some()) {
         // Its rounding is in place while the student learns.
-        value["quantize"] = json!(after.iter().find(|stage| stage.kind == "quantize"));
+        value["quantize"] = json!(after.iter().find(|stage| stage.kind() == Some(StageKind::Quantize)));
     }
     if options.devices.len() > 1 {
         // Another number of devices makes other steps.

@@ -3,7 +3,7 @@
 use super::{published, training};
 use crate::context::RunOptions;
 use crate::distill;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, StageKind};
 use crate::verify;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::draft::DirectoryLock;
@@ -152,7 +152,8 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
-            number.parse::<usize>().is_ok() && ["compress", "distill", "factorize", "training"].contains(&kind)
+            let is_whole = |name: &str| StageKind::ALL.iter().any(|kind| kind.is_whole() && kind.name() == name);
+            number.parse::<usize>().is_ok() && (["compress", "training"].contains(&kind) || is_whole(kind))
         };
         // Drafts are called after their part, behind a dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);

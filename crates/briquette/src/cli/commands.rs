@@ -155,7 +155,7 @@ fn distill(
     [force, is_plain]: [bool; 2],
 ) -> Result<u8> {
     let (mut raw, directory) = (recipe::read_raw(path)?, recipe::directory_of(path));
-    if !raw.stage.iter().any(|stage| stage.kind == "distill") {
+    if !raw.has(recipe::StageKind::Distill) {
         let message = "it has no distill stage; add one, or use `briquette run`";
         return Err(Error::config(message).at(path.display()));
     }
@@ -241,39 +241,38 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
 
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     let include = (!what.include.is_empty()).then(|| what.include.clone());
-    let stage = |kind: &str| raw::RawStage {
-        kind: kind.into(),
-        include: include.clone(),
-        exclude: what.exclude.clone(),
-        ..Default::default()
-    };
     let mut stages = Vec::new();
     if what.prune.is_some() || what.prune_pattern.is_some() {
-        stages.push(raw::RawStage {
+        stages.push(raw::StageKeys::Prune(raw::RawPrune {
             sparsity: what.prune,
             pattern: what.prune_pattern.clone(),
             scope: what.scope.clone(),
             method: what.prune_method.clone(),
             seed: what.seed,
+            include: include.clone(),
+            exclude: what.exclude.clone(),
             roles: what.prune_roles.clone(),
-            ..stage("prune")
-        });
+            ..Default::default()
+        }));
     }
     if let Some(scheme) = &what.quantize {
-        stages.push(raw::RawStage {
+        stages.push(raw::StageKeys::Quantize(raw::RawQuantize {
             scheme: Some(scheme.clone()),
             range: what.range.clone(),
+            include: include.clone(),
+            exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),
-            ..stage("quantize")
-        });
+            ..Default::default()
+        }));
     }
     if let Some(dtype) = &what.cast {
-        stages.push(raw::RawStage { dtype: Some(dtype.clone()), ..stage("cast") });
+        let (dtype, exclude) = (Some(dtype.clone()), what.exclude.clone());
+        stages.push(raw::StageKeys::Cast(raw::RawCast { dtype, include, exclude, roles: None }));
     }
     if stages.is_empty() {
         return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));
     }
-    Ok(stages)
+    Ok(stages.into_iter().map(Into::into).collect())
 }
 
 fn redraw(common: &Common, output: &Path) -> Result<u8> {
