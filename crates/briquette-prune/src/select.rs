@@ -3,6 +3,7 @@
 mod bracket;
 mod histogram;
 mod n_of_m;
+mod of_each;
 mod scores;
 mod selector;
 mod smallest;
@@ -10,6 +11,7 @@ mod smallest;
 pub use bracket::{Bracket, Tally};
 pub use histogram::{Histogram, Threshold};
 pub use n_of_m::{n_of_m, n_of_m_row};
+pub use of_each::smallest_of_each;
 pub use scores::Scores;
 pub use selector::Selector;
 pub use smallest::{smallest, threshold_of};
