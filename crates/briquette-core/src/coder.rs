@@ -96,13 +96,7 @@ impl RowCoder {
     ///
     /// # Panics
     /// If the lengths disagree.
-    pub fn push(
-        &mut self,
-        form: &RowForm,
-        strip: &WeightRows,
-        decision: &RowsDecision,
-        encoder: &mut RowEncoder,
-    ) {
+    pub fn push(&mut self, form: &RowForm, strip: &WeightRows, decision: &RowsDecision, encoder: &mut RowEncoder) {
         let WeightRows { rows, bytes, kept } = strip;
         self.simulated.clear();
         self.simulated.extend_from_slice(kept);
@@ -166,13 +160,7 @@ impl RowCoder {
     }
 
     /// A row of floats rounded to a type: what it stands for is what that type can hold.
-    fn push_cast(
-        &mut self,
-        dtype: DType,
-        cols: Range<usize>,
-        keep: Option<&[u8]>,
-        encoder: &mut RowEncoder,
-    ) {
+    fn push_cast(&mut self, dtype: DType, cols: Range<usize>, keep: Option<&[u8]>, encoder: &mut RowEncoder) {
         let (start, values) = (self.bytes.len(), &mut self.simulated[cols]);
         self.bytes.resize(start + values.len() * dtype.n_bits() / 8, 0);
         rows::from_f32(values, dtype, &mut self.bytes[start..]);

@@ -43,9 +43,9 @@ pub mod simd;
 pub mod stats;
 
 pub use affine::Affine;
+pub use coding::{Coding, Storage};
 pub use decision::{Decision, simulate};
 pub use dtype::DType;
-pub use coding::{Coding, Storage};
 pub use encoded::{Encoded, decode, encode};
 pub use error::{Error, ErrorKind, Result};
 pub use grid::{Grid, GridKind};
