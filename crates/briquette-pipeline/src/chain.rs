@@ -16,7 +16,7 @@ use crate::factorize::{self, FactorReport};
 use crate::inspect;
 use crate::plan::{Plan, student_of};
 use crate::recipe::paths::stages_beside;
-use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
+use crate::recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, Whole};
 use crate::report::{Original, Report, StageBytes};
 use crate::run::{Origin, draft_of, inputs_of, run_stages};
 use briquette_core::{ErrorKind, Result};
@@ -40,7 +40,7 @@ pub(crate) struct OfBatch<'a> {
 /// Runs every part of a recipe that trains or factorizes.
 pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     let started = Instant::now();
-    let original = recipe.open_model()?;
+    let original = crate::open::model(recipe)?;
     // Whatever can be known now should not be found out after hours of training.
     let student = student_of(recipe, &original)?;
     Plan::of(recipe, &original, student.as_deref(), &options.stop)?;
@@ -176,7 +176,7 @@ impl Work {
     fn compress(
         &self,
         index: usize,
-        part: &Part,
+        part: &RecipePart,
         recipe: &Recipe,
         model: &Path,
         options: &RunOptions,

@@ -2,7 +2,7 @@
 
 use crate::context::Stop;
 use crate::recipe::Recipe;
-use crate::recipe::paths::{Named, Purpose};
+use crate::recipe::paths::{NamedPath, Purpose};
 use briquette_core::{Error, Hash128, Result, TensorHasher};
 use briquette_formats::file::Identity;
 use briquette_formats::{Checkpoint, InputFile, TensorSource, manifest};
@@ -26,7 +26,7 @@ impl InputHasher {
     /// # Errors
     /// Those of reading, naming the key; Interrupted.
     pub(crate) fn of_recipe(&mut self, recipe: &Recipe, model: &Checkpoint, stop: &Stop) -> Result<Contents> {
-        let hash = |hasher: &mut Self, named: &Named| match named.purpose {
+        let hash = |hasher: &mut Self, named: &NamedPath| match named.purpose {
             Purpose::Model if named.key == "model.path" => hasher.of_model(model, stop),
             Purpose::Model => hasher.of_model(&Checkpoint::open(&named.path)?, stop),
             _ => hasher.of_data(&named.path, stop),
@@ -90,7 +90,7 @@ impl InputHasher {
 }
 
 /// The recipe's model is named by its path alone, as everywhere.
-fn at(error: Error, named: &Named) -> Error {
+fn at(error: Error, named: &NamedPath) -> Error {
     if named.key == "model.path" { error } else { error.at(&named.key) }
 }
 

@@ -95,8 +95,7 @@ impl std::fmt::Debug for RunOptions {
     }
 }
 
-/// Most threads that a run may have: starting many more takes minutes and gains nothing.
-pub const MAX_THREADS: usize = 1024;
+pub use crate::recipe::ranges::MAX_THREADS;
 
 /// Refuses more threads than [`MAX_THREADS`].
 ///

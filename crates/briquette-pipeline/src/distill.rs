@@ -132,19 +132,10 @@ pub struct Asked<'a> {
     pub work: &'a Path,
 }
 
-/// Refuses a stage that cannot be: what is wrong with losses and training shows before any work.
-///
-/// # Errors
-/// Config, naming the key.
-#[cfg(feature = "model")]
-pub fn check(stage: &DistillStage) -> Result<()> {
-    settings::of(stage).map(drop)
-}
-
 /// Whether anything that goes down compares the student with a teacher.
 ///
 /// # Errors
-/// As [`check`].
+/// Config, where its losses cannot be.
 #[cfg(feature = "model")]
 pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     settings::of(stage).map(|settings| settings.blend.needs_teacher())
@@ -189,15 +180,6 @@ pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
 /// Config, always.
 #[cfg(not(feature = "model"))]
 pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
-    Err(cannot())
-}
-
-/// This build cannot run models.
-///
-/// # Errors
-/// Config, always.
-#[cfg(not(feature = "model"))]
-pub fn check(_stage: &DistillStage) -> Result<()> {
     Err(cannot())
 }
 

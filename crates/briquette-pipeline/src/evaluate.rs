@@ -184,7 +184,11 @@ mod run {
             arch: asked.arch.as_deref().map(arch_of).transpose()?,
             data: spec_of(&asked.data),
             batching: batching_of(asked),
-            fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit, dtype: asked.dtype.half() },
+            fits: Fits {
+                is_auto: asked.batch_size == BatchSize::Auto,
+                limit: asked.limit,
+                dtype: crate::half::half(asked.dtype),
+            },
             device,
         })
     }

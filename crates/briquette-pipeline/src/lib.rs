@@ -20,13 +20,15 @@ pub mod distill;
 pub mod encode;
 pub mod evaluate;
 pub mod factorize;
+#[cfg(feature = "model")]
+mod half;
 mod identity;
 pub mod inspect;
 pub mod layout;
 pub mod memory;
+pub mod open;
 pub mod piece;
 pub mod plan;
-pub mod recipe;
 pub mod report;
 pub mod role;
 pub mod run;
@@ -35,6 +37,7 @@ pub mod ties;
 pub mod trace;
 pub mod verify;
 
+pub use briquette_recipe as recipe;
 pub use context::{Progress, RunOptions, Silent, Stop, limit_threads};
 pub use plan::Plan;
 pub use recipe::Recipe;

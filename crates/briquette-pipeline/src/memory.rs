@@ -79,6 +79,8 @@ pub(crate) use known::{to_run, to_train};
 mod known {
     use super::*;
     use crate::distill;
+    use crate::half::half;
+    use crate::open;
     use crate::recipe::{DistillStage, Evaluate, Student, Whole};
     use briquette_formats::Checkpoint;
     use briquette_models::Arch;
@@ -111,7 +113,7 @@ mod known {
         let checkpoint = Checkpoint::open_as(model, &asked.choice)?;
         let named = || asked.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
-        let weights_bytes = predicted_bytes(&checkpoint, arch, asked.dtype.half(), device);
+        let weights_bytes = predicted_bytes(&checkpoint, arch, half(asked.dtype), device);
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 
@@ -124,7 +126,7 @@ mod known {
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
         if distill::needs_teacher(stage)? && teacher.exists() {
-            let teacher_bytes = predicted_bytes(&stage.open_teacher(original)?, None, None, device);
+            let teacher_bytes = predicted_bytes(&open::teacher(stage, original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {
                 Student::Same => student + teacher_bytes,

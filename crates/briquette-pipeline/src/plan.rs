@@ -12,7 +12,7 @@ mod treatment;
 mod unsure;
 
 use crate::context::Stop;
-use crate::recipe::{Method, Recipe, raw::RawLayout};
+use crate::recipe::{PruneMethod, Recipe, raw::RawLayout};
 use crate::role::Roles;
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Rows, encoded::Codes};
 use briquette_formats::quantization_config;
@@ -66,7 +66,7 @@ pub struct TensorPlan<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prune {
     /// How they are scored; see [`TensorPlan::method`].
-    pub method: Method,
+    pub method: PruneMethod,
     /// How many.
     pub cut: Cut,
 }
@@ -114,10 +114,12 @@ impl<'a> TensorPlan<'a> {
     }
 
     /// How its weights are scored, where some go; a random seed is its own.
-    pub fn method(&self) -> Option<Method> {
+    pub fn method(&self) -> Option<PruneMethod> {
         Some(match self.prune?.method {
-            Method::Random(seed) => Method::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
-            Method::Magnitude => Method::Magnitude,
+            PruneMethod::Random(seed) => {
+                PruneMethod::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64)
+            }
+            PruneMethod::Magnitude => PruneMethod::Magnitude,
         })
     }
 

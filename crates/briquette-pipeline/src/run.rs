@@ -90,7 +90,7 @@ pub(crate) fn run_stages(recipe: &Recipe, options: &RunOptions, origin: &Origin)
 /// The output of those stages, whole and verified, and not yet in its place.
 pub(crate) fn draft_of(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
     let started = Instant::now();
-    let checkpoint = recipe.open_model()?;
+    let checkpoint = crate::open::model(recipe)?;
     let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;

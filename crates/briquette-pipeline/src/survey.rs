@@ -7,7 +7,7 @@ use crate::context::Workers;
 use crate::encode::scored;
 use crate::piece::{Block, Reader, check_finite, pieces_of, sips_of};
 use crate::plan::{Cut, Plan, TensorPlan};
-use crate::recipe::Method;
+use crate::recipe::PruneMethod;
 use border::Search;
 use briquette_core::{Result, rows, simd};
 use briquette_formats::{Profile, TensorSource};
@@ -261,7 +261,7 @@ impl Scan {
     ) -> Result<()> {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
-        let method = tensor.method().unwrap_or(Method::Magnitude);
+        let method = tensor.method().unwrap_or(PruneMethod::Magnitude);
         for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
             let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
             workers.advance(piece.bytes.len());

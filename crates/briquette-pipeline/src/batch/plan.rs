@@ -68,7 +68,7 @@ fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
 pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
     memory::check(recipe, device)?;
     paths::check_data(&recipe.read)?;
-    let checkpoint = recipe.open_model()?;
+    let checkpoint = crate::open::model(recipe)?;
     let student = student_of(recipe, &checkpoint)?;
     let plan = Plan::of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     Ok((checkpoint.weight_bytes(), plan.predict()?))

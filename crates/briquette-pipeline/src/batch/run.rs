@@ -157,7 +157,7 @@ impl Batch<'_> {
 
     fn work(&mut self, job: &Job, place: Option<&Place>, inputs: &mut Contents) -> Result<Finished> {
         let recipe = job.recipe()?;
-        let checkpoint = recipe.open_model()?;
+        let checkpoint = crate::open::model(&recipe)?;
         *inputs = self.inputs.of_recipe(&recipe, &checkpoint, &self.options.stop)?;
         let before = if self.resume { self.before(&recipe, inputs)? } else { Before::Nothing };
         let redone = match before {

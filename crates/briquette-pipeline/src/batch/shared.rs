@@ -4,7 +4,7 @@ use super::JobStatus;
 use crate::chain::{asked_of_training, discard, read_by_training};
 use crate::context::RunOptions;
 use crate::recipe::Recipe;
-use crate::recipe::paths::Named;
+use crate::recipe::paths::NamedPath;
 use briquette_core::{Hash128, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ fn key_of(recipe: &Recipe, options: &RunOptions) -> Result<Option<Key>> {
     if recipe.parts.is_empty() {
         return Ok(None);
     }
-    let path = |named: &Named| Ok(format!("{} {}\n", named.key, super::distinct::resolve(&named.path)?.display()));
+    let path = |named: &NamedPath| Ok(format!("{} {}\n", named.key, super::distinct::resolve(&named.path)?.display()));
     let paths = read_by_training(recipe).map(path).collect::<Result<String>>()?;
     let text = format!("{}\n{paths}", asked_of_training(recipe, options));
     Ok(Some(Key(Hash128::of_block(text.as_bytes()))))

@@ -5,7 +5,7 @@ use super::distills;
 use crate::contents::Contents;
 use crate::context::RunOptions;
 use crate::recipe::Recipe;
-use crate::recipe::paths::{self, Named, Purpose};
+use crate::recipe::paths::{self, NamedPath, Purpose};
 use crate::recipe::raw::RawStage;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const CONTENT: &str = "content";
 
 /// What is read by the stages up to the last training or factors: all models, and data where it is trained on.
-pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &Named> {
+pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
     let trains = distills(recipe).next().is_some();
     recipe.read.iter().filter(move |named| trains || named.purpose == Purpose::Model)
 }

@@ -1,7 +1,7 @@
 //! What stays in place while a student learns: zeros, grids, and weights that do not learn.
 
 use super::learner::Learner;
-use crate::recipe::{Course, DistillStage, Gradual, Selection};
+use crate::recipe::{DistillStage, Gradual, Selection, SparsityCourse};
 use crate::role::{Role, RoleRule, Roles};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::model_config::Family;
@@ -98,9 +98,9 @@ fn gradually(
     }
     let steps = gradual.steps(n_steps);
     let schedule = match gradual.course {
-        Course::Constant => Schedule::constant(steps),
-        Course::Linear => Schedule::linear(steps),
-        Course::Cubic => Schedule::cubic(steps),
+        SparsityCourse::Constant => Schedule::constant(steps),
+        SparsityCourse::Linear => Schedule::linear(steps),
+        SparsityCourse::Cubic => Schedule::cubic(steps),
     };
     let (schedule, sparsity) = (schedule.every(gradual.every), gradual.sparsity.get());
     if gradual.is_global {

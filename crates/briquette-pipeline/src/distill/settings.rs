@@ -1,8 +1,9 @@
 //! From the keys of a stage to the settings of a training.
 
-use crate::recipe::raw::{RawLayers, RawLoss};
-use crate::recipe::{DistillStage, Dtype, one_of};
-use briquette_core::{Error, Result};
+use crate::recipe::{
+    AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind,
+};
+use briquette_core::Result;
 use briquette_distill::{
     Blend, Distance, Divergence, Goal, LayerMap, Loss, Match, Optimizer, Relation, Settings, Term,
 };
@@ -12,22 +13,11 @@ const LESS_IS_BETTER: [&str; 2] = ["kl", "perplexity"];
 
 /// The settings, but for what does not learn: that is known once the student is.
 pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
-    let terms = stage.loss.iter().map(|raw| {
-        term(raw)
-            .map_err(|error| if raw.kind.is_empty() { error } else { error.at(format_args!("loss {:?}", raw.kind)) })
-    });
-    if stage.loss.is_empty() {
-        return Err(Error::config("loss: missing; say what goes down, such as loss = [{ kind = \"logits\" }]"));
-    }
     let (training, memory) = (&stage.training, &stage.memory);
     let decay = training.weight_decay;
     let goal =
         |metric: &String| Goal { metric: metric.clone(), is_more_better: !LESS_IS_BETTER.contains(&metric.as_str()) };
-    let blend = Blend::new(terms.collect::<Result<_>>()?)?;
-    if memory.cache_teacher && !blend.wanted().is_end_only() {
-        let message = "hidden states and attention are too large to keep; remove it, or those losses";
-        return Err(Error::config(message).at("memory.cache_teacher"));
-    }
+    let blend = Blend::new(stage.loss.iter().map(term).collect())?;
     let settings = Settings {
         batch_size: memory.batch_size * memory.accumulate,
         at_once: memory.batch_size,
@@ -48,63 +38,44 @@ pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
     Ok(settings)
 }
 
-fn term(raw: &RawLoss) -> Result<Term> {
-    let by = raw.by.as_deref();
-    let kinds = ["logits", "labels", "hidden", "attention", "embedding"].map(|kind| (kind, kind));
-    let loss = match one_of("kind", &raw.kind, &kinds)? {
-        "logits" => {
-            only(raw, &["temperature", "by"])?;
-            let known = [("kl", Divergence::Kl), ("js", Divergence::JensenShannon)];
-            Loss::Logits(one_of("by", by.unwrap_or("kl"), &known)?, raw.temperature.unwrap_or(4.0))
+fn term(asked: &AskedLoss) -> Term {
+    let loss = match &asked.kind {
+        LossKind::Logits(by, temperature) => {
+            let by = match by {
+                LogitsBy::Kl => Divergence::Kl,
+                LogitsBy::JensenShannon => Divergence::JensenShannon,
+            };
+            Loss::Logits(by, *temperature)
         }
-        "labels" => {
-            only(raw, &["smoothing"])?;
-            Loss::Labels(raw.smoothing.unwrap_or(0.0))
+        LossKind::Labels(smoothing) => Loss::Labels(*smoothing),
+        LossKind::Hidden(by, layers) => {
+            let by = match by {
+                HiddenBy::Mse => Distance::Mse,
+                HiddenBy::Cosine => Distance::Cosine,
+            };
+            Loss::Hidden(by, layer_map(layers))
         }
-        "hidden" => {
-            only(raw, &["by", "layers"])?;
-            let known = [("mse", Distance::Mse), ("cosine", Distance::Cosine)];
-            Loss::Hidden(one_of("by", by.unwrap_or("mse"), &known)?, layer_map(raw.layers.as_ref())?)
+        LossKind::Attention(by, layers) => {
+            let by = match by {
+                AttentionBy::Maps => Relation::Maps,
+                AttentionBy::Values(n_heads) => Relation::Values(*n_heads),
+            };
+            Loss::Attention(by, layer_map(layers))
         }
-        "attention" => {
-            only(raw, &["by", "layers", "heads"])?;
-            let known = [("maps", Relation::Maps), ("values", Relation::Values(raw.heads.unwrap_or(12)))];
-            Loss::Attention(one_of("by", by.unwrap_or("maps"), &known)?, layer_map(raw.layers.as_ref())?)
-        }
-        _ => {
-            only(raw, &["by"])?;
-            let known = [("cosine", Match::Cosine), ("similarity", Match::Similarity)];
-            Loss::Embedding(one_of("by", by.unwrap_or("cosine"), &known)?)
-        }
+        LossKind::Embedding(by) => Loss::Embedding(match by {
+            EmbeddingBy::Cosine => Match::Cosine,
+            EmbeddingBy::Similarity => Match::Similarity,
+        }),
     };
-    Ok(Term { loss, weight: raw.weight.unwrap_or(1.0) })
-}
-
-/// Refuses keys that this kind of loss does not have.
-fn only(raw: &RawLoss, keys: &[&str]) -> Result<()> {
-    let found = [
-        ("by", raw.by.is_some()),
-        ("temperature", raw.temperature.is_some()),
-        ("smoothing", raw.smoothing.is_some()),
-        ("layers", raw.layers.is_some()),
-        ("heads", raw.heads.is_some()),
-    ];
-    match found.iter().find(|(key, is_there)| *is_there && !keys.contains(key)) {
-        Some((key, _)) => Err(Error::config(format!("{key}: a {} loss has no such key; remove it", raw.kind))),
-        None => Ok(()),
-    }
+    Term { loss, weight: asked.weight }
 }
 
 /// Which layers follow which.
-pub(super) fn layer_map(raw: Option<&RawLayers>) -> Result<LayerMap> {
-    let known = [("every", 0), ("first", 1), ("last", 2)];
-    match raw {
-        None => Ok(LayerMap::Every),
-        Some(RawLayers::List(layers)) => Ok(LayerMap::Explicit(layers.clone())),
-        Some(RawLayers::Name(name)) => Ok(match one_of("layers", name, &known)? {
-            0 => LayerMap::Every,
-            1 => LayerMap::First,
-            _ => LayerMap::Last,
-        }),
+pub(super) fn layer_map(asked: &LayerChoice) -> LayerMap {
+    match asked {
+        LayerChoice::Every => LayerMap::Every,
+        LayerChoice::First => LayerMap::First,
+        LayerChoice::Last => LayerMap::Last,
+        LayerChoice::Listed(layers) => LayerMap::Explicit(layers.clone()),
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> 
         Student::Layers(n, layers) => {
             let no_layers = || Error::config(format!("student: {arch} has no layers to choose from"));
             let n_before = n_layers.ok_or_else(no_layers)?;
-            let map = settings::layer_map(layers.as_ref())?;
+            let map = settings::layer_map(layers);
             let n_listed = match &map {
                 LayerMap::Explicit(layers) => layers.len(),
                 _ => 0,

@@ -6,7 +6,9 @@ use super::shown::Shown;
 use super::watch::{Watcher, data_to_choose_by};
 use super::{Asked, devices, held, outcome, settings, student};
 use crate::context::RunOptions;
+use crate::half::half;
 use crate::memory;
+use crate::open;
 use crate::plan::heads;
 use crate::recipe::{DistillStage, QuantizeStage};
 use briquette_core::memory::MemoryMeter;
@@ -121,7 +123,7 @@ impl Training {
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(asked.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
-            LoadedModel::load(&stage.open_teacher(asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
+            LoadedModel::load(&open::teacher(stage, asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
         if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {
@@ -233,7 +235,7 @@ fn run(
     meter: &dyn MemoryMeter,
 ) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
-    let compute = stage.memory.dtype.half();
+    let compute = half(stage.memory.dtype);
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
     let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
     let teacher =

@@ -4,7 +4,7 @@ use super::Task;
 use crate::context::Stop;
 use crate::piece::Piece;
 use crate::plan::Cut;
-use crate::recipe::Method;
+use crate::recipe::PruneMethod;
 use crate::survey::PieceStart;
 use briquette_core::{DType, Result, Storage, simd};
 use briquette_prune::select::{Scores, Selector};
@@ -47,7 +47,7 @@ impl Masker {
             return Ok(Self::All);
         };
         let (n_cols, mut scratch) = (task.tensor.rows.n_cols, Vec::new());
-        let is_bf16 = task.tensor.info.dtype == DType::BF16 && method == Method::Magnitude;
+        let is_bf16 = task.tensor.info.dtype == DType::BF16 && method == PruneMethod::Magnitude;
         let threshold = selector.threshold(task.tensor.info.n_elements(), n_drop, |each| {
             if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
                 return halves.chunks(SLICE).try_for_each(|halves| {
@@ -82,10 +82,10 @@ impl Masker {
 }
 
 /// The scores of some weights: their magnitudes, or numbers at random from their positions.
-pub(crate) fn scored<'a>(method: Method, first: usize, values: &'a [f32], scratch: &'a mut Vec<f32>) -> &'a [f32] {
+pub(crate) fn scored<'a>(method: PruneMethod, first: usize, values: &'a [f32], scratch: &'a mut Vec<f32>) -> &'a [f32] {
     match method {
-        Method::Magnitude => score::magnitude(values),
-        Method::Random(seed) => {
+        PruneMethod::Magnitude => score::magnitude(values),
+        PruneMethod::Random(seed) => {
             scratch.resize(values.len(), 0.0);
             score::random(seed, first, scratch);
             scratch

@@ -4,7 +4,7 @@ use super::masker::{Masker, scored};
 use crate::context::Stop;
 use crate::piece::{Block, Piece, check_finite};
 use crate::plan::TensorPlan;
-use crate::recipe::Method;
+use crate::recipe::PruneMethod;
 use briquette_core::block::RowEncoder;
 use briquette_core::encoded::{Parts, dequantize_row, quantize_row};
 use briquette_core::{Affine, BlockHasher, Coding, DType, Grouping, Hash128, Mask, Result, bits, rows, simd};
@@ -15,7 +15,7 @@ use briquette_quant::{QuantSpec, Range, range};
 pub(super) struct RowCoder {
     dtype: Option<DType>,
     n_cols: usize,
-    method: Option<Method>,
+    method: Option<PruneMethod>,
     is_pruned: bool,
     is_cast: bool,
     spec: Option<QuantSpec>,
@@ -100,7 +100,7 @@ impl RowCoder {
     }
 
     fn mask(&mut self, values: &[f32], row: usize, masker: &mut Masker) -> bool {
-        let method = self.method.unwrap_or(Method::Magnitude);
+        let method = self.method.unwrap_or(PruneMethod::Magnitude);
         let scores = scored(method, row * self.n_cols, values, &mut self.scores);
         masker.mask(values, scores, &mut self.bits)
     }

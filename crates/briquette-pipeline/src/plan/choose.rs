@@ -2,7 +2,7 @@
 
 use super::interop::Loads;
 use super::{Cut, Plan, Pool, Prune, Quant, Shared, TensorPlan};
-use crate::recipe::{CastStage, PruneStage, QuantizeStage, Stage, Target};
+use crate::recipe::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use crate::role::Role;
 use crate::ties::Ties;
 use briquette_core::{Error, Grid, GridKind, OutputAxis, Result};
@@ -74,9 +74,9 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
         let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
-            (Some(ratio), _) | (None, Target::Layer(ratio)) => Cut::Count(ratio.of(n)),
-            (None, Target::NOfM { n, m }) => Cut::NOfM { n, m },
-            (None, Target::Global(_)) => {
+            (Some(ratio), _) | (None, PruneTarget::Layer(ratio)) => Cut::Count(ratio.of(n)),
+            (None, PruneTarget::NOfM { n, m }) => Cut::NOfM { n, m },
+            (None, PruneTarget::Global(_)) => {
                 pooled.push(index);
                 Cut::Pool(pool)
             }
@@ -84,7 +84,7 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
         tensor.prune = Some(Prune { method: stage.method, cut });
         shared.keep(tensor);
     }
-    if let (Target::Global(ratio), false) = (stage.target, pooled.is_empty()) {
+    if let (PruneTarget::Global(ratio), false) = (stage.target, pooled.is_empty()) {
         plan.pools.push(Pool { tensors: pooled, ratio });
     }
     Ok(())
@@ -203,7 +203,7 @@ pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
 mod tests {
     use super::*;
     use crate::plan::Treatment;
-    use crate::recipe::{Method, raw::RawLayout};
+    use crate::recipe::{PruneMethod, raw::RawLayout};
     use crate::role::{Known, Reason};
     use briquette_core::{DType, Rows};
     use briquette_formats::{Profile, TensorInfo};
@@ -218,7 +218,7 @@ mod tests {
     fn pooled<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
             let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };
-            let prune = (role == Role::Linear).then_some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) });
+            let prune = (role == Role::Linear).then_some(Prune { method: PruneMethod::Magnitude, cut: Cut::Pool(0) });
             let rows = Rows::of(&info.shape, OutputAxis::First);
             let known = Known { role, axis: OutputAxis::First, why: Reason::Matrix };
             TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })

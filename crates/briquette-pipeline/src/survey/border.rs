@@ -5,7 +5,7 @@ use crate::context::Workers;
 use crate::encode::scored;
 use crate::piece::{Buffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
-use crate::recipe::Method;
+use crate::recipe::PruneMethod;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
 use briquette_prune::select::{Bracket, Tally};
@@ -160,8 +160,8 @@ impl<'a> Search<'a> {
     /// Zeros at the end of each key.
     fn n_zero_bits(&self) -> u32 {
         let of = |tensor: &TensorPlan| match (method_of(tensor), tensor.info.dtype) {
-            (Method::Magnitude, DType::BF16) => 16,
-            (Method::Magnitude, DType::F16) => 13,
+            (PruneMethod::Magnitude, DType::BF16) => 16,
+            (PruneMethod::Magnitude, DType::F16) => 13,
             _ => 0,
         };
         self.tensors.iter().map(|&index| of(&self.plan.tensors[index])).min().unwrap_or(0)
@@ -200,8 +200,8 @@ fn place(run: usize, n: usize, n_runs: usize) -> usize {
     run * step + run.wrapping_mul(0x9e37_79b9) % step.max(1)
 }
 
-fn method_of(tensor: &TensorPlan) -> Method {
-    tensor.method().unwrap_or(Method::Magnitude)
+fn method_of(tensor: &TensorPlan) -> PruneMethod {
+    tensor.method().unwrap_or(PruneMethod::Magnitude)
 }
 
 #[cfg(test)]
@@ -240,7 +240,7 @@ mod tests {
 
     fn plan_of<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
-            let prune = Some(Prune { method: Method::Magnitude, cut: Cut::Pool(0) });
+            let prune = Some(Prune { method: PruneMethod::Magnitude, cut: Cut::Pool(0) });
             let rows = Rows::of(&info.shape, OutputAxis::First);
             let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };
             TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })

@@ -26,7 +26,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         Some(Document::Recipe(recipe)) => *recipe,
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
     };
-    let checkpoint = recipe.open_model()?;
+    let checkpoint = briquette::pipeline::open::model(&recipe)?;
     let student = student_of(&recipe, &checkpoint)?;
     let plan = Plan::of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let prediction = plan.predict()?;

@@ -1,9 +1,10 @@
 //! The stage that makes two factors of each linear layer.
 
-use super::raw::RawStage;
-use super::{Selection, check_keys, ratio_of, refuse};
-use crate::role::Role;
-use briquette_core::{Error, Result};
+use crate::keys::{check_keys, refuse};
+use crate::raw::RawStage;
+use crate::selection::Selection;
+use crate::words::ratio_of;
+use briquette_core::{Error, Result, Role};
 use briquette_prune::low_rank::Rank;
 
 /// Make two factors of linear layers: `W [out, in] ≈ up [out, rank] · down [rank, in]`.
@@ -16,7 +17,7 @@ pub struct FactorizeStage {
 }
 
 impl FactorizeStage {
-    pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
+    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
         check_keys(raw, &["energy", "bytes"])?;
         refuse("roles", &raw.roles, "factorize")?;
         let rank = match (raw.energy, raw.bytes) {

@@ -70,7 +70,7 @@ pub struct RawRole {
     /// Globs over tensor names.
     pub include: Vec<String>,
     /// linear, conv, embedding, norm, bias, parameter, unknown or other.
-    pub role: crate::Role,
+    pub role: briquette_core::Role,
     /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, or "stacked", as experts
     /// `[experts, out, in]`; without it, what names and shapes show.
     #[serde(skip_serializing_if = "Option::is_none")]

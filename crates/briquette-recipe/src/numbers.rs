@@ -1,11 +1,11 @@
 //! The numbers of a TOML file, where they stand and as they were written: what serde makes of them has lost that.
 
-use super::ranges::{called, refused};
+use crate::ranges::{called, refused};
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
 /// A number of a file.
-struct Written {
+struct WrittenNumber {
     /// The keys and places in lists that lead to it.
     path: Vec<String>,
     span: Range<usize>,
@@ -15,18 +15,18 @@ struct Written {
 
 /// The place and the refusal of the first number that is none. JSON has no word for those, so that they would be gone from what
 /// goes through it: a matrix, a `set`, the sizes of a student.
-pub(super) fn not_finite(text: &str) -> Option<(usize, String)> {
+pub(crate) fn not_finite(text: &str) -> Option<(usize, String)> {
     let culprit = numbers_of(text).into_iter().find(|number| !number.value.is_finite())?;
     Some((culprit.span.start, culprit.refusal(text)?))
 }
 
 /// The refusal of the number that serde found no place for, where a range says what is wrong with it.
-pub(super) fn out_of_range(text: &str, span: Range<usize>) -> Option<String> {
-    let is_there = |number: &Written| number.span.start < span.end && span.start < number.span.end;
+pub(crate) fn out_of_range(text: &str, span: Range<usize>) -> Option<String> {
+    let is_there = |number: &WrittenNumber| number.span.start < span.end && span.start < number.span.end;
     numbers_of(text).iter().filter(|number| is_there(number)).find_map(|number| number.refusal(text))
 }
 
-impl Written {
+impl WrittenNumber {
     /// `stage 1 (prune): sparsity: found nan, expected a number from 0 to below 1`, where that is so.
     fn refusal(&self, text: &str) -> Option<String> {
         let message = refused(&self.path.join("."), self.value, &self.text).err()?;
@@ -36,17 +36,17 @@ impl Written {
 }
 
 /// Every number, as they come.
-fn numbers_of(text: &str) -> Vec<Written> {
+fn numbers_of(text: &str) -> Vec<WrittenNumber> {
     let mut found = Vec::new();
     if let Ok(table) = DeTable::parse(text) {
         let span = table.span();
         collect(&DeValue::Table(table.into_inner()), span, &mut Vec::new(), &mut found);
     }
-    found.sort_by_key(|number: &Written| number.span.start);
+    found.sort_by_key(|number: &WrittenNumber| number.span.start);
     found
 }
 
-fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &mut Vec<Written>) {
+fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &mut Vec<WrittenNumber>) {
     let (text, value) = match value {
         DeValue::Table(table) => {
             for (key, value) in table {
@@ -70,11 +70,11 @@ fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &
         }
         _ => return,
     };
-    found.push(Written { path: path.clone(), span, text: text.to_string(), value });
+    found.push(WrittenNumber { path: path.clone(), span, text: text.to_string(), value });
 }
 
 /// The word at a place of a file that stands there for a string, and is none without quotes.
-pub(super) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
+pub(crate) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
     let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
     let line = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
     let rest = text[line..].split('\n').next().unwrap_or_default();

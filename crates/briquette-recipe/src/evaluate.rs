@@ -1,7 +1,8 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
-use super::raw::{RawBatchSize, RawData, RawRecipe, RawStage};
-use super::{Dtype, TrainMemory, ranges};
+use crate::memory::{BatchSize, Dtype, TrainMemory, bytes_of};
+use crate::ranges;
+use crate::raw::{RawData, RawRecipe, RawStage};
 use briquette_core::{Error, Result};
 use briquette_formats::Choice;
 use std::collections::BTreeMap;
@@ -23,38 +24,6 @@ pub struct Evaluate {
     pub dtype: Dtype,
     /// The least and the most of metrics, by name.
     pub bounds: Bounds,
-}
-
-/// How many items a batch has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BatchSize {
-    /// So many.
-    Of(usize),
-    /// As many as fit.
-    Auto,
-}
-
-/// Items of a batch where nothing is said.
-pub(super) const BATCH_SIZE: usize = 32;
-
-impl Default for BatchSize {
-    fn default() -> Self {
-        Self::Of(BATCH_SIZE)
-    }
-}
-
-impl TryFrom<RawBatchSize> for BatchSize {
-    type Error = Error;
-
-    fn try_from(asked: RawBatchSize) -> Result<Self> {
-        match asked {
-            RawBatchSize::Size(n) => Ok(Self::Of(n)),
-            RawBatchSize::Name(name) if name == "auto" => Ok(Self::Auto),
-            RawBatchSize::Name(name) => {
-                Err(Error::config(format!("memory.batch_size: found {name:?}, expected at least 1, or \"auto\"")))
-            }
-        }
-    }
 }
 
 /// The least and the most that metrics may be.
@@ -103,7 +72,7 @@ impl Evaluate {
     }
 
     /// As [`from_raw`](Self::from_raw), of numbers that are in their ranges.
-    pub(super) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
+    pub(crate) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
         // A recipe that trains says what it trains in.
         let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
@@ -137,32 +106,8 @@ impl Evaluate {
     }
 }
 
-/// Bytes from "4GiB", "800MB" or a plain number.
-///
-/// # Errors
-/// Config, naming the key.
-pub(super) fn bytes_of(key: &str, text: &str) -> Result<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let units = [
-        ("", 1.0),
-        ("B", 1.0),
-        ("kB", 1e3),
-        ("MB", 1e6),
-        ("GB", 1e9),
-        ("KiB", 1024.0),
-        ("MiB", 1024.0 * 1024.0),
-        ("GiB", 1024.0 * 1024.0 * 1024.0),
-    ];
-    let unit = text[digits.len()..].trim();
-    let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
-    match (digits.trim().parse::<f64>(), factor) {
-        (Ok(n), Some(factor)) if n > 0.0 && n * factor < 1e18 => Ok((n * factor) as u64),
-        _ => Err(Error::config(format!("{key}: found {text:?}, expected a size such as \"4GiB\" or \"800MB\""))),
-    }
-}
-
 /// An evaluate stage has no keys of its own.
-pub(super) fn check_stage(raw: &RawStage) -> Result<()> {
+pub(crate) fn check_stage(raw: &RawStage) -> Result<()> {
     if *raw == (RawStage { kind: raw.kind.clone(), ..RawStage::default() }) {
         return Ok(());
     }
@@ -174,16 +119,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_in_both_kinds_of_unit() {
-        assert_eq!(bytes_of("k", "4GiB").unwrap(), 4 << 30);
-        assert_eq!(bytes_of("k", "1.5 MB").unwrap(), 1_500_000);
-        assert_eq!(bytes_of("k", "512").unwrap(), 512);
-        for text in ["", "GiB", "-1MB", "0", "4 parsecs", "1e99GB"] {
-            assert!(bytes_of("k", text).is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
     fn data_and_memory_are_read_without_a_stage_that_needs_them() {
         let cases = [
             ("[memory]\nlimit = \"4XB\"", "memory.limit: found \"4XB\""),
@@ -193,7 +128,7 @@ mod tests {
             ("[data]\ncrop = [3, 0]", "data.crop.1: found 0"),
         ];
         for (text, expected) in cases {
-            let raw = crate::recipe::parse(text, "r.toml").unwrap();
+            let raw = crate::text::parse(text, "r.toml").unwrap();
             let error = Evaluate::from_raw(&raw).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }

@@ -1,14 +1,18 @@
 //! The stage that trains a student.
 
-use super::raw::{RawLayers, RawLoss, RawRecipe, RawStage, RawStudent};
-use super::{BatchSize, Gradual, QuantizeStage, check_keys, one_of, refuse};
-use crate::recipe::evaluate::{BATCH_SIZE, bytes_of};
+use crate::gradual::Gradual;
+use crate::keys::{check_keys, refuse};
+use crate::loss::{AskedLoss, LayerChoice, losses_of};
+use crate::memory::TrainMemory;
+use crate::quantize::QuantizeStage;
+use crate::raw::{RawData, RawLayers, RawRecipe, RawStage, RawStudent};
+use crate::words::one_of;
 use briquette_core::{Error, Patterns, Result};
-use briquette_formats::{Checkpoint, Choice};
+use briquette_formats::Choice;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// Train a student. What losses are made of is judged by `briquette-distill`, before any work.
+/// Train a student.
 #[derive(Debug, Clone)]
 pub struct DistillStage {
     /// Which of the things in the model's file is the model.
@@ -20,13 +24,13 @@ pub struct DistillStage {
     /// The architecture, where files do not tell.
     pub arch: Option<String>,
     /// What goes down.
-    pub loss: Vec<RawLoss>,
+    pub loss: Vec<AskedLoss>,
     /// What to train and, where it is named, to evaluate on; paths are resolved.
-    pub data: super::raw::RawData,
+    pub data: RawData,
     /// What training may use.
     pub memory: TrainMemory,
     /// How to train: keys that have their meaning in `briquette-distill`.
-    pub training: Training,
+    pub training: TrainingSpec,
     /// Tensors that do not learn.
     pub freeze: Patterns,
     /// What is pruned while it learns.
@@ -41,57 +45,14 @@ pub enum Student {
     /// The model as the stages before left it.
     Same,
     /// Some of its layers: how many, and which.
-    Layers(Option<usize>, Option<RawLayers>),
+    Layers(Option<usize>, LayerChoice),
     /// Other sizes.
     Sizes(BTreeMap<String, serde_json::Value>),
 }
 
-/// What training may use.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TrainMemory {
-    /// The most bytes.
-    pub limit: Option<u64>,
-    /// Items in memory at once, at most.
-    pub batch_size: usize,
-    /// Whether it was left to the memory there is.
-    pub is_auto: bool,
-    /// Batches of one step.
-    pub accumulate: usize,
-    /// Whether cheap tensors are made again in the backward pass.
-    pub gradient_checkpointing: bool,
-    /// Whether the teacher is asked once for each item.
-    pub cache_teacher: bool,
-    /// What networks compute in.
-    pub dtype: Dtype,
-}
-
-/// What networks compute in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dtype {
-    /// f32.
-    #[default]
-    F32,
-    /// bf16; trained over weights in f32.
-    Bf16,
-    /// f16; trained over weights in f32, with loss scaling.
-    F16,
-}
-
-#[cfg(feature = "model")]
-impl Dtype {
-    /// The half precision it is, if it is one.
-    pub(crate) fn half(self) -> Option<burn::tensor::FloatDType> {
-        match self {
-            Self::F32 => None,
-            Self::Bf16 => Some(burn::tensor::FloatDType::BF16),
-            Self::F16 => Some(burn::tensor::FloatDType::F16),
-        }
-    }
-}
-
 /// How to train.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Training {
+pub struct TrainingSpec {
     /// Passes over the data.
     pub epochs: usize,
     /// The highest learning rate.
@@ -115,22 +76,11 @@ pub struct Training {
 }
 
 impl DistillStage {
-    /// Opens the teacher, which is the original where none is named.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open_as`].
-    pub fn open_teacher(&self, original: &Path) -> Result<Checkpoint> {
-        match &self.teacher {
-            Some(teacher) => Checkpoint::open(teacher),
-            None => Checkpoint::open_as(original, &self.choice),
-        }
-    }
-
     /// What stage `index` of a recipe says, which is a distill stage; the recipe's paths are resolved.
     ///
     /// # Errors
     /// Config, naming the key.
-    pub(super) fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
+    pub(crate) fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
         let raw = &recipe.stage[index];
         check_own(raw)?;
         let next = recipe.stage[index + 1..].iter().find(|stage| stage.kind == "quantize");
@@ -146,16 +96,28 @@ impl DistillStage {
             teacher: raw.teacher.clone(),
             choice: recipe.model.choice(),
             arch: recipe.model.arch.clone(),
-            loss: raw.loss.clone(),
             data: data_of(recipe, raw)?,
             memory: TrainMemory::from_raw(recipe)?,
-            training: Training::from_raw(raw)?,
+            training: TrainingSpec::from_raw(raw)?,
             freeze: Patterns::new(&raw.freeze)?,
             gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
+            loss: losses_of(&raw.loss)?,
         };
-        crate::distill::check(&stage)?;
+        stage.check()?;
         Ok(stage)
+    }
+
+    /// Refuses keys that do not go together.
+    fn check(&self) -> Result<()> {
+        if self.memory.cache_teacher && self.loss.iter().any(|loss| loss.kind.looks_inside()) {
+            let message = "hidden states and attention are too large to keep; remove it, or those losses";
+            return Err(Error::config(message).at("memory.cache_teacher"));
+        }
+        if self.training.patience.is_some() && self.training.metric.is_none() {
+            return Err(Error::config("patience: no metric is watched; name one"));
+        }
+        Ok(())
     }
 }
 
@@ -191,7 +153,7 @@ fn check_own(raw: &RawStage) -> Result<()> {
 }
 
 /// The data, which must be there to train on.
-fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<super::raw::RawData> {
+fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<RawData> {
     let data = recipe.data.clone().unwrap_or_default();
     if data.train.is_none() {
         return Err(Error::config("data.train: missing; name the data to train on"));
@@ -206,7 +168,7 @@ fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<super::raw::RawData> {
 ///
 /// # Errors
 /// Config, naming the key.
-pub(super) fn check_select(raw: &RawRecipe) -> Result<()> {
+pub(crate) fn check_select(raw: &RawRecipe) -> Result<()> {
     let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
     if !raw.stage.iter().any(|stage| stage.kind == "distill" && stage.metric.is_some()) {
         let message = "no distill stage of this recipe has a metric to choose an epoch by; add one, or remove it";
@@ -233,34 +195,13 @@ impl Student {
                 false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => {
                     Err(Error::config("n_layers: missing; say how many layers the student has, or list them as layers"))
                 }
-                false => Ok(Self::Layers(raw.n_layers, raw.layers.clone())),
+                false => Ok(Self::Layers(raw.n_layers, LayerChoice::from_raw(raw.layers.as_ref())?)),
             },
         }
     }
 }
 
-impl TrainMemory {
-    pub(super) fn from_raw(recipe: &RawRecipe) -> Result<Self> {
-        let memory = recipe.memory.clone().unwrap_or_default();
-        let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
-        let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
-        Ok(Self {
-            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
-            batch_size: match batch_size {
-                BatchSize::Of(n) => n,
-                // As many of the usual number as fit the limit; the rest of a batch is accumulated.
-                BatchSize::Auto => BATCH_SIZE,
-            },
-            is_auto: matches!(batch_size, BatchSize::Auto),
-            accumulate: memory.accumulate.unwrap_or(1),
-            gradient_checkpointing: memory.gradient_checkpointing,
-            cache_teacher: memory.cache_teacher,
-            dtype: one_of("memory.dtype", memory.dtype.as_deref().unwrap_or("f32"), &dtypes)?,
-        })
-    }
-}
-
-impl Training {
+impl TrainingSpec {
     fn from_raw(raw: &RawStage) -> Result<Self> {
         let optimizer = raw.optimizer.as_deref().unwrap_or("adamw");
         let is_sgd = one_of("optimizer", optimizer, &[("adamw", false), ("sgd", true)])?;

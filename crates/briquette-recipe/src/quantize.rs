@@ -1,11 +1,12 @@
 //! The stage that rounds weights to a grid.
 
-use super::raw::{RawGroup, RawStage};
-use super::{Selection, check_keys, one_of, overrides_of, refuse};
-use crate::role::Role;
+use crate::keys::{check_keys, refuse};
+use crate::raw::{RawGroup, RawStage};
+use crate::selection::{Selection, overrides_of};
+use crate::words::one_of;
 use briquette_core::encoded::ScaleType;
 use briquette_core::pattern::Patterns;
-use briquette_core::{Error, Grid, GridKind, Grouping, Result};
+use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 
 /// Round weights to a grid.
@@ -22,7 +23,7 @@ pub struct QuantizeStage {
 }
 
 impl QuantizeStage {
-    pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
+    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
         let kind = "quantize";
         let keys = ["scheme", "bits", "group", "symmetric", "range", "percentile", "scale", "overrides"];
         check_keys(raw, &keys)?;

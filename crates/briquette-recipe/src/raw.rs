@@ -216,7 +216,7 @@ pub struct RawStage {
     /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
     /// factorize, always.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub roles: Option<Vec<crate::Role>>,
+    pub roles: Option<Vec<briquette_core::Role>>,
     /// Other values for some tensors; the last that matches counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<RawOverride>,

@@ -1,10 +1,11 @@
 //! The stage that drops weights.
 
-use super::raw::RawStage;
-use super::{Selection, check_keys, one_of, overrides_of, ratio_of, refuse};
-use crate::role::Role;
+use crate::keys::{check_keys, refuse};
+use crate::raw::RawStage;
+use crate::selection::{Selection, overrides_of};
+use crate::words::{one_of, ratio_of};
 use briquette_core::pattern::Patterns;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, Role};
 use briquette_prune::Ratio;
 
 /// Drop weights.
@@ -13,16 +14,16 @@ pub struct PruneStage {
     /// Which tensors.
     pub selection: Selection,
     /// How weights are scored.
-    pub method: Method,
+    pub method: PruneMethod,
     /// How many go.
-    pub target: Target,
+    pub target: PruneTarget,
     /// Other ratios for some tensors.
     pub overrides: Vec<(Patterns, Ratio)>,
 }
 
 /// How weights are scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub enum PruneMethod {
     /// By their magnitude.
     Magnitude,
     /// At random, by seed.
@@ -31,7 +32,7 @@ pub enum Method {
 
 /// How many weights go, and from where.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Target {
+pub enum PruneTarget {
     /// The same share of each tensor.
     Layer(Ratio),
     /// A share of all chosen tensors together.
@@ -46,18 +47,18 @@ pub enum Target {
 }
 
 impl PruneStage {
-    pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
+    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
         let kind = "prune";
         check_keys(raw, &["method", "scope", "sparsity", "pattern", "seed", "overrides"])?;
         let method = match raw.method.as_deref() {
-            None => Method::Magnitude,
+            None => PruneMethod::Magnitude,
             Some(name) => one_of(
                 "method",
                 name,
-                &[("magnitude", Method::Magnitude), ("random", Method::Random(raw.seed.unwrap_or(0)))],
+                &[("magnitude", PruneMethod::Magnitude), ("random", PruneMethod::Random(raw.seed.unwrap_or(0)))],
             )?,
         };
-        if method == Method::Magnitude {
+        if method == PruneMethod::Magnitude {
             refuse("seed", &raw.seed, "magnitude prune")?;
         }
         Ok(Self {
@@ -72,13 +73,13 @@ impl PruneStage {
     }
 }
 
-fn target_of(raw: &RawStage) -> Result<Target> {
+fn target_of(raw: &RawStage) -> Result<PruneTarget> {
     if let Some(pattern) = &raw.pattern {
         refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
         refuse("scope", &raw.scope, "prune (with a pattern)")?;
         let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
         return match parts {
-            Some((n, m)) if n > 0 && n < m && m <= 256 => Ok(Target::NOfM { n, m }),
+            Some((n, m)) if n > 0 && n < m && m <= 256 => Ok(PruneTarget::NOfM { n, m }),
             _ => Err(Error::config(format!(
                 "pattern: found {pattern:?}, expected N:M with 0 < N < M <= 256, such as 2:4"
             ))),
@@ -86,7 +87,7 @@ fn target_of(raw: &RawStage) -> Result<Target> {
     }
     let ratio = share_of("sparsity", raw.sparsity)?;
     let scope = raw.scope.as_deref().unwrap_or("layer");
-    one_of("scope", scope, &[("layer", Target::Layer(ratio)), ("global", Target::Global(ratio))])
+    one_of("scope", scope, &[("layer", PruneTarget::Layer(ratio)), ("global", PruneTarget::Global(ratio))])
 }
 
 fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {

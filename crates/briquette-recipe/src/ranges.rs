@@ -1,8 +1,7 @@
 //! The range of every number in a recipe: one table, by which values are refused and the schema has its bounds.
 
-use super::paths;
-use super::raw::RawRecipe;
-use crate::context::MAX_THREADS;
+use crate::paths;
+use crate::raw::RawRecipe;
 use briquette_core::{Error, Result};
 use serde_json::{Number, Value};
 
@@ -36,6 +35,8 @@ const fn below(least: f64, most: f64) -> NumberRange {
     NumberRange { least, most, is_open: [false, true], is_whole: false }
 }
 
+/// Most threads that a run may have: starting many more takes minutes and gains nothing.
+pub const MAX_THREADS: usize = 1024;
 /// More of anything that is counted, steps or items or tokens, is no training and no data.
 const MANY: u64 = 1 << 30;
 /// The longest side of an image.
@@ -168,7 +169,7 @@ pub fn check(recipe: &RawRecipe) -> Result<()> {
 }
 
 /// What is wrong with a value at a dotted path, if anything is.
-pub(crate) fn refusal_at(path: &str, value: &Value) -> Option<String> {
+pub fn refusal_at(path: &str, value: &Value) -> Option<String> {
     let mut path = path.split('.').map(str::to_string).collect();
     walk(value, &mut path).err()
 }
@@ -202,7 +203,7 @@ fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
 ///
 /// # Errors
 /// What was found, and what was expected.
-pub(super) fn refused(path: &str, value: f64, text: &str) -> Result<(), String> {
+pub(crate) fn refused(path: &str, value: f64, text: &str) -> Result<(), String> {
     match of(path) {
         Some(range) if !range.contains(value) => Err(format!("found {text}, expected {range}")),
         None if !value.is_finite() => Err(format!("found {text}, expected a finite number")),
@@ -221,7 +222,7 @@ fn short(value: f64) -> String {
 }
 
 /// A path as errors have it: `job 2: stage 1 (prune): overrides.0.sparsity`.
-pub(super) fn called(tree: &Value, path: &[String]) -> String {
+pub(crate) fn called(tree: &Value, path: &[String]) -> String {
     let (mut words, mut rest, mut node) = (Vec::new(), Vec::new(), tree);
     let mut steps = path.iter();
     while let Some(step) = steps.next() {
@@ -242,7 +243,7 @@ pub(super) fn called(tree: &Value, path: &[String]) -> String {
 }
 
 /// Puts every range into a schema.
-pub(crate) fn bound(schema: &mut Value) {
+pub fn bound(schema: &mut Value) {
     let mut found = Vec::new();
     collect(schema, "", "", &mut found);
     for (pointer, range) in found {
@@ -293,7 +294,7 @@ fn is_number(node: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::parse;
+    use crate::text::parse;
 
     #[test]
     fn keys_are_known_wherever_they_stand() {
@@ -344,8 +345,7 @@ mod tests {
             assert_eq!(error.exit_code(), 2);
         }
         let mut raw = RawRecipe::default();
-        raw.gate =
-            Some(crate::recipe::raw::RawGate { min: [("cosine".into(), f64::NAN)].into(), ..Default::default() });
+        raw.gate = Some(crate::raw::RawGate { min: [("cosine".into(), f64::NAN)].into(), ..Default::default() });
         assert!(check(&raw).unwrap_err().to_string().contains("gate.min.cosine: found no finite number"));
     }
 

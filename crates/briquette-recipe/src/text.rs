@@ -1,21 +1,21 @@
 //! Recipes as text: errors name the line and what was probably meant.
 
-use super::numbers;
+use crate::numbers;
 use briquette_core::{Error, Result};
 use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// Largest recipe that is read: a larger one is no recipe, and its patterns would take gigabytes.
 const MAX_BYTES: u64 = 256 << 10;
 
 /// Reads and parses a TOML file.
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     parse(&read_text(path)?, &path.display().to_string())
 }
 
 /// Reads a TOML file as text.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+pub fn read_text(path: &Path) -> Result<String> {
     let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
     let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
     String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
@@ -49,7 +49,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
 
 /// Puts the file in front of what is wrong with a value of a recipe, with the line of the key that the error starts with:
 /// `stage 1 (prune): sparsity: found 7` is on the line of that stage's sparsity.
-pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
+pub fn locate(error: Error, text: &str, path: &Path) -> Error {
     let mut number = String::new();
     let mut steps: Vec<&str> = Vec::new();
     for word in error.message.split(": ") {
@@ -78,7 +78,7 @@ fn line_at(text: &str, start: usize) -> usize {
 }
 
 /// The line of a key, found by the keys and places in lists that lead to it.
-pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
+pub fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (mut start, mut value) = (0, DeValue::Table(table.into_inner()));
     for step in steps {
@@ -98,7 +98,7 @@ pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
 }
 
 /// serde's ``unknown field `a`, expected one of `b`, `c` `` with the nearest of them.
-pub(crate) fn explain(message: &str) -> String {
+pub fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [found, known @ ..] if message.starts_with("unknown field") => {
@@ -142,29 +142,10 @@ fn in_plain_words(message: &str) -> String {
     }
 }
 
-/// The directory that paths in a recipe are relative to.
-pub fn directory_of(path: &Path) -> PathBuf {
-    path.parent().map(Path::to_path_buf).unwrap_or_default()
-}
-
-/// A path of a recipe in `directory`: `configs` and `../out` are `out`, unless `configs` is a link to elsewhere.
-pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
-    let (mut directory, mut path) = (directory, path);
-    while let Ok(rest) = path.strip_prefix("..")
-        && rest.file_name().is_some()
-        && directory.file_name().is_some()
-        && directory.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
-    {
-        directory = directory.parent().unwrap_or(Path::new(""));
-        path = rest;
-    }
-    directory.join(path)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Recipe, raw::RawRecipe};
     use super::*;
+    use crate::{Recipe, raw::RawRecipe};
 
     fn error_of(stage: &str) -> String {
         let text = format!("[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\n{stage}");
@@ -195,27 +176,6 @@ mod tests {
             let error = locate(Recipe::from_raw(raw, Path::new("")).unwrap_err(), &text, path).to_string();
             assert!(error.starts_with(expected), "{error:?} is not {expected:?}");
         }
-    }
-
-    #[test]
-    fn a_path_does_not_go_down_only_to_come_up_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path();
-        std::fs::create_dir_all(root.join("a/b")).unwrap();
-        std::os::unix::fs::symlink(root.join("a/b"), root.join("link")).unwrap();
-        let cases = [
-            ("a/b", "../../out", "out"),
-            ("a/b", "../c/../out", "a/c/../out"),
-            ("a/b", "out", "a/b/out"),
-            ("link", "../out", "link/../out"),
-            ("none", "../out", "none/../out"),
-            ("a/b", "..", "a/b/.."),
-        ];
-        for (directory, path, expected) in cases {
-            assert_eq!(path_from(&root.join(directory), Path::new(path)), root.join(expected));
-        }
-        assert_eq!(path_from(Path::new(""), Path::new("../out")), Path::new("../out"));
-        assert_eq!(path_from(root, Path::new("/out")), Path::new("/out"));
     }
 
     #[test]

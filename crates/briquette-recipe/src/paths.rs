@@ -1,8 +1,7 @@
 //! The paths of a recipe: one list of them, with what is done at each. Whoever resolves, hashes, keeps apart or protects what a
 //! recipe names goes by it.
 
-use super::raw::{RawData, RawRecipe};
-use super::text::path_from;
+use crate::raw::{RawData, RawRecipe};
 use briquette_core::Result;
 use briquette_formats::InputFile;
 use std::path::{Path, PathBuf};
@@ -24,7 +23,7 @@ pub enum Purpose {
 
 /// A path that a recipe names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedPath {
     /// Its key: `stage.1.teacher`.
     pub key: String,
     /// What is done there.
@@ -55,17 +54,17 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
 }
 
 /// Every path that a recipe names, used or not.
-pub fn named(raw: &RawRecipe) -> Vec<Named> {
+pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
     let mut raw = raw.clone();
     let slots = slots(&mut raw).into_iter();
-    slots.filter_map(|(key, purpose, path)| Some(Named { key, purpose, path: path.take()? })).collect()
+    slots.filter_map(|(key, purpose, path)| Some(NamedPath { key, purpose, path: path.take()? })).collect()
 }
 
 /// What running a recipe reads: data that no stage looks at is left out.
-pub(super) fn read(raw: &RawRecipe) -> Vec<Named> {
+pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
     let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
     let (trains, evaluates) = (has("distill"), has("evaluate"));
-    let is_read = |named: &Named| match named.purpose {
+    let is_read = |named: &NamedPath| match named.purpose {
         Purpose::Model => true,
         Purpose::TrainingData | Purpose::SelectionData => trains,
         Purpose::EvaluationData => trains || evaluates,
@@ -96,7 +95,7 @@ pub fn resolve(raw: &mut RawRecipe, directory: &Path) {
 }
 
 /// As [`resolve`], of the paths at one key and below it: `stage.1.teacher`, or all those of `stage`.
-pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
+pub fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
     let is_at = |found: &str| found.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     for (.., path) in slots(raw).into_iter().filter(|(found, ..)| is_at(found)) {
         path.iter_mut().for_each(|path| *path = path_from(directory, path));
@@ -104,7 +103,7 @@ pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
 }
 
 /// The recipe without any path: what it asks for, wherever that lies.
-pub(crate) fn without(raw: &RawRecipe) -> RawRecipe {
+pub fn without(raw: &RawRecipe) -> RawRecipe {
     let mut raw = raw.clone();
     slots(&mut raw).into_iter().for_each(|(.., path)| *path = None);
     raw
@@ -114,23 +113,63 @@ pub(crate) fn without(raw: &RawRecipe) -> RawRecipe {
 ///
 /// # Errors
 /// Input and Io, naming the key.
-pub(crate) fn check_data(read: &[Named]) -> Result<()> {
-    let is_data = |named: &&Named| named.purpose != Purpose::Model && !named.path.is_dir();
+pub fn check_data(read: &[NamedPath]) -> Result<()> {
+    let is_data = |named: &&NamedPath| named.purpose != Purpose::Model && !named.path.is_dir();
     read.iter()
         .filter(is_data)
         .try_for_each(|named| InputFile::open(&named.path).map(drop).map_err(|error| error.at(&named.key)))
 }
 
+/// The directory that paths in a recipe are relative to.
+pub fn directory_of(path: &Path) -> PathBuf {
+    path.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// A path of a recipe in `directory`: `configs` and `../out` are `out`, unless `configs` is a link to elsewhere.
+pub fn path_from(directory: &Path, path: &Path) -> PathBuf {
+    let (mut directory, mut path) = (directory, path);
+    while let Ok(rest) = path.strip_prefix("..")
+        && rest.file_name().is_some()
+        && directory.file_name().is_some()
+        && directory.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
+    {
+        directory = directory.parent().unwrap_or(Path::new(""));
+        path = rest;
+    }
+    directory.join(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::parse;
+    use crate::text::parse;
 
     const RECIPE: &str = "[model]\npath = \"m\"\n[output]\npath = \"/o\"\n[data]\ntrain = \"t\"\neval = \"e\"\n\
         labels = \"l\"\nselect = \"s\"\n[[stage]]\nkind = \"prune\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
 
-    fn pairs(named: &[Named]) -> Vec<(&str, &str)> {
+    fn pairs(named: &[NamedPath]) -> Vec<(&str, &str)> {
         named.iter().map(|named| (named.key.as_str(), named.path.to_str().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_path_does_not_go_down_only_to_come_up_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::os::unix::fs::symlink(root.join("a/b"), root.join("link")).unwrap();
+        let cases = [
+            ("a/b", "../../out", "out"),
+            ("a/b", "../c/../out", "a/c/../out"),
+            ("a/b", "out", "a/b/out"),
+            ("link", "../out", "link/../out"),
+            ("none", "../out", "none/../out"),
+            ("a/b", "..", "a/b/.."),
+        ];
+        for (directory, path, expected) in cases {
+            assert_eq!(path_from(&root.join(directory), Path::new(path)), root.join(expected));
+        }
+        assert_eq!(path_from(Path::new(""), Path::new("../out")), Path::new("../out"));
+        assert_eq!(path_from(root, Path::new("/out")), Path::new("/out"));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The stage that stores floats in another type.
 
-use super::raw::RawStage;
-use super::{Selection, check_keys, one_of};
-use crate::role::Role;
-use briquette_core::{DType, Error, Result};
+use crate::keys::check_keys;
+use crate::raw::RawStage;
+use crate::selection::Selection;
+use crate::words::one_of;
+use briquette_core::{DType, Error, Result, Role};
 
 /// Store floats in another type: `v = round_to(dtype, w)`, to the nearest, ties to even.
 ///
@@ -17,7 +18,7 @@ pub struct CastStage {
 }
 
 impl CastStage {
-    pub(super) fn from_raw(raw: &RawStage) -> Result<Self> {
+    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
         check_keys(raw, &["dtype"])?;
         let name = raw.dtype.as_ref().ok_or_else(|| Error::config("dtype: missing; name one, such as \"f16\""))?;
         let known = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];

@@ -1,9 +1,9 @@
 //! Pruning while a student learns.
 
-use super::raw::{RawGradual, RawStage};
-use super::{Selection, one_of, ratio_of};
-use crate::role::Role;
-use briquette_core::{Error, Result};
+use crate::raw::{RawGradual, RawStage};
+use crate::selection::Selection;
+use crate::words::{one_of, ratio_of};
+use briquette_core::{Error, Result, Role};
 use briquette_prune::Ratio;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct Gradual {
     /// Whether one threshold holds for all tensors together.
     pub is_global: bool,
     /// How it gets there.
-    pub course: Course,
+    pub course: SparsityCourse,
     /// From when to when, as shares of the steps.
     pub span: [f64; 2],
     /// Steps between two decisions.
@@ -26,7 +26,7 @@ pub struct Gradual {
 
 /// How a sparsity gets to where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
+pub enum SparsityCourse {
     /// All of it at the begin.
     Constant,
     /// Evenly.
@@ -36,7 +36,7 @@ pub enum Course {
 }
 
 impl Gradual {
-    pub(super) fn from_raw(raw: &RawGradual) -> Result<Self> {
+    pub(crate) fn from_raw(raw: &RawGradual) -> Result<Self> {
         let found = Self::parsed(raw);
         found.map_err(|error| Error { message: format!("prune.{}", error.message), ..error })
     }
@@ -49,7 +49,11 @@ impl Gradual {
             let [begin, end] = span;
             return Err(Error::config(format!("end: found {end}, before the begin, {begin}; expected a later share")));
         }
-        let courses = [("cubic", Course::Cubic), ("linear", Course::Linear), ("constant", Course::Constant)];
+        let courses = [
+            ("cubic", SparsityCourse::Cubic),
+            ("linear", SparsityCourse::Linear),
+            ("constant", SparsityCourse::Constant),
+        ];
         let chooses = RawStage { include: raw.include.clone(), exclude: raw.exclude.clone(), ..RawStage::default() };
         Ok(Self {
             selection: Selection::from_raw(&chooses, &[Role::Linear, Role::Conv])?,

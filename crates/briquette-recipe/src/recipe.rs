@@ -1,0 +1,148 @@
+//! A sound recipe, from its TOML mirror.
+
+use crate::evaluate::Evaluate;
+use crate::paths::{self, NamedPath, directory_of};
+use crate::raw::{RawLayout, RawOutputs, RawRecipe, RawRole};
+use crate::stage::{RecipePart, Stage, Whole};
+use crate::words::one_of;
+use crate::{distill, memory, ranges, stage, text};
+use briquette_core::pattern::Patterns;
+use briquette_core::{Error, Result, RoleRule};
+use briquette_formats::{Choice, Profile, limits};
+use std::path::{Path, PathBuf};
+
+/// A sound recipe.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// The model to read.
+    pub model: PathBuf,
+    /// Which of the things in its file is the model.
+    pub choice: Choice,
+    /// The directory to write.
+    pub output: PathBuf,
+    /// Which way Linear weights lie, where it is said.
+    pub layout: Option<RawLayout>,
+    /// What tensors are, where our own reading of names is wrong.
+    pub roles: Vec<RoleRule>,
+    /// Whether NaN and infinity are accepted.
+    pub allow_nonfinite: bool,
+    /// The format of the directory.
+    pub profile: Profile,
+    /// Whether compressed-tensors of models that transformers is not known to load are written.
+    pub allow_untested: bool,
+    /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
+    pub max_shard_bytes: u64,
+    /// What needs a whole model each time, after some stages: it comes first.
+    pub parts: Vec<RecipePart>,
+    /// What to do to the weights then.
+    pub stages: Vec<Stage>,
+    /// How to find out what the output is worth, where that is asked.
+    pub evaluate: Option<Evaluate>,
+    /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
+    pub read: Vec<NamedPath>,
+    /// What was asked for, word for word.
+    pub asked: RawRecipe,
+}
+
+impl Recipe {
+    /// Reads a recipe; its paths are relative to its file.
+    ///
+    /// # Errors
+    /// Config, with the line and what to write instead; Io where it cannot be read.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Self::from_raw(text::read(path)?, &directory_of(path)).map_err(|error| locate(error, path))
+    }
+
+    /// A recipe from its TOML mirror; `directory` is what its paths are relative to.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn from_raw(asked: RawRecipe, directory: &Path) -> Result<Self> {
+        ranges::check(&asked)?;
+        let mut raw = asked.clone();
+        paths::resolve(&mut raw, directory);
+        let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
+        let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
+        let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
+        let (parts, stages) = stage::stages_of(&raw)?;
+        let evaluate = Evaluate::from_checked(&raw)?;
+        memory::check_used(&raw)?;
+        distill::check_select(&raw)?;
+        let rule = |rule: &RawRole| {
+            let (patterns, axis) = (Patterns::new(&rule.include)?, rule.outputs.map(RawOutputs::axis));
+            Ok(RoleRule { patterns, role: rule.role, axis })
+        };
+        Ok(Self {
+            model,
+            choice: raw.model.choice(),
+            output,
+            layout: raw.model.layout,
+            roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
+            allow_nonfinite: raw.model.allow_nonfinite,
+            profile: profile_of(raw.output.format.as_deref())?,
+            allow_untested: raw.output.allow_untested,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
+            parts,
+            stages,
+            evaluate,
+            read: paths::read(&raw),
+            asked,
+        })
+    }
+}
+
+impl Recipe {
+    /// Every stage that works on the model's own tensors, as if nothing was trained in between: a factorize stage makes others
+    /// of them, and what comes after it is about those.
+    pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
+        let is_factorize = |part: &RecipePart| matches!(part.then, Whole::Factorize(_));
+        let n_parts = self.parts.iter().position(is_factorize);
+        let last = if n_parts.is_none() { &self.stages[..] } else { &[] };
+        self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)
+    }
+
+    /// What the manifest keeps: everything but the paths, so that the same work gives the same bytes anywhere.
+    ///
+    /// # Errors
+    /// Bug, where it cannot be written as JSON.
+    pub fn to_manifest(&self) -> Result<serde_json::Value> {
+        let asked = paths::without(&self.asked);
+        let raw = RawRecipe {
+            model: asked.model,
+            output: asked.output,
+            stage: asked.stage.into_iter().filter(|stage| stage.kind != "evaluate").collect(),
+            ..RawRecipe::default()
+        };
+        serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
+    }
+}
+
+/// Reads the TOML of a recipe without judging it.
+///
+/// # Errors
+/// As [`Recipe::from_file`].
+pub fn read_raw(path: &Path) -> Result<RawRecipe> {
+    text::read(path)
+}
+
+/// Puts the file in front of what is wrong with a value of a recipe, with the line where it can be told.
+pub fn locate(error: Error, path: &Path) -> Error {
+    let text = text::read_text(path).unwrap_or_default();
+    text::locate(error, &text, path)
+}
+
+/// The JSON Schema of a recipe.
+pub fn schema() -> serde_json::Value {
+    let mut schema = schemars::schema_for!(RawRecipe).to_value();
+    ranges::bound(&mut schema);
+    schema
+}
+
+/// The profile with this name.
+///
+/// # Errors
+/// Config, with the nearest name.
+pub fn profile_of(name: Option<&str>) -> Result<Profile> {
+    let Some(name) = name else { return Ok(Profile::default()) };
+    one_of("output.format", name, &Profile::NAMES)
+}

@@ -1,0 +1,44 @@
+//! Which tensors a stage is about.
+
+use crate::raw::{RawOverride, RawStage};
+use briquette_core::pattern::Patterns;
+use briquette_core::{Result, Role};
+
+/// Which tensors a stage is about.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    /// Patterns of names; none means all.
+    pub include: Option<Patterns>,
+    /// Patterns of names to leave out.
+    pub exclude: Patterns,
+    /// Roles that are chosen.
+    pub roles: Vec<Role>,
+}
+
+impl Selection {
+    pub(crate) fn from_raw(raw: &RawStage, default_roles: &[Role]) -> Result<Self> {
+        Ok(Self {
+            include: raw.include.as_ref().map(Patterns::new).transpose()?,
+            exclude: Patterns::new(&raw.exclude)?,
+            roles: raw.roles.clone().unwrap_or_else(|| default_roles.to_vec()),
+        })
+    }
+
+    /// Whether a tensor is chosen. A name written out in full is chosen whatever its role.
+    pub fn chooses(&self, name: &str, role: Role) -> bool {
+        let is_role = self.roles.contains(&role);
+        let is_included = match &self.include {
+            None => is_role,
+            Some(patterns) => patterns.names_exactly(name) || is_role && patterns.matches(name),
+        };
+        is_included && !self.exclude.matches(name)
+    }
+}
+
+/// Values for some tensors, by the patterns of their names.
+pub(crate) fn overrides_of<T>(
+    raw: &[RawOverride],
+    value: impl Fn(&RawOverride) -> Result<T>,
+) -> Result<Vec<(Patterns, T)>> {
+    raw.iter().map(|rule| Ok((Patterns::new(&rule.include)?, value(rule)?))).collect()
+}

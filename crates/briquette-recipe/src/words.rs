@@ -1,0 +1,20 @@
+//! Words and shares that a recipe may hold, looked up or refused by their key.
+
+use briquette_core::{Error, Result};
+use briquette_prune::Ratio;
+
+/// Looks a word up, or says which words there are.
+pub fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
+    if let Some((_, value)) = known.iter().find(|(name, _)| *name == found) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    let hint = briquette_core::pattern::nearest(found, names.iter().copied())
+        .map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+    Err(Error::config(format!("{key}: found {found:?}, expected one of {}{hint}", names.join(", "))))
+}
+
+/// A share of something, whose range was looked at before.
+pub(crate) fn ratio_of(key: &str, value: f64) -> Result<Ratio> {
+    Ratio::new(value).ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
+}
