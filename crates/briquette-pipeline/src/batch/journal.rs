@@ -4,9 +4,9 @@
 //! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
 //! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
 
-use super::JobStatus;
 use super::beside::Beside;
 use crate::contents::Contents;
+use crate::report::JobStatus;
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, draft, limits};
 use serde::{Deserialize, Serialize};
