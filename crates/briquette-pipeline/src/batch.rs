@@ -20,6 +20,8 @@
 
 mod beside;
 mod distinct;
+mod expand;
+mod file;
 mod job;
 mod jobs;
 mod journal;

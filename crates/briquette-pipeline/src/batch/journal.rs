@@ -131,7 +131,7 @@ fn lines_of(path: &Path) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Jobs, Shard};
+    use crate::batch::Shard;
     use briquette_core::Hash128;
 
     fn line(job: &str) -> Line {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn start(directory: &Path, shard: Shard, resume: bool) -> Journal {
-        Journal::start(&Beside::of(&Jobs::of(directory), shard).unwrap(), resume).unwrap()
+        Journal::start(&Beside::of("sweep.toml".as_ref(), directory, shard).unwrap(), resume).unwrap()
     }
 
     fn n_before(journal: &Journal) -> usize {

@@ -39,7 +39,7 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    let beside = Beside::of(jobs, how.shard)?;
+    let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
     let _locks = beside.lock()?;
     let journal = Journal::start(&beside, how.resume)?;
     let (inputs, shared) = (InputHasher::default(), Shared::at(beside.shared.clone()));
