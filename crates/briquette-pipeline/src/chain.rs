@@ -5,25 +5,26 @@
 //! one trains, its checkpoints. A part that is there is whole: directories appear in one step. Jobs of a batch that train the same share
 //! such a directory.
 
+mod parts;
 mod published;
 mod training;
+mod whole;
 mod work;
 
+use crate::compress::{compressed_draft, inputs_of};
 use crate::contents::{Contents, InputHasher};
 use crate::context::RunOptions;
-use crate::distill::{self, Asked, DistillReport};
-use crate::factorize::{self, FactorReport};
-use crate::inspect;
+use crate::distill;
 use crate::plan::{Plan, student_of};
+use crate::recipe::Recipe;
 use crate::recipe::paths::stages_beside;
-use crate::recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, Whole};
-use crate::report::{Original, Report, StageBytes};
-use crate::run::{Origin, draft_of, inputs_of, run_stages};
+use crate::report::Report;
 use briquette_core::{ErrorKind, Result};
-use briquette_formats::{Checkpoint, Draft, InputFile, Profile, draft, json, limits};
-use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use briquette_formats::{Checkpoint, Draft, draft};
+use parts::PartsRun;
+use std::path::Path;
 use std::time::Instant;
+use training::distills;
 pub(crate) use training::{asked_of_training, read_by_training};
 use work::Work;
 pub(crate) use work::discard;
@@ -105,146 +106,15 @@ impl Chain<'_> {
 
     /// Every part, then the last stages. What is finished already is taken as it is.
     fn run_parts(&self, work: &Work) -> Result<Report> {
-        let Self { recipe, original, options, .. } = self;
-        let (about, notes) = (Original::of(original, &recipe.roles)?, inspect::notes_of(original));
-        let mut origin = Origin { original: Some(about), notes, ..Origin::of(recipe) };
-        origin.bytes.push(StageBytes { stage: "original".into(), file_bytes: original.weight_bytes() });
-        let mut model = recipe.model.clone();
-        let mut pruned: Vec<&Selection> = Vec::new();
-        for (index, part) in recipe.parts.iter().enumerate() {
-            model = work.compress(index, part, recipe, &model, options, &mut origin)?;
-            pruned.extend(part.stages.iter().filter_map(prune_selection));
-            let kind = match &part.then {
-                Whole::Distill(stage) => {
-                    let (trained, now) = work.distill(index, stage, recipe, &model, &pruned, options)?;
-                    origin.note(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
-                    origin.trained.push(trained);
-                    pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
-                    origin.metrics = Some(work.checkpoints(index).join("metrics.jsonl"));
-                    "distill"
-                }
-                Whole::Factorize(stage) => {
-                    let since = Instant::now();
-                    origin.factorized.extend(work.factorize(index, stage, recipe, &model, options)?);
-                    let now = since.elapsed().as_secs_f64();
-                    origin.note(format!("factorize {}", index + 1), now, now);
-                    "factorize"
-                }
-            };
-            model = work.part(index, kind);
-            push_bytes(&mut origin, format!("{kind} {}", index + 1), &model)?;
-        }
-        let last = Recipe { model, parts: Vec::new(), ..(*recipe).clone() };
+        let Self { recipe, options, .. } = *self;
+        let (model, mut origin) = PartsRun::of(recipe, self.original, work, options)?.run()?;
+        let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
         origin.spent += self.started.elapsed().as_secs_f64();
-        let (draft, report) = draft_of(&last, options, &origin)?;
+        let (draft, report) = compressed_draft(&last, options, &origin)?;
         if !self.is_shared {
             published::note(work.directory(), &draft, recipe, &self.contents)?;
         }
         draft.publish()?;
         Ok(report)
     }
-}
-
-/// The stages that train.
-fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
-    recipe.parts.iter().filter_map(|part| part.then.as_distill())
-}
-
-fn prune_selection(stage: &Stage) -> Option<&Selection> {
-    match stage {
-        Stage::Prune(stage) => Some(&stage.selection),
-        Stage::Quantize(_) | Stage::Cast(_) => None,
-    }
-}
-
-impl Origin {
-    /// A part took so many seconds, of which so many were now.
-    fn note(&mut self, part: String, seconds: f64, now: f64) {
-        self.seconds.push((part, seconds));
-        self.spent += seconds - now;
-    }
-}
-
-fn push_bytes(origin: &mut Origin, stage: String, directory: &Path) -> Result<()> {
-    let file_bytes = Checkpoint::open(directory)?.weight_bytes();
-    origin.bytes.push(StageBytes { stage, file_bytes });
-    Ok(())
-}
-
-impl Work {
-    /// The file stages before a training or the factors. Returns what it starts from.
-    fn compress(
-        &self,
-        index: usize,
-        part: &RecipePart,
-        recipe: &Recipe,
-        model: &Path,
-        options: &RunOptions,
-        origin: &mut Origin,
-    ) -> Result<PathBuf> {
-        if part.stages.is_empty() {
-            return Ok(model.to_path_buf());
-        }
-        let (output, since) = (self.part(index, "compress"), Instant::now());
-        if !self.is_done(&output, options)? {
-            let asked = Recipe {
-                model: model.to_path_buf(),
-                output: output.clone(),
-                parts: Vec::new(),
-                stages: part.stages.clone(),
-                evaluate: None,
-                profile: Profile::Briquette,
-                ..recipe.clone()
-            };
-            run_stages(&asked, options, &Origin::of(&asked))?;
-        }
-        let now = since.elapsed().as_secs_f64();
-        origin.note(format!("compress {}", index + 1), now, now);
-        push_bytes(origin, format!("compress {}", index + 1), &output)?;
-        Ok(output)
-    }
-
-    /// One training, and the seconds that it took now.
-    fn distill(
-        &self,
-        index: usize,
-        stage: &DistillStage,
-        recipe: &Recipe,
-        model: &Path,
-        pruned: &[&Selection],
-        options: &RunOptions,
-    ) -> Result<(DistillReport, f64)> {
-        let (output, work) = (self.part(index, "distill"), self.checkpoints(index));
-        let mut now = 0.0;
-        let asked =
-            Asked { stage, pruned, roles: &recipe.roles, original: &recipe.model, model, output: &output, work: &work };
-        if !self.is_done(&output, options)? {
-            let since = Instant::now();
-            distill::train(&asked, options)?;
-            now = since.elapsed().as_secs_f64();
-        }
-        Ok((read_report(&output.join(distill::REPORT))?, now))
-    }
-
-    /// The factors of one stage.
-    fn factorize(
-        &self,
-        index: usize,
-        stage: &FactorizeStage,
-        recipe: &Recipe,
-        model: &Path,
-        options: &RunOptions,
-    ) -> Result<Vec<FactorReport>> {
-        let output = self.part(index, "factorize");
-        if !self.is_done(&output, options)? {
-            factorize::factorize(recipe, stage, model, &output, options)?;
-        }
-        read_report(&output.join(factorize::REPORT))
-    }
-}
-
-/// What a part said of itself.
-fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
-    json::parse(&bytes, "the report", path)
 }

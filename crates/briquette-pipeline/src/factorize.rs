@@ -5,14 +5,13 @@ use crate::context::{RunOptions, Workers};
 use crate::plan::{Plan, TensorPlan};
 use crate::recipe::raw::RawLayout;
 use crate::recipe::{FactorizeStage, Recipe};
+use crate::report::FactorReport;
 use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_formats::{
     Checkpoint, Draft, InputFile, Profile, TensorInfo, TensorSource, companions, model_config, safetensors, sums,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
 use ndarray::ArrayView2;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -22,19 +21,6 @@ pub(crate) const REPORT: &str = "factorize.json";
 const PIECE: usize = 16 << 20;
 const SUFFIX: &str = ".weight";
 const DOWN: &str = "down.weight";
-
-/// What became of a linear layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct FactorReport {
-    /// The name of its weight.
-    pub name: String,
-    /// The shape it had, `[out, in]`.
-    pub shape: Vec<usize>,
-    /// The rank of its factors; none where they would not have been smaller, and it was kept.
-    pub rank: Option<usize>,
-    /// The share of the squared singular values that is kept.
-    pub energy: f64,
-}
 
 /// What is written: a tensor as it was, or one made here.
 enum Written {

@@ -13,6 +13,7 @@
 
 pub mod batch;
 mod chain;
+mod compress;
 mod contents;
 pub mod context;
 pub mod diff;

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_pipeline::RunOptions;
-use briquette_pipeline::batch::{self, BatchOptions, BatchReport, BatchStatus, Document, JobStatus, Jobs, Shard};
+use briquette_pipeline::batch::{self, BatchOptions, Document, Jobs, Shard};
+use briquette_pipeline::report::{BatchReport, BatchStatus, JobStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -4,9 +4,9 @@
 //! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
 //! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
 
-use super::JobStatus;
 use super::beside::Beside;
 use crate::contents::Contents;
+use crate::report::JobStatus;
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, draft, limits};
 use serde::{Deserialize, Serialize};
@@ -131,7 +131,7 @@ fn lines_of(path: &Path) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Jobs, Shard};
+    use crate::batch::Shard;
     use briquette_core::Hash128;
 
     fn line(job: &str) -> Line {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn start(directory: &Path, shard: Shard, resume: bool) -> Journal {
-        Journal::start(&Beside::of(&Jobs::of(directory), shard).unwrap(), resume).unwrap()
+        Journal::start(&Beside::of("sweep.toml".as_ref(), directory, shard).unwrap(), resume).unwrap()
     }
 
     fn n_before(journal: &Journal) -> usize {

@@ -3,12 +3,12 @@
 use super::beside::Beside;
 use super::journal::{Journal, Line, Made};
 use super::shared::{Place, Shared};
-use super::{BatchReport, Job, JobResult, JobStatus, Jobs, Shard, plan};
+use super::{Job, Jobs, Shard, plan};
 use crate::chain::OfBatch;
 use crate::contents::{Contents, InputHasher, changed};
 use crate::context::{RunOptions, Workers};
 use crate::recipe::Recipe;
-use crate::report::html;
+use crate::report::{BatchReport, JobResult, JobStatus, html};
 use crate::run::run_of_batch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
@@ -39,7 +39,7 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    let beside = Beside::of(jobs, how.shard)?;
+    let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
     let _locks = beside.lock()?;
     let journal = Journal::start(&beside, how.resume)?;
     let (inputs, shared) = (InputHasher::default(), Shared::at(beside.shared.clone()));

@@ -1,10 +1,10 @@
 //! Trainings that several jobs have in common: they are done once, kept beside the journal, and go with the last of those jobs.
 
-use super::JobStatus;
 use crate::chain::{asked_of_training, discard, read_by_training};
 use crate::context::RunOptions;
 use crate::recipe::Recipe;
 use crate::recipe::paths::NamedPath;
+use crate::report::JobStatus;
 use briquette_core::{Hash128, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

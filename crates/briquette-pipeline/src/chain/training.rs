@@ -1,17 +1,22 @@
 //! What makes two trainings the same: all that is asked up to the last stage that works on a whole model, and the content of what
 //! it reads. A path is not enough: what lies there may have changed.
 
-use super::distills;
+use super::whole::KINDS;
 use crate::contents::Contents;
 use crate::context::RunOptions;
-use crate::recipe::Recipe;
 use crate::recipe::paths::{self, NamedPath, Purpose};
 use crate::recipe::raw::RawStage;
+use crate::recipe::{DistillStage, Recipe};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The key that contents are under.
 const CONTENT: &str = "content";
+
+/// The stages that train.
+pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
+    recipe.parts.iter().filter_map(|part| part.then.as_distill())
+}
 
 /// What is read by the stages up to the last training or factors: all models, and data where it is trained on.
 pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
@@ -22,7 +27,7 @@ pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPa
 /// What is asked of those stages: what comes after them, the gate and the evaluation of the output do not count.
 pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value {
     let asked = paths::without(&recipe.asked);
-    let is_whole = |stage: &RawStage| ["distill", "factorize"].contains(&stage.kind.as_str());
+    let is_whole = |stage: &RawStage| KINDS.contains(&stage.kind.as_str());
     let n_stages = asked.stage.iter().rposition(is_whole).map_or(0, |last| last + 1);
     let (before, after) = asked.stage.split_at(n_stages);
     let mut value = json!({ "model": asked.model, "stage": before });

@@ -1,5 +1,6 @@
 //! The directory of what is not done yet.
 
+use super::whole::KINDS;
 use super::{published, training};
 use crate::context::RunOptions;
 use crate::distill;
@@ -97,7 +98,7 @@ impl Work {
     /// Whether there is anything that took long: factors, a student, or a checkpoint. Where that cannot be told, there is.
     pub(super) fn holds_parts(&self) -> bool {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return true };
-        let is_long = |name: String| name.ends_with("-distill") || name.ends_with("-factorize");
+        let is_long = |name: String| KINDS.iter().any(|kind| name.ends_with(&format!("-{kind}")));
         let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
         names.any(is_long) || holds_training(&self.directory).unwrap_or(true)
     }
@@ -152,7 +153,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
-            number.parse::<usize>().is_ok() && ["compress", "distill", "factorize", "training"].contains(&kind)
+            number.parse::<usize>().is_ok() && (KINDS.contains(&kind) || ["compress", "training"].contains(&kind))
         };
         // Drafts are called after their part, behind a dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);

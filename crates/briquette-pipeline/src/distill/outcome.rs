@@ -3,8 +3,9 @@
 use super::learner::Learner;
 use super::train::Training;
 use super::watch::data_to_choose_by;
-use super::{Asked, CurvePoint, DistillReport, EpochPoint, LayersKept, REPORT};
+use super::{Asked, REPORT};
 use crate::recipe::Student;
+use crate::report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use briquette_core::{Error, Result};
 use briquette_distill::history::{EpochRecord, Line, StepRecord};
 use briquette_distill::{Finished, Source};

@@ -1,12 +1,11 @@
 //! How the weights of the worst tensors were and are distributed.
 
-use super::{Made, TensorReport};
+use super::evidence::Evidence;
+use super::figures::{TensorReport, WeightHistogram};
 use crate::context::Workers;
 use crate::plan::TensorPlan;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// Tensors that are shown.
 const N_TENSORS: usize = 6;
@@ -15,36 +14,27 @@ const N_BINS: usize = 61;
 /// Elements that are looked at.
 const N_SAMPLE: usize = 1 << 17;
 
-/// Counts of weights over a range, before and after.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct WeightHistogram {
-    /// Whose.
-    pub name: String,
-    /// The range runs from `-limit` to `limit`.
-    pub limit: f32,
-    /// Counts of the original.
-    pub before: Vec<u32>,
-    /// Counts of the simulated values.
-    pub after: Vec<u32>,
-}
-
 /// The tensors of least signal to noise, by a sample of their first rows.
-pub(super) fn of_worst(made: &Made, tensors: &[TensorReport], workers: &Workers) -> Result<Vec<WeightHistogram>> {
+pub(super) fn of_worst(
+    evidence: &Evidence,
+    tensors: &[TensorReport],
+    workers: &Workers,
+) -> Result<Vec<WeightHistogram>> {
     let sqnr = |tensor: &&TensorPlan| tensors[tensor.index].error.and_then(|error| error.sqnr_db);
     let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to.is_none();
-    let mut worst: Vec<&TensorPlan> = made.plan.tensors.iter().filter(is_shown).collect();
+    let mut worst: Vec<&TensorPlan> = evidence.plan.tensors.iter().filter(is_shown).collect();
     worst.sort_by(|a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
     worst.truncate(N_TENSORS);
-    workers.map(&worst, || (), |(), tensor| histogram_of(made, tensor))
+    workers.map(&worst, || (), |(), tensor| histogram_of(evidence, tensor))
 }
 
-fn histogram_of(made: &Made, tensor: &TensorPlan) -> Result<WeightHistogram> {
+fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistogram> {
     let info = &tensor.info;
     let n = info.n_elements().min(N_SAMPLE);
-    let before = values_of(made.checkpoint, tensor.index, info.dtype, n)?;
-    let written = made.written.tensors().iter().position(|found| found.name == info.name);
+    let before = values_of(evidence.checkpoint, tensor.index, info.dtype, n)?;
+    let written = evidence.written.tensors().iter().position(|found| found.name == info.name);
     let after = match written {
-        Some(index) => values_of(made.written, index, made.written.tensors()[index].dtype, n)?,
+        Some(index) => values_of(evidence.written, index, evidence.written.tensors()[index].dtype, n)?,
         None => Vec::new(),
     };
     let limit = before.iter().fold(0.0_f32, |limit, value| limit.max(value.abs()));

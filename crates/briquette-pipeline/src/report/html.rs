@@ -18,7 +18,7 @@ mod table;
 mod training;
 
 use super::Report;
-pub(crate) use batch::of_batch;
+pub use batch::of_batch;
 use escape::escape;
 
 /// The page. The same report gives the same bytes.

@@ -1,6 +1,7 @@
 //! Numbers as text, for the page and the terminal alike. What is not finite is a dash, never `NaN`.
 
-use super::Report;
+use super::figures::Report;
+use briquette_core::Shape;
 pub(super) use briquette_core::printable::printable;
 
 /// Stands for a number that there is not.
@@ -67,6 +68,11 @@ pub(super) fn ratio(before: u64, after: u64) -> String {
 /// Bits for each element.
 pub(super) fn bits_per_weight(n_bytes: u64, n_elements: u64) -> String {
     if n_elements == 0 { NONE.into() } else { decimal(n_bytes as f64 * 8.0 / n_elements as f64, 2) }
+}
+
+/// A shape as text: `[768, 3072]`.
+pub fn shape_text(shape: &[usize]) -> String {
+    Shape::from(shape).to_string()
 }
 
 /// What was foretold, and what became of it.

@@ -1,39 +1,25 @@
 //! What the output is compared with, where the last stages work on something else: a student, or factors.
 
-use super::{Footprint, TensorReport};
+use super::figures::{Footprint, GoneTensor, TensorReport};
 use crate::role::{Role, RoleRule, Roles};
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The recipe's own model.
 #[derive(Debug, Clone)]
-pub(crate) struct Original {
-    pub(crate) format: String,
-    pub(crate) footprint: Footprint,
+pub struct Original {
+    pub(super) format: String,
+    pub(super) footprint: Footprint,
     tensors: Vec<(TensorInfo, Role)>,
-}
-
-/// A tensor of the original that the output does not have, by its name and shape.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GoneTensor {
-    /// Its name.
-    pub name: String,
-    /// What it was in its network.
-    pub role: Role,
-    /// Its type.
-    pub dtype: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-    /// The bytes it took.
-    pub bytes: u64,
 }
 
 impl Original {
     /// Of a checkpoint, by its headers.
-    pub(crate) fn of(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Input, where its config.json is damaged.
+    pub fn of(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<Self> {
         let infos = checkpoint.tensors().iter();
         let footprint = Footprint {
             file_bytes: checkpoint.weight_bytes(),
@@ -60,38 +46,16 @@ impl Original {
                 (tensor.is_new, tensor.before_bytes) = (true, 0);
             }
         }
-        left.into_values().map(|(info, role)| GoneTensor::of(info, *role)).collect()
+        left.into_values().map(|(info, role)| gone(info, *role)).collect()
     }
 }
 
-impl GoneTensor {
-    fn of(info: &TensorInfo, role: Role) -> Self {
-        Self {
-            name: info.name.clone(),
-            role,
-            dtype: info.dtype.to_string(),
-            shape: info.shape.0.clone(),
-            bytes: info.n_bytes() as u64,
-        }
-    }
-}
-
-/// A row beside those of the output: kept as nothing.
-impl From<&GoneTensor> for TensorReport {
-    fn from(gone: &GoneTensor) -> Self {
-        Self {
-            name: gone.name.clone(),
-            role: gone.role,
-            dtype: gone.dtype.clone(),
-            shape: gone.shape.clone(),
-            encoding: String::new(),
-            why: String::new(),
-            before_bytes: gone.bytes,
-            is_new: false,
-            after_bytes: 0,
-            bits_per_weight: 0.0,
-            sparsity: 0.0,
-            error: None,
-        }
+fn gone(info: &TensorInfo, role: Role) -> GoneTensor {
+    GoneTensor {
+        name: info.name.clone(),
+        role,
+        dtype: info.dtype.to_string(),
+        shape: info.shape.0.clone(),
+        bytes: info.n_bytes() as u64,
     }
 }

@@ -1,8 +1,8 @@
 //! What a reader must not miss.
 
-use super::{Made, Report, shape_text};
-use crate::distill::DistillReport;
-use crate::factorize::FactorReport;
+use super::evidence::Evidence;
+use super::figures::{DistillReport, FactorReport, Report};
+use super::numbers::shape_text;
 use crate::inspect;
 use crate::plan::TensorPlan;
 use briquette_core::Storage;
@@ -11,22 +11,22 @@ use briquette_core::Storage;
 const N_LISTED: usize = 8;
 
 /// What a reader must not miss.
-pub(super) fn of(report: &Report, made: &Made) -> Vec<String> {
-    let mut remarks = made.plan.remarks.clone();
-    let pruned: Vec<&TensorPlan> = made.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).collect();
+pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
+    let mut remarks = evidence.plan.remarks.clone();
+    let pruned: Vec<&TensorPlan> = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).collect();
     let n_sparse =
-        pruned.iter().filter(|tensor| made.layout.tensors[tensor.index].coding.storage == Storage::Bitmask).count();
+        pruned.iter().filter(|tensor| evidence.layout.tensors[tensor.index].coding.storage == Storage::Bitmask).count();
     if !pruned.is_empty() && n_sparse == 0 {
         remarks.push(format!(
             "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
             report.format
         ));
-    } else if !pruned.is_empty() && made.origin.trained.is_empty() {
+    } else if !pruned.is_empty() && evidence.origin.trained.is_empty() {
         remarks.push(
             "Pruned without retraining: accuracy usually drops well before size does. Evaluate the output, and prune while training or distill to recover.".into(),
         );
     }
-    if !made.origin.trained.is_empty() {
+    if !evidence.origin.trained.is_empty() {
         remarks.push(
             "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
         );
@@ -35,20 +35,20 @@ pub(super) fn of(report: &Report, made: &Made) -> Vec<String> {
     if !report.factorized.is_empty() {
         remarks.push(factorized_text(&report.factorized));
     }
-    remarks.extend(made.plan.untested.as_deref().map(untested_text));
+    remarks.extend(evidence.plan.untested.as_deref().map(untested_text));
     if report.after.file_bytes >= report.before.file_bytes {
         remarks.push("The output is not smaller than the original.".into());
     }
-    if made.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
+    if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
     }
     // An earlier part read what was left out.
-    remarks.extend(made.origin.notes.iter().cloned());
-    if made.origin.original.is_none() {
-        remarks.extend(inspect::notes_of(made.checkpoint));
+    remarks.extend(evidence.origin.notes.iter().cloned());
+    if evidence.origin.original.is_none() {
+        remarks.extend(inspect::notes_of(evidence.checkpoint));
     }
-    remarks.extend(made.plan.unsure_text());
-    for (path, reason) in made.checkpoint.left_behind() {
+    remarks.extend(evidence.plan.unsure_text());
+    for (path, reason) in evidence.checkpoint.left_behind() {
         remarks.push(format!("{} was not copied: {reason}.", path.display()));
     }
     remarks

@@ -1,7 +1,7 @@
 //! What running a model showed, as rows of figures.
 
+use super::figures::{EvaluationReport, MemoryFigures, RunFigures};
 use super::numbers;
-use crate::evaluate::{EvaluationReport, RunFigures};
 use std::collections::BTreeSet;
 
 /// A figure before and after, and how it was measured.
@@ -31,7 +31,7 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
         }));
     }
     for (place, memory) in found.after.memory.iter().enumerate() {
-        let of = |run: &RunFigures, bytes: fn(&crate::evaluate::MemoryFigures) -> Option<u64>| {
+        let of = |run: &RunFigures, bytes: fn(&MemoryFigures) -> Option<u64>| {
             run.memory.get(place).and_then(bytes).map(numbers::bytes)
         };
         let how = &memory.meter;

@@ -1,9 +1,10 @@
 //! Reports to test with.
 
-use super::{ErrorReport, Footprint, GoneTensor, Report, StageBytes, TensorReport, VERSION, WeightHistogram};
-use crate::Role;
-use crate::distill::{CurvePoint, DistillReport, EpochPoint};
-use crate::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
+use super::figures::{
+    CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint, GoneTensor, HeldFigures,
+    MemoryFigures, Report, RunFigures, StageBytes, TensorReport, VERSION, WeightHistogram,
+};
+use crate::role::Role;
 use std::collections::BTreeMap;
 
 /// A report of nothing: no tensors, no bytes, no figures.

@@ -4,9 +4,8 @@ use super::args::Common;
 use super::tables::{bytes, table};
 use super::{commands, text};
 use briquette::core::printable::printable;
-use briquette::pipeline::batch::{
-    self, BatchOptions, BatchReport, Document, JobPlan, JobResult, JobStatus, Jobs, Shard,
-};
+use briquette::pipeline::batch::{self, BatchOptions, Document, JobPlan, Jobs, Shard};
+use briquette::pipeline::report::{BatchReport, JobResult, JobStatus};
 use briquette::{Error, Result};
 use std::path::Path;
 

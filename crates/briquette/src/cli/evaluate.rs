@@ -4,8 +4,9 @@ use super::args::{Common, EvalArgs};
 use super::commands::{options, show_and_check};
 use super::tables::{bytes, table};
 use briquette::core::printable::printable;
-use briquette::pipeline::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures, evaluate};
+use briquette::pipeline::evaluate::evaluate;
 use briquette::pipeline::recipe::{Evaluate, directory_of, paths, raw, read_raw};
+use briquette::pipeline::report::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,7 @@
 use super::axis::Axis;
 use super::escape::{escape, name};
 use super::frame;
-use crate::batch::{BatchReport, JobResult, JobStatus};
-use crate::report::numbers;
+use crate::report::{BatchReport, JobResult, JobStatus, numbers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Component, Path};
@@ -19,7 +18,7 @@ const MAX_PLOTS: usize = 4;
 const REFERENCE: &str = "reference_";
 
 /// The page. The same report gives the same bytes. `n_left` jobs were not reached.
-pub(crate) fn of_batch(report: &BatchReport, n_left: usize) -> String {
+pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     let shown = shown(&report.jobs);
     let metrics = metrics(&shown);
     let sections = [headline(report, n_left), quality(&shown, &metrics), table(report, &shown, &metrics)];

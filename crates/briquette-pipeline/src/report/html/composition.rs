@@ -1,7 +1,7 @@
 //! Two bars to one scale: what the bytes were made of, and what they are made of now.
 
-use crate::Role;
 use crate::report::{Report, numbers};
+use crate::role::Role;
 use std::fmt::Write;
 
 /// Bytes of a role, before and after.

@@ -1,7 +1,8 @@
 //! Tensors one by one: all, or of very many the largest and the worst.
 
 use super::escape::{escape, name};
-use crate::report::{Report, TensorReport, numbers, shape_text};
+use crate::report::numbers::shape_text;
+use crate::report::{Report, TensorReport, numbers};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 

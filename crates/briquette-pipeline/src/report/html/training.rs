@@ -1,8 +1,7 @@
 //! How a student was trained: its loss, what epochs came to, memory, and the bytes after each part.
 
 use super::escape::escape;
-use crate::distill::{CurvePoint, DistillReport};
-use crate::report::{Report, numbers};
+use crate::report::{CurvePoint, DistillReport, Report, numbers};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 

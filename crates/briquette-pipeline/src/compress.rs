@@ -1,0 +1,148 @@
+//! The stages of a recipe that work on files: plan, survey, lay out, encode, verify, evaluate, report, publish.
+
+mod small_files;
+mod weight_files;
+mod written;
+
+use crate::context::{RunOptions, Workers};
+use crate::encode::{Outcome, encode};
+use crate::evaluate::evaluate;
+use crate::layout::Layout;
+use crate::plan::{Plan, Prediction};
+use crate::recipe::Recipe;
+use crate::report::{self, EvaluationReport, Evidence, Origin, Report, Timing};
+use crate::survey::survey;
+use crate::verify::Found;
+use briquette_core::Result;
+use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
+use std::path::Path;
+use std::time::Instant;
+use weight_files::WeightFiles;
+
+/// The stages of a recipe that work on files.
+pub(crate) fn compress(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
+    let (draft, report) = compressed_draft(recipe, options, origin)?;
+    draft.publish()?;
+    Ok(report)
+}
+
+/// The output of those stages, whole and verified, and not yet in its place.
+pub(crate) fn compressed_draft(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
+    let started = Instant::now();
+    let checkpoint = crate::open::model(recipe)?;
+    let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
+    let prediction = plan.predict()?;
+    let draft = start(recipe, &checkpoint, prediction, options)?;
+    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
+    let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
+    Ok((draft, report))
+}
+
+/// What a draft is made from.
+struct Begun<'a> {
+    recipe: &'a Recipe,
+    origin: &'a Origin,
+    checkpoint: &'a Checkpoint,
+    prediction: Prediction,
+    started: Instant,
+}
+
+/// All of the draft, verified, evaluated and with its report.
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
+    let Begun { recipe, origin, checkpoint, prediction, started } = *begun;
+    let workers = Workers::new(options)?;
+    let mut timing = Timing::default();
+    timing.mark("plan", started);
+
+    let (plan, layout, written) = write(recipe, plan, checkpoint, draft, &workers, &mut timing)?;
+    let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
+    let evidence = Evidence {
+        recipe,
+        origin,
+        checkpoint,
+        plan: &plan,
+        layout: &layout,
+        outcomes: &written.outcomes,
+        found: &written.found,
+        written: &written.checkpoint,
+        prediction,
+        evaluation,
+    };
+    let report = report::make(&evidence, &workers, timing, started)?;
+    report.write(draft)?;
+    if let Some(metrics) = origin.metrics.as_deref().filter(|path| path.exists()) {
+        draft.copy_file(metrics, Path::new(sums::METRICS))?;
+    }
+    options.stop.check()?;
+    Ok(report)
+}
+
+/// Starts the draft, and refuses at once where there is too little room for it.
+fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, options: &RunOptions) -> Result<Draft> {
+    let draft = Draft::create(&recipe.output, &inputs_of(recipe, checkpoint), options.force)?;
+    // An upper bound might refuse what would fit; so might a prediction where tensors may yet be left as they are.
+    if prediction.is_exact && !recipe.allow_nonfinite {
+        draft.check_space(prediction.n_bytes)?;
+    }
+    Ok(draft)
+}
+
+/// What writing and reading back showed.
+struct WrittenModel {
+    outcomes: Vec<Outcome>,
+    found: Vec<Found>,
+    checkpoint: Checkpoint,
+}
+
+/// Surveys, encodes and verifies: all of the draft but the report.
+fn write<'a>(
+    recipe: &Recipe,
+    mut plan: Plan<'a>,
+    checkpoint: &Checkpoint,
+    draft: &Draft,
+    workers: &Workers,
+    timing: &mut Timing,
+) -> Result<(Plan<'a>, Layout, WrittenModel)> {
+    let since = Instant::now();
+    let surveys = survey(&mut plan, checkpoint, workers, recipe.allow_nonfinite)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let layout = Layout::new(&plan, &n_kept)?;
+    timing.mark("survey", since);
+
+    let since = Instant::now();
+    let files = WeightFiles::create(draft, &layout)?;
+    let outcomes = encode(&plan, &surveys, &layout.tensors, checkpoint, &files, workers)?;
+    timing.mark("encode", since);
+
+    let since = Instant::now();
+    let manifest = small_files::manifest_of(recipe, &plan, &layout, &outcomes)?;
+    small_files::write(draft, &plan, &layout, checkpoint, &manifest, workers)?;
+    let written = Checkpoint::open(draft.path())?;
+    let found = written::sync_and_verify(draft, &files, &written, workers)?;
+    checkpoint.check_unchanged()?;
+    timing.mark("verify", since);
+    drop(files);
+    Ok((plan, layout, WrittenModel { outcomes, found, checkpoint: written }))
+}
+
+/// Runs the draft where that is asked, and refuses it where it is not good enough.
+fn evaluated(
+    recipe: &Recipe,
+    origin: &Origin,
+    draft: &Draft,
+    options: &RunOptions,
+    timing: &mut Timing,
+) -> Result<Option<EvaluationReport>> {
+    let Some(asked) = &recipe.evaluate else { return Ok(None) };
+    let since = Instant::now();
+    let found = evaluate(asked, draft.path(), Some(&origin.model), options)?;
+    asked.bounds.check(&found.metrics)?;
+    timing.mark("evaluate", since);
+    Ok(Some(found))
+}
+
+/// What the output may not meet.
+pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
+    let files = checkpoint.files().into_iter().map(|file| file.path());
+    files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()
+}
