@@ -42,6 +42,7 @@ pub mod rows;
 pub mod shape;
 pub mod simd;
 pub mod stats;
+pub mod threads;
 
 pub use affine::Affine;
 pub use coding::{Coding, Storage};

@@ -1,8 +1,6 @@
 //! The stages of a recipe that work on files: plan, survey, lay out, encode, verify, evaluate, report, publish.
 
 mod small_files;
-mod weight_files;
-mod written;
 
 use crate::context::{RunOptions, Workers};
 use crate::encode::{Outcome, encode};
@@ -17,7 +15,6 @@ use briquette_core::Result;
 use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
 use std::path::Path;
 use std::time::Instant;
-use weight_files::WeightFiles;
 
 /// The stages of a recipe that work on files.
 pub(crate) fn compress(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {

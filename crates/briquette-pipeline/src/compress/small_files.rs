@@ -15,39 +15,6 @@ use briquette_formats::{
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What says of each tensor how it is kept, and its hash.
-pub(super) fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcome]) -> Result<Manifest> {
-    let mut tensors = BTreeMap::new();
-    for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
-        let activations = placed.coding.codes.and_then(|_| tensor.activations());
-        let entry = Entry {
-            dtype: tensor.stored_dtype(),
-            shape: tensor.info.shape.clone(),
-            output_axis: tensor.stored_axis(placed.coding),
-            coding: placed.coding,
-            n_kept: (placed.coding.storage == Storage::Bitmask).then_some(placed.n_kept),
-            activations: activations.map(str::to_string),
-            file: layout.files[placed.file].name.clone(),
-            hash: outcome.hash,
-            tied_to: tensor.tied_to.map(|main| plan.tensors[main].info.name.clone()),
-        };
-        tensors.insert(tensor.info.name.clone(), entry);
-    }
-    let mut recipe = recipe.to_manifest()?;
-    if plan.layout == RawLayout::Burn {
-        // The next reader cannot see it in the files.
-        recipe["model"]["layout"] = "burn".into();
-    }
-    Ok(Manifest {
-        format: "briquette".into(),
-        version: manifest::version_of(&tensors),
-        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
-        profile: plan.profile,
-        recipe,
-        tensors,
-    })
-}
-
 /// The manifest, the index of shards, and the files that come along.
 pub(super) fn write(
     draft: &Draft,

@@ -1,4 +1,7 @@
-//! The k smallest scores of each group of a row.
+//! The k smallest scores of each group of a row, and of each block of columns.
+
+use super::smallest;
+use briquette_core::{Mask, bits};
 
 /// Drops the `n_drop` smallest of every `size` consecutive scores of a row, and writes what is kept to its bits; groups of
 /// the row's length are the row itself.
@@ -22,6 +25,30 @@ pub fn smallest_of_each(scores: &[f32], size: usize, n_drop: usize, order: &mut 
     }
 }
 
+/// Drops the `n_drop` smallest scores of every `size` consecutive columns of `[n_rows, n_cols]`, all rows together; of a last
+/// block with fewer columns, in proportion, rounded down.
+///
+/// Of equal scores, those of lower index in their block are dropped first.
+///
+/// # Panics
+/// If the lengths disagree, `size` is 0, or `n_drop` is more than a block has.
+pub fn smallest_of_columns(scores: &[f32], n_rows: usize, n_cols: usize, size: usize, n_drop: usize) -> Mask {
+    assert_eq!(scores.len(), n_rows * n_cols, "whole rows of scores");
+    let mut keep = vec![0; n_rows * Mask::row_bytes(n_cols)];
+    for first in (0..n_cols).step_by(size) {
+        let n = size.min(n_cols - first);
+        let block: Vec<f32> =
+            scores.chunks_exact(n_cols).flat_map(|row| row[first..first + n].iter().copied()).collect();
+        let of_block = smallest(&block, n_rows, n, n_drop * n / size);
+        for (row, bits) in keep.chunks_exact_mut(Mask::row_bytes(n_cols)).enumerate() {
+            for col in (0..n).filter(|&col| bits::get(of_block.row(row), col)) {
+                bits[(first + col) / 8] |= 1 << ((first + col) % 8);
+            }
+        }
+    }
+    Mask::from_bits(n_rows, n_cols, keep)
+}
+
 /// The largest key that is dropped, and how many of those equal to it.
 fn border(scores: &[f32], n_drop: usize, keys: &mut Vec<u32>) -> (u32, usize) {
     if n_drop == 0 {
@@ -37,7 +64,6 @@ fn border(scores: &[f32], n_drop: usize, keys: &mut Vec<u32>) -> (u32, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette_core::bits;
     use proptest::prelude::*;
 
     proptest! {
@@ -58,5 +84,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn each_block_of_columns_loses_its_smallest_whichever_row_they_are_in() {
+        let scores = [1.0, 9.0, 5.0, 2.0, 8.0, 3.0, 4.0, 0.5, 6.0, 7.0];
+        let mask = smallest_of_columns(&scores, 2, 5, 2, 2);
+        let keep = |row: usize| (0..5).map(|col| mask.keeps(row, col)).collect::<Vec<_>>();
+        assert_eq!([keep(0), keep(1)], [[false, true, true, false, true], [false, true, false, true, false]]);
     }
 }

@@ -1,15 +1,14 @@
 //! The exact threshold of tensors too many to be in memory at once, in one pass over them where a sample guides it.
 
-use super::{Count, Part, Scan, parts_of};
+use super::{Dropped, PieceOf, Scan, parts_of};
 use crate::context::Workers;
-use crate::encode::scored;
-use crate::piece::{Buffer, check_finite};
+use crate::piece::{PieceBuffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
-use crate::recipe::PruneMethod;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
+use briquette_prune::score::Weights;
 use briquette_prune::select::{Bracket, Tally};
-use briquette_prune::{Histogram, Threshold};
+use briquette_prune::{Histogram, Score, Threshold};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,7 +30,7 @@ pub(super) struct Border {
     pub threshold: Threshold,
     /// For each piece of each tensor, in order, how many go for certain and how many lie at the border; none where they
     /// are still to be counted.
-    pub counts: Vec<Count>,
+    pub counts: Vec<Dropped>,
 }
 
 /// Tensors whose scores are looked through together.
@@ -40,7 +39,7 @@ pub(super) struct Search<'a> {
     source: &'a dyn TensorSource,
     workers: &'a Workers,
     tensors: &'a [usize],
-    parts: Vec<Part>,
+    parts: Vec<PieceOf>,
 }
 
 impl<'a> Search<'a> {
@@ -90,7 +89,7 @@ impl<'a> Search<'a> {
             }
             scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
                 if is_checked {
-                    check_finite(&self.plan.tensors[part.tensor], strip)?;
+                    check_finite(&self.plan.tensors[part.tensor], &strip)?;
                 }
                 if tally.n_bytes() <= HELD_BYTES {
                     tally.count(scores);
@@ -129,7 +128,7 @@ impl<'a> Search<'a> {
 
     /// Keys of scores from all over the tensors, [`RUN`] neighbours at a time.
     fn sample(&self, n: usize, n_runs: usize) -> Result<Vec<u32>> {
-        let (mut bytes, mut values, mut scratch) = (Buffer::default(), vec![0.0; RUN], Vec::new());
+        let (mut bytes, mut values, mut scratch) = (PieceBuffer::default(), vec![0.0; RUN], Vec::new());
         let mut keys = Vec::with_capacity(n_runs * RUN);
         let (mut run, mut first) = (0, 0);
         for tensor in self.tensors.iter().map(|&index| &self.plan.tensors[index]) {
@@ -144,7 +143,9 @@ impl<'a> Search<'a> {
                 let bytes = bytes.bytes_mut(RUN * tensor.width());
                 self.source.read(tensor.index, start * tensor.width(), bytes)?;
                 rows::to_f32(bytes, tensor.info.dtype, &mut values);
-                let scores = scored(method_of(tensor), start, &values, &mut scratch);
+                let (n_cols, inputs) = (tensor.rows.n_cols, self.plan.inputs.get(&tensor.index));
+                let weights = Weights { values: &values, first: start, n_cols, inputs };
+                let scores = score_of(tensor).of(weights, &mut scratch);
                 keys.extend(scores.iter().map(|score| score.abs().to_bits()));
             }
             first += n_elements;
@@ -159,9 +160,9 @@ impl<'a> Search<'a> {
 
     /// Zeros at the end of each key.
     fn n_zero_bits(&self) -> u32 {
-        let of = |tensor: &TensorPlan| match (method_of(tensor), tensor.info.dtype) {
-            (PruneMethod::Magnitude, DType::BF16) => 16,
-            (PruneMethod::Magnitude, DType::F16) => 13,
+        let of = |tensor: &TensorPlan| match (score_of(tensor), tensor.info.dtype) {
+            (Score::Magnitude, DType::BF16) => 16,
+            (Score::Magnitude, DType::F16) => 13,
             _ => 0,
         };
         self.tensors.iter().map(|&index| of(&self.plan.tensors[index])).min().unwrap_or(0)
@@ -175,7 +176,7 @@ impl<'a> Search<'a> {
             |(scan, histogram), part| {
                 scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
                     if is_checked {
-                        check_finite(&self.plan.tensors[part.tensor], strip)?;
+                        check_finite(&self.plan.tensors[part.tensor], &strip)?;
                     }
                     histogram.count(scores);
                     Ok(())
@@ -200,20 +201,19 @@ fn place(run: usize, n: usize, n_runs: usize) -> usize {
     run * step + run.wrapping_mul(0x9e37_79b9) % step.max(1)
 }
 
-fn method_of(tensor: &TensorPlan) -> PruneMethod {
-    tensor.method().unwrap_or(PruneMethod::Magnitude)
+fn score_of(tensor: &TensorPlan) -> Score {
+    tensor.score().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::context::RunOptions;
+    use crate::known::{Known, Reason};
     use crate::piece::pieces_of;
-    use crate::plan::{Cut, Prune, Treatment};
-    use crate::recipe::raw::RawLayout;
-    use crate::role::{Known, Reason, Role};
-    use briquette_core::{OutputAxis, Rows};
-    use briquette_formats::{InputFile, Profile, TensorInfo};
+    use crate::treatment::{Cut, Pruning, Treatment};
+    use briquette_core::{OutputAxis, Role, Rows};
+    use briquette_formats::{InputFile, Profile, TensorInfo, WeightLayout};
     use briquette_prune::{score, select};
     use std::collections::BTreeMap;
 
@@ -240,16 +240,16 @@ mod tests {
 
     fn plan_of<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
-            let prune = Some(Prune { method: PruneMethod::Magnitude, cut: Cut::Pool(0) });
+            let prune = Some(Pruning { score: Score::Magnitude, cut: Cut::Pool(0) });
             let rows = Rows::of(&info.shape, OutputAxis::First);
             let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };
             TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
         };
         let tensors = infos.iter().enumerate().map(tensor).collect();
-        let (profile, max_shard_bytes, layout) = (Profile::Briquette, u64::MAX, RawLayout::Torch);
-        let (pools, metadata) = (Vec::new(), BTreeMap::new());
+        let (profile, max_shard_bytes, layout) = (Profile::Briquette, u64::MAX, WeightLayout::Torch);
+        let (pools, metadata, inputs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (allow_nonfinite, untested, remarks) = (false, None, Vec::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested, remarks }
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested, remarks, inputs }
     }
 
     /// Holds the border of matrices of 1,000 columns against that of all their scores in a row.
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(border.threshold, select::threshold_of(&scores.concat(), n_drop), "{dtype} {n_drop}");
         let key = border.threshold.key;
         let of_piece = |values: &[f32]| briquette_core::simd::count_below(values, key);
-        let counts: Vec<Count> = (0..weights.len())
+        let counts: Vec<Dropped> = (0..weights.len())
             .flat_map(|i| pieces[i].iter().map(move |rows| (i, rows.clone())))
             .map(|(i, rows)| of_piece(&scores[i][rows.start * 1000..rows.end * 1000]))
             .collect();

@@ -1,6 +1,7 @@
 //! Whether groups and patterns fit the rows of what they are for.
 
-use super::{Cut, Plan, TensorPlan, exclude};
+use super::{Plan, TensorPlan, exclude};
+use crate::treatment::Cut;
 use briquette_core::{Error, Grouping, Result};
 use briquette_formats::Profile;
 
@@ -9,7 +10,10 @@ const LEAST_GROUP: usize = 8;
 
 impl Plan<'_> {
     /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
-    pub(super) fn check_fit(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Config.
+    pub fn check_fit(&self) -> Result<()> {
         let misfits: Vec<(&TensorPlan, String)> =
             self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
         let Some((first, what)) = misfits.first() else { return Ok(()) };

@@ -1,4 +1,29 @@
-//! What shows the role of a tensor.
+//! What a tensor was taken for, and what shows it.
+
+use briquette_core::{OutputAxis, Role};
+
+/// What a tensor was taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// What it is.
+    pub role: Role,
+    /// Which of its axes counts outputs.
+    pub axis: OutputAxis,
+    /// What shows it.
+    pub why: Reason,
+}
+
+impl Known {
+    /// A tensor whose rows lie in its own order.
+    pub const fn new(role: Role, why: Reason) -> Self {
+        Self { role, axis: OutputAxis::First, why }
+    }
+
+    /// Whether it is the `weight` of a plain linear layer that lies `[out, in]`: no experts, no `Conv1D`, no part of a larger module.
+    pub fn is_plain_linear(&self) -> bool {
+        self.role == Role::Linear && self.why.is_plain_linear()
+    }
+}
 
 /// What shows the role of a tensor; in words as `inspect` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,7 +116,7 @@ impl Reason {
     }
 
     /// Whether it is that of a linear layer's own `weight`, `[out, in]`.
-    pub(super) fn is_plain_linear(self) -> bool {
+    fn is_plain_linear(self) -> bool {
         matches!(self, Self::Matrix | Self::MatrixWithBias)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::context::Stop;
 use crate::plan::TensorPlan;
+use crate::treatment::Cut;
 use briquette_core::{Affine, DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
@@ -17,7 +18,8 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     if rows.n_elements() == 0 {
         return Vec::new();
     }
-    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
+    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor)
+        || matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Columns { .. }));
     let n_bytes = rows.n_elements() * tensor.width();
     if !reads_ranges || is_one_group || rows.axis == OutputAxis::Last || n_bytes <= WHOLE_BYTES {
         return std::iter::once(0..rows.n_rows).collect();
@@ -42,9 +44,9 @@ const SLICE_BYTES: usize = 32 << 20;
 
 /// Bytes aligned for any element type, reused from one piece to the next.
 #[derive(Debug, Default)]
-pub struct Buffer(Vec<u64>);
+pub struct PieceBuffer(Vec<u64>);
 
-impl Buffer {
+impl PieceBuffer {
     /// The first `n_bytes`.
     pub fn bytes_mut(&mut self, n_bytes: usize) -> &mut [u8] {
         if self.0.len() < n_bytes.div_ceil(8) {
@@ -61,9 +63,9 @@ impl Buffer {
 
 /// Reads pieces of tensors, row-major whichever axis the outputs are.
 #[derive(Debug, Default)]
-pub struct Reader {
-    rows: Buffer,
-    own_order: Buffer,
+pub struct PieceReader {
+    rows: PieceBuffer,
+    own_order: PieceBuffer,
     values: Vec<f32>,
 }
 
@@ -76,13 +78,15 @@ pub struct Piece<'a> {
     pub first_row: usize,
     /// The scales they have in the model already, where those are to be kept.
     pub affines: Vec<Affine>,
+    /// The bits of weights that a mask of the source keeps, where that is to hold.
+    pub keep: Vec<u8>,
     /// Where f32 values are put that are not already there.
     values: &'a mut Vec<f32>,
     dtype: DType,
     rows: Rows,
 }
 
-impl Reader {
+impl PieceReader {
     /// Reads some rows.
     ///
     /// # Errors
@@ -105,9 +109,12 @@ impl Reader {
             read_slices(source, tensor.index, start, self.rows.bytes_mut(n_bytes), stop)?;
         }
         let bytes = self.rows.bytes(n_bytes);
-        let keeps_scales = tensor.quant.is_some_and(|quant| quant.is_stored);
-        let affines = if keeps_scales { source.affines(tensor.index, range.clone())? } else { Vec::new() };
-        Ok(Piece { bytes, first_row: range.start, affines, values: &mut self.values, dtype: tensor.info.dtype, rows })
+        let has_scales = tensor.quant.is_some_and(|quant| quant.is_given);
+        let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
+        let affines = if has_scales { source.affines(tensor.index, range.clone())? } else { Vec::new() };
+        let keep = if has_mask { source.keep(tensor.index, range.clone())? } else { Vec::new() };
+        let (values, dtype) = (&mut self.values, tensor.info.dtype);
+        Ok(Piece { bytes, first_row: range.start, affines, keep, values, dtype, rows })
     }
 }
 
@@ -125,7 +132,7 @@ fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut 
 
 /// One block or strip of a piece: bytes and the values they stand for.
 #[derive(Debug, Clone, Copy)]
-pub struct Block<'a> {
+pub struct Strip<'a> {
     /// The rows it covers, counted in the tensor.
     pub first_row: usize,
     /// Their elements, in the tensor's own type.
@@ -139,7 +146,7 @@ impl Piece<'_> {
     ///
     /// # Errors
     /// The first that `each` has.
-    pub fn for_each_block(&mut self, mut each: impl FnMut(Block) -> Result<()>) -> Result<()> {
+    pub fn for_each_block(&mut self, mut each: impl FnMut(Strip) -> Result<()>) -> Result<()> {
         let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
         let block_rows = self.rows.rows_per_block();
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
@@ -152,7 +159,7 @@ impl Piece<'_> {
     ///
     /// # Errors
     /// The first that `each` has.
-    pub fn for_each_strip(&mut self, mut each: impl FnMut(Block, bool) -> Result<()>) -> Result<()> {
+    pub fn for_each_strip(&mut self, mut each: impl FnMut(Strip, bool) -> Result<()>) -> Result<()> {
         let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
         let (block_rows, strip_rows) = (self.rows.rows_per_block(), self.rows.rows_per_strip());
         for (i, block) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
@@ -168,20 +175,20 @@ impl Piece<'_> {
 }
 
 /// Some rows, as f32 in `values` where they are not f32 already.
-fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Block<'a> {
+fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Strip<'a> {
     if dtype == DType::F32 {
-        return Block { first_row, bytes, values: bytemuck::cast_slice(bytes) };
+        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes) };
     }
     values.resize(bytes.len() * 8 / dtype.n_bits(), 0.0);
     rows::to_f32(bytes, dtype, values);
-    Block { first_row, bytes, values }
+    Strip { first_row, bytes, values }
 }
 
 /// Refuses a block of which the type it is cast to makes infinity, naming the first such weight.
 ///
 /// # Errors
 /// Refused.
-pub fn check_cast(tensor: &TensorPlan, block: Block, simulated: &[f32]) -> Result<()> {
+pub fn check_cast(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Result<()> {
     let Some(dtype) = tensor.cast.filter(|_| simd::max_magnitude(simulated) >= f32::INFINITY.to_bits()) else {
         return Ok(());
     };
@@ -199,7 +206,7 @@ pub fn check_cast(tensor: &TensorPlan, block: Block, simulated: &[f32]) -> Resul
 ///
 /// # Errors
 /// Refused.
-pub fn check_finite(tensor: &TensorPlan, block: Block) -> Result<()> {
+pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
     if simd::max_magnitude(block.values) < f32::INFINITY.to_bits() {
         return Ok(());
     }

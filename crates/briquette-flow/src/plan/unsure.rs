@@ -1,8 +1,8 @@
 //! What is left alone because nothing shows what it is.
 
 use super::{Plan, TensorPlan};
-use crate::role::{Reason, Role};
-use briquette_core::{Error, Result, Rows};
+use crate::known::Reason;
+use briquette_core::{Error, Result, Role, Rows};
 
 /// Names that a line lists.
 const N_LISTED: usize = 5;
@@ -25,7 +25,7 @@ impl Plan<'_> {
     }
 
     /// Why a stage chooses nothing.
-    pub(super) fn nothing_chosen(&self) -> Error {
+    pub fn nothing_chosen(&self) -> Error {
         let hint = match listed(self.tensors.iter().filter(|tensor| tensor.role == Role::Unknown)) {
             Some(listed) => format!("nothing shows what these are for, say so in [[model.roles]]: {listed}"),
             None => "see `briquette inspect` for names and roles".into(),
@@ -34,7 +34,10 @@ impl Plan<'_> {
     }
 
     /// Refuses an axis that a rule gives a tensor that has none such.
-    pub(super) fn check_axes(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Config, naming the tensor.
+    pub fn check_axes(&self) -> Result<()> {
         let is_told = |tensor: &&TensorPlan| tensor.why == Reason::Told && tensor.info.dtype.is_weight();
         let fits = |tensor: &TensorPlan| Rows::of(&tensor.info.shape, tensor.axis).axis == tensor.axis;
         let Some(tensor) = self.tensors.iter().filter(is_told).find(|tensor| !fits(tensor)) else { return Ok(()) };

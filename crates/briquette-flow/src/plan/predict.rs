@@ -1,7 +1,9 @@
 //! How many bytes a plan will take, before anything is read.
 
-use super::{Cut, Plan, Prune, TensorPlan};
-use crate::layout::Layout;
+use super::{Plan, TensorPlan};
+use crate::layout::FileLayouts;
+use crate::survey::dropped_of_columns;
+use crate::treatment::{Cut, Pruning};
 use briquette_core::Result;
 use briquette_formats::Profile;
 
@@ -21,17 +23,19 @@ impl TensorPlan<'_> {
         match self.prune.map(|prune| prune.cut) {
             Some(Cut::Count(n_drop)) => (n - n_drop, true),
             Some(Cut::NOfM { n: keep, m }) => (n / m * keep, true),
+            Some(Cut::OfEach { size, n_drop }) => (n / size.max(1) * (size - n_drop), true),
+            Some(Cut::Columns { size, n_drop }) => (n - dropped_of_columns(self, size, n_drop), true),
             // Zeros that are there already may make it smaller.
             None => (n, !self.is_recoded()),
-            Some(Cut::Pool(_)) => (n, false),
+            Some(Cut::Pool(_) | Cut::Given) => (n, false),
         }
     }
 
     /// The most that the file's header grows by where a tensor turns out sparse that was foretold dense: names, offsets and coding
     /// of its parts.
     fn more_of_header(&self, profile: Profile) -> u64 {
-        let is_foretold_dense =
-            self.was_sparse && self.prune.is_none() || matches!(self.prune, Some(Prune { cut: Cut::Pool(_), .. }));
+        let is_foretold_dense = self.was_sparse && self.prune.is_none()
+            || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
         let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to.is_none();
         if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
     }
@@ -41,7 +45,7 @@ impl Plan<'_> {
     /// The bytes of one tensor's parts, as the files hold them, and whether that is exact; 0 of a tied one.
     ///
     /// # Errors
-    /// As [`Layout::new`](crate::layout::Layout::new).
+    /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict_tensor(&self, tensor: &TensorPlan) -> Result<(u64, bool)> {
         if tensor.tied_to.is_some() {
             return Ok((0, true));
@@ -54,9 +58,9 @@ impl Plan<'_> {
     /// The bytes of the weight files: exact but for global thresholds and for zeros that are there already.
     ///
     /// # Errors
-    /// As [`Layout::new`](crate::layout::Layout::new).
+    /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict(&self) -> Result<Prediction> {
-        let n_bytes = Layout::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
+        let n_bytes = FileLayouts::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
         let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to.is_none();
         let is_exact = !self.tensors.iter().any(is_open);
         let header: u64 = self.tensors.iter().map(|tensor| tensor.more_of_header(self.profile)).sum();

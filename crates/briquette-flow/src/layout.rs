@@ -3,13 +3,12 @@
 mod order;
 
 use crate::plan::{Plan, TensorPlan};
-use crate::recipe::raw::RawLayout;
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Result, Shape};
 use briquette_formats::foreign::Layout as ForeignLayout;
 use briquette_formats::profile::FilePart;
 use briquette_formats::safetensors::{Counted, HeaderJson};
-use briquette_formats::{Profile, TensorInfo, burnpack, limits, weight_layout};
+use briquette_formats::{Profile, TensorInfo, WeightLayout, burnpack, limits, weight_layout};
 use order::{Order, Record};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -18,11 +17,11 @@ use std::ops::Range;
 
 /// The weight files of an output.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub struct FileLayouts {
     /// The files, in order.
     pub files: Vec<FileLayout>,
     /// Where each tensor of the plan is; a tied one is where the other is.
-    pub tensors: Vec<Placed>,
+    pub tensors: Vec<PlacedTensor>,
 }
 
 /// One weight file.
@@ -42,7 +41,7 @@ pub struct FileLayout {
 
 /// Where a tensor is.
 #[derive(Debug, Clone)]
-pub struct Placed {
+pub struct PlacedTensor {
     /// How it is kept.
     pub coding: Coding,
     /// How many of its elements are.
@@ -56,26 +55,26 @@ pub struct Placed {
 /// Where a part of a tensor starts, and how it is laid out where not as ours.
 pub type PlacedPart = (Part, u64, Option<ForeignLayout>);
 
-impl Placed {
+impl PlacedTensor {
     /// Where this part is.
     pub fn part(&self, part: Part) -> Option<&PlacedPart> {
         self.parts.iter().find(|(kind, ..)| *kind == part)
     }
 }
 
-impl Layout {
+impl FileLayouts {
     /// Lays out the tensors of a plan, given how many elements of each are kept.
     ///
     /// # Errors
     /// Config where the profile cannot hold a tensor, Input where two parts would have one name.
     pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
-        let sizes = Sizes { plan, n_kept: &|index| n_kept[index] };
+        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index] };
         let order = sizes.order()?;
         let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
             let coding = tensor.coding(plan.profile, n_kept);
-            Placed { coding, n_kept, file: 0, parts: Vec::new() }
+            PlacedTensor { coding, n_kept, file: 0, parts: Vec::new() }
         };
-        let mut placed: Vec<Placed> = plan.tensors.iter().zip(n_kept).map(placed).collect();
+        let mut placed: Vec<PlacedTensor> = plan.tensors.iter().zip(n_kept).map(placed).collect();
         let mut files = Vec::new();
         for (number, tensors) in order.files.iter().enumerate() {
             files.push(sizes.place(number, tensors, &order, &mut placed)?);
@@ -98,7 +97,7 @@ impl Layout {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
-        let sizes = Sizes { plan, n_kept };
+        let sizes = KeptSizes { plan, n_kept };
         let order = sizes.order()?;
         let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
         order.files.iter().map(of_file).sum()
@@ -106,12 +105,12 @@ impl Layout {
 }
 
 /// A plan, and how many elements of each tensor are kept.
-struct Sizes<'a> {
+struct KeptSizes<'a> {
     plan: &'a Plan<'a>,
     n_kept: &'a dyn Fn(usize) -> usize,
 }
 
-impl Sizes<'_> {
+impl KeptSizes<'_> {
     fn coding(&self, index: usize) -> Coding {
         self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
     }
@@ -161,7 +160,7 @@ impl Sizes<'_> {
         let mut metadata = self.plan.metadata.clone();
         // What other programs read of a safetensors file has no meaning here.
         metadata.remove("format");
-        metadata.insert(weight_layout::KEY.into(), self.plan.layout.said().name().into());
+        metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
         let (header, starts) = burnpack::write_header(&infos, &metadata)?;
         Ok((header, starts, infos))
     }
@@ -178,7 +177,13 @@ impl Sizes<'_> {
     }
 
     /// Lays out a file.
-    fn place(&self, number: usize, tensors: &Range<usize>, order: &Order, placed: &mut [Placed]) -> Result<FileLayout> {
+    fn place(
+        &self,
+        number: usize,
+        tensors: &Range<usize>,
+        order: &Order,
+        placed: &mut [PlacedTensor],
+    ) -> Result<FileLayout> {
         let (header, burnpack) = match self.plan.profile {
             Profile::Burnpack => {
                 let (header, starts, infos) = self.burnpack_header(tensors, order)?;
@@ -209,8 +214,8 @@ impl Sizes<'_> {
             let mut metadata = self.plan.metadata.clone();
             metadata.entry("format".into()).or_insert_with(|| "pt".into());
             metadata.remove(weight_layout::KEY);
-            if self.plan.layout == RawLayout::Burn {
-                metadata.insert(weight_layout::KEY.into(), self.plan.layout.said().name().into());
+            if self.plan.layout == WeightLayout::Burn {
+                metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
             }
             return metadata.iter().for_each(|(key, value)| each(key, value));
         }
@@ -238,19 +243,4 @@ struct Meaning<'a> {
     dtype: DType,
     shape: &'a Shape,
     coding: Coding,
-}
-
-impl TensorPlan<'_> {
-    /// The tensors of a file that it is kept as.
-    ///
-    /// # Errors
-    /// Config, where the profile cannot hold it.
-    pub(crate) fn file_parts(&self, profile: Profile, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
-        profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
-    }
-
-    /// The tensor's name as errors give it.
-    pub fn culprit(&self) -> String {
-        format!("tensor {:?}", self.info.name)
-    }
 }

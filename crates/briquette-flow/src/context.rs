@@ -95,7 +95,7 @@ impl std::fmt::Debug for RunOptions {
     }
 }
 
-pub use crate::recipe::ranges::MAX_THREADS;
+pub use briquette_core::threads::MAX_THREADS;
 
 /// Refuses more threads than [`MAX_THREADS`].
 ///

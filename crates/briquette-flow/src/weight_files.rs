@@ -1,21 +1,21 @@
 //! The weight files of a draft, into which encoded parts are written at their places.
 
 use crate::encode::{Place, Sink};
-use crate::layout::{FileLayout, Layout};
+use crate::layout::{FileLayout, FileLayouts};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
 use std::path::Path;
 
 /// The weight files of a draft, as a place for parts.
-pub(super) struct WeightFiles<'a> {
-    layout: &'a Layout,
+pub(crate) struct WeightFiles<'a> {
+    layout: &'a FileLayouts,
     files: Vec<DraftFile>,
 }
 
 impl<'a> WeightFiles<'a> {
     /// Creates the files with their space reserved, and writes what is known already.
-    pub(super) fn create(draft: &Draft, layout: &'a Layout) -> Result<Self> {
+    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts) -> Result<Self> {
         draft.check_space(layout.n_bytes())?;
         let create = |file: &FileLayout| -> Result<DraftFile> {
             let out = draft.create_file(Path::new(&file.name), file.n_bytes)?;
@@ -27,7 +27,7 @@ impl<'a> WeightFiles<'a> {
     }
 
     /// Waits until they are on disk.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         self.files.iter().try_for_each(DraftFile::sync)
     }
 }

@@ -4,18 +4,18 @@
 mod border;
 
 use crate::context::Workers;
-use crate::encode::scored;
-use crate::piece::{Block, Reader, check_finite, pieces_of, sips_of};
-use crate::plan::{Cut, Plan, TensorPlan};
-use crate::recipe::PruneMethod;
+use crate::piece::{PieceReader, Strip, check_finite, pieces_of, sips_of};
+use crate::plan::{Plan, TensorPlan};
+use crate::treatment::Cut;
 use border::Search;
-use briquette_core::{Result, rows, simd};
+use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::{Profile, TensorSource};
 use briquette_prune::Threshold;
+use briquette_prune::score::Weights;
 use std::ops::Range;
 
 /// Why a tensor with NaN or infinity is left as it is.
-pub(crate) const NONFINITE: &str = "has NaN or infinity";
+const NONFINITE: &str = "has NaN or infinity";
 
 /// What was found out about a tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +40,7 @@ pub struct PieceStart {
 }
 
 /// A piece of a tensor of the plan.
-struct Part {
+struct PieceOf {
     tensor: usize,
     rows: Range<usize>,
 }
@@ -70,13 +70,13 @@ pub fn survey(
 }
 
 /// How many elements of a piece go for certain, and how many lie at the threshold.
-type Count = (usize, usize);
+type Dropped = (usize, usize);
 
 /// For each tensor those of its pieces; none where they are not counted.
-type PieceCounts = Vec<Vec<Count>>;
+type PieceCounts = Vec<Vec<Dropped>>;
 
 /// Adds the counts of the pieces up to what comes before each.
-fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Count]) -> Survey {
+fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Dropped]) -> Survey {
     let (mut n_kept, mut n_ties) = (0, threshold.map_or(0, |threshold| threshold.n_ties));
     let mut starts = Vec::with_capacity(pieces.len());
     for (i, rows) in pieces.iter().enumerate() {
@@ -86,15 +86,26 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
         let dropped_ties = equal.min(n_ties);
         n_kept += match tensor.prune.map(|prune| prune.cut) {
             Some(Cut::NOfM { n: keep, m }) => n / m * keep,
+            Some(Cut::OfEach { size, n_drop }) => n / size * (size - n_drop),
             _ => n - below - dropped_ties,
         };
         n_ties -= dropped_ties;
     }
     // One piece that finds its own threshold: its count is in the plan.
-    if let (Some(Cut::Count(n_drop)), None) = (tensor.prune.map(|prune| prune.cut), threshold) {
-        n_kept = tensor.info.n_elements() - n_drop;
+    match tensor.prune.map(|prune| prune.cut) {
+        Some(Cut::Count(n_drop)) if threshold.is_none() => n_kept = tensor.info.n_elements() - n_drop,
+        Some(Cut::Columns { size, n_drop }) => {
+            n_kept = tensor.info.n_elements() - dropped_of_columns(tensor, size, n_drop)
+        }
+        _ => {}
     }
     Survey { n_kept, threshold, pieces: starts }
+}
+
+/// How many go of a tensor of which so many go of each block of columns.
+pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
+    let (n_cols, size) = (tensor.rows.n_cols, size.max(1));
+    n_cols / size * n_drop + n_drop * (n_cols % size) / size
 }
 
 /// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded; and where that shows
@@ -129,13 +140,13 @@ fn thresholds_of(
     Ok((thresholds, counts))
 }
 
-fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<Part> {
-    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| Part { tensor, rows: rows.clone() });
+fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
+    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
     tensors.iter().flat_map(part).collect()
 }
 
 /// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
-fn share_ties(plan: &Plan, counts: &[Vec<Count>], thresholds: &mut [Option<Threshold>]) {
+fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
     for pool in &plan.pools {
         let mut left = None;
         for &index in &pool.tensors {
@@ -157,12 +168,13 @@ fn count_pieces(
     workers: &Workers,
     pieces: &[Vec<Range<usize>>],
     thresholds: &[Option<Threshold>],
-    counts: &mut [Vec<Count>],
+    counts: &mut [Vec<Dropped>],
 ) -> Result<()> {
     let mut tensors = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
         let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile == Profile::Briquette;
         if thresholds[index].is_some() && counts[index].is_empty()
+            || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)
             || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?)
         {
             tensors.push(index);
@@ -175,6 +187,11 @@ fn count_pieces(
     workers.begin("survey", n_bytes.sum());
     let counted = workers.map(&parts, Scan::default, |scan, part| {
         let mut count = (0, 0);
+        let tensor = &plan.tensors[part.tensor];
+        if tensor.prune.is_some_and(|prune| prune.cut == Cut::Given) {
+            let keep = source.keep(part.tensor, part.rows.clone())?;
+            return Ok((part.rows.len() * tensor.rows.n_cols - bits::count_ones(&keep), 0));
+        }
         let mut bits = Vec::new();
         scan.each(plan, source, part, workers, |strip, scores| {
             match thresholds[part.tensor] {
@@ -220,9 +237,9 @@ fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers
         let (mut is_finite, mut fits) = (true, true);
         let cast = plan.tensors[index].cast;
         for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
-            let part = Part { tensor: index, rows };
+            let part = PieceOf { tensor: index, rows };
             scan.each(plan, source, &part, workers, |block, _| {
-                is_finite &= check_finite(&plan.tensors[index], block).is_ok();
+                is_finite &= check_finite(&plan.tensors[index], &block).is_ok();
                 fits &= cast.is_none_or(|dtype| rows::fits(f32::from_bits(simd::max_magnitude(block.values)), dtype));
                 Ok(())
             })?;
@@ -245,7 +262,7 @@ fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers
 /// Buffers for looking through a piece.
 #[derive(Default)]
 struct Scan {
-    reader: Reader,
+    reader: PieceReader,
     scores: Vec<f32>,
 }
 
@@ -255,19 +272,21 @@ impl Scan {
         &mut self,
         plan: &Plan,
         source: &dyn TensorSource,
-        part: &Part,
+        part: &PieceOf,
         workers: &Workers,
-        mut each: impl FnMut(Block, &[f32]) -> Result<()>,
+        mut each: impl FnMut(Strip, &[f32]) -> Result<()>,
     ) -> Result<()> {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
-        let method = tensor.method().unwrap_or(PruneMethod::Magnitude);
+        let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
+        let n_cols = tensor.rows.n_cols;
         for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
             let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
             workers.advance(piece.bytes.len());
             piece.for_each_strip(|strip, _| {
                 workers.check_stop()?;
-                each(strip, scored(method, strip.first_row * tensor.rows.n_cols, strip.values, &mut self.scores))
+                let weights = Weights { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs };
+                each(strip, score.of(weights, &mut self.scores))
             })?;
         }
         Ok(())
