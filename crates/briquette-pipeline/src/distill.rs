@@ -1,5 +1,6 @@
 //! The stage that trains a student to follow a teacher.
 
+mod asked;
 #[cfg(feature = "model")]
 mod devices;
 #[cfg(feature = "model")]
@@ -11,7 +12,9 @@ mod learner;
 #[cfg(feature = "model")]
 mod outcome;
 #[cfg(feature = "model")]
-mod settings;
+pub(crate) mod settings;
+#[cfg(feature = "model")]
+mod setup;
 #[cfg(feature = "model")]
 mod shown;
 #[cfg(feature = "model")]
@@ -22,33 +25,10 @@ mod train;
 mod watch;
 
 use crate::context::RunOptions;
-use crate::recipe::{DistillStage, Selection};
-use crate::role::RoleRule;
+use crate::recipe::DistillStage;
+pub use asked::{Asked, REPORT};
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo};
-use std::path::Path;
-
-/// The file in a student's directory that says how it was trained.
-pub const REPORT: &str = "distill.json";
-
-/// A training to do.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// What to do.
-    pub stage: &'a DistillStage,
-    /// What was pruned before: those weights stay zero.
-    pub pruned: &'a [&'a Selection],
-    /// What tensors are, where our own reading of names is wrong.
-    pub roles: &'a [RoleRule],
-    /// The recipe's model: the teacher, unless the stage names another.
-    pub original: &'a Path,
-    /// The model as the stages before left it.
-    pub model: &'a Path,
-    /// The directory to write.
-    pub output: &'a Path,
-    /// Where checkpoints and metrics are kept meanwhile.
-    pub work: &'a Path,
-}
 
 /// Refuses a stage that cannot be: what is wrong with losses and training shows before any work.
 ///
@@ -57,15 +37,6 @@ pub struct Asked<'a> {
 #[cfg(feature = "model")]
 pub fn check(stage: &DistillStage) -> Result<()> {
     settings::of(stage).map(drop)
-}
-
-/// Whether anything that goes down compares the student with a teacher.
-///
-/// # Errors
-/// As [`check`].
-#[cfg(feature = "model")]
-pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
-    settings::of(stage).map(|settings| settings.blend.needs_teacher())
 }
 
 /// The tensors of what trainings make of a model, in order: known by headers and sizes, and so is what cannot be.

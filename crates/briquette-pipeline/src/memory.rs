@@ -78,7 +78,7 @@ pub(crate) use known::{to_run, to_train};
 #[cfg(feature = "model")]
 mod known {
     use super::*;
-    use crate::distill;
+    use crate::distill::settings;
     use crate::recipe::{DistillStage, Evaluate, Student, Whole};
     use briquette_formats::Checkpoint;
     use briquette_models::Arch;
@@ -123,7 +123,7 @@ mod known {
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
-        if distill::needs_teacher(stage)? && teacher.exists() {
+        if settings::needs_teacher(stage)? && teacher.exists() {
             let teacher_bytes = predicted_bytes(&stage.open_teacher(original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {

@@ -48,6 +48,14 @@ pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
     Ok(settings)
 }
 
+/// Whether any loss compares the student with a teacher.
+///
+/// # Errors
+/// Config, where the stage cannot be.
+pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
+    of(stage).map(|settings| settings.blend.needs_teacher())
+}
+
 fn term(raw: &RawLoss) -> Result<Term> {
     let by = raw.by.as_deref();
     let kinds = ["logits", "labels", "hidden", "attention", "embedding"].map(|kind| (kind, kind));

@@ -1,7 +1,7 @@
 //! What sees a training go by: evaluates it, and has it shown.
 
 use super::learner::Learner;
-use super::shown::Shown;
+use super::shown::TrainingDisplay;
 use crate::recipe::DistillStage;
 use crate::recipe::raw::RawData;
 use briquette_core::Result;
@@ -37,7 +37,7 @@ pub(super) struct Watcher {
     exam: Option<Exam>,
     /// The student but for its network.
     model: LoadedModel,
-    shown: Arc<Shown>,
+    shown: Arc<TrainingDisplay>,
 }
 
 impl Watcher {
@@ -46,7 +46,7 @@ impl Watcher {
         stage: &DistillStage,
         model: &LoadedModel,
         teacher: Option<&LoadedModel>,
-        shown: Arc<Shown>,
+        shown: Arc<TrainingDisplay>,
     ) -> Result<Self> {
         let mut watcher = Self { exam: None, model: model.clone(), shown };
         if let Some(data) = data_to_choose_by(&stage.data) {
