@@ -12,7 +12,7 @@ mod whole;
 mod work;
 
 use crate::compress::{compressed_draft, inputs_of};
-use crate::contents::{Contents, InputHasher};
+use crate::contents::{InputHasher, InputHashes};
 use crate::context::RunOptions;
 use crate::distill;
 use crate::plan::{Plan, student_of};
@@ -33,7 +33,7 @@ pub(crate) use work::discard;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OfBatch<'a> {
     /// What lies at every path that it reads.
-    pub(crate) contents: &'a Contents,
+    pub(crate) contents: &'a InputHashes,
     /// Where what comes up to its last training is kept for other jobs, where there are any.
     pub(crate) shared: Option<&'a Path>,
 }
@@ -85,7 +85,7 @@ struct Chain<'a> {
     recipe: &'a Recipe,
     original: &'a Checkpoint,
     /// What lies at every path that it reads.
-    contents: Contents,
+    contents: InputHashes,
     options: &'a RunOptions,
     /// Whether other jobs use the same parts.
     is_shared: bool,

@@ -42,7 +42,7 @@ pub struct Diff {
 }
 
 /// Tensors by their places in both models.
-type Pairs = Vec<(usize, usize)>;
+type TensorPairs = Vec<(usize, usize)>;
 
 /// Compares every tensor that two models share by name: weights by their values, in whatever types; others of one type
 /// by their bytes. `choice` says which of the things in a file is the model, of either; where it says nothing, the first is what the
@@ -62,20 +62,20 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
     let missing = |from: &BTreeMap<String, usize>, to: &BTreeMap<String, usize>| -> Vec<String> {
         from.keys().filter(|name| !to.contains_key(*name)).cloned().collect()
     };
-    let pairs: Pairs = in_a.iter().filter_map(|(name, &i)| Some((i, *in_b.get(name)?))).collect();
+    let pairs: TensorPairs = in_a.iter().filter_map(|(name, &i)| Some((i, *in_b.get(name)?))).collect();
     if pairs.is_empty() {
         let message = format!("has no tensor in common with {}; they are different models", second.display());
         return Err(Error::input(message).at(first.display()));
     }
-    let (same_shape, other_shape): (Pairs, Pairs) =
+    let (same_shape, other_shape): (TensorPairs, TensorPairs) =
         pairs.into_iter().partition(|(i, j)| a.tensors()[*i].shape == b.tensors()[*j].shape);
-    let (comparable, other_type): (Pairs, Pairs) = same_shape.into_iter().partition(|(i, j)| {
+    let (comparable, other_type): (TensorPairs, TensorPairs) = same_shape.into_iter().partition(|(i, j)| {
         let (one, other) = (a.tensors()[*i].dtype, b.tensors()[*j].dtype);
         one == other || one.is_weight() && other.is_weight()
     });
     let mut tensors = compare(&a, &b, &comparable, options)?;
     tensors.sort_by(|x, y| y.rank().total_cmp(&x.rank()).then_with(|| x.name.cmp(&y.name)));
-    let names = |pairs: Pairs| pairs.into_iter().map(|(i, _)| a.tensors()[i].name.clone()).collect();
+    let names = |pairs: TensorPairs| pairs.into_iter().map(|(i, _)| a.tensors()[i].name.clone()).collect();
     Ok(Diff {
         tensors,
         only_in_first: missing(&in_a, &in_b),
@@ -111,7 +111,7 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
         tasks.extend((0..n).step_by(piece).map(|start| (place, start..(start + piece).min(n))));
     }
     workers.begin("compare", tasks.iter().map(|(_, range)| range.len()).sum());
-    let found = workers.map(&tasks, Buffers::default, |buffers, (place, range)| {
+    let found = workers.map(&tasks, PairBuffers::default, |buffers, (place, range)| {
         let (i, j) = pairs[*place];
         let compared = if a.tensors()[i].dtype.is_weight() {
             buffers.values((a, i), (b, j), range)
@@ -149,19 +149,19 @@ fn piece_of(info: &TensorInfo) -> usize {
 }
 
 /// A tensor: the checkpoint that has it, and its index there.
-type Place<'a> = (&'a Checkpoint, usize);
+type TensorAt<'a> = (&'a Checkpoint, usize);
 
 #[derive(Default)]
-struct Buffers {
+struct PairBuffers {
     one: Vec<u8>,
     other: Vec<u8>,
     w: Vec<f32>,
     v: Vec<f32>,
 }
 
-impl Buffers {
+impl PairBuffers {
     /// Compares some values of two weights. NaN and infinity that both have at a place count as equal.
-    fn values(&mut self, a: Place, b: Place, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
+    fn values(&mut self, a: TensorAt, b: TensorAt, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
         read_values(a, range, &mut self.one, &mut self.w)?;
         read_values(b, range, &mut self.one, &mut self.v)?;
         for (w, v) in self.w.iter_mut().zip(&mut self.v) {
@@ -175,7 +175,7 @@ impl Buffers {
     }
 
     /// Compares some bytes of two tensors that are no weights.
-    fn bytes(&mut self, a: Place, b: Place, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
+    fn bytes(&mut self, a: TensorAt, b: TensorAt, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
         for ((source, index), bytes) in [(a, &mut self.one), (b, &mut self.other)] {
             bytes.resize(range.len(), 0);
             source.read(index, range.start, bytes)?;
@@ -184,7 +184,12 @@ impl Buffers {
     }
 }
 
-fn read_values((source, index): Place, range: &Range<usize>, bytes: &mut Vec<u8>, values: &mut Vec<f32>) -> Result<()> {
+fn read_values(
+    (source, index): TensorAt,
+    range: &Range<usize>,
+    bytes: &mut Vec<u8>,
+    values: &mut Vec<f32>,
+) -> Result<()> {
     let dtype: DType = source.tensors()[index].dtype;
     let width = dtype.n_bits() / 8;
     bytes.resize(range.len() * width, 0);

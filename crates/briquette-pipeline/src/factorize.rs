@@ -23,7 +23,7 @@ const SUFFIX: &str = ".weight";
 const DOWN: &str = "down.weight";
 
 /// What is written: a tensor as it was, or one made here.
-enum Written {
+enum OutputTensor {
     Copied(usize),
     Made(Vec<f32>),
 }
@@ -57,14 +57,17 @@ pub(crate) fn factorize(
     )?;
     let reports: Vec<FactorReport> =
         chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
-    let mut tensors: Vec<(TensorInfo, Written)> =
-        plan.tensors.iter().map(|tensor| (TensorInfo::clone(tensor.info), Written::Copied(tensor.index))).collect();
+    let mut tensors: Vec<(TensorInfo, OutputTensor)> = plan
+        .tensors
+        .iter()
+        .map(|tensor| (TensorInfo::clone(tensor.info), OutputTensor::Copied(tensor.index)))
+        .collect();
     for (tensor, factors) in chosen.iter().zip(found) {
         let Some(Factors { rank, up, down, .. }) = factors else { continue };
         let (TensorInfo { name, dtype, shape }, stem) = (tensor.info, stem(&tensor.info.name));
         let info = |name: String, shape: [usize; 2]| TensorInfo::checked(name, *dtype, shape.to_vec());
-        tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, Written::Made(up));
-        tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, Written::Made(down)));
+        tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, OutputTensor::Made(up));
+        tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, OutputTensor::Made(down)));
     }
     write(&checkpoint, tensors, &reports, output, &workers)
 }
@@ -131,13 +134,13 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
 /// A directory of one safetensors file, its companions, and what was done.
 fn write(
     checkpoint: &Checkpoint,
-    tensors: Vec<(TensorInfo, Written)>,
+    tensors: Vec<(TensorInfo, OutputTensor)>,
     reports: &[FactorReport],
     output: &Path,
     workers: &Workers,
 ) -> Result<()> {
     let draft = Draft::create(output, &[], false)?;
-    let (infos, written): (Vec<TensorInfo>, Vec<Written>) = tensors.into_iter().unzip();
+    let (infos, written): (Vec<TensorInfo>, Vec<OutputTensor>) = tensors.into_iter().unzip();
     let metadata = [("format".to_string(), "pt".to_string())].into();
     let (header, starts) = safetensors::write_header(&infos, &metadata);
     let n_bytes = header.len() as u64 + infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>();
@@ -147,12 +150,12 @@ fn write(
     for ((info, written), start) in infos.iter().zip(written).zip(starts) {
         workers.check_stop()?;
         match written {
-            Written::Made(values) => {
+            OutputTensor::Made(values) => {
                 let mut bytes = vec![0; info.n_bytes()];
                 rows::from_f32(&values, info.dtype, &mut bytes);
                 file.write_at(start, &bytes)?;
             }
-            Written::Copied(index) => {
+            OutputTensor::Copied(index) => {
                 let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
                 for at in (0..info.n_bytes()).step_by(piece) {
                     let mut bytes = vec![0; piece.min(info.n_bytes() - at)];

@@ -1,7 +1,7 @@
 //! A base multiplied by a matrix: jobs whose recipes are made when they are asked for.
 
 use super::file::{JobsFile, name_of};
-use super::matrix::{Matrix, Point};
+use super::matrix::{JobMatrix, Point};
 use super::overrides;
 use super::raw::RawJob;
 use crate::recipe::raw::RawRecipe;
@@ -19,7 +19,7 @@ const OUTPUT: &str = "output.path";
 #[derive(Debug)]
 pub(super) struct Multiplied {
     file: Arc<JobsFile>,
-    matrix: Matrix,
+    matrix: JobMatrix,
     /// The recipe of the base, its paths resolved.
     base: Value,
     /// Its output, with places for values.
@@ -33,7 +33,7 @@ impl Multiplied {
     ///
     /// # Errors
     /// Config, where the base is wrong, or names the output by what is no axis.
-    pub(super) fn new(file: &Arc<JobsFile>, base: &RawJob, matrix: Matrix) -> Result<Self> {
+    pub(super) fn new(file: &Arc<JobsFile>, base: &RawJob, matrix: JobMatrix) -> Result<Self> {
         let recipe = file.changed(base, &["base"])?;
         let (output, name) = (recipe.output.path.clone(), base.name.clone());
         let base = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()))?;

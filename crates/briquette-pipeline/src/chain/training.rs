@@ -2,7 +2,7 @@
 //! it reads. A path is not enough: what lies there may have changed.
 
 use super::whole::KINDS;
-use crate::contents::Contents;
+use crate::contents::InputHashes;
 use crate::context::RunOptions;
 use crate::recipe::paths::{self, Named, Purpose};
 use crate::recipe::raw::RawStage;
@@ -46,7 +46,7 @@ pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value 
 }
 
 /// All of it, with the contents that it reads.
-pub(super) fn identity(recipe: &Recipe, contents: &Contents, options: &RunOptions) -> Value {
+pub(super) fn identity(recipe: &Recipe, contents: &InputHashes, options: &RunOptions) -> Value {
     let mut value = asked_of_training(recipe, options);
     let read = read_by_training(recipe).filter_map(|named| contents.get_key_value(&named.key));
     value[CONTENT] = json!(read.collect::<BTreeMap<_, _>>());

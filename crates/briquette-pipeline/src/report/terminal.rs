@@ -4,7 +4,7 @@ mod columns;
 mod paint;
 
 use super::{Report, TensorReport, numbers, running};
-use columns::{Align, Columns, fit, wrap};
+use columns::{Align, TextColumns, fit, wrap};
 use paint::Paint;
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ fn sizes(report: &Report, width: usize, paint: Paint) -> String {
     let zeros = |n: Option<u64>, of: u64| n.map_or(numbers::NONE.into(), |n| numbers::percent(numbers::share(n, of)));
     let bits = |of: &super::Footprint| numbers::bits_per_weight(of.tensor_bytes, of.n_elements);
     let mut table =
-        Columns::new(&["", "before", "after", "ratio"], &[Align::Left, Align::Right, Align::Right, Align::Right]);
+        TextColumns::new(&["", "before", "after", "ratio"], &[Align::Left, Align::Right, Align::Right, Align::Right]);
     let mut bytes = |what: &str, before: u64, after: u64| {
         table.push([what.into(), numbers::bytes(before), numbers::bytes(after), numbers::ratio(before, after)].into());
     };
@@ -87,7 +87,7 @@ fn remarks(report: &Report, width: usize, paint: Paint) -> String {
 fn running(report: &Report, width: usize, paint: Paint) -> String {
     let Some(evaluation) = &report.evaluation else { return String::new() };
     let aligns = [Align::Left, Align::Right, Align::Right];
-    let mut table = Columns::new(&["running it", "before", "after"], &aligns);
+    let mut table = TextColumns::new(&["running it", "before", "after"], &aligns);
     for figure in running::figures(evaluation) {
         table.push([figure.what, figure.before, figure.after].into());
     }
@@ -111,7 +111,7 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     let headings =
         [if is_worst { "worst tensors" } else { "largest tensors" }, "kept as", "before", "after", "zeros", "SQNR dB"];
     let aligns = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
-    let mut table = Columns::new(&headings, &aligns);
+    let mut table = TextColumns::new(&headings, &aligns);
     for tensor in &shown {
         table.push(
             [

@@ -322,7 +322,7 @@ pub(crate) struct What {
     pub(crate) allow_untested: bool,
     /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
     #[arg(long, value_enum)]
-    pub(crate) layout: Option<Layout>,
+    pub(crate) layout: Option<LayoutArg>,
     /// Accept NaN and infinity: tensors that have any, or would in the type they are cast to, are left as they are
     #[arg(long)]
     pub(crate) allow_nonfinite: bool,
@@ -374,7 +374,7 @@ pub(crate) struct EvalArgs {
 
 /// Which way Linear weights lie.
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
-pub(crate) enum Layout {
+pub(crate) enum LayoutArg {
     /// [out, in]
     Torch,
     /// [in, out]

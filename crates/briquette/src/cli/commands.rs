@@ -1,6 +1,6 @@
 //! One function for each command: options to library call to text.
 
-use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
+use super::args::{Args, Command, Common, LayoutArg, RecipeCommand, SchemaOf, What};
 use super::choice::ChoiceArgs;
 use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
 use briquette::core::memory::MemoryMeter;
@@ -217,8 +217,8 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     }
     if let Some(layout) = what.layout {
         raw.model.layout = Some(match layout {
-            Layout::Torch => raw::RawLayout::Torch,
-            Layout::Burn => raw::RawLayout::Burn,
+            LayoutArg::Torch => raw::RawLayout::Torch,
+            LayoutArg::Burn => raw::RawLayout::Burn,
         });
     }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
@@ -232,8 +232,8 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     let layout = what.layout.map(|layout| match layout {
-        Layout::Torch => raw::RawLayout::Torch,
-        Layout::Burn => raw::RawLayout::Burn,
+        LayoutArg::Torch => raw::RawLayout::Torch,
+        LayoutArg::Burn => raw::RawLayout::Burn,
     });
     let model = raw::RawModel { layout, ..Default::default() };
     Ok(raw::RawRecipe { model, stage: stages_of(what)?, ..Default::default() })

@@ -33,14 +33,14 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
-    let shown = Shown {
+    let shown = ShownPlan {
         error: check.as_ref().err().map(super::error_json),
         file_bytes,
         memory: &needs,
         model,
         predicted_bytes: prediction.n_bytes,
         prediction_is_exact: prediction.is_exact,
-        tensors: Tensors(&plan),
+        tensors: PlannedTensors(&plan),
         unsure: plan.unsure().map(|tensor| tensor.info.name.as_str()).collect(),
         untested: plan.untested.as_deref(),
         remarks: &plan.remarks,
@@ -56,7 +56,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
 
 /// A plan as JSON.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownPlan<'a> {
     /// Why a run would be refused all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
@@ -65,7 +65,7 @@ struct Shown<'a> {
     model: String,
     predicted_bytes: u64,
     prediction_is_exact: bool,
-    tensors: Tensors<'a>,
+    tensors: PlannedTensors<'a>,
     unsure: Vec<&'a str>,
     untested: Option<&'a str>,
     remarks: &'a [String],
@@ -73,9 +73,9 @@ struct Shown<'a> {
 }
 
 /// What becomes of each tensor, one at a time: there may be millions.
-struct Tensors<'a>(&'a Plan<'a>);
+struct PlannedTensors<'a>(&'a Plan<'a>);
 
-impl Serialize for Tensors<'_> {
+impl Serialize for PlannedTensors<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut tensors = serializer.serialize_seq(Some(self.0.tensors.len()))?;
         for tensor in &self.0.tensors {

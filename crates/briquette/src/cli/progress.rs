@@ -10,7 +10,7 @@ use std::sync::Arc;
 struct Bar(ProgressBar);
 
 /// Only the lines.
-struct Lines;
+struct ProgressLines;
 
 /// A bar on stderr where that is a terminal, lines where it is none; nothing where nothing is to be shown.
 pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
@@ -18,7 +18,7 @@ pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
         return Arc::new(Silent);
     }
     if !std::io::stderr().is_terminal() {
-        return Arc::new(Lines);
+        return Arc::new(ProgressLines);
     }
     // Nothing is drawn until it is known how much there is to do.
     Arc::new(Bar(ProgressBar::hidden()))
@@ -43,7 +43,7 @@ fn style_of_items() -> ProgressStyle {
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-impl Progress for Lines {
+impl Progress for ProgressLines {
     fn begin(&self, _phase: &str, _total: u64) {}
     fn advance(&self, _n_bytes: u64) {}
     fn end(&self) {}

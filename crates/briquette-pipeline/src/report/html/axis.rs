@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 /// A linear scale from `low` to `high`, with marked values.
 #[derive(Debug)]
-pub(super) struct Axis {
+pub(super) struct PlotAxis {
     low: f64,
     high: f64,
     ticks: Vec<f64>,
 }
 
-impl Axis {
+impl PlotAxis {
     /// A scale that holds `low` and `high` and has at most six steps of 1, 2 or 5 times a power of ten.
     pub(super) fn holding(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn marks_are_round_and_hold_both_ends() {
-        let axis = Axis::holding(0.0, 43.2);
+        let axis = PlotAxis::holding(0.0, 43.2);
         assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
         assert_eq!((axis.place(0.0), axis.place(25.0), axis.place(1e9), axis.place(f64::NAN)), (0.0, 50.0, 100.0, 0.0));
-        assert_eq!(Axis::holding(0.0, 0.0).ticks.len(), 6);
+        assert_eq!(PlotAxis::holding(0.0, 0.0).ticks.len(), 6);
     }
 }

@@ -1,6 +1,6 @@
 //! The page of a batch: every job a row with its bytes, quality and time, what became of it, and the way to its own page.
 
-use super::axis::Axis;
+use super::axis::PlotAxis;
 use super::escape::{escape, name};
 use super::frame;
 use crate::report::{BatchReport, JobResult, JobStatus, numbers};
@@ -97,7 +97,7 @@ fn plot(jobs: &[&JobResult], metric: &str) -> Option<String> {
     let high = points.iter().map(|(_, value, _)| *value).fold(f64::NEG_INFINITY, f64::max);
     // A little room above and below, so that no dot lies on an edge.
     let room = ((high - low) / 10.0).max(f64::EPSILON * high.abs());
-    let (across, up) = (Axis::holding(0.0, most), Axis::holding(low - room, high + room));
+    let (across, up) = (PlotAxis::holding(0.0, most), PlotAxis::holding(low - room, high + room));
     let dots = points.iter().fold(String::new(), |mut out, (bytes, value, job)| {
         let (x, y) = (across.place(*bytes), 100.0 - up.place(*value));
         let words = format!("{job}: {metric} {}, {}", numbers::decimal(*value, 4), numbers::bytes(*bytes as u64));

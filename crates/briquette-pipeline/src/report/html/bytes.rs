@@ -1,9 +1,9 @@
 //! Bytes before and after, by tensor.
 
-use super::axis::Axis;
+use super::axis::PlotAxis;
 use super::escape::name;
-use super::family::{Family, MAX_ROWS, families};
-use super::rows::{Row, Rows};
+use super::family::{MAX_ROWS, TensorFamily, families};
+use super::rows::{FigureRow, RowFigure};
 use crate::report::{Report, TensorReport, numbers};
 use std::borrow::Cow;
 
@@ -23,8 +23,8 @@ pub(super) fn section(report: &Report) -> String {
     let smaller = split_smaller(&mut families);
     families.extend(smaller);
     let extents = families.iter().map(|family| family.before_bytes().max(family.after_bytes()));
-    let axis = Axis::holding(0.0, extents.max().unwrap_or(0) as f64);
-    Rows {
+    let axis = PlotAxis::holding(0.0, extents.max().unwrap_or(0) as f64);
+    RowFigure {
         id: "bytes",
         title: "Bytes by tensor",
         lead,
@@ -45,7 +45,7 @@ fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
 }
 
 /// Takes what is too small or too much to draw, as one.
-fn split_smaller<'a>(families: &mut Vec<Family<'a>>) -> Option<Family<'a>> {
+fn split_smaller<'a>(families: &mut Vec<TensorFamily<'a>>) -> Option<TensorFamily<'a>> {
     let largest = families.first()?.before_bytes();
     let n_visible = families.iter().take_while(|family| family.before_bytes() >= largest / LEAST_VISIBLE).count();
     let n_rows = n_visible.clamp(MIN_ROWS, MAX_ROWS - 1);
@@ -53,10 +53,10 @@ fn split_smaller<'a>(families: &mut Vec<Family<'a>>) -> Option<Family<'a>> {
         return None;
     }
     let members: Vec<_> = families.split_off(n_rows).into_iter().flat_map(|family| family.members).collect();
-    Some(Family { label: format!("{} smaller tensors", members.len()), members })
+    Some(TensorFamily { label: format!("{} smaller tensors", members.len()), members })
 }
 
-fn lead_of(largest: &Family, is_shared: bool, report: &Report) -> String {
+fn lead_of(largest: &TensorFamily, is_shared: bool, report: &Report) -> String {
     let before = numbers::percent(numbers::share(largest.before_bytes(), report.before.tensor_bytes));
     let after = numbers::percent(numbers::share(largest.after_bytes(), report.after.tensor_bytes));
     let shared =
@@ -68,7 +68,7 @@ fn lead_of(largest: &Family, is_shared: bool, report: &Report) -> String {
     )
 }
 
-fn row(family: &Family, axis: &Axis) -> Row {
+fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
     let (before, after) = (family.before_bytes(), family.after_bytes());
     let bar = |class: &str, n: u64, y: u32, height: u32| {
         let width = axis.place(n as f64);
@@ -80,7 +80,7 @@ fn row(family: &Family, axis: &Axis) -> Row {
         (before, after) if after == 0 && family.is_gone() => format!("{} → gone", numbers::bytes(before)),
         (before, after) => format!("{} → {}", numbers::bytes(before), numbers::bytes(after)),
     };
-    Row {
+    FigureRow {
         label: name(&family.label),
         note: family.note(),
         marks: axis.grid() + &bar("before", before, 2, 16) + &bar("after", after, 6, 8),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// Bytes of a role, before and after.
 #[derive(Debug)]
-struct Part {
+struct RoleBytes {
     role: Role,
     before: u64,
     after: u64,
@@ -15,7 +15,7 @@ struct Part {
 /// The figure; nothing where there are no bytes.
 pub(super) fn section(report: &Report) -> String {
     let parts = parts_of(report);
-    let total = |of: fn(&Part) -> u64| parts.iter().map(of).sum::<u64>();
+    let total = |of: fn(&RoleBytes) -> u64| parts.iter().map(of).sum::<u64>();
     let (before, after) = (total(|part| part.before), total(|part| part.after));
     let scale = before.max(after);
     if scale == 0 {
@@ -34,17 +34,17 @@ pub(super) fn section(report: &Report) -> String {
     )
 }
 
-fn parts_of(report: &Report) -> Vec<Part> {
+fn parts_of(report: &Report) -> Vec<RoleBytes> {
     let part = |role: Role| {
         let members = || report.tensors.iter().filter(move |tensor| tensor.role == role);
         let gone = report.gone.iter().filter(|tensor| tensor.role == role).map(|tensor| tensor.bytes);
         let before = members().map(|tensor| tensor.before_bytes).chain(gone).sum();
-        Part { role, before, after: members().map(|tensor| tensor.after_bytes).sum() }
+        RoleBytes { role, before, after: members().map(|tensor| tensor.after_bytes).sum() }
     };
     Role::ALL.map(part).into_iter().filter(|part| part.before + part.after > 0).collect()
 }
 
-fn bar(parts: &[Part], of: fn(&Part) -> u64, scale: u64) -> String {
+fn bar(parts: &[RoleBytes], of: fn(&RoleBytes) -> u64, scale: u64) -> String {
     let mut out = String::from("<svg class=\"stack\" height=\"44\" aria-hidden=\"true\">");
     let mut x = 0.0;
     for part in parts {
@@ -61,7 +61,7 @@ fn bar(parts: &[Part], of: fn(&Part) -> u64, scale: u64) -> String {
     out + "</svg>"
 }
 
-fn legend(parts: &[Part]) -> String {
+fn legend(parts: &[RoleBytes]) -> String {
     let items: String = parts.iter().fold(String::new(), |mut out, part| {
         let (role, before, after) = (part.role.name(), numbers::bytes(part.before), numbers::bytes(part.after));
         let change =

@@ -1,9 +1,9 @@
 //! Error by tensor, worst first.
 
-use super::axis::Axis;
+use super::axis::PlotAxis;
 use super::escape::name;
-use super::family::{Family, MAX_ROWS, families};
-use super::rows::{self, Row, Rows};
+use super::family::{MAX_ROWS, TensorFamily, families};
+use super::rows::{self, FigureRow, RowFigure};
 use crate::report::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
@@ -26,11 +26,11 @@ pub(super) fn section(report: &Report) -> String {
     let lead = lead_of(first, against);
     let all = families.iter().flat_map(|family| &family.members).filter_map(|tensor| decibels(tensor));
     let (low, high) = all.clone().fold((0.0_f64, 0.0_f64), |(low, high), db| (low.min(db), high.max(db)));
-    let axis = Axis::holding(low, high);
+    let axis = PlotAxis::holding(low, high);
     let n_shown = all.count();
     let n_hidden = families.len().saturating_sub(MAX_ROWS);
     families.truncate(MAX_ROWS);
-    Rows {
+    RowFigure {
         id: "errors",
         title: "Error by tensor, worst first",
         lead,
@@ -46,11 +46,11 @@ fn decibels(tensor: &TensorReport) -> Option<f64> {
     tensor.error?.sqnr_db.filter(|db| db.is_finite()).map(|db| db.clamp(-200.0, 400.0))
 }
 
-fn worst(family: &Family) -> f64 {
+fn worst(family: &TensorFamily) -> f64 {
     family.members.iter().filter_map(|tensor| decibels(tensor)).fold(f64::INFINITY, f64::min)
 }
 
-fn lead_of(first: &Family, against: &str) -> String {
+fn lead_of(first: &TensorFamily, against: &str) -> String {
     let db = worst(first);
     let worst = first.members.iter().find(|tensor| decibels(tensor) == Some(db)).unwrap_or(&first.members[0]);
     format!(
@@ -86,7 +86,7 @@ fn relative_text(relative: f64) -> String {
     }
 }
 
-fn row(family: &Family, axis: &Axis) -> Row {
+fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
     let mut marks = axis.grid();
     let places: Vec<f64> = family.members.iter().filter_map(|tensor| decibels(tensor)).collect();
     let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -101,5 +101,5 @@ fn row(family: &Family, axis: &Axis) -> Row {
     } else {
         format!("{low:.1} to {high:.1} dB")
     };
-    Row { label: name(&family.label), note: family.note(), marks, value }
+    FigureRow { label: name(&family.label), note: family.note(), marks, value }
 }

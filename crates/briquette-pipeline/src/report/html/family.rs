@@ -10,14 +10,14 @@ pub(super) const MAX_ROWS: usize = 24;
 
 /// One tensor, or all whose names differ in layer numbers only.
 #[derive(Debug)]
-pub(super) struct Family<'a> {
+pub(super) struct TensorFamily<'a> {
     /// The name, with `*` for what differs.
     pub(super) label: String,
     /// Never empty.
     pub(super) members: Vec<&'a TensorReport>,
 }
 
-impl Family<'_> {
+impl TensorFamily<'_> {
     /// Bytes of all members.
     pub(super) fn before_bytes(&self) -> u64 {
         self.members.iter().map(|tensor| tensor.before_bytes).sum()
@@ -42,14 +42,14 @@ impl Family<'_> {
 }
 
 /// Families in the order of their first members. Few tensors are a family each.
-pub(super) fn families(tensors: &[TensorReport]) -> Vec<Family<'_>> {
+pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    let mut families: Vec<Family> = Vec::new();
+    let mut families: Vec<TensorFamily> = Vec::new();
     for tensor in tensors {
         let label = if tensors.len() > MAX_SINGLES { without_numbers(&tensor.name) } else { tensor.name.clone() };
         let place = *places.entry(label.clone()).or_insert(families.len());
         if place == families.len() {
-            families.push(Family { label, members: Vec::new() });
+            families.push(TensorFamily { label, members: Vec::new() });
         }
         families[place].members.push(tensor);
     }

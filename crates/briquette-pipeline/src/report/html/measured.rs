@@ -18,7 +18,7 @@ pub(super) fn section(report: &Report) -> String {
 }
 
 /// A figure, before, after, and how it was measured.
-type Row = (&'static str, String, String, &'static str);
+type MeasuredRow = (&'static str, String, String, &'static str);
 
 fn sizes(report: &Report) -> String {
     let rows = [in_bytes(report), by_element(report)].concat();
@@ -31,7 +31,7 @@ fn sizes(report: &Report) -> String {
     })
 }
 
-fn in_bytes(report: &Report) -> Vec<Row> {
+fn in_bytes(report: &Report) -> Vec<MeasuredRow> {
     let (before, after, count) = (&report.before, &report.after, numbers::count);
     let bound = if report.prediction_is_exact { "exactly" } else { "at most" };
     vec![
@@ -56,7 +56,7 @@ fn in_bytes(report: &Report) -> Vec<Row> {
     ]
 }
 
-fn by_element(report: &Report) -> Vec<Row> {
+fn by_element(report: &Report) -> Vec<MeasuredRow> {
     let (before, after, count) = (&report.before, &report.after, numbers::count);
     let zeros = |of: &Footprint| match of.n_zeros {
         Some(n) => format!("{} <small>{}</small>", count(n), numbers::percent(numbers::share(n, of.n_elements))),

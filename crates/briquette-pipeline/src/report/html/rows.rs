@@ -3,7 +3,7 @@
 
 /// A row. All but `marks` is HTML.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct FigureRow {
     /// What it is about.
     pub(super) label: String,
     /// Fine print beside the label.
@@ -16,22 +16,22 @@ pub(super) struct Row {
 
 /// A figure of rows.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct RowFigure {
     /// Name of the figure in the page.
     pub(super) id: &'static str,
     /// What it shows.
     pub(super) title: &'static str,
     /// What to see in it, and how to read it: HTML.
     pub(super) lead: String,
-    /// The scale's words; see [`super::axis::Axis::labels`].
+    /// The scale's words; see [`super::axis::PlotAxis::labels`].
     pub(super) axis: String,
     /// From top to bottom.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<FigureRow>,
     /// Fine print below.
     pub(super) foot: String,
 }
 
-impl Rows {
+impl RowFigure {
     /// The figure.
     pub(super) fn to_html(&self) -> String {
         let Self { id, title, lead, axis, foot, .. } = self;
@@ -59,8 +59,8 @@ pub(super) fn marks(places: impl Iterator<Item = f64>) -> Vec<f64> {
     places
 }
 
-fn row(row: &Row) -> String {
-    let Row { label, note, marks, value } = row;
+fn row(row: &FigureRow) -> String {
+    let FigureRow { label, note, marks, value } = row;
     let note = if note.is_empty() { String::new() } else { format!(" <small class=\"times\">{note}</small>") };
     format!(
         "<li class=\"row\"><span class=\"label\">{label}{note}</span>\

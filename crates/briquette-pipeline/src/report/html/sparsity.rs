@@ -1,9 +1,9 @@
 //! Sparsity by tensor.
 
-use super::axis::Axis;
+use super::axis::PlotAxis;
 use super::escape::name;
-use super::family::{Family, MAX_ROWS, families};
-use super::rows::{self, Row, Rows};
+use super::family::{MAX_ROWS, TensorFamily, families};
+use super::rows::{self, FigureRow, RowFigure};
 use crate::report::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
@@ -31,8 +31,8 @@ pub(super) fn section(report: &Report) -> String {
     if n_hidden > 0 {
         let _ = write!(foot, "{n_hidden} rows with fewer zeros are not drawn.");
     }
-    let axis = Axis::of_shares();
-    Rows {
+    let axis = PlotAxis::of_shares();
+    RowFigure {
         id: "sparsity",
         title: "Sparsity by tensor",
         lead: lead_of(report),
@@ -51,7 +51,7 @@ fn n_elements(tensor: &TensorReport) -> f64 {
     tensor.shape.iter().map(|extent| *extent as f64).product()
 }
 
-fn n_zeros(family: &Family) -> f64 {
+fn n_zeros(family: &TensorFamily) -> f64 {
     family.members.iter().map(|tensor| sparsity(tensor) * n_elements(tensor)).sum()
 }
 
@@ -65,7 +65,7 @@ fn lead_of(report: &Report) -> String {
     )
 }
 
-fn row(family: &Family, axis: &Axis) -> Row {
+fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
     let n: f64 = family.members.iter().map(|tensor| n_elements(tensor)).sum();
     let mean = if n > 0.0 { n_zeros(family) / n } else { 0.0 };
     let mut marks = axis.grid();
@@ -75,5 +75,5 @@ fn row(family: &Family, axis: &Axis) -> Row {
             let _ = write!(marks, "<line class=\"notch\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"2\" y2=\"18\"/>");
         }
     }
-    Row { label: name(&family.label), note: family.note(), marks, value: numbers::percent(mean) }
+    FigureRow { label: name(&family.label), note: family.note(), marks, value: numbers::percent(mean) }
 }

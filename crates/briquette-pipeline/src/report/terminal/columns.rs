@@ -17,12 +17,12 @@ pub(super) enum Align {
 
 /// A table with one line of headings.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub(super) struct TextColumns {
     aligns: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
 
-impl Columns {
+impl TextColumns {
     /// A table of so many columns as headings.
     pub(super) fn new(headings: &[&str], aligns: &[Align]) -> Self {
         Self { aligns: aligns.to_vec(), rows: vec![headings.iter().map(ToString::to_string).collect()] }
