@@ -1,7 +1,7 @@
 //! What models can run on here.
 
 use super::args::Common;
-use super::commands::show;
+use super::show::show;
 use super::tables::bytes;
 use briquette::{Error, Result};
 use serde::Serialize;

@@ -1,7 +1,8 @@
 //! `eval`: running models.
 
 use super::args::{Common, EvalArgs};
-use super::commands::{options, show_and_check};
+use super::options::options;
+use super::show::show_and_check;
 use super::tables::{bytes, table};
 use briquette::core::printable::printable;
 use briquette::pipeline::evaluate::evaluate;

@@ -1,7 +1,8 @@
 //! `plan`: what would become of each tensor, as a table or as JSON.
 
 use super::args::{Common, What};
-use super::commands::{recipe_of, show_long};
+use super::asked::recipe_of;
+use super::show::{error_json, show_long};
 use super::{batch, tables};
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
@@ -34,7 +35,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
     let shown = ShownPlan {
-        error: check.as_ref().err().map(super::error_json),
+        error: check.as_ref().err().map(error_json),
         file_bytes,
         memory: &needs,
         model,
