@@ -29,7 +29,7 @@ pub(crate) use training::{asked_of_training, read_by_training};
 use work::Work;
 pub(crate) use work::discard;
 
-/// What a batch knows of a job.
+/// What a batch knows of a job and a run by itself would have to find out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OfBatch<'a> {
     /// What lies at every path that it reads.
@@ -68,7 +68,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatc
     let work = Work::at(directory, recipe)?;
     work.begin(&training::identity(recipe, &chain.contents, options), options.force)?;
     let report = chain.run_parts(&work).map_err(|error| work.explain(error));
-    // What was refused before anything was learned is not gone on with.
+    // A run that was refused before any part took long leaves nothing that is worth keeping.
     let is_done = match &report {
         Ok(_) => !chain.is_shared,
         Err(error) => error.kind == ErrorKind::Refused && !work.holds_parts(),

@@ -38,7 +38,7 @@ pub(crate) fn compressed_draft(recipe: &Recipe, options: &RunOptions, origin: &O
     Ok((draft, report))
 }
 
-/// What a draft is made from.
+/// What is known when a draft is started.
 struct Begun<'a> {
     recipe: &'a Recipe,
     origin: &'a Origin,
@@ -141,7 +141,7 @@ fn evaluated(
     Ok(Some(found))
 }
 
-/// What the output may not meet.
+/// Every path that is read: the output may not overlap with any.
 pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
     let files = checkpoint.files().into_iter().map(|file| file.path());
     files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()

@@ -121,7 +121,7 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
         workers.advance(range.len());
         compared
     })?;
-    // What was compared is what was written.
+    // A model that was changed while it was read was compared as a mixture of two.
     [a, b].into_iter().try_for_each(Checkpoint::check_unchanged)?;
     let mut totals = vec![(ErrorStats::default(), true); pairs.len()];
     for ((place, _), (stats, is_equal)) in tasks.iter().zip(found) {

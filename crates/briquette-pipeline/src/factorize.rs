@@ -17,9 +17,11 @@ use std::path::{Path, PathBuf};
 
 /// The file in the directory of what was factorized that says how.
 pub(crate) const REPORT: &str = "factorize.json";
-/// What is copied at once.
+/// Bytes of a tensor that are copied at a time.
 const PIECE: usize = 16 << 20;
+/// How the name of a weight ends.
 const SUFFIX: &str = ".weight";
+/// How the name of the first factor ends.
 const DOWN: &str = "down.weight";
 
 /// What is written: a tensor as it was, or one made here.

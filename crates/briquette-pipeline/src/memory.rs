@@ -95,7 +95,7 @@ mod known {
         for part in &recipe.parts {
             let Whole::Distill(stage) = &part.then else { break };
             runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
-            // The next starts from what this one makes.
+            // The next training starts from what this one makes, whose size is not known yet.
             if stage.student != Student::Same {
                 break;
             }

@@ -1,4 +1,4 @@
-//! One job, and why it may not be one.
+//! One job: its name, its output, and its recipe or why it has no sound one.
 
 use super::multiplied::Multiplied;
 use crate::recipe::Recipe;
@@ -45,10 +45,10 @@ impl Job {
         Self { name, output: Some(output), source: RecipeSource::Point(of, index) }
     }
 
-    /// What to do.
+    /// Its recipe, which is made now where a matrix stands for it.
     ///
     /// # Errors
-    /// Why that cannot be told.
+    /// Why it has no sound recipe.
     pub fn recipe(&self) -> Result<Recipe> {
         match &self.source {
             RecipeSource::Written(Ok(recipe)) => Ok((**recipe).clone()),

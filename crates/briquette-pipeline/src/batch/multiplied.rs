@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The path that every job has one of its own of.
+/// The key whose value every job must have for itself.
 const OUTPUT: &str = "output.path";
 
 /// A base multiplied by a matrix.
@@ -38,7 +38,7 @@ impl Multiplied {
         let (output, name) = (recipe.output.path.clone(), base.name.clone());
         let base = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()))?;
         let all = Self { file: file.clone(), matrix, base, output, name };
-        // What is wrong with the keys of the matrix is wrong with names made of them too, and says it better.
+        // A wrong key of the matrix spoils the name as well as the recipe; the recipe's error names the key.
         all.called(0).map(drop).or_else(|error| all.changed(all.matrix.point(0)).and(Err(error)))?;
         Ok(all)
     }

@@ -50,7 +50,7 @@ pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRe
     if let Some(recipe) = whole() {
         return Ok(recipe);
     }
-    // One at a time, to tell which it is.
+    // One value at a time, to tell which of them is at fault.
     let mut recipe = serde_json::from_value(tree.clone()).map_err(|e| (String::new(), Error::bug(e.to_string())))?;
     for (path, value) in values {
         recipe = apply(&recipe, path, (*value).clone()).map_err(|error| (path.to_string(), error))?;

@@ -88,7 +88,7 @@ struct JobOutcome {
     trained_with: Option<String>,
 }
 
-/// Whether a job has to be done, and why.
+/// What a resumed batch finds of a job: whether it has to be done, and why.
 enum Before {
     /// It is done, this is what it made, and so many seconds it took.
     Done(JobOutput, f64),

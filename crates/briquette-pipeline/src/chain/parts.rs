@@ -88,7 +88,7 @@ impl<'a> PartsRun<'a> {
         self.go_on_from(output, name)
     }
 
-    /// A training.
+    /// Trains the student of a stage.
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
         let (output, work) = (self.work.part(index, "distill"), self.work.checkpoints(index));
         let mut now = 0.0;
@@ -114,7 +114,7 @@ impl<'a> PartsRun<'a> {
         Ok(())
     }
 
-    /// The factors of a stage.
+    /// Makes the factors of a stage.
     fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
         let (output, since) = (self.work.part(index, "factorize"), Instant::now());
         if !self.work.is_done(&output, self.options)? {
@@ -132,7 +132,7 @@ fn prune_selection(stage: &Stage) -> Option<&Selection> {
     if let Stage::Prune(stage) = stage { Some(&stage.selection) } else { None }
 }
 
-/// What a part said of itself.
+/// The report that a part left in its directory.
 fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
     json::parse(&bytes, "the report", path)

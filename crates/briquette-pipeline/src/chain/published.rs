@@ -13,7 +13,7 @@ use std::path::Path;
 /// The file of the note.
 pub(super) const FILE: &str = "published.json";
 
-/// Which output appears.
+/// Which run an output is of: that very run is found to be done, no other.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Note {
     /// Hash of what was asked, gate and evaluation too.

@@ -15,7 +15,7 @@ use briquette_formats::{
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What says of each tensor how it is kept, and its hash.
+/// The manifest: how each tensor is kept, and its hash.
 pub(super) fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcome]) -> Result<Manifest> {
     let mut tensors = BTreeMap::new();
     for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
@@ -35,7 +35,7 @@ pub(super) fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcome
     }
     let mut recipe = recipe.to_manifest()?;
     if plan.layout == RawLayout::Burn {
-        // The next reader cannot see it in the files.
+        // Files do not show which way Linear weights lie, so the manifest has to say it.
         recipe["model"]["layout"] = "burn".into();
     }
     Ok(Manifest {

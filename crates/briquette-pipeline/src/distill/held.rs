@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 /// Steps after which scales follow weights that moved.
 const STEPS_PER_SCALE: usize = 10;
-/// The learner's own part of a parameter's path.
+/// How paths of parameters begin within a learner, and do not in the network itself.
 const PREFIX: &str = "network.";
 
 /// A parameter of the student, and what its tensor is called and is.
@@ -92,7 +92,7 @@ fn gradually(
         return Err(Error::config("prune: chooses no tensor of the student; choose some with include"));
     }
     if !pruned.is_empty() {
-        // Before it begins there would be nothing to hold the zeros that are there.
+        // Until the schedule begins, nothing would keep at zero what is zero already.
         let message = "prune: a stage before prunes already; remove that one, or this";
         return Err(Error::config(message));
     }

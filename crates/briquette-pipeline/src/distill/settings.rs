@@ -103,7 +103,7 @@ fn only(raw: &RawLoss, keys: &[&str]) -> Result<()> {
     }
 }
 
-/// Which layers follow which.
+/// Which layer of the teacher each layer of the student follows.
 pub(super) fn layer_map(raw: Option<&RawLayers>) -> Result<LayerMap> {
     let known = [("every", 0), ("first", 1), ("last", 2)];
     match raw {

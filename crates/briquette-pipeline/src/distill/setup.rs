@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Texts that two tokenizers are held against each other on.
 const N_PROBES: usize = 64;
 
-/// All that a training works on.
+/// Models, data and settings of a training before its first step.
 pub(super) struct TrainingSetup {
     pub(super) start: Checkpoint,
     /// The student as it begins.
@@ -86,7 +86,7 @@ impl TrainingSetup {
         Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
     }
 
-    /// What goes down, in words.
+    /// The losses with their weights, in words: `1 x logits`.
     pub(super) fn words(&self) -> Vec<String> {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
@@ -132,7 +132,7 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
     plain.outputs(&Inputs::Images(one), Wanted::default()).logits.map(|scores| scores.dims()[1])
 }
 
-/// Refuses two that read the same text in different ways.
+/// Refuses a student and a teacher that read the same text in different ways.
 fn check_together(asked: &Asked, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
     let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
     if student.arch.family() != teacher.arch.family() {

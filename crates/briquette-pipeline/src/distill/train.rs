@@ -28,7 +28,7 @@ const N_SCORES: usize = 64;
 /// wished for, it begins anew.
 pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     match go_on(asked, options) {
-        // The student too is made anew: what it was filled with may have been damaged.
+        // The student is made anew too: values of a damaged checkpoint may be in it already.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
             options.progress.line(&format!("begun anew, as --force asks: {error}"));
             Checkpoints::at(asked.work)?.clear()?;
@@ -98,7 +98,7 @@ fn run(
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute);
     let checkpoints = Checkpoints::at(asked.work)?;
-    // Masks that have begun by then have room in what a checkpoint is loaded into.
+    // A checkpoint has the masks that had begun by its step: the student it is loaded into needs room for them.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
     let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, training.n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;

@@ -1,4 +1,4 @@
-//! What sees a training go by: evaluates it, and has it shown.
+//! Watches a training: evaluates the student at the end of each epoch, and has steps and epochs shown.
 
 use super::learner::Learner;
 use super::shown::TrainingDisplay;
@@ -32,10 +32,10 @@ pub(super) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
     }
 }
 
-/// Sees a training go by.
+/// Evaluates the student at the end of each epoch, and has steps and epochs shown.
 pub(super) struct Watcher {
     exam: Option<Exam>,
-    /// The student but for its network.
+    /// The student's tokenizer, names and config; its network is that of the epoch which is evaluated.
     model: LoadedModel,
     shown: Arc<TrainingDisplay>,
 }

@@ -10,7 +10,7 @@ use crate::verify::Found;
 use briquette_formats::Checkpoint;
 use std::time::Instant;
 
-/// All that a report is made of.
+/// What was asked, planned and found in a run: all that its report is made of.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     /// What was asked.

@@ -7,11 +7,11 @@ use crate::plan::TensorPlan;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
 
-/// Tensors that are shown.
+/// Tensors that have a histogram in the report: those with the largest error.
 const N_TENSORS: usize = 6;
 /// Bars of a histogram.
 const N_BINS: usize = 61;
-/// Elements that are looked at.
+/// Elements of a tensor that are counted, from its first rows: enough to show how its weights lie.
 const N_SAMPLE: usize = 1 << 17;
 
 /// The tensors of least signal to noise, by a sample of their first rows.

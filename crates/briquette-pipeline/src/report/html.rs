@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn of_very_many_tensors_the_largest_and_the_worst_are_shown_and_the_rest_is_counted() {
         let mut report = sample::of_layers(40_000);
-        // The two that must be there: at the end, large or bad.
+        // One very large tensor and one with a very large error, at the end, where a list that is cut would lose them.
         let n = report.tensors.len();
         report.tensors[n - 1].before_bytes = 1 << 30;
         report.tensors[n - 3].error.as_mut().unwrap().sqnr_db = Some(-3.0);

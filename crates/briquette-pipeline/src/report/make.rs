@@ -1,4 +1,4 @@
-//! From what a run showed to its report.
+//! Puts a report together from what a run showed.
 
 use super::evidence::{Evidence, Timing};
 use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};

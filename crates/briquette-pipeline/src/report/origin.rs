@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub struct Origin {
     /// The recipe's own model: what the output is compared with.
     pub model: PathBuf,
-    /// What it is, where it is not what the run reads.
+    /// Its figures, where the last stages read another model: a student, or factors.
     pub original: Option<Original>,
     /// The trainings.
     pub trained: Vec<DistillReport>,
@@ -20,7 +20,7 @@ pub struct Origin {
     pub notes: Vec<String>,
     /// Bytes after each part.
     pub bytes: Vec<StageBytes>,
-    /// What training wrote line by line.
+    /// The file of metrics that the last training wrote line by line.
     pub metrics: Option<PathBuf>,
     /// Seconds of each part.
     pub seconds: Vec<(String, f64)>,

@@ -37,7 +37,7 @@ impl Original {
         let mut left: BTreeMap<&str, &(TensorInfo, Role)> =
             self.tensors.iter().map(|tensor| (tensor.0.name.as_str(), tensor)).collect();
         for tensor in tensors {
-            // One of another shape is another tensor: the original's is gone.
+            // With another shape it is not the same tensor, whatever its name: the original's counts as gone.
             let same = left.get(tensor.name.as_str()).filter(|(info, _)| info.shape.0 == tensor.shape);
             if let Some((info, _)) = same {
                 (tensor.dtype, tensor.before_bytes) = (info.dtype.to_string(), info.n_bytes() as u64);

@@ -42,7 +42,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(crate::survey::NONFINITE)) {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
     }
-    // An earlier part read what was left out.
+    // After earlier parts, `checkpoint` is their output; what was left out of the original's file was noted before.
     remarks.extend(evidence.origin.notes.iter().cloned());
     if evidence.origin.original.is_none() {
         remarks.extend(inspect::notes_of(evidence.checkpoint));

@@ -35,7 +35,7 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
     evidence.plan.tensors.iter().map(one).collect()
 }
 
-/// `int8 per channel, bitmask`.
+/// How a tensor is kept, in words: `int8 per channel, bitmask`.
 fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(main) = tensor.tied_to {
         return format!("tied to {}", evidence.plan.tensors[main].info.name);
@@ -54,6 +54,7 @@ fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     }
 }
 
+/// Why it is kept so, where there was a choice or nothing was done.
 fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(skipped) = &tensor.skipped {
         return skipped.clone();

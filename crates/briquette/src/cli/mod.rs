@@ -74,7 +74,7 @@ fn fail(error: &Error, is_json: bool) -> ExitCode {
     text::complain(&format!("error: {line}"));
     if is_json && !text::has_printed() {
         let document = serde_json::json!({ "error": show::error_json(error) });
-        // Where it leads to is full, the exit code is still that of the error.
+        // Where standard output takes nothing more, the exit code still tells of the error.
         let _ = text::print(&format!("{document:#}\n"));
     }
     ExitCode::from(error.exit_code())

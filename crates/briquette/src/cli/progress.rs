@@ -70,7 +70,7 @@ impl Progress for Bar {
 
     fn items(&self, done: usize, total: usize) {
         let (done, total) = (done as u64, total as u64);
-        // Another model begins again, and has a pace of its own.
+        // The next model starts counting from zero, and its pace says nothing of the one before.
         if self.0.length() != Some(total) || done < self.0.position() {
             self.0.set_style(style_of_items());
             self.0.set_length(total);

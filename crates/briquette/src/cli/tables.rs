@@ -13,7 +13,7 @@ use std::io;
 /// Columns of text, the first left-aligned, numbers right-aligned. Whatever a cell holds, it keeps to its line.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = Vec::new();
-    // Memory takes everything.
+    // Writing to memory does not fail.
     let _ = put_table(&mut out, headings, rows.len(), &|row| rows[row].clone());
     String::from_utf8_lossy(&out).into_owned()
 }

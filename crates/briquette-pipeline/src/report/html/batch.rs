@@ -14,7 +14,7 @@ const MAX_JOBS: usize = 1000;
 const MAX_FAILED: usize = 500;
 /// Metrics that are plotted.
 const MAX_PLOTS: usize = 4;
-/// What the original has of its own.
+/// How metrics begin that the original has by itself.
 const REFERENCE: &str = "reference_";
 
 /// The page. The same report gives the same bytes. `n_left` jobs were not reached.

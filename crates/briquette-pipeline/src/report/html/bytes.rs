@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// Rows of less than one part in so many of the largest cannot be seen.
 const LEAST_VISIBLE: u64 = 400;
-/// Rows that are drawn even so.
+/// Rows that are drawn however small they are.
 const MIN_ROWS: usize = 8;
 
 /// The figure; nothing for a model without tensors.
@@ -44,7 +44,7 @@ fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
     Cow::Owned(report.tensors.iter().cloned().chain(gone).collect())
 }
 
-/// Takes what is too small or too much to draw, as one.
+/// Takes out the families that are too small or too many to draw, and makes a single one of them.
 fn split_smaller<'a>(families: &mut Vec<TensorFamily<'a>>) -> Option<TensorFamily<'a>> {
     let largest = families.first()?.before_bytes();
     let n_visible = families.iter().take_while(|family| family.before_bytes() >= largest / LEAST_VISIBLE).count();

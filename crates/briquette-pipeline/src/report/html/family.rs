@@ -35,7 +35,7 @@ impl TensorFamily<'_> {
 
     /// `×12`, or nothing where the label says it all.
     pub(super) fn note(&self) -> String {
-        // A tensor of another shape than the original's has its name twice.
+        // A name is there twice where the original's tensor had another shape: one is new, the other gone.
         let names: BTreeSet<&str> = self.members.iter().map(|tensor| tensor.name.as_str()).collect();
         if names.len() == 1 || !self.label.contains('*') { String::new() } else { format!("×{}", names.len()) }
     }

@@ -62,7 +62,7 @@ fn bars(counts: &[u32], most: u32) -> String {
     })
 }
 
-/// A staircase.
+/// The outline of all bars as one path, like a staircase.
 fn outline(counts: &[u32], most: u32) -> String {
     let mut out = format!("M0 {HEIGHT}");
     for count in counts {

@@ -22,7 +22,7 @@ const HEADINGS: [(&str, bool); 11] = [
 
 /// Tensors that are all shown.
 const MAX_ALL: usize = 1000;
-/// Of more, so many of the largest and of the worst.
+/// Of a model with more tensors, so many of the largest and so many of the worst are shown.
 const N_LARGEST: usize = 300;
 const N_WORST: usize = 300;
 

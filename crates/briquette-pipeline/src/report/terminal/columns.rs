@@ -59,7 +59,7 @@ impl TextColumns {
                     let others =
                         (0..widths.len()).filter(|&other| other != column && self.aligns[other] == Align::Left);
                     let next = others.map(|other| widths[other]).max().unwrap_or(0).max(MIN_WORDS);
-                    // Down to the next widest at once, then one at a time in turns.
+                    // The widest shrinks to the next widest at once; columns of one width then take turns, one character each.
                     let step = widths[column].saturating_sub(next).clamp(1, excess);
                     widths[column] -= step;
                 }

@@ -18,7 +18,7 @@ impl Paint {
         self.with("2", text)
     }
 
-    /// The figure that it is about.
+    /// The one figure that the report is about.
     pub(super) fn strong(self, text: &str) -> String {
         self.with("1;32", text)
     }
