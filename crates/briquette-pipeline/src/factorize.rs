@@ -8,7 +8,8 @@ use crate::recipe::{FactorizeStage, Recipe};
 use crate::report::FactorReport;
 use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_formats::{
-    Checkpoint, Draft, InputFile, Profile, TensorInfo, TensorSource, companions, model_config, safetensors, sums,
+    Checkpoint, Draft, DraftFile, InputFile, Profile, TensorInfo, TensorSource, companions, model_config, safetensors,
+    sums,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
 use ndarray::ArrayView2;
@@ -151,21 +152,7 @@ fn write(
     file.write_at(0, &header)?;
     for ((info, written), start) in infos.iter().zip(written).zip(starts) {
         workers.check_stop()?;
-        match written {
-            OutputTensor::Made(values) => {
-                let mut bytes = vec![0; info.n_bytes()];
-                rows::from_f32(&values, info.dtype, &mut bytes);
-                file.write_at(start, &bytes)?;
-            }
-            OutputTensor::Copied(index) => {
-                let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
-                for at in (0..info.n_bytes()).step_by(piece) {
-                    let mut bytes = vec![0; piece.min(info.n_bytes() - at)];
-                    checkpoint.read(index, at, &mut bytes)?;
-                    file.write_at(start + at as u64, &bytes)?;
-                }
-            }
-        }
+        written.write(info, checkpoint, &file, start)?;
     }
     file.sync()?;
     companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
@@ -176,6 +163,28 @@ fn write(
     checkpoint.check_unchanged()?;
     write_sums(&draft, workers)?;
     draft.publish()
+}
+
+impl OutputTensor {
+    /// Writes it at its place in the file.
+    fn write(&self, info: &TensorInfo, checkpoint: &Checkpoint, file: &DraftFile, start: u64) -> Result<()> {
+        match self {
+            Self::Made(values) => {
+                let mut bytes = vec![0; info.n_bytes()];
+                rows::from_f32(values, info.dtype, &mut bytes);
+                file.write_at(start, &bytes)
+            }
+            Self::Copied(index) => {
+                let piece = if checkpoint.reads_ranges(*index) { PIECE } else { info.n_bytes().max(1) };
+                for at in (0..info.n_bytes()).step_by(piece) {
+                    let mut bytes = vec![0; piece.min(info.n_bytes() - at)];
+                    checkpoint.read(*index, at, &mut bytes)?;
+                    file.write_at(start + at as u64, &bytes)?;
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 /// What every file adds up to: a run that goes on from here looks.

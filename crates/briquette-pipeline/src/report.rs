@@ -1,6 +1,6 @@
 //! What a run claims and what it measured, side by side: as JSON, as a page and for a terminal.
 //!
-//! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make`]
+//! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
 //! puts a [`Report`] together.
 
 mod evidence;

@@ -222,6 +222,21 @@ impl BatchRun<'_> {
         Ok(())
     }
 
+    /// Adds the line of a job to the journal.
+    fn write_down(&self, job: &Job, inputs: InputHashes, seconds: f64, outcome: &Result<JobOutcome>) -> Result<()> {
+        let finished = outcome.as_ref().ok();
+        self.journal.append(&JournalLine {
+            job: job.name.clone(),
+            status: finished.map_or(JobStatus::Failed, |finished| finished.status),
+            output: job.output().map(|output| self.journal.name_of(output)).transpose()?,
+            inputs,
+            recipe: job.recipe().ok().as_ref().map(identity::of_recipe).transpose()?.unwrap_or_default(),
+            made: finished.map(|finished| finished.made.clone()),
+            seconds,
+            error: outcome.as_ref().err().map(ToString::to_string),
+        })
+    }
+
     /// The result of a job, after its line is on disk. A skipped job has its line already.
     fn conclude(
         &self,
@@ -232,23 +247,13 @@ impl BatchRun<'_> {
     ) -> Result<JobResult> {
         let seconds = started.elapsed().as_secs_f64();
         let status = outcome.as_ref().map_or(JobStatus::Failed, |finished| finished.status);
-        let made = outcome.as_ref().ok().map(|finished| finished.made.clone());
-        let error = outcome.as_ref().err();
         if status != JobStatus::Skipped {
-            self.journal.append(&JournalLine {
-                job: job.name.clone(),
-                status,
-                output: job.output().map(|output| self.journal.name_of(output)).transpose()?,
-                inputs,
-                recipe: job.recipe().ok().as_ref().map(identity::of_recipe).transpose()?.unwrap_or_default(),
-                made: made.clone(),
-                seconds,
-                error: error.map(ToString::to_string),
-            })?;
+            self.write_down(job, inputs, seconds, &outcome)?;
         }
+        let error = outcome.as_ref().err();
         let (exit_code, error) = (error.map(Error::exit_code), error.map(ToString::to_string));
         let finished = outcome.ok();
-        let made = made.as_ref();
+        let made = finished.as_ref().map(|finished| &finished.made);
         Ok(JobResult {
             job: job.name.clone(),
             status,
@@ -260,7 +265,7 @@ impl BatchRun<'_> {
             seconds,
             seconds_before: finished.as_ref().and_then(|finished| finished.seconds_before),
             trained_with: finished.as_ref().and_then(|finished| finished.trained_with.clone()),
-            redone: finished.and_then(|finished| finished.redone),
+            redone: finished.as_ref().and_then(|finished| finished.redone.clone()),
             error,
             exit_code,
         })

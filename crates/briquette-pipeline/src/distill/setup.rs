@@ -72,14 +72,8 @@ impl TrainingSetup {
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
         let named = held::named(&learner, &student.names, asked.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
-        let (n_steps, prefix) = match n_devices {
-            1 => (n_steps(examples.len(), settings.batch_size, settings.epochs), ""),
-            n => {
-                settings.batch_size *= n;
-                let n_turns = stage.memory.accumulate;
-                (settings.epochs * steps_of_epoch(examples.len(), n, settings.at_once, n_turns), "student.")
-            }
-        };
+        let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);
+        let prefix = if n_devices == 1 { "" } else { "student." };
         let rules = held::rules(stage, asked.pruned, &named, &heads_of(stage, asked, &start)?, n_steps, prefix)?;
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
@@ -91,6 +85,15 @@ impl TrainingSetup {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
     }
+}
+
+/// Steps of a training over so many items. On several devices a step takes a batch on each: its size in `settings` grows by as much.
+fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_devices: usize) -> usize {
+    if n_devices == 1 {
+        return n_steps(n_items, settings.batch_size, settings.epochs);
+    }
+    settings.batch_size *= n_devices;
+    settings.epochs * steps_of_epoch(n_items, n_devices, settings.at_once, stage.memory.accumulate)
 }
 
 /// Names of embeddings that are the head too, where a rounding in place has to know.

@@ -13,19 +13,7 @@ const N_LISTED: usize = 8;
 /// What a reader must not miss.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let mut remarks = evidence.plan.remarks.clone();
-    let pruned: Vec<&TensorPlan> = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).collect();
-    let n_sparse =
-        pruned.iter().filter(|tensor| evidence.layout.tensors[tensor.index].coding.storage == Storage::Bitmask).count();
-    if !pruned.is_empty() && n_sparse == 0 {
-        remarks.push(format!(
-            "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
-            report.format
-        ));
-    } else if !pruned.is_empty() && evidence.origin.trained.is_empty() {
-        remarks.push(
-            "Pruned without retraining: accuracy usually drops well before size does. Evaluate the output, and prune while training or distill to recover.".into(),
-        );
-    }
+    remarks.extend(pruning_text(report, evidence));
     if !evidence.origin.trained.is_empty() {
         remarks.push(
             "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
@@ -52,6 +40,22 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
         remarks.push(format!("{} was not copied: {reason}.", path.display()));
     }
     remarks
+}
+
+/// That zeros saved nothing; or, where they did, that nobody trained the model after they were made.
+fn pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
+    let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
+    pruned.peek()?;
+    let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index].coding.storage == Storage::Bitmask;
+    if !pruned.any(is_sparse) {
+        return Some(format!(
+            "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
+            report.format
+        ));
+    }
+    evidence.origin.trained.is_empty().then(|| {
+        "Pruned without retraining: accuracy usually drops well before size does. Evaluate the output, and prune while training or distill to recover.".into()
+    })
 }
 
 /// What was written though it may not load.

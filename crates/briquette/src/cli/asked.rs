@@ -1,6 +1,6 @@
 //! From flags to the recipe that they stand for.
 
-use super::args::{LayoutArg, What};
+use super::stage_flags::{LayoutArg, What};
 use briquette::pipeline::recipe::{self, raw};
 use briquette::{Error, Recipe, Result};
 use std::path::{Path, PathBuf};

@@ -16,6 +16,7 @@ mod plan;
 mod progress;
 mod show;
 mod signals;
+mod stage_flags;
 mod tables;
 mod text;
 mod trace;

@@ -1,8 +1,9 @@
 //! `plan`: what would become of each tensor, as a table or as JSON.
 
-use super::args::{Common, What};
+use super::args::Common;
 use super::asked::recipe_of;
 use super::show::{error_json, show_long};
+use super::stage_flags::What;
 use super::{batch, tables};
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;

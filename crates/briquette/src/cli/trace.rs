@@ -1,7 +1,8 @@
 //! `--trace`: what a command did, written down at the end, at a place that was looked at before it began.
 
-use super::args::{Args, Command, EvalArgs, What};
+use super::args::{Args, Command, EvalArgs};
 use super::options::progress_of;
+use super::stage_flags::What;
 use super::{allocator, commands};
 use briquette::formats::draft::OwnFile;
 use briquette::pipeline::Trace;
