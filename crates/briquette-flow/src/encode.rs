@@ -6,7 +6,7 @@ mod writes;
 use crate::context::{Stop, Workers};
 use crate::layout::PlacedTensor;
 use crate::piece::{Piece, PieceReader, check_cast, check_finite, sips_of};
-use crate::plan::{Plan, TensorPlan};
+use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
@@ -36,7 +36,7 @@ struct EncodeTask<'a> {
     index: usize,
     subject: Subject<'a>,
     pieces: &'a [PieceStart],
-    allow_nonfinite: bool,
+    passes_nonfinite: bool,
 }
 
 impl EncodeTask<'_> {
@@ -74,9 +74,9 @@ pub fn encode(
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
         let (survey, coding) = (&surveys[index], placed[index].coding);
         let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
-        let allow_nonfinite = plan.allow_nonfinite;
+        let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
         let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
-        let task = |pieces| EncodeTask { index, subject, pieces, allow_nonfinite };
+        let task = |pieces| EncodeTask { index, subject, pieces, passes_nonfinite };
         tasks.extend(survey.pieces.chunks(per_task).map(task));
     }
     workers.begin("encode", tasks.iter().map(EncodeTask::n_bytes).sum());
@@ -297,7 +297,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
         return Ok(());
     }
     piece.for_each_block(|block| {
-        if !task.allow_nonfinite {
+        if !task.passes_nonfinite {
             check_finite(tensor, &block)?;
         }
         digests.push(Hash128::of_block(block.bytes));

@@ -28,8 +28,8 @@ pub struct Plan<'a> {
     pub profile: Profile,
     /// Largest shard written before another is started.
     pub max_shard_bytes: u64,
-    /// Whether NaN and infinity pass in tensors that nothing is done to.
-    pub allow_nonfinite: bool,
+    /// What becomes of NaN and infinity.
+    pub nonfinite: Nonfinite,
     /// Which way the Linear weights of the model lie.
     pub layout: WeightLayout,
     /// Why the output may not load where it is meant to, where it was allowed all the same.
@@ -40,6 +40,18 @@ pub struct Plan<'a> {
     pub remarks: Vec<String>,
     /// What inputs the columns of some tensors see, by place, where their scores or ranges look at that.
     pub inputs: BTreeMap<usize, InputView>,
+}
+
+/// What becomes of tensors with NaN or infinity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Nonfinite {
+    /// They are refused.
+    #[default]
+    Refused,
+    /// They pass where nothing is done to them, and are refused elsewhere.
+    Unchanged,
+    /// They pass, and are left as they are where something was to be done.
+    Left,
 }
 
 /// What becomes of a tensor; what is done to it is read and changed as if the fields of its [`Treatment`] were its own.

@@ -5,7 +5,7 @@ mod border;
 
 use crate::context::Workers;
 use crate::piece::{PieceReader, Strip, check_finite, pieces_of, sips_of};
-use crate::plan::{Plan, TensorPlan};
+use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::treatment::Cut;
 use border::Search;
 use briquette_core::{Result, bits, rows, simd};
@@ -15,7 +15,7 @@ use briquette_prune::score::Weights;
 use std::ops::Range;
 
 /// Why a tensor with NaN or infinity is left as it is.
-const NONFINITE: &str = "has NaN or infinity";
+pub const NONFINITE: &str = "has NaN or infinity";
 
 /// What was found out about a tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,17 +45,12 @@ struct PieceOf {
     rows: Range<usize>,
 }
 
-/// Surveys every tensor. With `allow_nonfinite`, tensors with NaN or infinity are left out of the plan.
+/// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left out of it.
 ///
 /// # Errors
 /// Those of reading, and Refused for NaN or infinity.
-pub fn survey(
-    plan: &mut Plan,
-    source: &dyn TensorSource,
-    workers: &Workers,
-    allow_nonfinite: bool,
-) -> Result<Vec<Survey>> {
-    if allow_nonfinite {
+pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Survey>> {
+    if plan.nonfinite == Nonfinite::Left {
         leave_nonfinite(plan, source, workers)?;
     }
     let pieces: Vec<Vec<Range<usize>>> =

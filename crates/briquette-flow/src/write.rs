@@ -54,8 +54,7 @@ pub struct Written {
 /// written differs; Interrupted.
 pub fn write(work: Work) -> Result<Written> {
     let Work { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
-    let allows_nonfinite = plan.allow_nonfinite;
-    let surveys = survey(plan, source, workers, allows_nonfinite)?;
+    let surveys = survey(plan, source, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     let layout = FileLayouts::new(plan, &n_kept)?;
     is_over("survey");

@@ -12,15 +12,15 @@ mod whole;
 mod work;
 
 use crate::compress::{compressed_draft, inputs_of};
-use crate::contents::{Contents, InputHasher};
-use crate::context::RunOptions;
+use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
-use crate::plan::{Plan, student_of};
-use crate::recipe::Recipe;
-use crate::recipe::paths::stages_beside;
-use crate::report::Report;
+use crate::distill::student_of;
 use briquette_core::{ErrorKind, Result};
+use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Draft, draft};
+use briquette_recipe::Recipe;
+use briquette_recipe::paths::stages_beside;
+use briquette_report::Report;
 use parts::PartsRun;
 use std::path::Path;
 use std::time::Instant;
@@ -29,11 +29,11 @@ pub(crate) use training::{asked_of_training, read_by_training};
 use work::Work;
 pub(crate) use work::discard;
 
-/// What a batch knows of a job.
+/// What a batch knows of a job and a run by itself would have to find out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OfBatch<'a> {
     /// What lies at every path that it reads.
-    pub(crate) contents: &'a Contents,
+    pub(crate) contents: &'a InputHashes,
     /// Where what comes up to its last training is kept for other jobs, where there are any.
     pub(crate) shared: Option<&'a Path>,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatc
     let original = crate::open::model(recipe)?;
     // Whatever can be known now should not be found out after hours of training.
     let student = student_of(recipe, &original)?;
-    Plan::of(recipe, &original, student.as_deref(), &options.stop)?;
+    briquette_plan::plan_of(recipe, &original, student.as_deref(), &options.stop)?;
     distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
     draft::remove_left_behind(&recipe.output);
     let shared = of_batch.and_then(|of| of.shared);
@@ -68,7 +68,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatc
     let work = Work::at(directory, recipe)?;
     work.begin(&training::identity(recipe, &chain.contents, options), options.force)?;
     let report = chain.run_parts(&work).map_err(|error| work.explain(error));
-    // What was refused before anything was learned is not gone on with.
+    // A run that was refused before any part took long leaves nothing that is worth keeping.
     let is_done = match &report {
         Ok(_) => !chain.is_shared,
         Err(error) => error.kind == ErrorKind::Refused && !work.holds_parts(),
@@ -85,7 +85,7 @@ struct Chain<'a> {
     recipe: &'a Recipe,
     original: &'a Checkpoint,
     /// What lies at every path that it reads.
-    contents: Contents,
+    contents: InputHashes,
     options: &'a RunOptions,
     /// Whether other jobs use the same parts.
     is_shared: bool,

@@ -2,17 +2,14 @@
 
 mod small_files;
 
-use crate::context::{RunOptions, Workers};
-use crate::encode::{Outcome, encode};
 use crate::evaluate::evaluate;
-use crate::layout::Layout;
-use crate::plan::{Plan, Prediction};
-use crate::recipe::Recipe;
-use crate::report::{self, EvaluationReport, Evidence, Origin, Report, Timing};
-use crate::survey::survey;
-use crate::verify::Found;
 use briquette_core::Result;
+use briquette_flow::plan::Prediction;
+use briquette_flow::write::Written;
+use briquette_flow::{self as flow, Plan, RunOptions, Work, Workers};
 use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
+use briquette_recipe::Recipe;
+use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
 use std::path::Path;
 use std::time::Instant;
 
@@ -27,7 +24,7 @@ pub(crate) fn compress(recipe: &Recipe, options: &RunOptions, origin: &Origin) -
 pub(crate) fn compressed_draft(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
     let started = Instant::now();
     let checkpoint = crate::open::model(recipe)?;
-    let plan = Plan::new(recipe, &checkpoint, &options.stop)?;
+    let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;
     let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
@@ -35,7 +32,7 @@ pub(crate) fn compressed_draft(recipe: &Recipe, options: &RunOptions, origin: &O
     Ok((draft, report))
 }
 
-/// What a draft is made from.
+/// What is known when a draft is started.
 struct Begun<'a> {
     recipe: &'a Recipe,
     origin: &'a Origin,
@@ -51,16 +48,17 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
-    let (plan, layout, written) = write(recipe, plan, checkpoint, draft, &workers, &mut timing)?;
+    let mut plan = plan;
+    let written = write(recipe, &mut plan, checkpoint, draft, &workers, &mut timing)?;
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let evidence = Evidence {
         recipe,
         origin,
         checkpoint,
         plan: &plan,
-        layout: &layout,
+        layout: &written.layout,
         outcomes: &written.outcomes,
-        found: &written.found,
+        found: &written.decoded,
         written: &written.checkpoint,
         prediction,
         evaluation,
@@ -84,42 +82,28 @@ fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, optio
     Ok(draft)
 }
 
-/// What writing and reading back showed.
-struct WrittenModel {
-    outcomes: Vec<Outcome>,
-    found: Vec<Found>,
-    checkpoint: Checkpoint,
-}
-
-/// Surveys, encodes and verifies: all of the draft but the report.
-fn write<'a>(
+/// Writes and verifies: all of the draft but the report.
+fn write(
     recipe: &Recipe,
-    mut plan: Plan<'a>,
+    plan: &mut Plan,
     checkpoint: &Checkpoint,
     draft: &Draft,
     workers: &Workers,
     timing: &mut Timing,
-) -> Result<(Plan<'a>, Layout, WrittenModel)> {
-    let since = Instant::now();
-    let surveys = survey(&mut plan, checkpoint, workers, recipe.allow_nonfinite)?;
-    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let layout = Layout::new(&plan, &n_kept)?;
-    timing.mark("survey", since);
-
-    let since = Instant::now();
-    let files = WeightFiles::create(draft, &layout)?;
-    let outcomes = encode(&plan, &surveys, &layout.tensors, checkpoint, &files, workers)?;
-    timing.mark("encode", since);
-
-    let since = Instant::now();
-    let manifest = small_files::manifest_of(recipe, &plan, &layout, &outcomes)?;
-    small_files::write(draft, &plan, &layout, checkpoint, &manifest, workers)?;
-    let written = Checkpoint::open(draft.path())?;
-    let found = written::sync_and_verify(draft, &files, &written, workers)?;
+) -> Result<Written> {
+    let mut since = Instant::now();
+    let written = flow::write(Work {
+        plan,
+        source: checkpoint,
+        draft,
+        recipe: recipe.to_manifest()?,
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
+        workers,
+        small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
+        is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
+    })?;
     checkpoint.check_unchanged()?;
-    timing.mark("verify", since);
-    drop(files);
-    Ok((plan, layout, WrittenModel { outcomes, found, checkpoint: written }))
+    Ok(written)
 }
 
 /// Runs the draft where that is asked, and refuses it where it is not good enough.
@@ -138,7 +122,7 @@ fn evaluated(
     Ok(Some(found))
 }
 
-/// What the output may not meet.
+/// Every path that is read: the output may not overlap with any.
 pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
     let files = checkpoint.files().into_iter().map(|file| file.path());
     files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()

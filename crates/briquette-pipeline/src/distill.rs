@@ -1,5 +1,6 @@
 //! The stage that trains a student to follow a teacher.
 
+mod asked;
 #[cfg(feature = "model")]
 mod devices;
 #[cfg(feature = "model")]
@@ -11,7 +12,9 @@ mod learner;
 #[cfg(feature = "model")]
 mod outcome;
 #[cfg(feature = "model")]
-mod settings;
+pub(crate) mod settings;
+#[cfg(feature = "model")]
+mod setup;
 #[cfg(feature = "model")]
 mod shown;
 #[cfg(feature = "model")]
@@ -21,42 +24,24 @@ mod train;
 #[cfg(feature = "model")]
 mod watch;
 
-use crate::context::RunOptions;
-use crate::recipe::{DistillStage, Selection};
-use crate::role::RoleRule;
+pub use asked::{Asked, REPORT};
 use briquette_core::Result;
+use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, TensorInfo};
-use std::path::Path;
+use briquette_recipe::{DistillStage, Recipe, Whole};
 
-/// The file in a student's directory that says how it was trained.
-pub const REPORT: &str = "distill.json";
-
-/// A training to do.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// What to do.
-    pub stage: &'a DistillStage,
-    /// What was pruned before: those weights stay zero.
-    pub pruned: &'a [&'a Selection],
-    /// What tensors are, where our own reading of names is wrong.
-    pub roles: &'a [RoleRule],
-    /// The recipe's model: the teacher, unless the stage names another.
-    pub original: &'a Path,
-    /// The model as the stages before left it.
-    pub model: &'a Path,
-    /// The directory to write.
-    pub output: &'a Path,
-    /// Where checkpoints and metrics are kept meanwhile.
-    pub work: &'a Path,
-}
-
-/// Whether anything that goes down compares the student with a teacher.
+/// The tensors of what the last stages work on, where a recipe trains it: those of its last student, by headers and sizes. None where
+/// it does not, or makes factors, which are not foretold.
 ///
 /// # Errors
-/// Config, where its losses cannot be.
-#[cfg(feature = "model")]
-pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
-    settings::of(stage).map(|settings| settings.blend.needs_teacher())
+/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
+pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
+    let has_factors = recipe.parts.iter().any(|part| matches!(part.then, Whole::Factorize(_)));
+    let trainings = || recipe.parts.iter().filter_map(|part| part.then.as_distill());
+    if trainings().next().is_none() || has_factors {
+        return Ok(None);
+    }
+    foretold(trainings(), checkpoint).map(Some)
 }
 
 /// The tensors of what trainings make of a model, in order: known by headers and sizes, and so is what cannot be.

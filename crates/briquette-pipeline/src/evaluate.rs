@@ -1,9 +1,9 @@
 //! Running a model and the one it came from: quality, latency and memory, before and after.
 
-use crate::context::RunOptions;
-use crate::recipe::Evaluate;
-use crate::report::EvaluationReport;
 use briquette_core::Result;
+use briquette_flow::context::RunOptions;
+use briquette_recipe::Evaluate;
+use briquette_report::EvaluationReport;
 use std::path::Path;
 
 /// Runs `model`, and `reference` where there is one, as asked.
@@ -42,9 +42,6 @@ pub(crate) use run::spec_of;
 mod run {
     use super::*;
     use crate::memory;
-    use crate::recipe::BatchSize;
-    use crate::recipe::raw::RawData;
-    use crate::report::{HeldFigures, MemoryFigures, RunFigures};
     use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
     use briquette_models::batches::Batching;
@@ -52,6 +49,9 @@ mod run {
     use briquette_models::memory::Device;
     use briquette_models::memory::{Memory, device_meters};
     use briquette_models::{Arch, Evaluation, Fits, Held, Latency, Request};
+    use briquette_recipe::BatchSize;
+    use briquette_recipe::raw::RawData;
+    use briquette_report::{HeldFigures, MemoryFigures, RunFigures};
     use std::collections::BTreeMap;
 
     /// What is tried first where the size of a batch is to be found.

@@ -2,11 +2,11 @@
 
 use crate::chain::{self, OfBatch};
 use crate::compress;
-use crate::context::RunOptions;
 use crate::memory;
-use crate::recipe::{Recipe, paths};
-use crate::report::{Origin, Report};
 use briquette_core::{Error, ErrorKind, Result};
+use briquette_flow::context::RunOptions;
+use briquette_recipe::{Recipe, paths};
+use briquette_report::{Origin, Report};
 
 /// Compresses a model as a recipe says. The output is there whole and verified, or not at all.
 ///

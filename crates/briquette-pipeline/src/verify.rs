@@ -1,14 +1,13 @@
 //! Proof that a directory holds what it says: every file by its SHA-256, every tensor by the hash of its values.
 
-use crate::plan;
+use briquette_core::{Error, Hash128, Result};
 use briquette_flow::decode::{compare, decode_all};
 use briquette_flow::encode::{self, Nowhere};
 use briquette_flow::layout::FileLayouts;
 use briquette_flow::survey;
 use briquette_flow::{RunOptions, Workers};
-use crate::recipe::{Recipe, raw::RawRecipe};
-use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, sums};
+use briquette_recipe::{Recipe, raw::RawRecipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -125,8 +124,8 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     // It was written, whatever is refused today.
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
-    let mut plan = plan::plan(&recipe, &checkpoint, workers.stop())?;
-    let surveys = survey::survey(&mut plan, &checkpoint, workers, recipe.allow_nonfinite)?;
+    let mut plan = briquette_plan::plan(&recipe, &checkpoint, workers.stop())?;
+    let surveys = survey::survey(&mut plan, &checkpoint, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     let layout = FileLayouts::new(&plan, &n_kept)?;
     let outcomes = encode::encode(&plan, &surveys, &layout.tensors, &checkpoint, &Nowhere, workers)?;

@@ -211,6 +211,7 @@ mod tests {
     use crate::context::RunOptions;
     use crate::known::{Known, Reason};
     use crate::piece::pieces_of;
+    use crate::plan::Nonfinite;
     use crate::treatment::{Cut, Pruning, Treatment};
     use briquette_core::{OutputAxis, Role, Rows};
     use briquette_formats::{InputFile, Profile, TensorInfo, WeightLayout};
@@ -248,8 +249,8 @@ mod tests {
         let tensors = infos.iter().enumerate().map(tensor).collect();
         let (profile, max_shard_bytes, layout) = (Profile::Briquette, u64::MAX, WeightLayout::Torch);
         let (pools, metadata, inputs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let (allow_nonfinite, untested, remarks) = (false, None, Vec::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, allow_nonfinite, untested, remarks, inputs }
+        let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
+        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }
     }
 
     /// Holds the border of matrices of 1,000 columns against that of all their scores in a row.

@@ -12,7 +12,7 @@ pub(super) struct Beside {
     pub(super) journal: PathBuf,
     /// `NAME.report.html`, the page of all jobs.
     pub(super) page: PathBuf,
-    /// `NAME.stages`, what several jobs train alike.
+    /// `NAME.stages`, where trainings that several jobs have in common are kept.
     pub(super) shared: PathBuf,
     /// How the names of all journals begin.
     pub(super) journals: String,

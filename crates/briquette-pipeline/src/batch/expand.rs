@@ -2,11 +2,11 @@
 
 use super::file::{JobsFile, name_of};
 use super::job::Job;
-use super::matrix::Matrix;
+use super::matrix::JobMatrix;
 use super::multiplied::Multiplied;
 use super::raw::{RawJob, RawJobs};
-use crate::recipe::Recipe;
 use briquette_core::{Error, Result};
+use briquette_recipe::Recipe;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) fn expand(file: &Arc<JobsFile>, raw: &RawJobs) -> Result<Vec<Job>> {
     match (&raw.base, raw.matrix.is_empty()) {
         (None, true) => {}
         (Some(base), false) => {
-            let matrix = Matrix::new(&raw.matrix).map_err(|error| file.locate(error.at("matrix"), &["matrix"]))?;
+            let matrix = JobMatrix::new(&raw.matrix).map_err(|error| file.locate(error.at("matrix"), &["matrix"]))?;
             let (more, is_sound) = multiplied(file, base, matrix).unwrap_or_else(|error| {
                 let error = file.locate(error.at("base"), &["base"]);
                 (vec![Job::unsound(base.name.clone().unwrap_or("base".into()), &error)], false)
@@ -59,7 +59,7 @@ fn lacks(file: &JobsFile, key: &str, what: &str) -> Error {
 ///
 /// # Errors
 /// Config, where the base is wrong, or names the output by what is no axis.
-fn multiplied(file: &Arc<JobsFile>, base: &RawJob, matrix: Matrix) -> Result<(Vec<Job>, bool)> {
+fn multiplied(file: &Arc<JobsFile>, base: &RawJob, matrix: JobMatrix) -> Result<(Vec<Job>, bool)> {
     let all = Arc::new(Multiplied::new(file, base, matrix)?);
     let n = all.len();
     let job = |index: usize| {

@@ -1,25 +1,25 @@
 //! A base multiplied by a matrix: jobs whose recipes are made when they are asked for.
 
 use super::file::{JobsFile, name_of};
-use super::matrix::{Matrix, Point};
+use super::matrix::{JobMatrix, Point};
 use super::overrides;
 use super::raw::RawJob;
-use crate::recipe::paths::path_from;
-use crate::recipe::raw::RawRecipe;
-use crate::recipe::{Recipe, paths};
 use briquette_core::{Error, Result};
+use briquette_recipe::paths::path_from;
+use briquette_recipe::raw::RawRecipe;
+use briquette_recipe::{Recipe, paths};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The path that every job has one of its own of.
+/// The key whose value every job must have for itself.
 const OUTPUT: &str = "output.path";
 
 /// A base multiplied by a matrix.
 #[derive(Debug)]
 pub(super) struct Multiplied {
     file: Arc<JobsFile>,
-    matrix: Matrix,
+    matrix: JobMatrix,
     /// The recipe of the base, its paths resolved.
     base: Value,
     /// Its output, with places for values.
@@ -33,12 +33,12 @@ impl Multiplied {
     ///
     /// # Errors
     /// Config, where the base is wrong, or names the output by what is no axis.
-    pub(super) fn new(file: &Arc<JobsFile>, base: &RawJob, matrix: Matrix) -> Result<Self> {
+    pub(super) fn new(file: &Arc<JobsFile>, base: &RawJob, matrix: JobMatrix) -> Result<Self> {
         let recipe = file.changed(base, &["base"])?;
         let (output, name) = (recipe.output.path.clone(), base.name.clone());
         let base = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()))?;
         let all = Self { file: file.clone(), matrix, base, output, name };
-        // What is wrong with the keys of the matrix is wrong with names made of them too, and says it better.
+        // A wrong key of the matrix spoils the name as well as the recipe; the recipe's error names the key.
         all.called(0).map(drop).or_else(|error| all.changed(all.matrix.point(0)).and(Err(error)))?;
         Ok(all)
     }

@@ -4,14 +4,14 @@
 use super::whole;
 use super::work::Work;
 use crate::compress::compress;
-use crate::context::RunOptions;
 use crate::distill::{self, Asked};
 use crate::factorize;
-use crate::inspect;
-use crate::recipe::{DistillStage, FactorizeStage, Part, Recipe, Selection, Stage, Whole};
-use crate::report::{DistillReport, FactorReport, Origin, Original};
 use briquette_core::Result;
+use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, InputFile, Profile, json, limits};
+use briquette_recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, Whole};
+use briquette_report::inspect;
+use briquette_report::{DistillReport, FactorReport, Origin, Original};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -65,7 +65,7 @@ impl<'a> PartsRun<'a> {
     }
 
     /// The file stages of a part, where it has any.
-    fn compress(&mut self, index: usize, part: &'a Part) -> Result<()> {
+    fn compress(&mut self, index: usize, part: &'a RecipePart) -> Result<()> {
         if part.stages.is_empty() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl<'a> PartsRun<'a> {
         self.go_on_from(output, name)
     }
 
-    /// A training.
+    /// Trains the student of a stage.
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
         let (output, work) = (self.work.part(index, "distill"), self.work.checkpoints(index));
         let mut now = 0.0;
@@ -114,7 +114,7 @@ impl<'a> PartsRun<'a> {
         Ok(())
     }
 
-    /// The factors of a stage.
+    /// Makes the factors of a stage.
     fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
         let (output, since) = (self.work.part(index, "factorize"), Instant::now());
         if !self.work.is_done(&output, self.options)? {
@@ -132,7 +132,7 @@ fn prune_selection(stage: &Stage) -> Option<&Selection> {
     if let Stage::Prune(stage) = stage { Some(&stage.selection) } else { None }
 }
 
-/// What a part said of itself.
+/// The report that a part left in its directory.
 fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
     json::parse(&bytes, "the report", path)

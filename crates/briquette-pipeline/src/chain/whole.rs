@@ -1,6 +1,6 @@
 //! What works on a whole model, by the names of its stages. The directories of finished parts are called after them too.
 
-use crate::recipe::Whole;
+use briquette_recipe::Whole;
 
 /// Every kind of stage that works on a whole model.
 pub(super) const KINDS: [&str; 2] = ["distill", "factorize"];

@@ -1,42 +1,24 @@
-//! What an output has beside its weights: the manifest, the index of shards, and the files that come along.
+//! What lies beside the weights: files of the model that come along, and the config that tells of the codes.
 
-use crate::context::Workers;
-use crate::encode::Outcome;
-use crate::layout::Layout;
-use crate::plan::interop::Loads;
-use crate::plan::{Plan, TensorPlan};
-use crate::recipe::Recipe;
-use crate::recipe::raw::RawLayout;
-use crate::role::Role;
-use briquette_core::{DType, Result, Storage};
-use briquette_formats::{
-    Checkpoint, Draft, Entry, Manifest, Profile, companions, index, manifest, model_config, quantization_config,
-};
-use std::collections::BTreeMap;
+use briquette_core::{DType, Result, Role};
+use briquette_flow::{Plan, TensorPlan, Workers};
+use briquette_formats::{Checkpoint, Draft, Manifest, Profile, companions, model_config, quantization_config};
+use briquette_plan::interop::Loads;
 use std::path::Path;
 
-/// The manifest, the index of shards, and the files that come along.
+/// The small files of the model, and its config.
 pub(super) fn write(
     draft: &Draft,
     plan: &Plan,
-    layout: &Layout,
     checkpoint: &Checkpoint,
     manifest: &Manifest,
     workers: &Workers,
 ) -> Result<()> {
-    draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
     companions::copy_into(draft, checkpoint, &|| workers.check_stop())?;
-    if let Some(config) = config_of(plan, checkpoint, manifest)? {
-        draft.write_file(Path::new(model_config::FILE_NAME), &config)?;
+    match config_of(plan, checkpoint, manifest)? {
+        Some(config) => draft.write_file(Path::new(model_config::FILE_NAME), &config),
+        None => Ok(()),
     }
-    let needs_index = matches!(plan.profile, Profile::Dense | Profile::CompressedTensors) && layout.files.len() > 1;
-    if needs_index {
-        let entries =
-            layout.files.iter().flat_map(|file| file.names.iter().map(|name| (name.clone(), file.name.clone())));
-        let total = layout.files.iter().map(|file| file.n_bytes - file.header.len() as u64).sum();
-        draft.write_file(Path::new("model.safetensors.index.json"), &index::to_json(&entries.collect(), total))?;
-    }
-    Ok(())
 }
 
 /// The one type of all weights that are no codes, where a stage cast them.

@@ -1,7 +1,6 @@
 //! The data of a training, read once and kept on the host.
 
 use super::learner::Inputs;
-use crate::recipe::raw::RawData;
 use briquette_core::{Error, Result};
 use briquette_distill::{Batch, Source};
 use briquette_models::batches::stacked;
@@ -9,6 +8,7 @@ use briquette_models::data::{Data, DataSpec, Images, Split};
 use briquette_models::text::{Tokens, padded};
 use briquette_models::{Input, LoadedModel};
 use briquette_prune::score;
+use briquette_recipe::raw::RawData;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// What tells the draws of labels from the draws of which labels.

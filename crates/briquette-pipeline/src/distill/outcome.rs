@@ -1,16 +1,16 @@
 //! What a training came to: its report, and the student on disk.
 
+use super::asked::{Asked, REPORT};
 use super::learner::Learner;
-use super::train::Training;
+use super::setup::TrainingSetup;
 use super::watch::data_to_choose_by;
-use super::{Asked, REPORT};
-use crate::recipe::Student;
-use crate::report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use briquette_core::{Error, Result};
 use briquette_distill::history::{EpochRecord, Line, StepRecord};
 use briquette_distill::{Finished, Source};
 use briquette_formats::{limits, model_config};
 use briquette_nn::Export;
+use briquette_recipe::Student;
+use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use std::path::Path;
 const N_POINTS: usize = 400;
 
 /// What a training showed, but for memory and time.
-pub(super) fn report(asked: &Asked, training: &Training, finished: &Finished<Learner>) -> DistillReport {
+pub(super) fn report(asked: &Asked, training: &TrainingSetup, finished: &Finished<Learner>) -> DistillReport {
     let steps: Vec<&StepRecord> = steps(&finished.history).collect();
     let stage = asked.stage;
     let teacher = stage.teacher.as_deref().unwrap_or(asked.original);
@@ -53,7 +53,7 @@ pub(super) fn report(asked: &Asked, training: &Training, finished: &Finished<Lea
     }
 }
 
-fn layers_of(training: &Training, student: &Student) -> Option<LayersKept> {
+fn layers_of(training: &TrainingSetup, student: &Student) -> Option<LayersKept> {
     let kept = training.student.network.n_layers().zip(training.n_layers_before);
     kept.filter(|_| matches!(student, Student::Layers(..))).map(|(n, of)| LayersKept { n, of })
 }
@@ -89,7 +89,7 @@ pub(super) fn seconds_until(history: &[Line], last: usize) -> f64 {
 }
 
 /// The student as an output directory, with the small files that belong to it and its report.
-pub(super) fn write(asked: &Asked, training: &Training, student: Learner, report: &DistillReport) -> Result<()> {
+pub(super) fn write(asked: &Asked, training: &TrainingSetup, student: Learner, report: &DistillReport) -> Result<()> {
     let mut export = Export::to(asked.output).names(training.student.names.clone());
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);

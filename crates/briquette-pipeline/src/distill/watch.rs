@@ -1,9 +1,7 @@
-//! What sees a training go by: evaluates it, and has it shown.
+//! Watches a training: evaluates the student at the end of each epoch, and has steps and epochs shown.
 
 use super::learner::Learner;
-use super::shown::Shown;
-use crate::recipe::DistillStage;
-use crate::recipe::raw::RawData;
+use super::shown::TrainingDisplay;
 use briquette_core::Result;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
@@ -12,6 +10,8 @@ use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::evaluate::{Run, compare, run};
 use briquette_nn::ToDType;
+use briquette_recipe::DistillStage;
+use briquette_recipe::raw::RawData;
 use burn::module::Module;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,12 +32,12 @@ pub(super) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
     }
 }
 
-/// Sees a training go by.
+/// Evaluates the student at the end of each epoch, and has steps and epochs shown.
 pub(super) struct Watcher {
     exam: Option<Exam>,
-    /// The student but for its network.
+    /// The student's tokenizer, names and config; its network is that of the epoch which is evaluated.
     model: LoadedModel,
-    shown: Arc<Shown>,
+    shown: Arc<TrainingDisplay>,
 }
 
 impl Watcher {
@@ -46,7 +46,7 @@ impl Watcher {
         stage: &DistillStage,
         model: &LoadedModel,
         teacher: Option<&LoadedModel>,
-        shown: Arc<Shown>,
+        shown: Arc<TrainingDisplay>,
     ) -> Result<Self> {
         let mut watcher = Self { exam: None, model: model.clone(), shown };
         if let Some(data) = data_to_choose_by(&stage.data) {
