@@ -20,6 +20,7 @@
 //! ```
 
 mod blend;
+mod by_layer;
 mod cached;
 pub mod checkpoints;
 mod distiller;

@@ -1,6 +1,7 @@
 //! A small convolutional network for 8x8 images of digits.
 
 use crate::config::{Folder, check_sizes};
+use crate::data::ImageInput;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use crate::low_rank::Linears;
 use briquette_core::Result;
@@ -75,6 +76,14 @@ impl DigitsCnnConfig {
             return Err("padding, pixel_scale or batch_norm_eps is out of range; correct it".into());
         }
         check_sizes(&[self.n_features()]).map_err(|_| "the image does not fit its convolutions; correct it".into())
+    }
+
+    /// How its images are prepared.
+    pub(crate) fn image_input(&self) -> ImageInput {
+        let channels = self.in_channels;
+        let (mean, std) = (vec![0.0; channels], vec![1.0; channels]);
+        let (crop, scale) = (self.image_size, self.pixel_scale as f32);
+        ImageInput { channels, resize: None, crop, is_fixed: true, tile: None, scale, mean, std }
     }
 
     /// What the first linear layer takes: channels times the pooled image.

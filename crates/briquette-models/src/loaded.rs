@@ -176,7 +176,7 @@ impl Input {
     fn of(arch: Arch, checkpoint: &Checkpoint) -> Result<Self> {
         let folder = &Folder::of(checkpoint);
         Ok(match arch {
-            Arch::DigitsCnn => Self::Images(ImageInput::of_digits(&DigitsCnnConfig::read(folder)?)),
+            Arch::DigitsCnn => Self::Images(DigitsCnnConfig::read(folder)?.image_input()),
             Arch::Bert => {
                 let config = BertConfig::read(folder, checkpoint)?;
                 let positions = config.max_position_embeddings;

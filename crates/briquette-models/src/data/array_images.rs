@@ -1,8 +1,9 @@
 //! Images of one size as an array, and their labels.
 
 use super::arrays::Values;
-use super::{Array, ImageInput, Split};
+use super::{Array, ImageInput, out_of_range};
 use briquette_core::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The names arrays of images are looked for under, in order.
@@ -13,6 +14,17 @@ const LABEL_NAMES: [&str; 6] = ["y", "labels", "test_y", "y_test", "test_labels"
 const TRAIN_IMAGE_NAMES: [&str; 6] = ["train_x", "x_train", "train_images", "x", "images", "data"];
 /// The same of their labels.
 const TRAIN_LABEL_NAMES: [&str; 6] = ["train_y", "y_train", "train_labels", "y", "labels", "targets"];
+
+/// Which arrays of a file that has several: it is tried by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    /// Those to test on.
+    #[default]
+    Test,
+    /// Those to train on.
+    Train,
+}
 
 /// Images as one array, and their labels where there are any.
 #[derive(Debug, Clone)]
@@ -126,12 +138,6 @@ impl ArrayImages {
         };
         Ok((0..n).map(value).collect())
     }
-}
-
-/// The error for a class that a model does not have.
-pub(crate) fn out_of_range(what: &str, n_classes: usize) -> Error {
-    let message = format!("{what} is out of range, the model has {n_classes} classes, 0 to {}", n_classes.max(1) - 1);
-    Error::input(format!("{message}; give data that belongs to the model"))
 }
 
 fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {

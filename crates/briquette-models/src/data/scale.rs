@@ -1,11 +1,10 @@
-//! Scaling within bounds: a long image is not scaled whole where a crop leaves most of it out.
+//! An image, scaled and cropped. Scaling has bounds: a long image is not scaled whole where a crop leaves most of it out.
 
 use super::ImageInput;
+use super::image_input::MAX_SIDE;
 use image::DynamicImage;
+use image::imageops::{self, FilterType};
 use std::borrow::Cow;
-
-/// The longest side that images are scaled or cropped to.
-pub(crate) const MAX_SIDE: usize = 1 << 14;
 
 /// Pixels of an image that is scaled whole before it is cropped.
 const MAX_BEFORE_CROP: usize = 1 << 26;
@@ -13,9 +12,34 @@ const MAX_BEFORE_CROP: usize = 1 << 26;
 /// Pixels of an image that is scaled and kept whole.
 const MAX_WHOLE: usize = MAX_SIDE * MAX_SIDE;
 
+impl ImageInput {
+    /// Values `[channels, height, width]` of an image, sized, cropped and normalised.
+    pub fn prepare(&self, image: &DynamicImage) -> Vec<f32> {
+        let [height, width] = self.crop;
+        let (image, [full_height, full_width]) = part(image, self);
+        let (top, left) = (centred(full_height, height), centred(full_width, width));
+        let (full_width, full_height) = (full_width as u32, full_height as u32);
+        let bytes: Vec<u8> = if self.channels == 1 {
+            let sized = imageops::resize(&image.to_luma8(), full_width, full_height, FilterType::Triangle);
+            imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
+        } else {
+            let sized = imageops::resize(&image.to_rgb8(), full_width, full_height, FilterType::Triangle);
+            imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
+        };
+        let n = self.channels;
+        let channel = |channel: usize| bytes[channel..].iter().step_by(n).map(move |&byte| self.value(byte, channel));
+        (0..n).flat_map(channel).collect()
+    }
+}
+
+/// Where a cut from the middle starts; half a pixel goes to the even side, as in torchvision.
+fn centred(full: usize, cut: usize) -> u32 {
+    (((full - cut) as f64) / 2.0).round_ties_even() as u32
+}
+
 /// What of an image is scaled, and the height and width it is scaled to, for cropping from its middle: the whole image,
 /// but for one that would come to more than [`MAX_BEFORE_CROP`] pixels.
-pub(crate) fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
+fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
     let full = [image.height() as usize, image.width() as usize];
     let scaled = input.resized(full[0], full[1]);
     if scaled[0].saturating_mul(scaled[1]) <= MAX_BEFORE_CROP {

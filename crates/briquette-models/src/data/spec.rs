@@ -1,6 +1,6 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
-use super::{ArrayImages, ImageFolder, ImageInput, Sentences, Tiles, empty, read_text};
+use super::{ArrayImages, ImageFolder, ImageInput, Sentences, Split, Tiles, empty, read_text};
 use crate::Family;
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -30,17 +30,6 @@ pub struct DataSpec {
     pub strict: bool,
     /// Which arrays of a file that has several.
     pub split: Split,
-}
-
-/// Which arrays of a file that has several: it is tried by their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Split {
-    /// Those to test on.
-    #[default]
-    Test,
-    /// Those to train on.
-    Train,
 }
 
 /// The statistics of channels.
