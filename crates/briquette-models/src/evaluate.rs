@@ -5,7 +5,7 @@ use crate::budget::Budget;
 use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
 use crate::memory::{Memory, Watch};
 use crate::outputs::{self, Likelihood, Outputs, Progress};
-use crate::{Arch, Input, LoadedModel, metrics};
+use crate::{Arch, Input, LoadedModel, ModelTask, metrics};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
@@ -120,7 +120,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     let opened = [Some(&checkpoint), reference.as_ref().map(|(reference, _)| reference)];
     choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
     // Data that cannot be read should not cost a run of the reference.
-    let data = request.data.open(arch.family())?;
+    let data = request.data.open(arch.task())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| -> Result<_> {
         let mut watch = Watch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
         let mut model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
@@ -154,7 +154,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
 fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
     let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
-    if arch.family() != of_model.family() {
+    if arch.task() != of_model.task() {
         let message = format!("it is {arch}, and the model to compare with it is {of_model}: they take other data");
         return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
     }
@@ -197,10 +197,10 @@ pub fn run<'a>(
     }
     let (model, how): (&LoadedModel, Budget) = (&model, how.into());
     match (data, &model.input) {
-        (Data::Sentences(sentences), Input::Text { .. }) if model.arch == Arch::Bert => {
+        (Data::Sentences(sentences), Input::Text { .. }) if model.arch.task() == ModelTask::Encoder => {
             outputs::embed(model, sentences, how, progress).map(Run::Rows)
         }
-        (Data::Document(text), Input::Text { .. }) if model.arch == Arch::Llama => {
+        (Data::Document(text), Input::Text { .. }) if model.arch.task() == ModelTask::Decoder => {
             model.tokenizer()?;
             let named =
                 |error: Error| if error.kind == ErrorKind::Input { error.at(spec.path.display()) } else { error };

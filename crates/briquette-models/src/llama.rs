@@ -1,15 +1,19 @@
 //! Llama's decoder, with the parameter names of Hugging Face's `LlamaForCausalLM`: RMS norms, rotary positions, grouped
 //! queries, gated feed-forward blocks, and a head of its own or the embedding's.
 
+mod checkpoint;
+mod config;
+
 use crate::attention::{Heads, attend};
 use crate::fresh;
 use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig};
-use crate::llama_config::LlamaConfig;
 use crate::low_rank::{Linears, below};
 use crate::rope::Rotation;
 use burn::module::Module;
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Int, Tensor};
+pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
+pub use config::{LlamaConfig, RopeParameters};
 
 impl LlamaConfig {
     /// A network of these sizes with random weights, as transformers draws them.

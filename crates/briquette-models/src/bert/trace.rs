@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Int, Tensor};
 
 /// What each layer did with a batch.
 #[derive(Debug, Clone, Default)]
-pub struct Trace {
+pub struct BertTrace {
     /// The state after each layer, `[batch, length, width]`.
     pub hidden: Vec<Tensor<3>>,
     /// Who attended to whom, `[batch, heads, length, length]`: rows sum to 1.
@@ -36,8 +36,8 @@ impl Bert {
     ///
     /// # Panics
     /// As [`Bert::forward`].
-    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> Trace {
-        let (mut trace, mut x) = (Trace::default(), self.embeddings.forward(tokens));
+    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> BertTrace {
+        let (mut trace, mut x) = (BertTrace::default(), self.embeddings.forward(tokens));
         for layer in &self.encoder.layer {
             x = if has_attention {
                 let (attended, map, values) = layer.attention.self_.trace(x.clone(), padding.clone());

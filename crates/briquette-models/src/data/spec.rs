@@ -1,7 +1,7 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
 use super::{ArrayImages, ImageFolder, ImageInput, Sentences, Split, Tiles, empty, read_text};
-use crate::Family;
+use crate::ModelTask;
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -63,18 +63,18 @@ pub enum Images {
 }
 
 impl DataSpec {
-    /// Opens the data as a model of this family takes it. Images are decoded later, one at a time.
+    /// Opens the data as a model of this task takes it. Images are decoded later, one at a time.
     ///
     /// # Errors
     /// Input where there is nothing in it or it is damaged; Config where it is of another kind, or a setting would do
     /// nothing to it; Io.
-    pub fn open(&self, family: Family) -> Result<Data> {
-        self.check_settings(family)?;
+    pub fn open(&self, task: ModelTask) -> Result<Data> {
+        self.check_settings(task)?;
         let path = &self.path;
         let is_folder = path.is_dir();
-        match (family, is_folder) {
-            (Family::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
-            (Family::Classifier, false) => {
+        match (task, is_folder) {
+            (ModelTask::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
+            (ModelTask::Classifier, false) => {
                 let images = ArrayImages::open(path, self.labels.as_deref(), self.split)?;
                 if self.normalize.is_some() && images.is_floats() {
                     let message = "it is for images of bytes, and the data is an array of floats, which are taken as \
@@ -87,9 +87,11 @@ impl DataSpec {
                 let message = "found a directory, expected a file of text; name one";
                 Err(Error::config(message).at(path.display()))
             }
-            (Family::Encoder, false) if is_jsonl(path) => Ok(Data::Sentences(Arc::new(Sentences::read_jsonl(path)?))),
-            (Family::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
-            (Family::Decoder, false) => {
+            (ModelTask::Encoder, false) if is_jsonl(path) => {
+                Ok(Data::Sentences(Arc::new(Sentences::read_jsonl(path)?)))
+            }
+            (ModelTask::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
+            (ModelTask::Decoder, false) => {
                 let text =
                     if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_text(path)? };
                 if text.trim().is_empty() { Err(empty(path, "text")) } else { Ok(Data::Document(text.into())) }

@@ -48,7 +48,7 @@ impl Examples {
     }
 
     fn read(spec: &DataSpec, model: &LoadedModel) -> Result<Self> {
-        match (spec.open(model.arch.family())?, &model.input) {
+        match (spec.open(model.arch.task())?, &model.input) {
             (Data::Sentences(sentences), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
                 let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
@@ -111,7 +111,7 @@ impl Examples {
     /// The texts' first tokens, for holding two tokenizers against each other.
     pub(super) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
         let spec = DataSpec { path: data.train.clone().unwrap_or_default(), ..DataSpec::default() };
-        match spec.open(briquette_models::Family::Encoder)? {
+        match spec.open(briquette_models::ModelTask::Encoder)? {
             Data::Sentences(sentences) => Ok(sentences.texts.iter().take(n).cloned().collect()),
             _ => Ok(Vec::new()),
         }

@@ -17,7 +17,7 @@ use briquette_distill::{
 };
 use briquette_formats::Checkpoint;
 use briquette_models::memory::{device_meters, peak_meter};
-use briquette_models::{Arch, Family, Input, LoadedModel, smaller};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller};
 use briquette_nn::{Compression, without_grids};
 use burn::module::Module;
 use burn::tensor::Device;
@@ -170,7 +170,7 @@ fn heads_of(stage: &DistillStage, asked: &Asked, start: &Checkpoint) -> Result<B
 /// operations do.
 fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
     let wanted = settings.blend.wanted();
-    let is_layered = arch.family() != Family::Classifier;
+    let is_layered = arch.task() != ModelTask::Classifier;
     stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
 }
 
@@ -201,7 +201,7 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
 /// Refuses two that read the same text in different ways.
 fn check_together(asked: &Asked, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
     let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
-    if student.arch.family() != teacher.arch.family() {
+    if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
         return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
     }

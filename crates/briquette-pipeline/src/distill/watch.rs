@@ -53,7 +53,7 @@ impl Watcher {
             let spec = crate::evaluate::spec_of(&data);
             let workers = stage.data.workers.unwrap_or(2);
             let batching = Batching { batch_size: stage.memory.batch_size, workers };
-            let data = spec.open(model.arch.family())?;
+            let data = spec.open(model.arch.task())?;
             let exam = Exam { data, spec, batching, reference: None };
             let reference = teacher.map(|teacher| watcher.sit(&exam, teacher)).transpose()?;
             watcher.exam = Some(Exam { reference, ..exam });
