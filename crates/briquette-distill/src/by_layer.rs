@@ -2,14 +2,14 @@
 //! that the graph of one layer is in memory at a time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
 use crate::distiller::{Distiller, Trained};
-use crate::traced::{Batch, Traced};
+use crate::traced::{Traced, TrainingBatch};
 use crate::{Layered, Outputs};
 use briquette_core::{Error, Result};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Tensor;
 
 /// The parameters' gradients so far, the loss and its terms.
-type Found<N> = (GradientsAccumulator<Trained<N>>, Vec<f32>);
+type GradsAndLosses<N> = (GradientsAccumulator<Trained<N>>, Vec<f32>);
 
 impl Distiller {
     /// Adds the gradients of a batch, whose loss counts by `share`, to `sum`. `seed` makes what is drawn at random in a layer the same
@@ -18,10 +18,10 @@ impl Distiller {
         &self,
         model: &Trained<N>,
         of_teacher: Option<&Outputs>,
-        batch: &Batch<N::Input>,
+        batch: &TrainingBatch<N::Input>,
         (share, seed): (f64, u64),
         mut sum: GradientsAccumulator<Trained<N>>,
-    ) -> Result<Found<N>> {
+    ) -> Result<GradsAndLosses<N>> {
         let (input, wanted) = (&batch.input, self.settings.blend.wanted());
         let not_layered = || Error::bug("a network without layers is trained by layer");
         let layers = model.student.layered().ok_or_else(not_layered)?;

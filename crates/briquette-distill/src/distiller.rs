@@ -2,7 +2,7 @@
 
 use crate::grads::{self, is_out_of_memory, read};
 use crate::history::StepRecord;
-use crate::traced::{Batch, Source, Teacher, Traced};
+use crate::traced::{Teacher, Traced, TrainingBatch, TrainingData};
 use crate::{Blend, Loss, Outputs, Projections, Settings, Targets};
 use briquette_core::{Error, Result};
 use briquette_nn::{Compression, LossScaler, parameters};
@@ -39,7 +39,7 @@ pub struct Distiller {
 pub type DynTeacher<'a, N> = &'a dyn Teacher<<N as Traced>::Input>;
 
 /// Data of the inputs of a network.
-pub type DynSource<'a, N> = &'a dyn Source<Input = <N as Traced>::Input>;
+pub type DynTrainingData<'a, N> = &'a dyn TrainingData<Input = <N as Traced>::Input>;
 
 impl Distiller {
     /// Attaches `rules` to a student, freezes what does not learn, and makes ready for `n_steps` steps. `sample` is any batch:
@@ -53,7 +53,7 @@ impl Distiller {
         rules: Compression,
         settings: Settings,
         teacher: Option<DynTeacher<N>>,
-        sample: &Batch<N::Input>,
+        sample: &TrainingBatch<N::Input>,
         n_steps: usize,
     ) -> Result<(Self, Trained<N>)> {
         Self::at(0, student, rules, settings, teacher, sample, n_steps)
@@ -70,7 +70,7 @@ impl Distiller {
         rules: Compression,
         settings: Settings,
         teacher: Option<DynTeacher<N>>,
-        sample: &Batch<N::Input>,
+        sample: &TrainingBatch<N::Input>,
         n_steps: usize,
     ) -> Result<(Self, Trained<N>)> {
         settings.check()?;
@@ -120,7 +120,7 @@ impl Distiller {
         &mut self,
         model: Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         rows: &[usize],
     ) -> Result<(Trained<N>, StepRecord)> {
         let started = Instant::now();
@@ -161,7 +161,7 @@ impl Distiller {
         &self,
         model: &Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         rows: &[usize],
     ) -> Result<(GradientsParams, Vec<f64>)> {
         let mut sum = GradientsAccumulator::new();
@@ -209,7 +209,7 @@ impl Distiller {
         model: &Trained<N>,
         found: &Outputs,
         of_teacher: Option<&Outputs>,
-        batch: &Batch<N::Input>,
+        batch: &TrainingBatch<N::Input>,
     ) -> Result<(Tensor<1>, Vec<f32>)> {
         let (labels, projections) = (batch.labels.as_ref(), Some(&model.projections));
         let targets = Targets { teacher: of_teacher, labels, projections };
@@ -273,7 +273,7 @@ fn try_out<N: Traced>(
     student: &N,
     teacher: Option<DynTeacher<N>>,
     blend: &Blend,
-    sample: &Batch<N::Input>,
+    sample: &TrainingBatch<N::Input>,
     device: &Device,
 ) -> Result<Projections> {
     if blend.needs_teacher() && teacher.is_none() {

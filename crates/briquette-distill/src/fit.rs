@@ -1,6 +1,6 @@
 //! How many items fit into memory at once.
 
-use crate::distiller::{DynSource, DynTeacher};
+use crate::distiller::{DynTeacher, DynTrainingData};
 use crate::{Distiller, Traced, Trained};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
@@ -30,7 +30,7 @@ impl Distiller {
         &mut self,
         model: Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         limit: u64,
         meter: &dyn MemoryMeter,
     ) -> Result<(Trained<N>, Fit)> {

@@ -4,7 +4,7 @@
 mod checkpoint;
 mod config;
 
-use crate::attention::{Heads, attend};
+use crate::attention::{attend, repeat_heads, split_heads};
 use crate::fresh;
 use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig};
 use crate::low_rank::{Linears, below};
@@ -69,11 +69,11 @@ struct LlamaAttention {
 
 impl LlamaAttention {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let q = rotation.apply(Heads::split(self.q_proj.forward(x.clone()), self.n_heads));
-        let k = rotation.apply(Heads::split(self.k_proj.forward(x.clone()), self.n_kv_heads));
-        let v = Heads::split(self.v_proj.forward(x), self.n_kv_heads);
+        let q = rotation.apply(split_heads(self.q_proj.forward(x.clone()), self.n_heads));
+        let k = rotation.apply(split_heads(self.k_proj.forward(x.clone()), self.n_kv_heads));
+        let v = split_heads(self.v_proj.forward(x), self.n_kv_heads);
         let times = self.n_heads / self.n_kv_heads;
-        self.o_proj.forward(attend(q, Heads::repeat(k, times), Heads::repeat(v, times), None))
+        self.o_proj.forward(attend(q, repeat_heads(k, times), repeat_heads(v, times), None))
     }
 }
 

@@ -152,14 +152,14 @@ impl MemoryMeter for Driver {
 }
 
 /// Follows a model through its life with several meters.
-pub(crate) struct Watch<'a> {
+pub(crate) struct MemoryWatch<'a> {
     meters: &'a [&'a dyn MemoryMeter],
     name: String,
     before: Vec<Option<u64>>,
     found: Vec<Memory>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> MemoryWatch<'a> {
     /// Before a model is loaded.
     pub(crate) fn start(
         meters: &'a [&'a dyn MemoryMeter],

@@ -177,8 +177,8 @@ fn a_large_image_is_the_mean_of_its_tiles() {
         |spec: &DataSpec, batching: Batching| match evaluate::run(&model, &data, spec, batching, &mut |_, _| Ok(()))
             .unwrap()
         {
-            evaluate::Run::Rows(rows) => rows,
-            evaluate::Run::Likelihood(_) => panic!("images"),
+            evaluate::RunOutputs::Rows(rows) => rows,
+            evaluate::RunOutputs::Likelihood(_) => panic!("images"),
         };
     let (one, many) = (Batching { batch_size: 1, workers: 0 }, Batching { batch_size: 5, workers: 0 });
     let (tiled, other) = (run(&request.data, one), run(&request.data, many));

@@ -1,6 +1,6 @@
 //! Images in one folder per class.
 
-use super::{ImageInput, Tiles, empty, out_of_range};
+use super::{ImageInput, ImageTiles, empty, out_of_range};
 use briquette_core::{Error, Result};
 use image::{DynamicImage, ImageReader};
 use std::path::{Path, PathBuf};
@@ -91,8 +91,8 @@ impl ImageFolder {
     ///
     /// # Errors
     /// As [`ImageFolder::pixels`]; Input where it would be too large once scaled.
-    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<Tiles> {
-        let tiles = Tiles::of(&self.decode(index)?, input, tile);
+    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
+        let tiles = ImageTiles::of(&self.decode(index)?, input, tile);
         tiles.map_err(|message| Error::input(message).at(self.files[index].0.display()))
     }
 

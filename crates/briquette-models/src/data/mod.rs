@@ -19,7 +19,7 @@ pub use image_folder::ImageFolder;
 pub use image_input::ImageInput;
 pub use lines::Sentences;
 pub use spec::{Data, DataSpec, Images, Normalize};
-pub use tiles::Tiles;
+pub use tiles::ImageTiles;
 
 use briquette_core::memory::available_bytes;
 use briquette_core::{Error, Result};

@@ -60,7 +60,7 @@ pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
 
 /// A stretch of one side of an image.
 #[derive(Debug, PartialEq)]
-struct Stretch {
+struct SideSpan {
     start: u32,
     length: u32,
     scaled: usize,
@@ -68,12 +68,12 @@ struct Stretch {
 
 /// The middle of a side that is scaled from `full` to `scaled` pixels: as much as `cut` pixels of it need, and what the
 /// filter reaches beyond. It is centred as exactly as the whole is.
-fn middle(full: usize, scaled: usize, cut: usize) -> Stretch {
+fn middle(full: usize, scaled: usize, cut: usize) -> SideSpan {
     let reach = full.div_ceil(scaled) + 1;
     let needed = (cut * full).div_ceil(scaled) + 2 * reach;
     let length = if needed < full { needed + (full - needed) % 2 } else { full };
     let scaled = if length < full { (length * scaled + full / 2) / full } else { scaled };
-    Stretch { start: ((full - length) / 2) as u32, length: length as u32, scaled: scaled.max(cut) }
+    SideSpan { start: ((full - length) / 2) as u32, length: length as u32, scaled: scaled.max(cut) }
 }
 
 #[cfg(test)]
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_stretch_is_in_the_middle_and_as_large_as_a_crop_needs() {
-        assert_eq!(middle(1, 256, 224), Stretch { start: 0, length: 1, scaled: 256 });
-        assert_eq!(middle(60_000, 15_360_000, 224), Stretch { start: 29_997, length: 6, scaled: 1536 });
+        assert_eq!(middle(1, 256, 224), SideSpan { start: 0, length: 1, scaled: 256 });
+        assert_eq!(middle(60_000, 15_360_000, 224), SideSpan { start: 29_997, length: 6, scaled: 1536 });
         for (full, scaled, cut) in [(60_001, 15_360_256, 224), (1000, 16_384, 16_384), (1 << 31, 1 << 38, 1), (9, 4, 2)]
         {
             let found = middle(full, scaled, cut);

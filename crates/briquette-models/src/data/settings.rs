@@ -6,7 +6,7 @@ use briquette_core::{Error, Result};
 
 /// Data, as far as settings go.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum DataKind {
     Text,
     Folder,
     Array,
@@ -18,14 +18,14 @@ impl DataSpec {
     /// # Errors
     /// Config, naming the setting and what it is for.
     pub(super) fn check_settings(&self, task: ModelTask) -> Result<()> {
-        use Kind::{Array, Folder, Text};
+        use DataKind::{Array, Folder, Text};
         let (kind, is) = match (task, self.path.is_dir()) {
             (ModelTask::Encoder | ModelTask::Decoder, _) => (Text, "this model takes text"),
             (ModelTask::Classifier, true) => (Folder, "the data is a folder of images"),
             (ModelTask::Classifier, false) => (Array, "the data is an array"),
         };
-        let images: &[Kind] = &[Folder, Array];
-        let settings: [(&str, bool, &[Kind], &str); 7] = [
+        let images: &[DataKind] = &[Folder, Array];
+        let settings: [(&str, bool, &[DataKind], &str); 7] = [
             ("labels (--labels)", self.labels.is_some(), &[Array], "says where the labels of an array are"),
             ("max_length (--max-length)", self.max_length.is_some(), &[Text], "cuts texts"),
             ("size (--size)", self.size.is_some(), &[Folder], "scales the images of a folder"),

@@ -1,6 +1,6 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
-use super::{ArrayImages, ImageFolder, ImageInput, Sentences, Split, Tiles, empty, read_text};
+use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_text};
 use crate::ModelTask;
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -183,7 +183,7 @@ impl Images {
     ///
     /// # Errors
     /// As [`Images::pixels`]; Config where images are an array, which is of one size already.
-    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<Tiles> {
+    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
         match self {
             Self::Folder(images) => images.tiles(index, input, tile),
             Self::Array(_) => Err(Error::config("tile: found an array, expected a folder of images; leave it out")),

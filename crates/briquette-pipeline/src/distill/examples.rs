@@ -3,7 +3,7 @@
 use super::learner::Inputs;
 use crate::recipe::raw::RawData;
 use briquette_core::{Error, Result};
-use briquette_distill::{Batch, Source};
+use briquette_distill::{TrainingBatch, TrainingData};
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec, Images, Split};
 use briquette_models::text::{Tokens, padded};
@@ -129,7 +129,7 @@ fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
     Ok(tokens.chunks_exact(length).map(<[u32]>::to_vec).collect())
 }
 
-impl Source for Examples {
+impl TrainingData for Examples {
     type Input = Inputs;
 
     fn len(&self) -> usize {
@@ -140,7 +140,7 @@ impl Source for Examples {
         }
     }
 
-    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Inputs>> {
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Inputs>> {
         let (input, labels) = match self {
             Self::Texts(tokens) => {
                 let tokens: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
@@ -163,7 +163,7 @@ impl Source for Examples {
                 (Inputs::Images(stacked(&pixels, *extents, device)), labels)
             }
         };
-        Ok(Batch { rows: rows.to_vec(), input, labels })
+        Ok(TrainingBatch { rows: rows.to_vec(), input, labels })
     }
 
     fn cost(&self, row: usize) -> usize {

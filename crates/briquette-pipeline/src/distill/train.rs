@@ -12,8 +12,8 @@ use crate::recipe::{DistillStage, QuantizeStage};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::{
-    Cached, Checkpoints, Distiller, EachStep, Finished, Fit, Frozen, Settings, Several, Source, Teacher, Term, Trained,
-    n_steps, steps_of_epoch,
+    Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Settings, Several, Teacher, Term, Trained, TrainingData,
+    TrainingOutcome, n_steps, steps_of_epoch,
 };
 use briquette_formats::Checkpoint;
 use briquette_models::memory::{device_meters, peak_meter};
@@ -231,7 +231,7 @@ fn run(
     watcher: &mut Watcher,
     options: &RunOptions,
     meter: &dyn MemoryMeter,
-) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
     let compute = stage.memory.dtype.half();
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
@@ -269,7 +269,7 @@ fn run_on_several(
     watcher: &mut Watcher,
     shown: Arc<Shown>,
     devices: &[Device],
-) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let each: EachStep = Arc::new(move |record| shown.step(record));
     let several = Several {
         student: Learner::of(&training.student, None),
