@@ -11,6 +11,9 @@ use burn::tensor::Tensor;
 /// The parameters' gradients so far, the loss and its terms.
 type GradsAndLosses<N> = (GradientsAccumulator<Trained<N>>, Vec<f32>);
 
+/// The layers of a network that takes such batches.
+type DynLayered<'a, I> = &'a dyn Layered<Input = I>;
+
 impl Distiller {
     /// Adds the gradients of a batch, whose loss counts by `share`, to `sum`. `seed` makes what is drawn at random in a layer the same
     /// in both of its runs.
@@ -23,27 +26,9 @@ impl Distiller {
         mut sum: GradientsAccumulator<Trained<N>>,
     ) -> Result<GradsAndLosses<N>> {
         let (input, wanted) = (&batch.input, self.settings.blend.wanted());
-        let not_layered = || Error::bug("a network without layers is trained by layer");
         let layers = model.student.layered().ok_or_else(not_layered)?;
-        // Drawing belongs to a piece: what comes in is the first.
-        let enter = |layers: &dyn Layered<Input = N::Input>| {
-            self.seed(seed, 0);
-            layers.enter(input)
-        };
-        let layer = |layers: &dyn Layered<Input = N::Input>, index: usize, state: Tensor<3>| {
-            self.seed(seed, index + 1);
-            layers.layer(index, state, input)
-        };
+        let mut states = self.states(model, input, seed)?;
 
-        let still = model.student.clone().no_grad();
-        let still = still.layered().ok_or_else(not_layered)?;
-        let mut states = vec![enter(still).without_autodiff()];
-        for index in 0..still.n_layers() {
-            let next = layer(still, index, Tensor::from_inner(states[index].clone()));
-            states.push(next.without_autodiff());
-        }
-
-        let leaf = |state: &Tensor<3>| Tensor::from_inner(state.clone()).require_grad();
         let leaves: Vec<Tensor<3>> = states[1..].iter().map(leaf).collect();
         let found = layers.leave(leaves.clone(), input, wanted);
         let (loss, losses) = self.judged(model, &found, of_teacher, batch)?;
@@ -57,17 +42,49 @@ impl Distiller {
             states.truncate(index + 1);
             let Some(grad) = both(towards.take(), of_loss) else { continue };
             let state = leaf(&states[index]);
-            let mut grads = (layer(layers, index, state.clone()) * Tensor::from_inner(grad)).sum().backward();
+            let left = self.run_layer(layers, index, state.clone(), input, seed);
+            let mut grads = (left * Tensor::from_inner(grad)).sum().backward();
             towards = state.grad_remove(&mut grads);
             sum.accumulate(model, GradientsParams::from_grads(grads, model));
         }
-        let entered = enter(layers);
+        let entered = self.enter(layers, input, seed);
         if let Some(grad) = towards.filter(|_| entered.is_tracked()) {
             let grads = (entered * Tensor::from_inner(grad)).sum().backward();
             sum.accumulate(model, GradientsParams::from_grads(grads, model));
         }
         Ok((sum, losses))
     }
+
+    /// What the first layer takes and what each leaves, without a graph: the first of the two runs of each layer.
+    fn states<N: Traced>(&self, model: &Trained<N>, input: &N::Input, seed: u64) -> Result<Vec<Tensor<3>>> {
+        let still = model.student.clone().no_grad();
+        let still = still.layered().ok_or_else(not_layered)?;
+        let mut states = vec![self.enter(still, input, seed).without_autodiff()];
+        for index in 0..still.n_layers() {
+            let state = Tensor::from_inner(states[index].clone());
+            states.push(self.run_layer(still, index, state, input, seed).without_autodiff());
+        }
+        Ok(states)
+    }
+
+    fn enter<I>(&self, layers: DynLayered<I>, input: &I, seed: u64) -> Tensor<3> {
+        self.seed(seed, 0);
+        layers.enter(input)
+    }
+
+    fn run_layer<I>(&self, layers: DynLayered<I>, index: usize, state: Tensor<3>, input: &I, seed: u64) -> Tensor<3> {
+        self.seed(seed, index + 1);
+        layers.layer(index, state, input)
+    }
+}
+
+fn not_layered() -> Error {
+    Error::bug("a network without layers is trained by layer")
+}
+
+/// A state at which gradients end, so that they can be read there and handed to the layer before.
+fn leaf(state: &Tensor<3>) -> Tensor<3> {
+    Tensor::from_inner(state.clone()).require_grad()
 }
 
 /// The sum of what there is.

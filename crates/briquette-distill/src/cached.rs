@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Rows of one kind of output.
+/// Embeddings, one after the other.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct EmbeddingRows {
     width: usize,
@@ -229,7 +229,7 @@ impl TopK {
     }
 }
 
-/// What each of these scores has to be for all to weigh together what they do; 0 of none.
+/// One score for all of these, so that the sum of their exponentials stays the same; 0 of none.
 fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
     let (n, largest) = scores.clone().fold((0, f32::NEG_INFINITY), |(n, most), score| (n + 1, most.max(score)));
     if n == 0 {

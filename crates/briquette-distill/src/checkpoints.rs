@@ -80,7 +80,7 @@ impl Checkpoints {
         Self::at(&self.directory).map(drop)
     }
 
-    /// Keeps model and optimizer, then lets them count, then removes what counted before.
+    /// Writes model and optimizer, then the state that names them, then removes the files that the state before named.
     pub(crate) fn save<M: Module>(
         &self,
         model: &M,
@@ -98,7 +98,8 @@ impl Checkpoints {
         self.save_state(state)
     }
 
-    /// Lets a state and the files that it names count, and removes all others. One that stays behind costs room, nothing else.
+    /// Writes a state, from which on the files that it names are the checkpoint, and removes all others. A file that cannot be
+    /// removed costs room, nothing else.
     pub(crate) fn save_state(&self, state: &TrainingState) -> Result<()> {
         draft::replace_file(&self.file(LAST), &state.to_json()?)?;
         let names = std::fs::read_dir(&self.directory).into_iter().flatten();
@@ -108,7 +109,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Keeps the student of an epoch; it counts once `state` does.
+    /// Writes the student of an epoch; it belongs to the checkpoint once `state` is written.
     pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(student, student_of(epoch), state)
     }
@@ -132,7 +133,7 @@ impl Checkpoints {
         Ok((model, optimizer))
     }
 
-    /// Keeps the best model, which is that of this epoch; it counts once `state` does.
+    /// Writes the best model, which is that of this epoch; it belongs to the checkpoint once `state` is written.
     pub(crate) fn save_best<M: Module>(&self, model: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(model, best_of(epoch), state)
     }
@@ -142,14 +143,14 @@ impl Checkpoints {
         self.read_record(model, &best_of(epoch), state)
     }
 
-    /// Names a file that others wrote, by its path in the directory; it counts once `state` does.
+    /// Has `state` name a file that others wrote, by its path in the directory; it belongs to the checkpoint once `state` is written.
     pub(crate) fn adopt(&self, name: &str, state: &mut TrainingState) -> Result<()> {
         let file = InputFile::open(&self.file(name))?;
         state.files.insert(name.to_string(), Hash128::of_block(&file.read_all(file.len())?));
         Ok(())
     }
 
-    /// Holds every file that `state` names against its hash: for those that others read.
+    /// Compares every file that `state` names with its hash, for those that are not read by this.
     pub(crate) fn check_files(&self, state: &TrainingState) -> Result<()> {
         state.files.keys().try_for_each(|name| self.read(name, state).map(drop))
     }
@@ -200,7 +201,8 @@ impl Checkpoints {
     }
 
     fn write_record<M: Module>(&self, model: &M, name: &str) -> Result<Hash128> {
-        // burn keeps the last update of running statistics aside, where a record misses it; this puts it in place.
+        // burn applies the last update of running statistics only when they are next read, and a record is made without that;
+        // `valid` reads them.
         drop(model.valid());
         let bytes = model.clone().into_record().into_bytes();
         self.write(name, &bytes.map_err(|error| Error::bug(format!("the student's record: {error}")))?)

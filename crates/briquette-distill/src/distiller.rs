@@ -102,7 +102,7 @@ impl Distiller {
         self.scaler.as_ref()
     }
 
-    /// Stands where a checkpoint stood.
+    /// Sets step, schedule and loss scale to what they were at a checkpoint.
     pub(crate) fn stand_at(&mut self, step: usize, at_once: usize, scaler: Option<LossScaler>) {
         for _ in self.step..step {
             self.schedule.step();
@@ -167,7 +167,7 @@ impl Distiller {
         let mut sum = GradientsAccumulator::new();
         let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
         for (index, turn) in rows.chunks(self.at_once).enumerate() {
-            // What is drawn at random follows from the step alone, so that one that was killed draws the same.
+            // Dropout is drawn from a seed that follows from the step alone: a run that goes on from a checkpoint draws the same.
             let seed = mixed(mixed(self.settings.seed, self.step), index);
             let share = turn.len() as f64 / rows.len() as f64;
             let batch = data.batch(turn, &self.device)?;
@@ -193,12 +193,12 @@ impl Distiller {
         Ok((sum.grads(), losses))
     }
 
-    /// Begins what is drawn at random for a piece of the network.
+    /// Seeds the device for a piece of the network: 0 is what comes before the layers, `n + 1` is layer `n`.
     pub(crate) fn seed(&self, seed: u64, piece: usize) {
         self.device.seed(mixed(seed, piece));
     }
 
-    /// A loss as it goes backward.
+    /// A loss as gradients are taken of it: times the loss scale, where there is one.
     pub(crate) fn scaled(&self, loss: Tensor<1>) -> Tensor<1> {
         self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss))
     }
@@ -233,7 +233,7 @@ impl Distiller {
         }
     }
 
-    /// Gradients unscaled and no longer than they may be, and how long they were; `None` where they overflowed in f16.
+    /// Gradients without the loss scale, clipped, and their norm before that; `None` where they overflowed in f16.
     fn tamed<N: Traced>(
         &mut self,
         grads: GradientsParams,
@@ -246,7 +246,7 @@ impl Distiller {
                 None => return Ok(None),
             },
         };
-        // Reading this before the optimizer steps also tells whether every gradient could be held.
+        // A device that ran out of memory says so when a value is read: reading the norm here keeps such gradients from the optimizer.
         let norm = grads::norm(&grads, model)?;
         if !norm.is_finite() {
             let message = format!("the gradient is {norm} at step {}; lower the learning rate", self.step);

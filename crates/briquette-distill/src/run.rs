@@ -8,7 +8,7 @@ use crate::{Distiller, Settings, Traced, Trained};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Sees a training go by.
+/// Follows a training: evaluates its students, and may end it.
 pub trait Watch<N> {
     /// What a student is worth, by the names of metrics; it comes as it trains. Called at the end of each epoch.
     ///
@@ -35,7 +35,7 @@ pub trait Watch<N> {
     }
 }
 
-/// Sees nothing.
+/// Evaluates nothing, and lets the training go on.
 impl<N> Watch<N> for () {}
 
 /// What a training came to.

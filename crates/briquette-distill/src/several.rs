@@ -1,5 +1,5 @@
-//! A whole training on several devices, by burn's own loop: an epoch at a time, so that evaluation, checkpoints and what is best
-//! are ours.
+//! A whole training on several devices, by burn's own loop. That is started anew for each epoch: between two of them, evaluation,
+//! checkpoints and the choice of the best student are made here, as they are on one device.
 
 use crate::checkpoints::{Checkpoints, TrainingState, student_of};
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Where burn keeps its own checkpoints, below ours.
+/// The directory, within that of our checkpoints, in which burn keeps its own.
 const BURN: &str = "burn";
 
 /// Data that threads share.
@@ -69,7 +69,7 @@ where
     pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<TrainingOutcome<N>> {
         self.check()?;
         let mut state = checkpoints.state()?.unwrap_or_else(|| TrainingState::at_start(self.settings.at_once, None));
-        // burn reads most of them.
+        // burn reads most of these files by itself and compares no hashes, so that is done before.
         checkpoints.check_files(&state)?;
         checkpoints.forget_after(state.step, state.epoch)?;
         let resumed_at = state.step;
@@ -103,7 +103,7 @@ where
         steps_of_epoch(self.data.len(), self.devices.len(), self.settings.at_once, self.n_turns())
     }
 
-    /// Batches of each device for one step.
+    /// Turns: how many batches each device takes for one step of the optimizer.
     fn n_turns(&self) -> usize {
         (self.settings.batch_size / (self.settings.at_once * self.devices.len()).max(1)).max(1)
     }
@@ -138,7 +138,7 @@ where
         let found = catch_unwind(AssertUnwindSafe(|| training.launch(learner)));
         let found = found.map_err(|panic| Error::refused(words_of(&*panic)))?;
         let records: Vec<StepRecord> = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
-        // What stopped it says so once more.
+        // burn's loop only tells that it was stopped. Whoever asked for it does so again, and gives the reason as an error.
         records.last().map_or(Ok(()), |record| if interrupter.should_stop() { (self.each)(record) } else { Ok(()) })?;
         if let Some(error) = found.error {
             let words = error.to_string();
@@ -150,7 +150,7 @@ where
         Ok((found.model.model.student, loss))
     }
 
-    /// What burn's steps are to do beside its own.
+    /// What is done in each of burn's steps: gradients are scaled and clipped, and the step is written down.
     fn steps(
         &self,
         state: &TrainingState,
@@ -172,7 +172,7 @@ where
             }
             records.push(record);
         };
-        // NCCL takes the mean over devices; burn's gathering adds up.
+        // Between GPUs NCCL takes the mean of the gradients, on CPUs burn adds them up; turns are always added up.
         let n_summed = if is_cpu(&self.devices[0]) { self.devices.len() * self.n_turns() } else { self.n_turns() };
         StepHookInner {
             share: 1.0 / n_summed as f64,
@@ -193,7 +193,7 @@ where
 
     fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<TrainingBatch<N::Input>>> {
         let batches = DataLoaderBuilder::new(RowBatcher::<N>(self.data.clone()));
-        // burn's default device may be another than those this trains on.
+        // Without a device, burn puts batches on its default one, which may be none of those this trains on.
         let plain = self.devices[0].clone().without_autodiff();
         batches.batch_size(self.settings.at_once).set_device(plain).build(InMemDataset::new(rows))
     }
@@ -227,7 +227,7 @@ where
     }
 }
 
-/// A student under the path that it has in [`Distilling`].
+/// A student as a field, as [`Distilling`] has it: checkpoints name its parameters by paths that begin with `student.`.
 #[derive(Module, Debug)]
 struct StudentField<N: Module> {
     student: N,
@@ -239,7 +239,7 @@ struct RowBatcher<N: Traced>(SharedTrainingData<N>);
 impl<N: Traced> Batcher<usize, TrainingBatch<N::Input>> for RowBatcher<N> {
     fn batch(&self, rows: Vec<usize>, device: &Device) -> TrainingBatch<N::Input> {
         let found = self.0.batch(&rows, &device.clone().without_autodiff());
-        // burn's loaders have no way to hand an error on; the training catches this one.
+        // burn's loaders have no way to hand an error on; `epoch` catches this panic, and makes it an error again.
         found.unwrap_or_else(|error| panic!("{error}"))
     }
 }

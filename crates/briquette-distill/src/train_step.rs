@@ -62,19 +62,19 @@ impl Copies {
     }
 }
 
-/// How steps are made, and what sees them.
+/// What [`Several`](crate::Several) does in each of burn's steps; none where a user's own training is burn's alone.
 #[derive(Clone, Default)]
 pub(crate) struct StepHook(Option<Arc<StepHookInner>>);
 
-/// As [`StepHook`].
+/// The settings of a [`StepHook`], and where it reports to.
 pub(crate) struct StepHookInner {
-    /// What each loss is multiplied by: burn sums what devices and turns found.
+    /// What each loss is multiplied by, so that the gradients, which burn adds up over devices and turns, come to a mean.
     pub(crate) share: f64,
-    /// The longest gradient.
+    /// The norm that gradients are clipped at.
     pub(crate) clip: Option<f64>,
-    /// The device whose steps are told.
+    /// The device whose steps are reported: there may be several that make each step.
     pub(crate) main: Device,
-    /// Losses since the last step.
+    /// Losses of the turns since the last step of the optimizer, of all devices.
     pub(crate) losses: Mutex<Vec<f64>>,
     /// Is told of each step: its loss, its learning rate, and the length of its gradient.
     pub(crate) told: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
@@ -97,7 +97,7 @@ impl StepHookInner {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gradients no longer than they may be.
+    /// Gradients, clipped.
     ///
     /// # Panics
     /// If a gradient is not finite, or the device fails: burn's loop has no way to hand an error on.
@@ -148,7 +148,7 @@ impl<N: Traced + 'static> Distilling<N> {
         Ok(distilling)
     }
 
-    /// With other steps than burn's own.
+    /// With a hook in each of burn's steps.
     pub(crate) fn with_steps(self, steps: StepHook) -> Self {
         Self { steps, ..self }
     }

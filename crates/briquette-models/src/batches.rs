@@ -33,7 +33,8 @@ pub struct Indexed<T> {
     pub item: T,
 }
 
-/// Why an item could not be prepared. Loaders clone what they hand on, and put words of their own before an error's.
+/// Why an item could not be prepared. It travels as an item: a loader would put words of its own before an error's, and clones
+/// what it hands on, which an [`Error`] cannot do.
 #[derive(Debug, Clone)]
 struct Failed {
     kind: ErrorKind,
@@ -136,7 +137,7 @@ fn loader<T>(dataset: impl Dataset<Prepared<T>> + 'static, how: Batching) -> Bat
 where
     T: Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    // Loaders make room for a whole batch at once, however few items there are.
+    // A loader allocates room for `batch_size` items at once, even where there are fewer: a huge number would be out of memory.
     let batch_size = how.batch_size.clamp(1, dataset.len().max(1));
     Batches(DataLoaderBuilder::new(AsTheyAre).batch_size(batch_size).num_workers(how.workers).build(dataset))
 }

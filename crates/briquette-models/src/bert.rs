@@ -196,7 +196,7 @@ impl Bert {
         if batch <= at_once {
             return self.forward_at_once(tokens, padding);
         }
-        // Sequences do not meet, and a few at a time stay in the cache.
+        // Sequences do not depend on each other, and the activations of a few at a time fit the cache.
         let parts = (0..batch).step_by(at_once).map(|start| {
             let n = at_once.min(batch - start);
             self.forward_at_once(tokens.clone().narrow(0, start, n), padding.clone().narrow(0, start, n))

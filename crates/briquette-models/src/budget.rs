@@ -41,9 +41,9 @@ pub(crate) struct Pace<'a> {
 
 impl<'a> Pace<'a> {
     pub(crate) fn new(budget: Budget<'a>) -> Self {
-        // A meter without a peak cannot tell what a batch took.
+        // What a batch took is the rise of the peak: a meter without one cannot tell.
         let live = budget.meter.filter(|meter| meter.peak_bytes().is_some()).and_then(|meter| meter.live_bytes());
-        // A quarter is left to others, and to what the meter does not see.
+        // A quarter is left free, for other processes and for what the meter does not see.
         let given = || Some(live? + budget.meter?.free_bytes()? / 4 * 3);
         let limit = budget.limit.or_else(|| if budget.is_auto { given() } else { None });
         let most = budget.batching.batch_size.max(1);
@@ -91,7 +91,7 @@ impl<'a> Pace<'a> {
     fn learn(&mut self, n: usize, live: Option<u64>, before: Option<u64>) -> Result<()> {
         let (Some(live), Some(before), Some(peak)) = (live, before, self.peak()) else { return Ok(()) };
         if peak <= before && self.bytes_per_item.is_some() {
-            return Ok(()); // It took no more than one before it, from which all is known.
+            return Ok(()); // The peak is that of an earlier batch, from which the bytes of an item are known already.
         }
         self.bytes_per_item = Some(peak.saturating_sub(live).div_ceil(n as u64));
         let Some(limit) = self.limit.filter(|limit| peak > before && peak > *limit) else { return Ok(()) };

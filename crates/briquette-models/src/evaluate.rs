@@ -119,7 +119,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     let reference = reference.transpose()?;
     let opened = [Some(&checkpoint), reference.as_ref().map(|(reference, _)| reference)];
     choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
-    // Data that cannot be read should not cost a run of the reference.
+    // Opened before anything runs: running the reference takes long, and would be in vain where data cannot be read.
     let data = request.data.open(arch.task())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: ItemProgress| -> Result<_> {
         let mut watch = MemoryWatch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
@@ -130,7 +130,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
         watch.loaded();
         let held = briquette_nn::held(&model.network);
         let Fits { is_auto, limit, .. } = request.fits;
-        // The last are those of the device, and those with a peak tell what a batch took.
+        // The device's meters come after the process's. Only a meter that keeps a peak can tell what a batch took.
         let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
         let budget = Budget { batching: request.batching, is_auto, limit, meter, warms_up: true };
         let found = run(&model, &data, &request.data, budget, progress)?;
@@ -180,7 +180,7 @@ impl RunOutputs {
     }
 }
 
-/// Runs a loaded model over data; of a model in training, what it is when it is run.
+/// Runs a loaded model over data; a model in training is run as it would be afterwards, without dropout.
 ///
 /// # Errors
 /// As [`evaluate`].

@@ -137,7 +137,7 @@ impl ScoreCollector<'_> {
         let run = || to_host(self.model.classify(stacked(pixels, extents, &self.device)));
         let scores = self.stopwatch.time(pixels.len(), run)?;
         if self.rows.is_empty() {
-            // Before all of the data is run in vain.
+            // The first batch tells how many classes there are: labels beyond them are refused before the rest is run.
             self.images.check_labels(scores.width)?;
         }
         Ok(scores)
@@ -228,7 +228,7 @@ pub fn likelihood<'a>(
     let (device, how): (Device, Budget) = (device_of(model), how.into());
     let mut stopwatch = Stopwatch::on(&device, how.warms_up);
     let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
-    // Windows are equally long, but for the last: it goes alone.
+    // All windows are equally long but the last, which cannot share a batch with them.
     for same in windows.chunk_by(|a, b| a.len() == b.len()) {
         pace.run(same, |group| {
             found.nll += stopwatch.time(group.len(), || nll_of(model, group, &device))?;
@@ -289,7 +289,7 @@ fn device_of(model: &LoadedModel) -> Device {
     model.network.devices().into_iter().next().unwrap_or_default()
 }
 
-/// A thread of a loader that ended early hands on nothing, and says nothing.
+/// A loader's thread that dies hands on fewer items without an error: counting them is the only way to notice.
 fn check_count(found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());

@@ -122,7 +122,7 @@ mod tests {
         for place in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[place / 8] ^= 1 << (place % 8);
-            // A blank may be another blank.
+            // One kind of white space may become another: that changes nothing.
             if let Ok(found) = TrainingState::read(&flipped, Path::new("last.json")) {
                 assert_eq!(found, state, "bit {place}");
             }

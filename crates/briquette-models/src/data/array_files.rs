@@ -84,7 +84,8 @@ fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
     };
     let damaged = |source: &dyn std::fmt::Display| format!("{name} cannot be read: {source}; the file is damaged");
     let file = archive.by_name(&name).map_err(|source| damaged(&source))?;
-    // A zip may claim any size, and unpack to another. Its checksum is looked at by the read that finds the end.
+    // A zip may claim one size and unpack to another. Reading a byte beyond the claim finds that out; it also reads to the end,
+    // where the zip's checksum is compared.
     let size = file.size();
     let mut content = Vec::new();
     file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(|source| damaged(&source))?;

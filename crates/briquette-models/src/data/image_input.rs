@@ -75,7 +75,7 @@ impl ImageInput {
     pub(crate) fn resized(&self, height: usize, width: usize) -> [usize; 2] {
         match self.resize {
             None => self.crop,
-            // A side has at most 2^32 pixels, and `size` has been held against its bound.
+            // No overflow: a side has at most 2^32 pixels, and `check` has bounded `size`.
             Some(size) if height <= width => [size, (size * width / height.max(1)).max(1)],
             Some(size) => [(size * height / width.max(1)).max(1), size],
         }

@@ -41,7 +41,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 /// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;
-    // A file with holes may be longer than memory, and take no space.
+    // A sparse file may be longer than all memory while it takes no space on disk.
     if let Some(given) = available_bytes().filter(|given| file.len() > *given) {
         let message = format!("it has {} bytes, and there is memory for {given}; give fewer items", file.len());
         return Err(Error::io("cannot read", path, std::io::Error::other(message)));

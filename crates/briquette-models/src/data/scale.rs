@@ -58,7 +58,7 @@ pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     Err(format!("it has {height}x{width} pixels once scaled, expected at most {MAX_WHOLE} in all; leave data.size out"))
 }
 
-/// A stretch of one side of an image.
+/// The part of one side of an image that is cut out before it is scaled, and what that is scaled to.
 #[derive(Debug, PartialEq)]
 struct SideSpan {
     start: u32,
@@ -111,7 +111,7 @@ mod tests {
         let (long, short) = (input.prepare(&stripes(60_000)), input.prepare(&stripes(100)));
         assert_eq!(long.len(), 3 * 48 * 48);
         let apart = long.iter().zip(&short).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // A step of a byte is 1 / 255 / 0.224.
+        // Neighbouring bytes are 1 / 255 / 0.224 apart: one is what rounding may differ by.
         assert!(apart <= 1.5 / 255.0 / 0.224, "{apart}");
         let wide = DynamicImage::ImageLuma8(image::GrayImage::new(60_000, 1));
         assert_eq!(ImageInput::of_imagenet(1).prepare(&wide).len(), 224 * 224);

@@ -30,7 +30,7 @@ impl DataSpec {
             ("max_length (--max-length)", self.max_length.is_some(), &[Text], "cuts texts"),
             ("size (--size)", self.size.is_some(), &[Folder], "scales the images of a folder"),
             ("crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
-            // Of an array it is refused where tiles are cut, which knows more.
+            // Of an array tiles are refused too, but in `Images::tiles`, whose message says why.
             ("tile (--tile)", self.tile.is_some(), images, "cuts images into tiles"),
             ("normalize", self.normalize.is_some(), images, "shifts and divides the channels of images"),
             ("strict (--strict)", self.strict, &[Folder], "stops at an image of a folder that does not decode"),

@@ -77,7 +77,8 @@ impl Architecture for Llama {
             }
             Smaller::Sizes(sizes) => {
                 if sizes.contains_key("num_hidden_layers") {
-                    // It has one entry a layer, and is the same without.
+                    // The list has an entry for each layer of the teacher. Without it, transformers takes what follows from
+                    // other keys, which is the same.
                     config.remove(LAYER_TYPES);
                 }
                 let sized = with_sizes(config, sizes, None::<LlamaConfig>, LlamaConfig::validate)?;
