@@ -65,7 +65,9 @@ struct ArchRow {
     model_types: &'static [&'static str],
     /// Whether the names of a checkpoint's tensors are those of its network.
     has_names: fn(&Checkpoint) -> bool,
+    /// Its network for a checkpoint, before it is filled; and how its paths relate to the names there.
     blank: fn(&Checkpoint, &Device) -> Result<(Network, NameMap)>,
+    /// What its network for a checkpoint takes in.
     input: fn(&Checkpoint) -> Result<Input>,
 }
 

@@ -1,6 +1,6 @@
 //! The architectures Briquette can run, with their data and metrics.
 //!
-//! A [`LoadedModel`] is a network of one of three families (classifiers: the digits network and torchvision's ResNets;
+//! A [`LoadedModel`] is a network for one of three tasks (classifiers: the digits network and torchvision's ResNets;
 //! encoders: BERT; decoders: Llama) with its weights and what it needs to read its inputs. [`evaluate()`] runs one over
 //! text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure functions.
 //!
