@@ -11,7 +11,7 @@ pub struct Budget<'a> {
     pub batching: Batching,
     /// Whether a batch may be smaller: as many items as fit the limit, and half as many where a device runs out of memory.
     pub is_auto: bool,
-    /// The most bytes the meter may show; where batches may be smaller, else what the system has to give.
+    /// The most bytes the meter may show. Where there is none and batches may be smaller: what the system has free, but for a quarter.
     pub limit: Option<u64>,
     /// What measures memory; without one there is no limit.
     pub meter: Option<&'a dyn MemoryMeter>,
@@ -50,7 +50,7 @@ impl<'a> Pace<'a> {
         Self { budget, limit: limit.filter(|_| live.is_some()), most, bytes_per_item: None, largest: 0 }
     }
 
-    /// How images are read ahead: within a limit one by one, in between.
+    /// How images are read ahead. Within a limit they are read one by one between batches, so that none waits in memory.
     pub(crate) fn loading(&self) -> Batching {
         match self.limit {
             Some(_) => Batching { batch_size: 1, workers: 0 },

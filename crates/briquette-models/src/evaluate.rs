@@ -25,8 +25,8 @@ pub struct Request {
     pub model: PathBuf,
     /// The model it came from.
     pub reference: Option<PathBuf>,
-    /// Which of the things in a file is the model, of the model or of the reference. What an output was made of is the reference
-    /// where nothing is said.
+    /// Which entry is the model, in a file that holds several: the model's file or the reference's. Of the reference it is the entry
+    /// that the output was made from, where nothing is said.
     pub choice: Choice,
     /// The model's architecture, where files do not tell; the reference's too, where its files do not.
     pub arch: Option<Arch>,

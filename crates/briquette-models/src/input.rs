@@ -29,17 +29,17 @@ pub enum Input {
 pub struct Longest {
     /// Positions the model has.
     pub max_positions: usize,
-    /// The sliding window of its attention, which is run as far as that reaches over the whole text.
+    /// The sliding window of its attention. Longer texts are not run: attention here has no window, and would differ.
     pub window: Option<usize>,
 }
 
 impl Longest {
-    /// In tokens.
+    /// The longest text, in tokens.
     pub fn n_tokens(&self) -> usize {
         self.window.map_or(self.max_positions, |window| window.min(self.max_positions))
     }
 
-    /// Refuses a longer one.
+    /// Refuses texts of up to `max_length` tokens where that is longer.
     ///
     /// # Errors
     /// Config, with what limits it.

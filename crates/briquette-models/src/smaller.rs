@@ -87,7 +87,7 @@ impl Outline {
     }
 }
 
-/// Where a network is that has no weights.
+/// A device for networks whose weights are never drawn: any will do.
 fn anywhere() -> Device {
     crate::device("cpu").unwrap_or_default()
 }

@@ -74,7 +74,7 @@ pub struct BertConfig {
     /// The standard deviation of weights that are drawn at random.
     #[serde(skip, default = "fresh::usual_range")]
     pub initializer_range: f64,
-    /// The word whose vector is zeros then.
+    /// The word whose vector is zeros where weights are drawn at random.
     #[serde(skip)]
     pub padding: Option<usize>,
 }

@@ -7,7 +7,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-/// What a file holds under one of some names; where it has none of them, what it has.
+/// The array that a file holds under one of some names; where it has none of these, the names that it has.
 type ArrayOrNames = Result<Array, Vec<String>>;
 
 impl Array {

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 /// The names arrays of images are looked for under, in order.
 const IMAGE_NAMES: [&str; 6] = ["x", "images", "test_x", "x_test", "test_images", "data"];
-/// The same of labels.
+/// The names arrays of labels are looked for under.
 const LABEL_NAMES: [&str; 6] = ["y", "labels", "test_y", "y_test", "test_labels", "targets"];
-/// The same of images to train on.
+/// The names of images to train on.
 const TRAIN_IMAGE_NAMES: [&str; 6] = ["train_x", "x_train", "train_images", "x", "images", "data"];
-/// The same of their labels.
+/// The names of the labels of images to train on.
 const TRAIN_LABEL_NAMES: [&str; 6] = ["train_y", "y_train", "train_labels", "y", "labels", "targets"];
 
 /// Which arrays of a file that has several: it is tried by their names.
@@ -148,7 +148,7 @@ fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
     Ok(labels)
 }
 
-/// What is not finite would make every score it meets so, and look like damaged weights.
+/// One value that is not finite makes all scores of its image so, which would be reported as damaged weights.
 fn check_finite(images: &Array) -> Result<(), String> {
     let Values::Floats(values) = &images.values else { return Ok(()) };
     let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };

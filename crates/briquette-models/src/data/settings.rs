@@ -4,7 +4,7 @@ use super::DataSpec;
 use crate::ModelTask;
 use briquette_core::{Error, Result};
 
-/// Data, as far as settings go.
+/// The kinds of data that settings differ by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum DataKind {
     Text,
