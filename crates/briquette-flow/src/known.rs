@@ -116,7 +116,7 @@ impl Reason {
     }
 
     /// Whether it is that of a linear layer's own `weight`, `[out, in]`.
-    fn is_plain_linear(self) -> bool {
+    pub fn is_plain_linear(self) -> bool {
         matches!(self, Self::Matrix | Self::MatrixWithBias)
     }
 }

@@ -218,7 +218,7 @@ mod tests {
     fn pooled<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
             let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };
-            let prune = (role == Role::Linear).then_some(Prune { method: PruneMethod::Magnitude, cut: Cut::Pool(0) });
+            let prune = (role == Role::Linear).then_some(Pruning { score: Score::Magnitude, cut: Cut::Pool(0) });
             let rows = Rows::of(&info.shape, OutputAxis::First);
             let known = Known { role, axis: OutputAxis::First, why: Reason::Matrix };
             TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })

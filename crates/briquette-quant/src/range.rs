@@ -15,7 +15,7 @@ pub use percentile::percentile;
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
 
-/// Elements between two looks at whether a search is to go on: 71 ranges over so many take some tens of milliseconds.
+/// Elements after which a search asks whether it is to go on: trying 71 ranges on so many takes some tens of milliseconds.
 const CHECKED: usize = 1 << 19;
 
 /// How the range of a group is chosen.

@@ -7,9 +7,9 @@ use super::{held, settings, student};
 use crate::open;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
-use briquette_distill::{Settings, Source, Term, Traced, Wanted, n_steps, steps_of_epoch};
+use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::Checkpoint;
-use briquette_models::{Arch, Family, Input, LoadedModel, smaller};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller};
 use briquette_nn::Compression;
 use briquette_plan::heads;
 use briquette_recipe::{DistillStage, QuantizeStage};
@@ -109,7 +109,7 @@ fn heads_of(stage: &DistillStage, asked: &Asked, start: &Checkpoint) -> Result<B
 /// operations do.
 fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
     let wanted = settings.blend.wanted();
-    let is_layered = arch.family() != Family::Classifier;
+    let is_layered = arch.task() != ModelTask::Classifier;
     stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
 }
 
@@ -139,7 +139,7 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
 /// Refuses a student and a teacher that read the same text in different ways.
 fn check_together(asked: &Asked, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
     let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
-    if student.arch.family() != teacher.arch.family() {
+    if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
         return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
     }

@@ -11,7 +11,7 @@ use crate::memory;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{ErrorKind, Result};
 use briquette_distill::{
-    Cached, Checkpoints, Distiller, EachStep, Finished, Fit, Frozen, Several, Source, Teacher, Trained,
+    Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Several, Teacher, Trained, TrainingData, TrainingOutcome,
 };
 use briquette_flow::context::RunOptions;
 use briquette_models::LoadedModel;
@@ -88,7 +88,7 @@ fn run(
     watcher: &mut Watcher,
     options: &RunOptions,
     meter: &dyn MemoryMeter,
-) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
     let compute = half(stage.memory.dtype);
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
@@ -126,7 +126,7 @@ fn run_on_several(
     watcher: &mut Watcher,
     shown: Arc<TrainingDisplay>,
     devices: &[Device],
-) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let each: EachStep = Arc::new(move |record| shown.step(record));
     let several = Several {
         student: Learner::of(&training.student, None),

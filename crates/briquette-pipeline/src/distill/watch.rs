@@ -8,7 +8,7 @@ use briquette_distill::history::{EpochRecord, StepRecord};
 use briquette_models::LoadedModel;
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::evaluate::{Run, compare, run};
+use briquette_models::evaluate::{RunOutputs, compare, run};
 use briquette_nn::ToDType;
 use briquette_recipe::DistillStage;
 use briquette_recipe::raw::RawData;
@@ -21,7 +21,7 @@ struct Exam {
     data: Data,
     spec: DataSpec,
     batching: Batching,
-    reference: Option<Run>,
+    reference: Option<RunOutputs>,
 }
 
 /// What epochs are measured on, as its `eval`: the data to choose by, else that of the evaluation, where there is any.
@@ -53,7 +53,7 @@ impl Watcher {
             let spec = crate::evaluate::spec_of(&data);
             let workers = stage.data.workers.unwrap_or(2);
             let batching = Batching { batch_size: stage.memory.batch_size, workers };
-            let data = spec.open(model.arch.family())?;
+            let data = spec.open(model.arch.task())?;
             let exam = Exam { data, spec, batching, reference: None };
             let reference = teacher.map(|teacher| watcher.sit(&exam, teacher)).transpose()?;
             watcher.exam = Some(Exam { reference, ..exam });
@@ -61,7 +61,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    fn sit(&self, exam: &Exam, model: &LoadedModel) -> Result<Run> {
+    fn sit(&self, exam: &Exam, model: &LoadedModel) -> Result<RunOutputs> {
         run(model, &exam.data, &exam.spec, exam.batching, &mut |_, _| self.shown.check_stop())
     }
 }

@@ -1,10 +1,7 @@
 //! The sizes of a Llama, as Hugging Face's config.json gives them.
 
-use crate::Arch;
-use crate::config::{Folder, check_layers, check_sizes};
+use crate::config::check_sizes;
 use crate::fresh;
-use briquette_core::Result;
-use briquette_formats::{Checkpoint, TensorSource};
 use serde::{Deserialize, Serialize};
 
 /// The sizes of a [`crate::Llama`]; the keys of its config.json, but for the biases, which the weights tell.
@@ -64,7 +61,7 @@ pub struct LlamaConfig {
     /// The standard deviation of weights that are drawn at random.
     #[serde(skip, default = "fresh::usual_range")]
     pub initializer_range: f64,
-    /// The word whose vector is zeros then.
+    /// The word whose vector is zeros where weights are drawn at random.
     #[serde(skip)]
     pub padding: Option<usize>,
 }
@@ -97,19 +94,6 @@ fn small() -> f64 {
 }
 
 impl LlamaConfig {
-    pub(crate) fn read(folder: &Folder, checkpoint: &Checkpoint) -> Result<Self> {
-        folder.check_model_type(Arch::Llama)?;
-        let mut config: Self = folder.config()?;
-        let has =
-            |name: &str| checkpoint.tensors().iter().any(|info| info.name == format!("model.layers.0.{name}.bias"));
-        config.qkv_bias = has("self_attn.q_proj");
-        config.output_bias = has("self_attn.o_proj");
-        config.mlp_bias = has("mlp.gate_proj");
-        let sound = config.validate().and_then(|()| check_layers(config.num_hidden_layers, checkpoint));
-        sound.map_err(|message| folder.config_error(message))?;
-        Ok(config)
-    }
-
     pub(crate) fn validate(&self) -> Result<(), String> {
         let (heads, kv_heads, head) = (self.num_attention_heads, self.n_kv_heads(), self.head_width());
         check_sizes(&[self.vocab_size, self.hidden_size, self.intermediate_size, self.max_position_embeddings])?;
