@@ -197,7 +197,8 @@ def resolve(modules, module, path, seen=()):
             rest = rest[1:]
     while rest:
         name = rest[0]
-        if name in here.items:
+        # A module and a function may share a name: what is followed by more is the module.
+        if name in here.items and not (len(rest) > 1 and name in here.children):
             return here
         if name in here.children:
             here, rest = here.children[name], rest[1:]

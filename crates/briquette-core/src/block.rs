@@ -1,7 +1,7 @@
 //! Rows to parts and back, a few rows at a time, so that a tensor never has to be in memory whole.
 
-use crate::encoded::{Codes, Part, Parts, ScaleType};
-use crate::{Affine, Coding, DType, GridKind, Grouping, Mask, OutputAxis, Rows, Storage, bits, simd};
+use crate::coding::{Codes, Coding, Part, Parts, ScaleType, Storage};
+use crate::{Affine, DType, GridKind, Grouping, Mask, OutputAxis, Rows, bits, simd};
 use std::ops::Range;
 
 /// Appends rows to the parts of a tensor. One encoder serves consecutive rows.
@@ -12,14 +12,27 @@ pub struct RowEncoder {
     n_values: usize,
     packer: bits::BitPacker,
     scratch: Vec<u8>,
+    parts: Parts,
 }
 
 impl RowEncoder {
-    /// An encoder for rows before which `n_values` elements were kept.
+    /// An encoder for rows before which `n_values` elements were kept, into `parts`, which are emptied.
     ///
     /// Kept codes below 8 bits are one stream of bits, so such rows must start where whole bytes do: at the first.
-    pub fn new(coding: Coding, dtype: DType, n_values: usize) -> Self {
-        Self { coding, width: dtype.n_bits() / 8, n_values, packer: bits::BitPacker::default(), scratch: Vec::new() }
+    pub fn new(coding: Coding, dtype: DType, n_values: usize, mut parts: Parts) -> Self {
+        parts.clear();
+        let (width, packer) = (dtype.n_bits() / 8, bits::BitPacker::default());
+        Self { coding, width, n_values, packer, scratch: Vec::new(), parts }
+    }
+
+    /// What was appended so far and not taken out.
+    pub fn parts_mut(&mut self) -> &mut Parts {
+        &mut self.parts
+    }
+
+    /// The parts, complete after [`finish`](Self::finish).
+    pub fn into_parts(self) -> Parts {
+        self.parts
     }
 
     /// Whether the rows of a tensor in this coding must be encoded in order, by one encoder.
@@ -31,13 +44,13 @@ impl RowEncoder {
     ///
     /// # Panics
     /// If a sparse row comes without its bits.
-    pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>, parts: &mut Parts) {
+    pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>) {
         match self.coding.storage {
-            Storage::Dense => parts[Part::Weight].extend_from_slice(row),
+            Storage::Dense => self.parts[Part::Weight].extend_from_slice(row),
             Storage::Bitmask => {
                 let keep = keep.expect("a sparse row has bits");
-                simd::compress(row, self.width, keep, &mut parts[Part::Values]);
-                self.push_bits(keep, parts);
+                simd::compress(row, self.width, keep, &mut self.parts[Part::Values]);
+                self.push_bits(keep);
             }
         }
     }
@@ -46,49 +59,49 @@ impl RowEncoder {
     ///
     /// # Panics
     /// If a sparse row comes without its bits.
-    pub fn push_codes(&mut self, codes: &[i8], keep: Option<&[u8]>, parts: &mut Parts) {
+    pub fn push_codes(&mut self, codes: &[i8], keep: Option<&[u8]>) {
         let n_bits = self.coding.codes.map_or(8, |codes| codes.bits);
         match self.coding.storage {
-            Storage::Dense if n_bits == 8 => parts[Part::Codes].extend_from_slice(bytemuck::cast_slice(codes)),
-            Storage::Dense => bits::pack(codes, n_bits, &mut parts[Part::Codes]),
+            Storage::Dense if n_bits == 8 => self.parts[Part::Codes].extend_from_slice(bytemuck::cast_slice(codes)),
+            Storage::Dense => bits::pack(codes, n_bits, &mut self.parts[Part::Codes]),
             Storage::Bitmask => {
                 let keep = keep.expect("a sparse row has bits");
                 if n_bits == 8 {
-                    simd::compress8(bytemuck::cast_slice(codes), keep, &mut parts[Part::Values]);
+                    simd::compress8(bytemuck::cast_slice(codes), keep, &mut self.parts[Part::Values]);
                 } else {
                     self.scratch.clear();
                     simd::compress8(bytemuck::cast_slice(codes), keep, &mut self.scratch);
-                    self.packer.push(bytemuck::cast_slice(&self.scratch), n_bits, &mut parts[Part::Values]);
+                    self.packer.push(bytemuck::cast_slice(&self.scratch), n_bits, &mut self.parts[Part::Values]);
                 }
-                self.push_bits(keep, parts);
+                self.push_bits(keep);
             }
         }
     }
 
     /// Adds the scales (and zero points) of a row, or the only one of a tensor.
-    pub fn push_scales(&mut self, affines: &[Affine], parts: &mut Parts) {
+    pub fn push_scales(&mut self, affines: &[Affine]) {
         let Some(codes) = self.coding.codes else { return };
         for affine in affines {
             match codes.scale {
-                ScaleType::F32 => parts[Part::Scale].extend_from_slice(&affine.scale.to_le_bytes()),
+                ScaleType::F32 => self.parts[Part::Scale].extend_from_slice(&affine.scale.to_le_bytes()),
                 ScaleType::F16 => {
-                    parts[Part::Scale].extend_from_slice(&half::f16::from_f32(affine.scale).to_le_bytes());
+                    self.parts[Part::Scale].extend_from_slice(&half::f16::from_f32(affine.scale).to_le_bytes());
                 }
             }
             if codes.grid == GridKind::Asymmetric {
-                parts[Part::Zero].push(affine.zero as u8);
+                self.parts[Part::Zero].push(affine.zero as u8);
             }
         }
     }
 
     /// Completes the last byte of a bit stream.
-    pub fn finish(&mut self, parts: &mut Parts) {
-        self.packer.finish(&mut parts[Part::Values]);
+    pub fn finish(&mut self) {
+        self.packer.finish(&mut self.parts[Part::Values]);
     }
 
-    fn push_bits(&mut self, keep: &[u8], parts: &mut Parts) {
-        parts[Part::RowOffsets].extend_from_slice(&(self.n_values as i64).to_le_bytes());
-        parts[Part::Bitmask].extend_from_slice(keep);
+    fn push_bits(&mut self, keep: &[u8]) {
+        self.parts[Part::RowOffsets].extend_from_slice(&(self.n_values as i64).to_le_bytes());
+        self.parts[Part::Bitmask].extend_from_slice(keep);
         self.n_values += bits::count_ones(keep);
     }
 }

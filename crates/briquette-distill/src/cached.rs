@@ -4,7 +4,7 @@
 //! a fraction of what running the teacher takes, and the teacher need not stay in memory.
 
 use crate::grads::read;
-use crate::traced::{Batch, Source, Teacher};
+use crate::traced::{Teacher, TrainingBatch, TrainingData};
 use crate::{Outputs, Wanted};
 use briquette_core::{DType, Error, Hash128, Result, rows};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, draft, safetensors};
@@ -12,9 +12,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Rows of one kind of output.
+/// Embeddings, one after the other.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Rows {
+struct EmbeddingRows {
     width: usize,
     values: Vec<f32>,
 }
@@ -33,7 +33,7 @@ struct TopK {
 }
 
 /// Tensors of a file: their types, shapes and bytes.
-type Tensors = BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>;
+type FileTensors = BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>;
 
 /// The tensor with the hash of all others.
 const SUM: &str = "sum";
@@ -42,7 +42,7 @@ const SUM: &str = "sum";
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cached {
     device: Device,
-    embedding: Option<Rows>,
+    embedding: Option<EmbeddingRows>,
     logits: Option<TopK>,
 }
 
@@ -53,7 +53,7 @@ impl Cached {
     /// Those of the teacher and the data; Refused where an output is not finite.
     pub fn of<I>(
         teacher: &dyn Teacher<I>,
-        data: &dyn Source<Input = I>,
+        data: &dyn TrainingData<Input = I>,
         k: usize,
         at_once: usize,
         device: &Device,
@@ -79,7 +79,7 @@ impl Cached {
     /// # Errors
     /// Io.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let mut tensors = Tensors::new();
+        let mut tensors = FileTensors::new();
         if let Some(rows) = &self.embedding {
             let shape = vec![rows.values.len() / rows.width.max(1), rows.width];
             tensors.insert("embedding".into(), (DType::F16, shape, to_bytes(&rows.values, DType::F16)));
@@ -107,7 +107,7 @@ impl Cached {
         let mut found = Self { device: device.clone(), ..Self::default() };
         if let Some((dtype, shape, bytes)) = tensors.remove("embedding") {
             let width = shape.get(1).copied().unwrap_or(0);
-            found.embedding = Some(Rows { width, values: to_floats(&bytes, dtype) });
+            found.embedding = Some(EmbeddingRows { width, values: to_floats(&bytes, dtype) });
         }
         let mut part = |name: &str| tensors.remove(name);
         let mut number = |name: &str| Some(*ids(&part(name)?.2).first()? as usize);
@@ -135,14 +135,14 @@ impl Cached {
 }
 
 /// What a file holds, where it is what was written.
-fn tensors_of(path: &Path) -> Result<Tensors> {
+fn tensors_of(path: &Path) -> Result<FileTensors> {
     let file = Checkpoint::open(path)?;
     let read = |(index, info): (usize, &TensorInfo)| {
         let mut bytes = vec![0; info.n_bytes()];
         file.read(index, 0, &mut bytes)?;
         Ok((info.name.clone(), (info.dtype, info.shape.0.clone(), bytes)))
     };
-    let mut tensors: Tensors = file.tensors().iter().enumerate().map(read).collect::<Result<_>>()?;
+    let mut tensors: FileTensors = file.tensors().iter().enumerate().map(read).collect::<Result<_>>()?;
     let expected = tensors.remove(SUM).map(|(_, _, sum)| sum);
     match expected == Some(sum_of(&tensors)) {
         true => Ok(tensors),
@@ -151,7 +151,7 @@ fn tensors_of(path: &Path) -> Result<Tensors> {
 }
 
 /// The hash of tensors with their names, types and shapes.
-fn sum_of(tensors: &Tensors) -> Vec<u8> {
+fn sum_of(tensors: &FileTensors) -> Vec<u8> {
     let line = |(name, (dtype, shape, bytes)): (&String, &(DType, Vec<usize>, Vec<u8>))| {
         format!("{name} {dtype} {shape:?} {}\n", Hash128::of_block(bytes))
     };
@@ -180,7 +180,7 @@ fn on_host(rows: Tensor<2>) -> Result<(usize, Vec<f32>)> {
     }
 }
 
-impl Rows {
+impl EmbeddingRows {
     fn push(&mut self, rows: Tensor<2>) -> Result<()> {
         let (width, values) = on_host(rows)?;
         self.width = width;
@@ -229,7 +229,7 @@ impl TopK {
     }
 }
 
-/// What each of these scores has to be for all to weigh together what they do; 0 of none.
+/// One score for all of these, so that the sum of their exponentials stays the same; 0 of none.
 fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
     let (n, largest) = scores.clone().fold((0, f32::NEG_INFINITY), |(n, most), score| (n + 1, most.max(score)));
     if n == 0 {
@@ -240,7 +240,7 @@ fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
 }
 
 impl<I> Teacher<I> for Cached {
-    fn outputs(&self, batch: &Batch<I>, wanted: Wanted) -> Result<Outputs> {
+    fn outputs(&self, batch: &TrainingBatch<I>, wanted: Wanted) -> Result<Outputs> {
         if !wanted.is_end_only() {
             return Err(Error::config("a teacher's hidden states and attention are not kept; remove cache_teacher"));
         }

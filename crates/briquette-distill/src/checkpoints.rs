@@ -6,14 +6,14 @@
 
 mod state;
 
-use crate::history::Line;
+use crate::history::HistoryRecord;
 use briquette_core::{Error, ErrorKind, Hash128, Result};
 use briquette_formats::{InputFile, draft, limits};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
-pub use state::{Best, State};
+pub use state::{Best, TrainingState};
 use std::path::{Path, PathBuf};
 
 /// The file that names the checkpoint that counts.
@@ -56,13 +56,13 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Input where the file is damaged, which [`is_damage`](Self::is_damage) tells; Io.
-    pub fn state(&self) -> Result<Option<State>> {
+    pub fn state(&self) -> Result<Option<TrainingState>> {
         let path = self.file(LAST);
         if !path.exists() {
             return Ok(None);
         }
         let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES).map_err(with_way_out)?;
-        State::read(&bytes, &path).map(Some).map_err(with_way_out)
+        TrainingState::read(&bytes, &path).map(Some).map_err(with_way_out)
     }
 
     /// Whether an error means that there is no going on from a checkpoint: [`clear`](Self::clear) leads out of it.
@@ -80,8 +80,13 @@ impl Checkpoints {
         Self::at(&self.directory).map(drop)
     }
 
-    /// Keeps model and optimizer, then lets them count, then removes what counted before.
-    pub(crate) fn save<M: Module>(&self, model: &M, optimizer: &ModuleOptimizer, state: &mut State) -> Result<()> {
+    /// Writes model and optimizer, then the state that names them, then removes the files that the state before named.
+    pub(crate) fn save<M: Module>(
+        &self,
+        model: &M,
+        optimizer: &ModuleOptimizer,
+        state: &mut TrainingState,
+    ) -> Result<()> {
         let [to_model, to_optimizer] = pair(state.step);
         let bytes = optimizer.into_bytes().map_err(|error| Error::bug(format!("the optimizer's state: {error}")))?;
         let written = [
@@ -93,8 +98,9 @@ impl Checkpoints {
         self.save_state(state)
     }
 
-    /// Lets a state and the files that it names count, and removes all others. One that stays behind costs room, nothing else.
-    pub(crate) fn save_state(&self, state: &State) -> Result<()> {
+    /// Writes a state, from which on the files that it names are the checkpoint, and removes all others. A file that cannot be
+    /// removed costs room, nothing else.
+    pub(crate) fn save_state(&self, state: &TrainingState) -> Result<()> {
         draft::replace_file(&self.file(LAST), &state.to_json()?)?;
         let names = std::fs::read_dir(&self.directory).into_iter().flatten();
         let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -103,13 +109,13 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Keeps the student of an epoch; it counts once `state` does.
-    pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize, state: &mut State) -> Result<()> {
+    /// Writes the student of an epoch; it belongs to the checkpoint once `state` is written.
+    pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(student, student_of(epoch), state)
     }
 
     /// The student of an epoch.
-    pub(crate) fn load_student<M: Module>(&self, student: M, epoch: usize, state: &State) -> Result<M> {
+    pub(crate) fn load_student<M: Module>(&self, student: M, epoch: usize, state: &TrainingState) -> Result<M> {
         self.read_record(student, &student_of(epoch), state)
     }
 
@@ -118,7 +124,7 @@ impl Checkpoints {
         &self,
         model: M,
         optimizer: ModuleOptimizer,
-        state: &State,
+        state: &TrainingState,
     ) -> Result<(M, ModuleOptimizer)> {
         let [from_model, from_optimizer] = pair(state.step);
         let model = self.read_record(model, &from_model, state)?;
@@ -127,30 +133,30 @@ impl Checkpoints {
         Ok((model, optimizer))
     }
 
-    /// Keeps the best model, which is that of this epoch; it counts once `state` does.
-    pub(crate) fn save_best<M: Module>(&self, model: &M, epoch: usize, state: &mut State) -> Result<()> {
+    /// Writes the best model, which is that of this epoch; it belongs to the checkpoint once `state` is written.
+    pub(crate) fn save_best<M: Module>(&self, model: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(model, best_of(epoch), state)
     }
 
     /// The best model, which is that of this epoch.
-    pub(crate) fn load_best<M: Module>(&self, model: M, epoch: usize, state: &State) -> Result<M> {
+    pub(crate) fn load_best<M: Module>(&self, model: M, epoch: usize, state: &TrainingState) -> Result<M> {
         self.read_record(model, &best_of(epoch), state)
     }
 
-    /// Names a file that others wrote, by its path in the directory; it counts once `state` does.
-    pub(crate) fn adopt(&self, name: &str, state: &mut State) -> Result<()> {
+    /// Has `state` name a file that others wrote, by its path in the directory; it belongs to the checkpoint once `state` is written.
+    pub(crate) fn adopt(&self, name: &str, state: &mut TrainingState) -> Result<()> {
         let file = InputFile::open(&self.file(name))?;
         state.files.insert(name.to_string(), Hash128::of_block(&file.read_all(file.len())?));
         Ok(())
     }
 
-    /// Holds every file that `state` names against its hash: for those that others read.
-    pub(crate) fn check_files(&self, state: &State) -> Result<()> {
+    /// Compares every file that `state` names with its hash, for those that are not read by this.
+    pub(crate) fn check_files(&self, state: &TrainingState) -> Result<()> {
         state.files.keys().try_for_each(|name| self.read(name, state).map(drop))
     }
 
     /// Adds a line to `metrics.jsonl`.
-    pub(crate) fn log(&self, line: &Line) -> Result<()> {
+    pub(crate) fn log(&self, line: &HistoryRecord) -> Result<()> {
         let json = serde_json::to_string(line).map_err(|error| Error::bug(format!("a metric: {error}")))?;
         draft::append_line(&self.file(METRICS), &json)
     }
@@ -159,15 +165,15 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Io.
-    pub fn lines(&self) -> Result<Vec<Line>> {
+    pub fn lines(&self) -> Result<Vec<HistoryRecord>> {
         Ok(self.text_lines()?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// Drops the lines of steps after `step` and of epochs after `epoch`: they are about to be made again.
     pub(crate) fn forget_after(&self, step: usize, epoch: usize) -> Result<()> {
         let is_kept = |line: &&str| match serde_json::from_str(line) {
-            Ok(Line::Step(record)) => record.step <= step,
-            Ok(Line::Epoch(record)) => record.epoch <= epoch,
+            Ok(HistoryRecord::Step(record)) => record.step <= step,
+            Ok(HistoryRecord::Epoch(record)) => record.epoch <= epoch,
             Err(_) => false,
         };
         let text: String = self.text_lines()?.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
@@ -183,7 +189,7 @@ impl Checkpoints {
         Ok(String::from_utf8_lossy(&file.read_all(file.len())?).into_owned())
     }
 
-    fn keep<M: Module>(&self, model: &M, name: String, state: &mut State) -> Result<()> {
+    fn keep<M: Module>(&self, model: &M, name: String, state: &mut TrainingState) -> Result<()> {
         let hash = self.write_record(model, &name)?;
         state.files.insert(name, hash);
         Ok(())
@@ -195,14 +201,15 @@ impl Checkpoints {
     }
 
     fn write_record<M: Module>(&self, model: &M, name: &str) -> Result<Hash128> {
-        // burn keeps the last update of running statistics aside, where a record misses it; this puts it in place.
+        // burn applies the last update of running statistics only when they are next read, and a record is made without that;
+        // `valid` reads them.
         drop(model.valid());
         let bytes = model.clone().into_record().into_bytes();
         self.write(name, &bytes.map_err(|error| Error::bug(format!("the student's record: {error}")))?)
     }
 
     /// The whole of a file, as it was written.
-    fn read(&self, name: &str, state: &State) -> Result<Vec<u8>> {
+    fn read(&self, name: &str, state: &TrainingState) -> Result<Vec<u8>> {
         let path = self.file(name);
         let damaged = |message: String| with_way_out(Error::input(message).at(path.display()));
         let file = InputFile::open(&path).map_err(with_way_out)?;
@@ -216,7 +223,7 @@ impl Checkpoints {
         }
     }
 
-    fn read_record<M: Module>(&self, model: M, name: &str, state: &State) -> Result<M> {
+    fn read_record<M: Module>(&self, model: M, name: &str, state: &TrainingState) -> Result<M> {
         let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(self.read(name, state)?));
         let record = record.map_err(|error| self.misfit(name, &error))?;
         model.try_load_record(record).map_err(|error| self.misfit(name, &error))

@@ -2,7 +2,7 @@
 
 use crate::grads::{self, is_out_of_memory, read};
 use crate::history::StepRecord;
-use crate::traced::{Batch, Source, Teacher, Traced};
+use crate::traced::{Teacher, Traced, TrainingBatch, TrainingData};
 use crate::{Blend, Loss, Outputs, Projections, Settings, Targets};
 use briquette_core::{Error, Result};
 use briquette_nn::{Compression, LossScaler, parameters};
@@ -39,7 +39,7 @@ pub struct Distiller {
 pub type DynTeacher<'a, N> = &'a dyn Teacher<<N as Traced>::Input>;
 
 /// Data of the inputs of a network.
-pub type DynSource<'a, N> = &'a dyn Source<Input = <N as Traced>::Input>;
+pub type DynTrainingData<'a, N> = &'a dyn TrainingData<Input = <N as Traced>::Input>;
 
 impl Distiller {
     /// Attaches `rules` to a student, freezes what does not learn, and makes ready for `n_steps` steps. `sample` is any batch:
@@ -53,7 +53,7 @@ impl Distiller {
         rules: Compression,
         settings: Settings,
         teacher: Option<DynTeacher<N>>,
-        sample: &Batch<N::Input>,
+        sample: &TrainingBatch<N::Input>,
         n_steps: usize,
     ) -> Result<(Self, Trained<N>)> {
         Self::at(0, student, rules, settings, teacher, sample, n_steps)
@@ -70,7 +70,7 @@ impl Distiller {
         rules: Compression,
         settings: Settings,
         teacher: Option<DynTeacher<N>>,
-        sample: &Batch<N::Input>,
+        sample: &TrainingBatch<N::Input>,
         n_steps: usize,
     ) -> Result<(Self, Trained<N>)> {
         settings.check()?;
@@ -102,7 +102,7 @@ impl Distiller {
         self.scaler.as_ref()
     }
 
-    /// Stands where a checkpoint stood.
+    /// Sets step, schedule and loss scale to what they were at a checkpoint.
     pub(crate) fn stand_at(&mut self, step: usize, at_once: usize, scaler: Option<LossScaler>) {
         for _ in self.step..step {
             self.schedule.step();
@@ -120,7 +120,7 @@ impl Distiller {
         &mut self,
         model: Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         rows: &[usize],
     ) -> Result<(Trained<N>, StepRecord)> {
         let started = Instant::now();
@@ -161,13 +161,13 @@ impl Distiller {
         &self,
         model: &Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         rows: &[usize],
     ) -> Result<(GradientsParams, Vec<f64>)> {
         let mut sum = GradientsAccumulator::new();
         let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
         for (index, turn) in rows.chunks(self.at_once).enumerate() {
-            // What is drawn at random follows from the step alone, so that one that was killed draws the same.
+            // Dropout is drawn from a seed that follows from the step alone: a run that goes on from a checkpoint draws the same.
             let seed = mixed(mixed(self.settings.seed, self.step), index);
             let share = turn.len() as f64 / rows.len() as f64;
             let batch = data.batch(turn, &self.device)?;
@@ -193,12 +193,12 @@ impl Distiller {
         Ok((sum.grads(), losses))
     }
 
-    /// Begins what is drawn at random for a piece of the network.
+    /// Seeds the device for a piece of the network: 0 is what comes before the layers, `n + 1` is layer `n`.
     pub(crate) fn seed(&self, seed: u64, piece: usize) {
         self.device.seed(mixed(seed, piece));
     }
 
-    /// A loss as it goes backward.
+    /// A loss as gradients are taken of it: times the loss scale, where there is one.
     pub(crate) fn scaled(&self, loss: Tensor<1>) -> Tensor<1> {
         self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss))
     }
@@ -209,7 +209,7 @@ impl Distiller {
         model: &Trained<N>,
         found: &Outputs,
         of_teacher: Option<&Outputs>,
-        batch: &Batch<N::Input>,
+        batch: &TrainingBatch<N::Input>,
     ) -> Result<(Tensor<1>, Vec<f32>)> {
         let (labels, projections) = (batch.labels.as_ref(), Some(&model.projections));
         let targets = Targets { teacher: of_teacher, labels, projections };
@@ -233,7 +233,7 @@ impl Distiller {
         }
     }
 
-    /// Gradients unscaled and no longer than they may be, and how long they were; `None` where they overflowed in f16.
+    /// Gradients without the loss scale, clipped, and their norm before that; `None` where they overflowed in f16.
     fn tamed<N: Traced>(
         &mut self,
         grads: GradientsParams,
@@ -246,7 +246,7 @@ impl Distiller {
                 None => return Ok(None),
             },
         };
-        // Reading this before the optimizer steps also tells whether every gradient could be held.
+        // A device that ran out of memory says so when a value is read: reading the norm here keeps such gradients from the optimizer.
         let norm = grads::norm(&grads, model)?;
         if !norm.is_finite() {
             let message = format!("the gradient is {norm} at step {}; lower the learning rate", self.step);
@@ -273,7 +273,7 @@ fn try_out<N: Traced>(
     student: &N,
     teacher: Option<DynTeacher<N>>,
     blend: &Blend,
-    sample: &Batch<N::Input>,
+    sample: &TrainingBatch<N::Input>,
     device: &Device,
 ) -> Result<Projections> {
     if blend.needs_teacher() && teacher.is_none() {

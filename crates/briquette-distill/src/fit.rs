@@ -1,12 +1,12 @@
 //! How many items fit into memory at once.
 
-use crate::distiller::{DynSource, DynTeacher};
+use crate::distiller::{DynTeacher, DynTrainingData};
 use crate::{Distiller, Traced, Trained};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use burn::module::Module;
 
-/// Bytes of what memory takes: as measured, and as foretold from that.
+/// How many items fit, and the memory that a step is predicted to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fit {
     /// Items in memory at once.
@@ -30,11 +30,11 @@ impl Distiller {
         &mut self,
         model: Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         limit: u64,
         meter: &dyn MemoryMeter,
     ) -> Result<(Trained<N>, Fit)> {
-        // Running statistics move in a forward pass: what was before comes back afterwards.
+        // The forward passes that measure memory move the running statistics of batch norms; this record brings them back.
         let record = model.clone().into_record();
         let moments = 4 * self.settings.optimizer.n_moments() * model.num_params() as u64;
         let mut peak = |n: usize| {
@@ -46,7 +46,7 @@ impl Distiller {
             let bytes = meter.peak_bytes().ok_or_else(|| Error::config("memory.limit: nothing tells the peak here"))?;
             found.map(|_| bytes + moments)
         };
-        peak(1)?; // fills caches that the others find
+        peak(1)?; // The first run also fills caches, which would count as its own memory.
         let (one, two) = (peak(1)?, peak(2.min(data.len()))?);
         let of = |n: usize| one + two.saturating_sub(one) * (n as u64 - 1);
         let mut at_once = self.at_once;
@@ -60,7 +60,7 @@ impl Distiller {
         }
         let fit = Fit { at_once, predicted_bytes: of(at_once), predicted_bytes_of_batch: of(self.at_once) };
         self.at_once = at_once;
-        // burn keeps the last update of running statistics aside, and would put it on top of what is loaded.
+        // burn applies the last update of running statistics only when they are next read: after loading, it would overwrite them.
         drop(model.valid());
         let model = model.try_load_record(record);
         Ok((model.map_err(|error| Error::bug(format!("the student's own record: {error:?}")))?, fit))

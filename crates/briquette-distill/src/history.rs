@@ -42,14 +42,14 @@ pub struct EpochRecord {
 /// One line of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Line {
+pub enum HistoryRecord {
     /// A step.
     Step(StepRecord),
     /// The end of an epoch.
     Epoch(EpochRecord),
 }
 
-impl Line {
+impl HistoryRecord {
     /// The step it belongs to.
     pub fn step(&self) -> usize {
         match self {

@@ -1,9 +1,10 @@
 //! Trains a student network to follow a teacher.
 //!
 //! [`loss`] holds the losses as pure functions of burn tensors, [`Blend`] adds several up, [`LayerMap`] pairs layers: enough
-//! for a training loop of one's own. [`Distiller`] is such a loop: any [`Traced`] network learns from a [`Teacher`] over a
-//! [`Source`] of data, with what `briquette-nn` attaches to it held in place, and goes on after a kill where it stood. Non-goals: architectures (anything that implements a trait can be a student), file
-//! formats, and printing.
+//! for a training loop of one's own. [`Distiller`] is such a loop: any [`Traced`] network learns from a [`Teacher`] over
+//! [`TrainingData`], with what `briquette-nn` attaches to it held in place, and goes on after a kill where it stood.
+//!
+//! Non-goals: architectures (anything that implements a trait can be a student), file formats, and printing.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -20,6 +21,7 @@
 //! ```
 
 mod blend;
+mod by_layer;
 mod cached;
 pub mod checkpoints;
 mod distiller;
@@ -43,17 +45,17 @@ mod train_step;
 pub use blend::{Blend, Blended, Distance, Divergence, Loss, Match, Relation, Targets, Term};
 pub use cached::Cached;
 pub use checkpoints::Checkpoints;
-pub use distiller::{Distiller, DynSource, DynTeacher, Trained};
+pub use distiller::{Distiller, DynTeacher, DynTrainingData, Trained};
 pub use fit::Fit;
 pub use layer_map::LayerMap;
 pub use layered::Layered;
 pub use order::order;
 pub use outputs::{Outputs, Wanted};
 pub use projection::Projections;
-pub use run::{Finished, Watch, n_steps};
+pub use run::{TrainingOutcome, Watch, n_steps};
 #[cfg(feature = "tui")]
 pub use screen::Screen;
 pub use settings::{Goal, Optimizer, Settings};
-pub use several::{EachStep, Several, SharedSource, steps_of_epoch};
-pub use traced::{Batch, Frozen, Source, Teacher, Traced};
+pub use several::{EachStep, Several, SharedTrainingData, steps_of_epoch};
+pub use traced::{Frozen, Teacher, Traced, TrainingBatch, TrainingData};
 pub use train_step::{DistillOutput, Distilling};

@@ -10,7 +10,7 @@ use burn::data::dataset::{Dataset, InMemDataset};
 /// # Errors
 /// None that a caller could cause.
 pub fn order(n: usize, seed: u64, epoch: usize) -> Result<Vec<usize>> {
-    // Seeds that are neighbours have no epoch in common.
+    // A plain `seed + epoch` would give epoch 1 of seed 0 the order of epoch 0 of seed 1.
     let of_epoch = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(epoch as u64);
     let rows = ShuffledDataset::new(InMemDataset::new((0..n).collect::<Vec<usize>>()), of_epoch);
     let each = (0..n).map(|at| rows.get(at).map_err(|error| Error::bug(format!("the order of the data: {error}"))));
@@ -37,7 +37,7 @@ pub(crate) fn gathered(
     }
     let n_full = rows.len() / batch_size;
     let (full, rest) = rows.split_at(n_full * batch_size);
-    // Another seed than that of the rows.
+    // With the seed of the rows, batches would be shuffled by the same draws as those.
     let batches = order(n_full, !seed, epoch)?;
     let full = batches.into_iter().flat_map(|batch| &full[batch * batch_size..(batch + 1) * batch_size]);
     Ok(full.chain(rest).copied().collect())

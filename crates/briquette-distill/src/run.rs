@@ -1,14 +1,14 @@
 //! A whole training: epochs, evaluation, checkpoints, and going on after a kill.
 
-use crate::checkpoints::{Best, Checkpoints, State};
-use crate::distiller::{DynSource, DynTeacher, freeze};
-use crate::history::{EpochRecord, Line, StepRecord};
+use crate::checkpoints::{Best, Checkpoints, TrainingState};
+use crate::distiller::{DynTeacher, DynTrainingData, freeze};
+use crate::history::{EpochRecord, HistoryRecord, StepRecord};
 use crate::order::{gathered, order};
 use crate::{Distiller, Settings, Traced, Trained};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Sees a training go by.
+/// Follows a training: evaluates its students, and may end it.
 pub trait Watch<N> {
     /// What a student is worth, by the names of metrics; it comes as it trains. Called at the end of each epoch.
     ///
@@ -35,16 +35,16 @@ pub trait Watch<N> {
     }
 }
 
-/// Sees nothing.
+/// Evaluates nothing, and lets the training go on.
 impl<N> Watch<N> for () {}
 
 /// What a training came to.
 #[derive(Debug)]
-pub struct Finished<N> {
+pub struct TrainingOutcome<N> {
     /// The best student where a metric says so, else the last; what is attached to it still is.
     pub student: N,
     /// Every step and epoch, those before a kill too.
-    pub history: Vec<Line>,
+    pub history: Vec<HistoryRecord>,
     /// The best epoch.
     pub best: Option<Best>,
     /// Steps that had been made when it was taken up.
@@ -67,10 +67,10 @@ impl Distiller {
         mut self,
         model: Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
+        data: DynTrainingData<N>,
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
-    ) -> Result<Finished<N>> {
+    ) -> Result<TrainingOutcome<N>> {
         if data.is_empty() {
             return Err(Error::input("there is nothing to train on; the data is empty"));
         }
@@ -83,14 +83,18 @@ impl Distiller {
             Some(best) => checkpoints.load_best(model, best.epoch, &state)?.into_student(),
             None => model.into_student(),
         };
-        Ok(Finished { student, history: checkpoints.lines()?, best: state.best, resumed_at })
+        Ok(TrainingOutcome { student, history: checkpoints.lines()?, best: state.best, resumed_at })
     }
 
     /// Where an earlier run stood; at the start where there was none.
-    fn take_up<N: Traced>(&mut self, model: Trained<N>, checkpoints: &Checkpoints) -> Result<(Trained<N>, State)> {
+    fn take_up<N: Traced>(
+        &mut self,
+        model: Trained<N>,
+        checkpoints: &Checkpoints,
+    ) -> Result<(Trained<N>, TrainingState)> {
         let Some(state) = checkpoints.state()? else {
             checkpoints.forget_after(0, 0)?;
-            return Ok((model, State::at_start(self.at_once, self.scaler().cloned())));
+            return Ok((model, TrainingState::at_start(self.at_once, self.scaler().cloned())));
         };
         checkpoints.forget_after(state.step, state.epoch)?;
         let (model, optimizer) = checkpoints.load(model, self.optimizer.clone(), &state)?;
@@ -104,8 +108,8 @@ impl Distiller {
         &mut self,
         mut model: Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynSource<N>,
-        state: &mut State,
+        data: DynTrainingData<N>,
+        state: &mut TrainingState,
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
     ) -> Result<Trained<N>> {
@@ -118,7 +122,7 @@ impl Distiller {
             model = next;
             let record = StepRecord { epoch: state.epoch + 1, ..record };
             state.count(self.step, record.loss);
-            checkpoints.log(&Line::Step(record.clone()))?;
+            checkpoints.log(&HistoryRecord::Step(record.clone()))?;
             if self.step.is_multiple_of(self.settings.save_every) {
                 self.save(&model, state, checkpoints)?;
             }
@@ -132,7 +136,7 @@ impl Distiller {
     fn end_of_epoch<N: Traced>(
         &self,
         model: &Trained<N>,
-        state: &mut State,
+        state: &mut TrainingState,
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
     ) -> Result<()> {
@@ -143,7 +147,7 @@ impl Distiller {
             checkpoints.save_best(model, epoch, state)?;
         }
         let record = EpochRecord { epoch, step: self.step, loss, metrics, is_best };
-        checkpoints.log(&Line::Epoch(record.clone()))?;
+        checkpoints.log(&HistoryRecord::Epoch(record.clone()))?;
         watch.epoch(&record)?;
         let best = state.best.map_or(state.epoch, |best| best.epoch - 1);
         let is_stale = self.settings.patience.is_some_and(|patience| state.epoch - best >= patience);
@@ -152,14 +156,14 @@ impl Distiller {
         self.save(model, state, checkpoints)
     }
 
-    fn save<N: Traced>(&self, model: &Trained<N>, state: &mut State, checkpoints: &Checkpoints) -> Result<()> {
+    fn save<N: Traced>(&self, model: &Trained<N>, state: &mut TrainingState, checkpoints: &Checkpoints) -> Result<()> {
         (state.at_once, state.scaler) = (self.at_once, self.scaler().cloned());
         checkpoints.save(model, &self.optimizer, state)
     }
 }
 
 /// Whether this epoch's student is the best so far.
-pub(crate) fn judge(settings: &Settings, metrics: &BTreeMap<String, f64>, state: &mut State) -> Result<bool> {
+pub(crate) fn judge(settings: &Settings, metrics: &BTreeMap<String, f64>, state: &mut TrainingState) -> Result<bool> {
     let Some(goal) = &settings.goal else { return Ok(false) };
     let Some(&value) = metrics.get(&goal.metric) else {
         let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
@@ -175,6 +179,6 @@ pub(crate) fn judge(settings: &Settings, metrics: &BTreeMap<String, f64>, state:
 }
 
 /// Where in the data a step failed, and what is left of the work before.
-fn kept(error: Error, state: &State) -> Error {
+fn kept(error: Error, state: &TrainingState) -> Error {
     error.at(format_args!("epoch {}, batch {}", state.epoch + 1, state.step_of_epoch + 1))
 }

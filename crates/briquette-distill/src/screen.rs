@@ -81,7 +81,7 @@ impl Screen {
     /// Gives the terminal back.
     pub fn close(&mut self) {
         if let Some(open) = self.open.take() {
-            // It panics again where it was told to end at once.
+            // Told to end at once, burn's screen panics when it is next drawn on, and once more when it is dropped.
             catch_unwind(AssertUnwindSafe(|| drop(open))).ok();
         }
     }

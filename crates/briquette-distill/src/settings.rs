@@ -63,7 +63,7 @@ pub struct Goal {
 /// How to train.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What goes down.
+    /// The loss to minimise.
     pub blend: Blend,
     /// Passes over the data.
     pub epochs: usize,
@@ -77,9 +77,9 @@ pub struct Settings {
     pub learning_rate: f64,
     /// The share of all steps that the warm-up takes, 0 to below 1.
     pub warmup: f64,
-    /// The longest that the gradient of all parameters together may be.
+    /// The norm, of all parameters' gradients together, at which they are clipped.
     pub clip: Option<f64>,
-    /// What the order of the data follows from.
+    /// What the order of the data and dropout are drawn from.
     pub seed: u64,
     /// Which metric says what the best student is; without one it is the last.
     pub goal: Option<Goal>,

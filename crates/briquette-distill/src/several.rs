@@ -1,13 +1,13 @@
-//! A whole training on several devices, by burn's own loop: an epoch at a time, so that evaluation, checkpoints and what is best
-//! are ours.
+//! A whole training on several devices, by burn's own loop. That is started anew for each epoch: between two of them, evaluation,
+//! checkpoints and the choice of the best student are made here, as they are on one device.
 
-use crate::checkpoints::{Checkpoints, State, student_of};
-use crate::history::{EpochRecord, Line, StepRecord};
+use crate::checkpoints::{Checkpoints, TrainingState, student_of};
+use crate::history::{EpochRecord, HistoryRecord, StepRecord};
 use crate::order::{gathered, order};
 use crate::run::judge;
-use crate::traced::{Batch, Source, Traced};
-use crate::train_step::{Steps, StepsOf};
-use crate::{Distilling, Finished, Settings, Watch};
+use crate::traced::{Traced, TrainingBatch, TrainingData};
+use crate::train_step::{StepHook, StepHookInner};
+use crate::{Distilling, Settings, TrainingOutcome, Watch};
 use briquette_core::{Error, Result};
 use briquette_nn::{Compressing, Compression, Quiet};
 use burn::data::dataloader::batcher::Batcher;
@@ -23,11 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Where burn keeps its own checkpoints, below ours.
+/// The directory, within that of our checkpoints, in which burn keeps its own.
 const BURN: &str = "burn";
 
 /// Data that threads share.
-pub type SharedSource<N> = Arc<dyn Source<Input = <N as Traced>::Input> + Send + Sync>;
+pub type SharedTrainingData<N> = Arc<dyn TrainingData<Input = <N as Traced>::Input> + Send + Sync>;
 
 /// Is told of each step as it is made; an error ends the training.
 pub type EachStep = Arc<dyn Fn(&StepRecord) -> Result<()> + Send + Sync>;
@@ -46,7 +46,7 @@ pub struct Several<N: Traced> {
     /// The devices, with autodiff. GPUs exchange gradients through NCCL; of CPUs the first one gathers them.
     pub devices: Vec<Device>,
     /// The data.
-    pub data: SharedSource<N>,
+    pub data: SharedTrainingData<N>,
     /// Is told of each step.
     pub each: EachStep,
 }
@@ -66,10 +66,10 @@ where
     /// # Errors
     /// Config where student, teacher, blend and settings do not go together, or something is asked that burn's loop does not do;
     /// Refused where a loss or a gradient is not finite; Input where there are fewer items than devices; Io; those of `watch`.
-    pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<Finished<N>> {
+    pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<TrainingOutcome<N>> {
         self.check()?;
-        let mut state = checkpoints.state()?.unwrap_or_else(|| State::at_start(self.settings.at_once, None));
-        // burn reads most of them.
+        let mut state = checkpoints.state()?.unwrap_or_else(|| TrainingState::at_start(self.settings.at_once, None));
+        // burn reads most of these files by itself and compares no hashes, so that is done before.
         checkpoints.check_files(&state)?;
         checkpoints.forget_after(state.step, state.epoch)?;
         let resumed_at = state.step;
@@ -77,10 +77,11 @@ where
             let (student, loss) = self.epoch(&mut state, checkpoints)?;
             self.end_of_epoch(&student, loss, &mut state, checkpoints, watch)?;
         }
-        let Held { student } = self.rules.attach_at(Held { student: self.student.clone() }, state.step)?;
+        let StudentField { student } =
+            self.rules.attach_at(StudentField { student: self.student.clone() }, state.step)?;
         let epoch = state.best.map_or(state.epoch, |best| best.epoch);
         let student = checkpoints.load_student(student, epoch, &state)?;
-        Ok(Finished { student, history: checkpoints.lines()?, best: state.best, resumed_at })
+        Ok(TrainingOutcome { student, history: checkpoints.lines()?, best: state.best, resumed_at })
     }
 
     fn check(&self) -> Result<()> {
@@ -102,13 +103,13 @@ where
         steps_of_epoch(self.data.len(), self.devices.len(), self.settings.at_once, self.n_turns())
     }
 
-    /// Batches of each device for one step.
+    /// Turns: how many batches each device takes for one step of the optimizer.
     fn n_turns(&self) -> usize {
         (self.settings.batch_size / (self.settings.at_once * self.devices.len()).max(1)).max(1)
     }
 
     /// One epoch. Returns the student, and the mean of its losses.
-    fn epoch(&self, state: &mut State, checkpoints: &Checkpoints) -> Result<(N, f64)> {
+    fn epoch(&self, state: &mut TrainingState, checkpoints: &Checkpoints) -> Result<(N, f64)> {
         let Settings { seed, at_once, .. } = self.settings;
         let (plain, interrupter) = (self.devices[0].clone().without_autodiff(), Interrupter::new());
         let records = Arc::new(Mutex::new(Vec::new()));
@@ -116,7 +117,7 @@ where
         let sample = self.data.batch(&[0], &plain)?;
         let blend = self.settings.blend.clone();
         let distilling = Distilling::new(self.student.clone(), self.teacher.as_ref(), blend, &sample)?;
-        let distilling = distilling.with_steps(Steps::new(steps));
+        let distilling = distilling.with_steps(StepHook::new(steps));
         let model = Compressing::resumed(distilling, self.rules.clone(), state.step)?;
         let schedule = self.settings.schedule(self.n_steps() * self.settings.epochs)?;
         let learner = Learner::new(model, self.settings.optimizer.init(), schedule);
@@ -137,20 +138,25 @@ where
         let found = catch_unwind(AssertUnwindSafe(|| training.launch(learner)));
         let found = found.map_err(|panic| Error::refused(words_of(&*panic)))?;
         let records: Vec<StepRecord> = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
-        // What stopped it says so once more.
+        // burn's loop only tells that it was stopped. Whoever asked for it does so again, and gives the reason as an error.
         records.last().map_or(Ok(()), |record| if interrupter.should_stop() { (self.each)(record) } else { Ok(()) })?;
         if let Some(error) = found.error {
             let words = error.to_string();
             return Err(Error::refused(words.lines().next().unwrap_or_default().to_string()));
         }
-        records.iter().try_for_each(|record| checkpoints.log(&Line::Step(record.clone())))?;
+        records.iter().try_for_each(|record| checkpoints.log(&HistoryRecord::Step(record.clone())))?;
         state.step = found.model.step_count();
         let loss = records.iter().map(|record| record.loss).sum::<f64>() / records.len().max(1) as f64;
         Ok((found.model.model.student, loss))
     }
 
-    /// What burn's steps are to do beside its own.
-    fn steps(&self, state: &State, records: Arc<Mutex<Vec<StepRecord>>>, interrupter: &Interrupter) -> StepsOf {
+    /// What is done in each of burn's steps: gradients are scaled and clipped, and the step is written down.
+    fn steps(
+        &self,
+        state: &TrainingState,
+        records: Arc<Mutex<Vec<StepRecord>>>,
+        interrupter: &Interrupter,
+    ) -> StepHookInner {
         let (each, interrupter, at_once) = (self.each.clone(), interrupter.clone(), self.settings.at_once);
         let (first, epoch) = (state.step, state.epoch + 1);
         let started = Mutex::new(Instant::now());
@@ -166,9 +172,9 @@ where
             }
             records.push(record);
         };
-        // NCCL takes the mean over devices; burn's gathering adds up.
+        // Between GPUs NCCL takes the mean of the gradients, on CPUs burn adds them up; turns are always added up.
         let n_summed = if is_cpu(&self.devices[0]) { self.devices.len() * self.n_turns() } else { self.n_turns() };
-        StepsOf {
+        StepHookInner {
             share: 1.0 / n_summed as f64,
             clip: self.settings.clip,
             main: self.devices[0].clone(),
@@ -185,9 +191,9 @@ where
         }
     }
 
-    fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<Batch<N::Input>>> {
-        let batches = DataLoaderBuilder::new(Batches::<N>(self.data.clone()));
-        // burn's default device may be another than those this trains on.
+    fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<TrainingBatch<N::Input>>> {
+        let batches = DataLoaderBuilder::new(RowBatcher::<N>(self.data.clone()));
+        // Without a device, burn puts batches on its default one, which may be none of those this trains on.
         let plain = self.devices[0].clone().without_autodiff();
         batches.batch_size(self.settings.at_once).set_device(plain).build(InMemDataset::new(rows))
     }
@@ -197,7 +203,7 @@ where
         &self,
         student: &N,
         loss: f64,
-        state: &mut State,
+        state: &mut TrainingState,
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
     ) -> Result<()> {
@@ -211,7 +217,7 @@ where
             .iter()
             .try_for_each(|name| checkpoints.adopt(&format!("{BURN}/checkpoint/{name}-{epoch}.bpk"), state))?;
         let record = EpochRecord { epoch, step: state.step, loss, metrics, is_best };
-        checkpoints.log(&Line::Epoch(record.clone()))?;
+        checkpoints.log(&HistoryRecord::Epoch(record.clone()))?;
         let best = state.best.map_or(state.epoch, |best| best.epoch - 1);
         let is_stale = self.settings.patience.is_some_and(|patience| state.epoch - best >= patience);
         state.end_epoch();
@@ -221,19 +227,19 @@ where
     }
 }
 
-/// A student under the path that it has in [`Distilling`].
+/// A student as a field, as [`Distilling`] has it: checkpoints name its parameters by paths that begin with `student.`.
 #[derive(Module, Debug)]
-struct Held<N: Module> {
+struct StudentField<N: Module> {
     student: N,
 }
 
 /// Makes batches for burn's loaders.
-struct Batches<N: Traced>(SharedSource<N>);
+struct RowBatcher<N: Traced>(SharedTrainingData<N>);
 
-impl<N: Traced> Batcher<usize, Batch<N::Input>> for Batches<N> {
-    fn batch(&self, rows: Vec<usize>, device: &Device) -> Batch<N::Input> {
+impl<N: Traced> Batcher<usize, TrainingBatch<N::Input>> for RowBatcher<N> {
+    fn batch(&self, rows: Vec<usize>, device: &Device) -> TrainingBatch<N::Input> {
         let found = self.0.batch(&rows, &device.clone().without_autodiff());
-        // burn's loaders have no way to hand an error on; the training catches this one.
+        // burn's loaders have no way to hand an error on; `epoch` catches this panic, and makes it an error again.
         found.unwrap_or_else(|error| panic!("{error}"))
     }
 }

@@ -21,7 +21,7 @@ pub trait Traced: Module + ModuleDisplay {
 
 /// Some items of the data.
 #[derive(Debug, Clone)]
-pub struct Batch<I> {
+pub struct TrainingBatch<I> {
     /// Their places in the data.
     pub rows: Vec<usize>,
     /// What networks take in.
@@ -31,7 +31,7 @@ pub struct Batch<I> {
 }
 
 /// Data to train on.
-pub trait Source {
+pub trait TrainingData {
     /// What networks take in.
     type Input;
 
@@ -47,7 +47,7 @@ pub trait Source {
     ///
     /// # Errors
     /// Input where an item is damaged; Io.
-    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Self::Input>>;
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Self::Input>>;
 
     /// What an item costs beside others, such as its length: batches are made of items that cost much the same.
     fn cost(&self, _row: usize) -> usize {
@@ -69,7 +69,7 @@ pub trait Teacher<I> {
     ///
     /// # Errors
     /// Those of reading what it remembers; a network has none.
-    fn outputs(&self, batch: &Batch<I>, wanted: Wanted) -> Result<Outputs>;
+    fn outputs(&self, batch: &TrainingBatch<I>, wanted: Wanted) -> Result<Outputs>;
 }
 
 /// A network that no longer learns: off the autodiff device, with dropout and running statistics switched off.
@@ -95,7 +95,7 @@ impl<N: Traced> Frozen<N> {
 }
 
 impl<N: Traced> Teacher<N::Input> for Frozen<N> {
-    fn outputs(&self, batch: &Batch<N::Input>, wanted: Wanted) -> Result<Outputs> {
+    fn outputs(&self, batch: &TrainingBatch<N::Input>, wanted: Wanted) -> Result<Outputs> {
         Ok(self.0.outputs(&batch.input, wanted))
     }
 }

@@ -1,7 +1,7 @@
 //! Distillation under burn's own training loop, on one device or several.
 
 use crate::grads;
-use crate::traced::{Batch, Teacher, Traced};
+use crate::traced::{Teacher, Traced, TrainingBatch};
 use crate::{Blend, Blended, Frozen, Targets};
 use briquette_core::{Error, Result};
 use burn::module::Module;
@@ -28,7 +28,7 @@ pub struct Distilling<N: Module> {
     #[module(skip)]
     teachers: Copies,
     #[module(skip)]
-    steps: Steps,
+    steps: StepHook,
 }
 
 /// A frozen network on every device that asked for it: a `Mutex<Vec<(Device, Frozen<N>)>>`. `#[derive(Module)]` takes no field
@@ -62,42 +62,42 @@ impl Copies {
     }
 }
 
-/// How steps are made, and what sees them.
+/// What [`Several`](crate::Several) does in each of burn's steps; none where a user's own training is burn's alone.
 #[derive(Clone, Default)]
-pub(crate) struct Steps(Option<Arc<StepsOf>>);
+pub(crate) struct StepHook(Option<Arc<StepHookInner>>);
 
-/// As [`Steps`].
-pub(crate) struct StepsOf {
-    /// What each loss is multiplied by: burn sums what devices and turns found.
+/// The settings of a [`StepHook`], and where it reports to.
+pub(crate) struct StepHookInner {
+    /// What each loss is multiplied by, so that the gradients, which burn adds up over devices and turns, come to a mean.
     pub(crate) share: f64,
-    /// The longest gradient.
+    /// The norm that gradients are clipped at.
     pub(crate) clip: Option<f64>,
-    /// The device whose steps are told.
+    /// The device whose steps are reported: there may be several that make each step.
     pub(crate) main: Device,
-    /// Losses since the last step.
+    /// Losses of the turns since the last step of the optimizer, of all devices.
     pub(crate) losses: Mutex<Vec<f64>>,
     /// Is told of each step: its loss, its learning rate, and the length of its gradient.
     pub(crate) told: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
 }
 
-impl Steps {
-    pub(crate) fn new(steps: StepsOf) -> Self {
+impl StepHook {
+    pub(crate) fn new(steps: StepHookInner) -> Self {
         Self(Some(Arc::new(steps)))
     }
 }
 
-impl fmt::Debug for Steps {
+impl fmt::Debug for StepHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Steps")
+        f.write_str("StepHook")
     }
 }
 
-impl StepsOf {
+impl StepHookInner {
     fn losses(&self) -> std::sync::MutexGuard<'_, Vec<f64>> {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gradients no longer than they may be.
+    /// Gradients, clipped.
     ///
     /// # Panics
     /// If a gradient is not finite, or the device fails: burn's loop has no way to hand an error on.
@@ -141,19 +141,19 @@ impl<N: Traced + 'static> Distilling<N> {
     ///
     /// # Errors
     /// Config where student, teacher and blend do not go together.
-    pub fn new(student: N, teacher: Option<&N>, blend: Blend, sample: &Batch<N::Input>) -> Result<Self> {
-        let steps = Steps::default();
+    pub fn new(student: N, teacher: Option<&N>, blend: Blend, sample: &TrainingBatch<N::Input>) -> Result<Self> {
+        let steps = StepHook::default();
         let distilling = Self { student, blend: Arc::new(blend), teachers: Copies::of(teacher), steps };
         distilling.loss(&distilling.student.valid(), sample)?;
         Ok(distilling)
     }
 
-    /// With other steps than burn's own.
-    pub(crate) fn with_steps(self, steps: Steps) -> Self {
+    /// With a hook in each of burn's steps.
+    pub(crate) fn with_steps(self, steps: StepHook) -> Self {
         Self { steps, ..self }
     }
 
-    fn loss(&self, student: &N, batch: &Batch<N::Input>) -> Result<Blended> {
+    fn loss(&self, student: &N, batch: &TrainingBatch<N::Input>) -> Result<Blended> {
         let wanted = self.blend.wanted();
         let device = student.devices().into_iter().next().unwrap_or_default().without_autodiff();
         let teacher = self.teachers.on::<N>(&device).map(|teacher| teacher.outputs(batch, wanted)).transpose()?;
@@ -166,7 +166,7 @@ impl<N: Traced + 'static> Distilling<N> {
 
     /// # Panics
     /// If the loss cannot be had, which `new` has tried out: burn's loop has no way to hand an error on.
-    fn output(&self, batch: &Batch<N::Input>) -> DistillOutput {
+    fn output(&self, batch: &TrainingBatch<N::Input>) -> DistillOutput {
         let found = self.loss(&self.student, batch).unwrap_or_else(|error| panic!("{error}"));
         DistillOutput { loss: found.total }
     }
@@ -176,7 +176,7 @@ impl<N: Traced + 'static> TrainStep for Distilling<N>
 where
     N::Input: Send + 'static,
 {
-    type Input = Batch<N::Input>;
+    type Input = TrainingBatch<N::Input>;
     type Output = DistillOutput;
 
     fn step(&self, batch: Self::Input) -> TrainOutput<DistillOutput> {
@@ -205,7 +205,7 @@ impl<N: Traced + 'static> InferenceStep for Distilling<N>
 where
     N::Input: Send + 'static,
 {
-    type Input = Batch<N::Input>;
+    type Input = TrainingBatch<N::Input>;
     type Output = DistillOutput;
 
     fn step(&self, batch: Self::Input) -> DistillOutput {

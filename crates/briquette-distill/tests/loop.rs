@@ -5,11 +5,11 @@
 mod points;
 
 use briquette_core::{Error, ErrorKind, Result};
-use briquette_distill::checkpoints::State;
-use briquette_distill::history::{EpochRecord, Line};
+use briquette_distill::checkpoints::TrainingState;
+use briquette_distill::history::{EpochRecord, HistoryRecord};
 use briquette_distill::{
-    Batch, Cached, Checkpoints, Distance, Distiller, Goal, LayerMap, Loss, Optimizer, Outputs, Settings, Source,
-    Teacher, Wanted, Watch,
+    Cached, Checkpoints, Distance, Distiller, Goal, LayerMap, Loss, Optimizer, Outputs, Settings, Teacher,
+    TrainingBatch, TrainingData, Wanted, Watch,
 };
 use briquette_nn::{Compression, Patterns, Prune, Quantize, sparsity};
 use burn::tensor::activation::log_softmax;
@@ -121,8 +121,8 @@ fn the_best_epoch_counts_and_patience_ends_it() {
         .history
         .iter()
         .filter_map(|line| match line {
-            Line::Epoch(record) => Some(record),
-            Line::Step(_) => None,
+            HistoryRecord::Epoch(record) => Some(record),
+            HistoryRecord::Step(_) => None,
         })
         .collect();
     assert_eq!(epochs.len(), 3);
@@ -140,7 +140,7 @@ fn the_best_epoch_counts_and_patience_ends_it() {
 struct Small(usize);
 
 impl Teacher<Tensor<2>> for Small {
-    fn outputs(&self, batch: &Batch<Tensor<2>>, wanted: Wanted) -> Result<Outputs> {
+    fn outputs(&self, batch: &TrainingBatch<Tensor<2>>, wanted: Wanted) -> Result<Outputs> {
         if batch.rows.len() > self.0 {
             let full = std::io::Error::other("out of device memory allocating 1 bytes");
             return Err(Error::io("cannot run", Path::new("device"), full));
@@ -169,17 +169,17 @@ fn fewer_items_at_once_are_taken_where_memory_ends() {
 /// Points of which one is not a number.
 struct Broken;
 
-impl Source for Broken {
+impl TrainingData for Broken {
     type Input = Tensor<2>;
 
     fn len(&self) -> usize {
         64
     }
 
-    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Tensor<2>>> {
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Tensor<2>>> {
         let batch = Points(64).batch(rows, device)?;
         let factor = if rows.contains(&7) { f32::NAN } else { 1.0 };
-        Ok(Batch { input: batch.input * factor, ..batch })
+        Ok(TrainingBatch { input: batch.input * factor, ..batch })
     }
 }
 
@@ -194,7 +194,7 @@ fn a_loss_that_is_no_number_stops_at_the_last_good_checkpoint() {
     assert_eq!(error.kind, ErrorKind::Refused);
     let message = error.to_string();
     assert!(message.starts_with("epoch 1, batch ") && message.contains("\"logits\" is NaN"), "{message}");
-    let step = checkpoints.state().unwrap().map_or(0, |state: State| state.step);
+    let step = checkpoints.state().unwrap().map_or(0, |state: TrainingState| state.step);
     assert!(message.contains(&format!("at step {}", step + 1)), "{message}, saved at {step}");
 }
 

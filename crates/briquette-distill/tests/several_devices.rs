@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::Result;
-use briquette_distill::{Batch, Blend, Distilling, Divergence, Loss, Outputs, Term, Traced, Wanted};
+use briquette_distill::{Blend, Distilling, Divergence, Loss, Outputs, Term, Traced, TrainingBatch, Wanted};
 use briquette_nn::layers::Linear;
 use briquette_nn::{Compressing, Compression, Prune, sparsity};
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder, batcher::Batcher};
@@ -40,16 +40,16 @@ impl Traced for Net {
 
 struct Points;
 
-impl Batcher<usize, Batch<Tensor<2>>> for Points {
-    fn batch(&self, rows: Vec<usize>, device: &Device) -> Batch<Tensor<2>> {
+impl Batcher<usize, TrainingBatch<Tensor<2>>> for Points {
+    fn batch(&self, rows: Vec<usize>, device: &Device) -> TrainingBatch<Tensor<2>> {
         let value = |row: usize, at: usize| ((row * 37 + at * 101) % 64) as f32 / 32.0 - 1.0;
         let values: Vec<f32> = rows.iter().flat_map(|&row| (0..INPUTS).map(move |at| value(row, at))).collect();
         let data = TensorData::new(values, [rows.len(), INPUTS]);
-        Batch { input: Tensor::from_data(data, &device.clone().without_autodiff()), rows, labels: None }
+        TrainingBatch { input: Tensor::from_data(data, &device.clone().without_autodiff()), rows, labels: None }
     }
 }
 
-fn loader() -> Arc<dyn DataLoader<Batch<Tensor<2>>>> {
+fn loader() -> Arc<dyn DataLoader<TrainingBatch<Tensor<2>>>> {
     DataLoaderBuilder::new(Points).batch_size(8).shuffle(1).build(InMemDataset::new((0..64).collect::<Vec<usize>>()))
 }
 

@@ -5,8 +5,8 @@
 mod points;
 
 use briquette_core::{Error, ErrorKind, Result};
-use briquette_distill::history::{EpochRecord, Line, StepRecord};
-use briquette_distill::{Checkpoints, Finished, Goal, Settings, Watch};
+use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
+use briquette_distill::{Checkpoints, Goal, Settings, TrainingOutcome, Watch};
 use briquette_nn::Compression;
 use points::*;
 use std::collections::BTreeMap;
@@ -48,17 +48,17 @@ impl Watch<Net> for Stopped {
 }
 
 /// Three epochs of four steps.
-fn run(save_every: usize, at: Stop, directory: &Path) -> Result<Finished<Net>> {
+fn run(save_every: usize, at: Stop, directory: &Path) -> Result<TrainingOutcome<Net>> {
     let goal = Some(Goal { metric: "apart".into(), is_more_better: false });
     let settings = Settings { save_every, goal, ..settings(3) };
     train(student(), Compression::new(), settings, directory, &mut Stopped { at, n_evaluated: 0 })
 }
 
 /// What there is of a history but for times.
-fn timeless(finished: &Finished<Net>) -> Vec<Line> {
-    let line = |line: &Line| match line {
-        Line::Step(record) => Line::Step(StepRecord { seconds: 0.0, ..record.clone() }),
-        Line::Epoch(record) => Line::Epoch(record.clone()),
+fn timeless(finished: &TrainingOutcome<Net>) -> Vec<HistoryRecord> {
+    let line = |line: &HistoryRecord| match line {
+        HistoryRecord::Step(record) => HistoryRecord::Step(StepRecord { seconds: 0.0, ..record.clone() }),
+        HistoryRecord::Epoch(record) => HistoryRecord::Epoch(record.clone()),
     };
     finished.history.iter().map(line).collect()
 }
@@ -67,7 +67,7 @@ fn timeless(finished: &Finished<Net>) -> Vec<Line> {
 fn what_a_stopped_run_writes_down_is_what_an_unstopped_one_does() {
     let whole = tempfile::tempdir().unwrap();
     let expected = run(100, Stop::Never, whole.path()).unwrap();
-    let n_epochs = timeless(&expected).iter().filter(|line| matches!(line, Line::Epoch(_))).count();
+    let n_epochs = timeless(&expected).iter().filter(|line| matches!(line, HistoryRecord::Epoch(_))).count();
     assert_eq!(n_epochs, 3);
     let stops = [
         Stop::Step(2),

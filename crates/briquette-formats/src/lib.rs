@@ -25,6 +25,7 @@ pub mod file;
 pub mod foreign;
 mod gathered;
 pub mod index;
+pub mod input_stats;
 pub mod json;
 pub mod limits;
 pub mod loadable;

@@ -244,11 +244,22 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
 /// # Errors
 /// Config where a shape is too large.
 pub fn to_file(tensors: &BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>) -> Result<Vec<u8>> {
+    to_file_saying(tensors, &BTreeMap::new())
+}
+
+/// The same, with free-form strings in its header.
+///
+/// # Errors
+/// Config where a shape is too large.
+pub fn to_file_saying(
+    tensors: &BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>> {
     let info = |(name, (dtype, shape, _)): (&String, &(DType, Vec<usize>, _))| {
         TensorInfo::checked(name.clone(), *dtype, shape.clone())
     };
     let infos = tensors.iter().map(info).collect::<Result<Vec<_>>>()?;
-    let (mut bytes, starts) = write_header(&infos, &BTreeMap::new());
+    let (mut bytes, starts) = write_header(&infos, metadata);
     for ((_, _, data), start) in tensors.values().zip(starts) {
         bytes.resize((start as usize).max(bytes.len()), 0);
         bytes.extend_from_slice(data);

@@ -70,6 +70,15 @@ pub trait TensorSource: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// A bit for each weight of some rows of tensor `index` that is kept, [`Mask::row_bytes`](briquette_core::Mask::row_bytes) for
+    /// each row, where a mask was decided before; none elsewhere.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn keep(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
     /// The files behind it.
     fn files(&self) -> Vec<&InputFile>;
 }

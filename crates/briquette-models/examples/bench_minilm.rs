@@ -82,14 +82,14 @@ fn model_of(kind: &str, path: &Path) -> LoadedModel {
     }
 }
 
-fn embed(model: &LoadedModel, sentences: &Sentences) -> outputs::Outputs {
+fn embed(model: &LoadedModel, sentences: &Sentences) -> outputs::OutputRows {
     outputs::embed(model, sentences, Batching { batch_size: 8, workers: 0 }, &mut |_, _| Ok(())).unwrap()
 }
 
-fn fidelity(plain: &outputs::Outputs, found: &outputs::Outputs) -> String {
+fn fidelity(plain: &outputs::OutputRows, found: &outputs::OutputRows) -> String {
     let rows = plain.values.chunks(plain.width).zip(found.values.chunks(found.width));
     let cosines: Vec<f64> = rows.map(|(a, b)| metrics::cosine(a, b)).collect();
-    let pairs = |outputs: &outputs::Outputs| metrics::pair_cosines(&outputs.values, outputs.width);
+    let pairs = |outputs: &outputs::OutputRows| metrics::pair_cosines(&outputs.values, outputs.width);
     let spearman = metrics::spearman(&pairs(plain), &pairs(found)).unwrap();
     let (mean, min) = (metrics::mean(cosines.iter().copied()), cosines.iter().copied().fold(1.0, f64::min));
     format!("{{\"cosine\":{mean:.5},\"cosine_min\":{min:.5},\"spearman\":{spearman:.5}}}")

@@ -20,7 +20,7 @@ struct Side {
 }
 
 /// Full sentences, and the embeddings they are to have.
-struct Batch {
+struct TokenBatch {
     ids: Tensor<2, Int>,
     padding: Tensor<2, Bool>,
     targets: Tensor<2>,
@@ -52,7 +52,7 @@ fn main() {
 }
 
 impl Side {
-    fn step(&mut self, pooling: &Pooling, batch: &Batch) {
+    fn step(&mut self, pooling: &Pooling, batch: &TokenBatch) {
         let embedded =
             pooling.apply(self.network.encode(batch.ids.clone(), batch.padding.clone()), batch.padding.clone());
         let loss = (embedded - batch.targets.clone()).square().mean();
@@ -61,14 +61,14 @@ impl Side {
     }
 }
 
-fn batch(network: &Network, pooling: &Pooling, shape: [usize; 2]) -> Batch {
+fn batch(network: &Network, pooling: &Pooling, shape: [usize; 2]) -> TokenBatch {
     let device = Device::default();
     let n: usize = shape.iter().product();
     let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20_000) as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), &device);
     let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), &device);
     let targets = pooling.apply(network.valid().encode(ids.clone(), padding.clone()), padding.clone());
-    Batch { ids, padding, targets }
+    TokenBatch { ids, padding, targets }
 }
 
 fn option(name: &str, usual: &str) -> String {

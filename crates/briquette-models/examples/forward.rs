@@ -10,7 +10,7 @@ use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::Sentences;
-use briquette_models::{Family, LoadedModel, outputs};
+use briquette_models::{LoadedModel, ModelTask, outputs};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::error::Error;
 use std::path::Path;
@@ -36,16 +36,16 @@ fn outputs_of(model: &LoadedModel, input: &Path) -> Result<Vec<f32>, Box<dyn Err
         let how = Batching { batch_size: 8, workers: 0 };
         return Ok(outputs::embed(model, &sentences, how, &mut |_, _| Ok(()))?.values);
     }
-    let data = match model.arch.family() {
-        Family::Classifier => {
+    let data = match model.arch.task() {
+        ModelTask::Classifier => {
             let (shape, images) = read(input, "images", f32::from_le_bytes)?;
             model.network.classify(Tensor::from_data(TensorData::new(images, shape), &device)).into_data()
         }
-        Family::Encoder => {
+        ModelTask::Encoder => {
             let [ids, mask] = [tokens(input, "ids", &device)?, tokens(input, "mask", &device)?];
             model.network.encode(ids, mask.equal_elem(0)).into_data()
         }
-        Family::Decoder => model.network.decode(tokens(input, "ids", &device)?).into_data(),
+        ModelTask::Decoder => model.network.decode(tokens(input, "ids", &device)?).into_data(),
     };
     data.try_into_vec_as().map_err(|error| format!("{error:?}").into())
 }

@@ -7,26 +7,23 @@ use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Tensor};
 
-/// `[batch, length, heads * width]` from and to `[batch, heads, length, width]`.
-pub(crate) struct Heads;
+/// `[batch, length, heads * width]` to `[batch, heads, length, width]`.
+pub(crate) fn split_heads(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
+    let [batch, length, width] = x.dims();
+    x.reshape([batch, length, n_heads, width / n_heads]).swap_dims(1, 2)
+}
 
-impl Heads {
-    pub(crate) fn split(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
-        let [batch, length, width] = x.dims();
-        x.reshape([batch, length, n_heads, width / n_heads]).swap_dims(1, 2)
-    }
+/// `[batch, heads, length, width]` to `[batch, length, heads * width]`.
+pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
+    let [batch, n_heads, length, width] = x.dims();
+    x.swap_dims(1, 2).reshape([batch, length, n_heads * width])
+}
 
-    pub(crate) fn merge(x: Tensor<4>) -> Tensor<3> {
-        let [batch, n_heads, length, width] = x.dims();
-        x.swap_dims(1, 2).reshape([batch, length, n_heads * width])
-    }
-
-    /// Lets each group of query heads use one head of keys or values: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
-    pub(crate) fn repeat(x: Tensor<4>, times: usize) -> Tensor<4> {
-        let [batch, n_heads, length, width] = x.dims();
-        let x = x.unsqueeze_dim::<5>(2).expand([batch, n_heads, times, length, width]);
-        x.reshape([batch, n_heads * times, length, width])
-    }
+/// Lets each group of query heads use one head of keys or values: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
+pub(crate) fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
+    let [batch, n_heads, length, width] = x.dims();
+    let x = x.unsqueeze_dim::<5>(2).expand([batch, n_heads, times, length, width]);
+    x.reshape([batch, n_heads * times, length, width])
 }
 
 /// `softmax(q k^T / sqrt(width)) v`, merged back to `[batch, length, heads * width]`.
@@ -37,7 +34,7 @@ pub(crate) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<T
     let [batch, n_heads, length, _] = q.dims();
     let options = AttentionModuleOptions { is_causal: padding.is_none(), ..AttentionModuleOptions::default() };
     let mask = padding.map(|padding| padding.reshape([batch, 1, 1, length]).expand([batch, n_heads, length, length]));
-    Heads::merge(attention(q, k, v, mask, None, options))
+    merge_heads(attention(q, k, v, mask, None, options))
 }
 
 /// Attention of every token to all that are no padding: `[batch, length, heads * width]`, queries, keys and values alike.
@@ -53,7 +50,7 @@ pub(crate) fn attend_to_tokens(
         return ops::attention(q, k, v, n_heads, padding);
     }
     let is_dropping = dropout.training.is_enabled() && dropout.prob > 0.0 && q.device().is_autodiff();
-    let [q, k, v] = [q, k, v].map(|x| Heads::split(x, n_heads));
+    let [q, k, v] = [q, k, v].map(|x| split_heads(x, n_heads));
     match is_dropping {
         true => attend_dropping(q, k, v, padding, dropout),
         false => attend(q, k, v, Some(padding)),
@@ -66,7 +63,7 @@ fn attend_dropping(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Tensor<2, 
     let scores = q.matmul(k.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
     let padding = padding.reshape([batch, 1, 1, length]).expand(scores.dims());
     let weights = softmax(scores.mask_fill(padding, f64::NEG_INFINITY), 3);
-    Heads::merge(dropout.forward(weights).matmul(v))
+    merge_heads(dropout.forward(weights).matmul(v))
 }
 
 #[cfg(test)]

@@ -26,17 +26,15 @@ impl Default for Batching {
 
 /// An item and its place in the data; batches may come in any order.
 #[derive(Debug, Clone)]
-pub struct Placed<T> {
+pub struct Indexed<T> {
     /// Its place.
     pub index: usize,
     /// The item.
     pub item: T,
 }
 
-/// Several items with their places.
-pub type Batch<T> = Vec<Placed<T>>;
-
-/// Why an item could not be prepared. Loaders clone what they hand on, and put words of their own before an error's.
+/// Why an item could not be prepared. It travels as an item: a loader would put words of its own before an error's, and clones
+/// what it hands on, which an [`Error`] cannot do.
 #[derive(Debug, Clone)]
 struct Failed {
     kind: ErrorKind,
@@ -55,14 +53,14 @@ impl From<Failed> for Error {
     }
 }
 
-type Prepared<T> = Result<Placed<T>, Failed>;
+type Prepared<T> = Result<Indexed<T>, Failed>;
 
 /// Data in batches.
 pub struct Batches<T>(Arc<dyn DataLoader<Vec<Prepared<T>>>>);
 
 impl<T: 'static> Batches<T> {
     /// All batches, or the error that an item of one failed with.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Batch<T>>> {
+    pub fn iter(&self) -> impl Iterator<Item = Result<Vec<Indexed<T>>>> {
         self.0.iter().map(|batch| match batch {
             Ok(items) => items.into_iter().map(|item| item.map_err(Error::from)).collect(),
             Err(source) => Err(Error::bug(format!("cannot prepare a batch: {source}"))),
@@ -90,7 +88,7 @@ impl Dataset<Prepared<Tokens>> for Texts {
     fn get(&self, place: usize) -> Result<Prepared<Tokens>, DatasetError> {
         let index = self.order[place];
         let item = self.tokenizer.encode(&self.texts[index]);
-        Ok(item.map(|item| Placed { index, item }).map_err(Failed::from))
+        Ok(item.map(|item| Indexed { index, item }).map_err(Failed::from))
     }
 
     fn len(&self) -> usize {
@@ -114,9 +112,9 @@ struct Pictures {
 impl Dataset<Prepared<Option<Vec<f32>>>> for Pictures {
     fn get(&self, index: usize) -> Result<Prepared<Option<Vec<f32>>>, DatasetError> {
         Ok(match self.images.pixels(index, &self.input) {
-            Ok(pixels) => Ok(Placed { index, item: Some(pixels) }),
+            Ok(pixels) => Ok(Indexed { index, item: Some(pixels) }),
             Err(error) if self.is_strict => Err(error.into()),
-            Err(_) => Ok(Placed { index, item: None }),
+            Err(_) => Ok(Indexed { index, item: None }),
         })
     }
 
@@ -139,7 +137,7 @@ fn loader<T>(dataset: impl Dataset<Prepared<T>> + 'static, how: Batching) -> Bat
 where
     T: Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    // Loaders make room for a whole batch at once, however few items there are.
+    // A loader allocates room for `batch_size` items at once, even where there are fewer: a huge number would be out of memory.
     let batch_size = how.batch_size.clamp(1, dataset.len().max(1));
     Batches(DataLoaderBuilder::new(AsTheyAre).batch_size(batch_size).num_workers(how.workers).build(dataset))
 }

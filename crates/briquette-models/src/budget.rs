@@ -11,7 +11,7 @@ pub struct Budget<'a> {
     pub batching: Batching,
     /// Whether a batch may be smaller: as many items as fit the limit, and half as many where a device runs out of memory.
     pub is_auto: bool,
-    /// The most bytes the meter may show; where batches may be smaller, else what the system has to give.
+    /// The most bytes the meter may show. Where there is none and batches may be smaller: what the system has free, but for a quarter.
     pub limit: Option<u64>,
     /// What measures memory; without one there is no limit.
     pub meter: Option<&'a dyn MemoryMeter>,
@@ -41,16 +41,16 @@ pub(crate) struct Pace<'a> {
 
 impl<'a> Pace<'a> {
     pub(crate) fn new(budget: Budget<'a>) -> Self {
-        // A meter without a peak cannot tell what a batch took.
+        // What a batch took is the rise of the peak: a meter without one cannot tell.
         let live = budget.meter.filter(|meter| meter.peak_bytes().is_some()).and_then(|meter| meter.live_bytes());
-        // A quarter is left to others, and to what the meter does not see.
+        // A quarter is left free, for other processes and for what the meter does not see.
         let given = || Some(live? + budget.meter?.free_bytes()? / 4 * 3);
         let limit = budget.limit.or_else(|| if budget.is_auto { given() } else { None });
         let most = budget.batching.batch_size.max(1);
         Self { budget, limit: limit.filter(|_| live.is_some()), most, bytes_per_item: None, largest: 0 }
     }
 
-    /// How images are read ahead: within a limit one by one, in between.
+    /// How images are read ahead. Within a limit they are read one by one between batches, so that none waits in memory.
     pub(crate) fn loading(&self) -> Batching {
         match self.limit {
             Some(_) => Batching { batch_size: 1, workers: 0 },
@@ -91,7 +91,7 @@ impl<'a> Pace<'a> {
     fn learn(&mut self, n: usize, live: Option<u64>, before: Option<u64>) -> Result<()> {
         let (Some(live), Some(before), Some(peak)) = (live, before, self.peak()) else { return Ok(()) };
         if peak <= before && self.bytes_per_item.is_some() {
-            return Ok(()); // It took no more than one before it, from which all is known.
+            return Ok(()); // The peak is that of an earlier batch, from which the bytes of an item are known already.
         }
         self.bytes_per_item = Some(peak.saturating_sub(live).div_ceil(n as u64));
         let Some(limit) = self.limit.filter(|limit| peak > before && peak > *limit) else { return Ok(()) };

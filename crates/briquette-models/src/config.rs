@@ -1,7 +1,5 @@
 //! The JSON files beside a model.
 
-use crate::Arch;
-use crate::arch::of_model_type;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, ModelDir, TensorSource, json, limits};
 use serde::Deserialize;
@@ -50,12 +48,14 @@ impl Folder {
         Ok(self.read::<ModelType>("config.json")?.and_then(|config| config.model_type))
     }
 
-    /// Refuses a config.json of another architecture, whose network may differ where names and shapes do not.
-    pub(crate) fn check_model_type(&self, arch: Arch) -> Result<()> {
+    /// Refuses a config.json of another architecture, whose network may differ where names and shapes do not. The first of
+    /// `model_types` is the architecture's own name.
+    pub(crate) fn check_model_type(&self, model_types: &[&str]) -> Result<()> {
         match self.model_type()? {
-            Some(name) if of_model_type(&name) != Some(arch) => {
+            Some(found) if !model_types.contains(&found.as_str()) => {
+                let arch = model_types.first().copied().unwrap_or_default();
                 Err(self
-                    .config_error(format!("model_type is {name:?}, which is not run as {arch}; choose another arch")))
+                    .config_error(format!("model_type is {found:?}, which is not run as {arch}; choose another arch")))
             }
             _ => Ok(()),
         }
@@ -85,4 +85,9 @@ pub(crate) fn check_layers(n_layers: usize, checkpoint: &Checkpoint) -> Result<(
         return Err(format!("it says {n_layers} layers, and there are {n_tensors} tensors; correct it"));
     }
     Ok(())
+}
+
+/// Whether a checkpoint has a tensor of this name.
+pub(crate) fn has_tensor(checkpoint: &Checkpoint, name: &str) -> bool {
+    checkpoint.tensors().iter().any(|tensor| tensor.name == name)
 }

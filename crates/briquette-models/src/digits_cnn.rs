@@ -1,15 +1,25 @@
 //! A small convolutional network for 8x8 images of digits.
 
-use crate::config::{Folder, check_sizes};
+use crate::Input;
+use crate::architecture::Architecture;
+use crate::config::{Folder, check_sizes, has_tensor};
+use crate::data::ImageInput;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use crate::low_rank::Linears;
+use crate::student_config::{Smaller, with_sizes};
 use briquette_core::Result;
+use briquette_formats::Checkpoint;
 use briquette_kernels::ops::max_pool2d;
+use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// What config.json calls it.
+pub(crate) const MODEL_TYPES: &[&str] = &["digits-cnn"];
 
 /// The sizes of a [`DigitsCnn`]; the keys of its config.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,15 +68,31 @@ impl Default for DigitsCnnConfig {
     }
 }
 
-impl DigitsCnnConfig {
-    /// Reads config.json, or takes the defaults where there is none.
-    pub(crate) fn read(folder: &Folder) -> Result<Self> {
-        let config: Self = folder.read("config.json")?.unwrap_or_default();
-        config.validate().map_err(|message| folder.config_error(message))?;
-        Ok(config)
-    }
+/// Whether the names of tensors are those of the digits network.
+pub(crate) fn has_names(checkpoint: &Checkpoint) -> bool {
+    ["conv2.weight", "bn2.running_mean", "fc2.weight"].iter().all(|name| has_tensor(checkpoint, name))
+}
 
-    pub(crate) fn validate(&self) -> Result<(), String> {
+/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+pub(crate) fn blank(checkpoint: &Checkpoint, device: &Device) -> Result<(DigitsCnn, NameMap)> {
+    Ok((read(checkpoint)?.init(device), NameMap::torch().rename("^DigitsCnn", "")))
+}
+
+/// What the network of a checkpoint takes in.
+pub(crate) fn input(checkpoint: &Checkpoint) -> Result<Input> {
+    Ok(Input::Images(read(checkpoint)?.image_input()))
+}
+
+/// Reads config.json, or takes the defaults where there is none.
+fn read(checkpoint: &Checkpoint) -> Result<DigitsCnnConfig> {
+    let folder = Folder::of(checkpoint);
+    let config: DigitsCnnConfig = folder.read("config.json")?.unwrap_or_default();
+    config.validate().map_err(|message| folder.config_error(message))?;
+    Ok(config)
+}
+
+impl DigitsCnnConfig {
+    fn validate(&self) -> Result<(), String> {
         check_sizes(&[self.kernel_size, self.pool_size, self.hidden_size, self.num_labels, self.in_channels])?;
         check_sizes(&self.conv_channels)?;
         check_sizes(&self.image_size)?;
@@ -75,6 +101,14 @@ impl DigitsCnnConfig {
             return Err("padding, pixel_scale or batch_norm_eps is out of range; correct it".into());
         }
         check_sizes(&[self.n_features()]).map_err(|_| "the image does not fit its convolutions; correct it".into())
+    }
+
+    /// How its images are prepared.
+    fn image_input(&self) -> ImageInput {
+        let channels = self.in_channels;
+        let (mean, std) = (vec![0.0; channels], vec![1.0; channels]);
+        let (crop, scale) = (self.image_size, self.pixel_scale as f32);
+        ImageInput { channels, resize: None, crop, is_fixed: true, tile: None, scale, mean, std }
     }
 
     /// What the first linear layer takes: channels times the pooled image.
@@ -125,6 +159,18 @@ pub struct DigitsCnn {
 impl Linears for DigitsCnn {
     fn linears(&mut self) -> Vec<(String, &mut Linear)> {
         vec![("fc1".into(), &mut self.fc1), ("fc2".into(), &mut self.fc2)]
+    }
+}
+
+impl Architecture for DigitsCnn {
+    fn classify(&self, images: Tensor<4>) -> Tensor<2> {
+        self.forward(images)
+    }
+
+    fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, device: &Device) -> Result<Option<Self>> {
+        let Smaller::Sizes(sizes) = how else { return Ok(None) };
+        let usual = Some(DigitsCnnConfig::default());
+        Ok(Some(with_sizes(config, sizes, usual, DigitsCnnConfig::validate)?.init(device)))
     }
 }
 

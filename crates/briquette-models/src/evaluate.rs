@@ -3,9 +3,9 @@
 use crate::batches::Batching;
 use crate::budget::Budget;
 use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
-use crate::memory::{Memory, Watch};
-use crate::outputs::{self, Likelihood, Outputs, Progress};
-use crate::{Arch, Input, LoadedModel, metrics};
+use crate::memory::{Memory, MemoryWatch};
+use crate::outputs::{self, ItemProgress, Likelihood, OutputRows};
+use crate::{Arch, Input, LoadedModel, ModelTask, metrics};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
@@ -25,8 +25,8 @@ pub struct Request {
     pub model: PathBuf,
     /// The model it came from.
     pub reference: Option<PathBuf>,
-    /// Which of the things in a file is the model, of the model or of the reference. What an output was made of is the reference
-    /// where nothing is said.
+    /// Which entry is the model, in a file that holds several: the model's file or the reference's. Of the reference it is the entry
+    /// that the output was made from, where nothing is said.
     pub choice: Choice,
     /// The model's architecture, where files do not tell; the reference's too, where its files do not.
     pub arch: Option<Arch>,
@@ -110,7 +110,7 @@ impl Latency {
 /// # Errors
 /// Config where the request cannot be; Input where data or models are damaged, empty or do not fit; Refused where
 /// outputs are not finite; Io.
-pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progress) -> Result<Evaluation> {
+pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemProgress) -> Result<Evaluation> {
     let choice = Choice { is_for_one_of_two: request.reference.is_some(), ..request.choice.clone() };
     let checkpoint = Checkpoint::open_as(&request.model, &choice)?;
     let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
@@ -119,10 +119,10 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
     let reference = reference.transpose()?;
     let opened = [Some(&checkpoint), reference.as_ref().map(|(reference, _)| reference)];
     choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
-    // Data that cannot be read should not cost a run of the reference.
-    let data = request.data.open(arch.family())?;
-    let run = |checkpoint: &Checkpoint, arch: Arch, progress: Progress| -> Result<_> {
-        let mut watch = Watch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
+    // Opened before anything runs: running the reference takes long, and would be in vain where data cannot be read.
+    let data = request.data.open(arch.task())?;
+    let run = |checkpoint: &Checkpoint, arch: Arch, progress: ItemProgress| -> Result<_> {
+        let mut watch = MemoryWatch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
         let mut model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         if let Some(dtype) = request.fits.dtype {
             model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;
@@ -130,7 +130,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
         watch.loaded();
         let held = briquette_nn::held(&model.network);
         let Fits { is_auto, limit, .. } = request.fits;
-        // The last are those of the device, and those with a peak tell what a batch took.
+        // The device's meters come after the process's. Only a meter that keeps a peak can tell what a batch took.
         let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
         let budget = Budget { batching: request.batching, is_auto, limit, meter, warms_up: true };
         let found = run(&model, &data, &request.data, budget, progress)?;
@@ -154,7 +154,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: Progre
 fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
     let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
-    if arch.family() != of_model.family() {
+    if arch.task() != of_model.task() {
         let message = format!("it is {arch}, and the model to compare with it is {of_model}: they take other data");
         return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
     }
@@ -163,14 +163,14 @@ fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arc
 
 /// What a run leaves behind.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Run {
+pub enum RunOutputs {
     /// Of encoders and classifiers.
-    Rows(Outputs),
+    Rows(OutputRows),
     /// Of decoders.
     Likelihood(Likelihood),
 }
 
-impl Run {
+impl RunOutputs {
     /// Items of the largest batch.
     pub fn batch_size(&self) -> usize {
         match self {
@@ -180,7 +180,7 @@ impl Run {
     }
 }
 
-/// Runs a loaded model over data; of a model in training, what it is when it is run.
+/// Runs a loaded model over data; a model in training is run as it would be afterwards, without dropout.
 ///
 /// # Errors
 /// As [`evaluate`].
@@ -189,26 +189,26 @@ pub fn run<'a>(
     data: &Data,
     spec: &DataSpec,
     how: impl Into<Budget<'a>>,
-    progress: Progress,
-) -> Result<Run> {
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
     let mut model = model.for_running();
     if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
         model.set_max_length(max_length)?;
     }
     let (model, how): (&LoadedModel, Budget) = (&model, how.into());
     match (data, &model.input) {
-        (Data::Sentences(sentences), Input::Text { .. }) if model.arch == Arch::Bert => {
-            outputs::embed(model, sentences, how, progress).map(Run::Rows)
+        (Data::Sentences(sentences), Input::Text { .. }) if model.arch.task() == ModelTask::Encoder => {
+            outputs::embed(model, sentences, how, progress).map(RunOutputs::Rows)
         }
-        (Data::Document(text), Input::Text { .. }) if model.arch == Arch::Llama => {
+        (Data::Document(text), Input::Text { .. }) if model.arch.task() == ModelTask::Decoder => {
             model.tokenizer()?;
             let named =
                 |error: Error| if error.kind == ErrorKind::Input { error.at(spec.path.display()) } else { error };
-            outputs::likelihood(model, text, how, progress).map(Run::Likelihood).map_err(named)
+            outputs::likelihood(model, text, how, progress).map(RunOutputs::Likelihood).map_err(named)
         }
         (Data::Images(images), Input::Images(input)) => {
             let input: ImageInput = spec.image_input(input)?;
-            outputs::classify(model, images, &input, spec.strict, how, progress).map(Run::Rows)
+            outputs::classify(model, images, &input, spec.strict, how, progress).map(RunOutputs::Rows)
         }
         _ => {
             let message = format!("{} cannot be evaluated on this kind of data; give some of its own", model.arch);
@@ -221,20 +221,20 @@ pub fn run<'a>(
 ///
 /// # Errors
 /// Input where labels are out of range or the outputs of the two do not compare.
-pub fn compare(arch: Arch, data: &Data, found: &Run, reference: Option<&Run>) -> Result<Evaluation> {
+pub fn compare(arch: Arch, data: &Data, found: &RunOutputs, reference: Option<&RunOutputs>) -> Result<Evaluation> {
     let mut metrics = BTreeMap::new();
     match (data, found, reference) {
-        (Data::Document(_), Run::Likelihood(found), reference) => {
+        (Data::Document(_), RunOutputs::Likelihood(found), reference) => {
             metrics.insert("perplexity".to_string(), metrics::perplexity(found.nll, found.n_tokens));
-            if let Some(Run::Likelihood(reference)) = reference {
+            if let Some(RunOutputs::Likelihood(reference)) = reference {
                 let perplexity = metrics::perplexity(reference.nll, reference.n_tokens);
                 metrics.insert("reference_perplexity".to_string(), perplexity);
             }
         }
-        (Data::Sentences(sentences), Run::Rows(found), reference) => {
+        (Data::Sentences(sentences), RunOutputs::Rows(found), reference) => {
             metrics.extend(of_embeddings(sentences, found, rows_of(reference, found)?));
         }
-        (Data::Images(images), Run::Rows(found), reference) => {
+        (Data::Images(images), RunOutputs::Rows(found), reference) => {
             metrics.extend(of_scores(images, found, rows_of(reference, found)?)?);
         }
         _ => return Err(Error::bug("a run does not belong to its data")),
@@ -245,7 +245,7 @@ pub fn compare(arch: Arch, data: &Data, found: &Run, reference: Option<&Run>) ->
         n_items,
         n_skipped,
         batch_size: found.batch_size(),
-        reference_batch_size: reference.map(Run::batch_size),
+        reference_batch_size: reference.map(RunOutputs::batch_size),
         metrics,
         latency,
         reference_latency: reference.map(|run| summary(run).2),
@@ -256,35 +256,35 @@ pub fn compare(arch: Arch, data: &Data, found: &Run, reference: Option<&Run>) ->
     })
 }
 
-fn summary(run: &Run) -> (usize, usize, Latency) {
+fn summary(run: &RunOutputs) -> (usize, usize, Latency) {
     match run {
-        Run::Rows(rows) => (rows.places.len(), rows.n_skipped, Latency::of(&rows.batch_ms, rows.places.len())),
-        Run::Likelihood(found) => (found.n_tokens, 0, Latency::of(&found.batch_ms, found.n_tokens)),
+        RunOutputs::Rows(rows) => (rows.places.len(), rows.n_skipped, Latency::of(&rows.batch_ms, rows.places.len())),
+        RunOutputs::Likelihood(found) => (found.n_tokens, 0, Latency::of(&found.batch_ms, found.n_tokens)),
     }
 }
 
 /// The reference's rows, which must be of the same width.
-fn rows_of<'a>(reference: Option<&'a Run>, found: &Outputs) -> Result<Option<&'a Outputs>> {
+fn rows_of<'a>(reference: Option<&'a RunOutputs>, found: &OutputRows) -> Result<Option<&'a OutputRows>> {
     match reference {
-        Some(Run::Rows(reference)) if (reference.width, &reference.places) == (found.width, &found.places) => {
+        Some(RunOutputs::Rows(reference)) if (reference.width, &reference.places) == (found.width, &found.places) => {
             Ok(Some(reference))
         }
-        Some(Run::Rows(reference)) => {
+        Some(RunOutputs::Rows(reference)) => {
             let message = format!("the reference gives {} values an item, the model {}", reference.width, found.width);
             Err(Error::input(format!("{message}; they cannot be compared")))
         }
-        Some(Run::Likelihood(_)) => Err(Error::bug("a run does not belong to its data")),
+        Some(RunOutputs::Likelihood(_)) => Err(Error::bug("a run does not belong to its data")),
         None => Ok(None),
     }
 }
 
-type Named = Vec<(String, f64)>;
+type NamedMetrics = Vec<(String, f64)>;
 
-fn of_embeddings(sentences: &Sentences, found: &Outputs, reference: Option<&Outputs>) -> Named {
-    let mut metrics = Named::new();
+fn of_embeddings(sentences: &Sentences, found: &OutputRows, reference: Option<&OutputRows>) -> NamedMetrics {
+    let mut metrics = NamedMetrics::new();
     if let Some(reference) = reference {
         metrics.extend(cosines(found, reference));
-        let paired = |outputs: &Outputs| {
+        let paired = |outputs: &OutputRows| {
             let n = outputs.values.len().min(MAX_PAIRED * outputs.width);
             metrics::pair_cosines(&outputs.values[..n], outputs.width)
         };
@@ -297,7 +297,7 @@ fn of_embeddings(sentences: &Sentences, found: &Outputs, reference: Option<&Outp
 }
 
 /// How alike the rows of two runs are: on average, and at the least.
-fn cosines(found: &Outputs, reference: &Outputs) -> Named {
+fn cosines(found: &OutputRows, reference: &OutputRows) -> NamedMetrics {
     let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
     let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
     let least = cosines.iter().copied().fold(1.0, f64::min);
@@ -305,19 +305,19 @@ fn cosines(found: &Outputs, reference: &Outputs) -> Named {
 }
 
 /// How well cosines rank the pairs that people judged.
-fn of_pairs(sentences: &Sentences, outputs: &Outputs) -> Option<f64> {
+fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
     let row = |index: usize| &outputs.values[index * outputs.width..(index + 1) * outputs.width];
     let cosines: Vec<f64> = sentences.pairs.iter().map(|&(a, b, _)| metrics::cosine(row(a), row(b))).collect();
     let scores: Vec<f64> = sentences.pairs.iter().map(|&(.., score)| score).collect();
     metrics::spearman(&cosines, &scores)
 }
 
-fn of_scores(images: &Images, found: &Outputs, reference: Option<&Outputs>) -> Result<Named> {
-    let mut metrics = Named::new();
+fn of_scores(images: &Images, found: &OutputRows, reference: Option<&OutputRows>) -> Result<NamedMetrics> {
+    let mut metrics = NamedMetrics::new();
     let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
     if let Some(labels) = labels {
         images.check_labels(found.width)?;
-        let mut push = |prefix: &str, outputs: &Outputs| {
+        let mut push = |prefix: &str, outputs: &OutputRows| {
             metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
             if found.width > 5 {
                 metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, &labels, 5)));

@@ -60,8 +60,8 @@ fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Draws all parameters now, one after the other: they take their values when they are first looked at, and those follow from how
-/// much was drawn before.
+/// Draws all parameters now, in order. burn draws a parameter when it is first read, from one stream of random numbers: read in
+/// another order, they would have other values.
 pub(crate) fn draw<M: Module>(network: &M) {
     network.visit(&mut Draw);
 }

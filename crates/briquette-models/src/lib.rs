@@ -1,11 +1,11 @@
 //! The architectures Briquette can run, with their data and metrics.
 //!
-//! A [`LoadedModel`] is a network of one of three families (classifiers: the digits network and torchvision's ResNets;
+//! A [`LoadedModel`] is a network for one of three tasks (classifiers: the digits network and torchvision's ResNets;
 //! encoders: BERT; decoders: Llama) with its weights and what it needs to read its inputs. [`evaluate()`] runs one over
 //! text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure functions.
 //!
-//! Networks are `#[derive(Module)]`, so they train, prune and quantize with `briquette-nn`; [`names_of`] relates the paths
-//! of their parameters to the names of checkpoints. Non-goals: file formats, training, and printing.
+//! Networks are `#[derive(Module)]`, so they train, prune and quantize with `briquette-nn`; [`LoadedModel::names`] relates
+//! the paths of their parameters to the names of checkpoints. Non-goals: file formats, training, and printing.
 //!
 //! ```
 //! use briquette_models::{Request, batches::Batching, data::DataSpec, evaluate};
@@ -28,6 +28,7 @@
 //! ```
 
 pub mod arch;
+mod architecture;
 mod attention;
 pub mod batches;
 pub mod bert;
@@ -39,22 +40,24 @@ pub mod digits_cnn;
 pub mod evaluate;
 mod faults;
 mod fresh;
+pub mod input;
 pub mod layers;
 pub mod llama;
-pub mod llama_config;
 pub mod loaded;
 mod low_rank;
 pub mod memory;
 pub mod metrics;
-pub mod naming;
 pub mod outputs;
 pub mod resnet;
 mod rope;
 pub mod smaller;
 mod stopwatch;
+mod student_config;
+pub mod task;
 pub mod text;
 
-pub use arch::{Arch, Family};
+pub use arch::{Arch, Network};
+pub use architecture::Decoder;
 pub use bert::{Bert, BertConfig};
 pub use briquette_nn::Held;
 pub use budget::Budget;
@@ -62,9 +65,10 @@ pub use device::{cuda_devices, device, device_name, kernel_path};
 pub use digits_cnn::{DigitsCnn, DigitsCnnConfig};
 pub use evaluate::{Evaluation, Fits, Latency, Request, evaluate};
 pub use faults::guarded;
-pub use llama::Llama;
-pub use llama_config::LlamaConfig;
-pub use loaded::{Input, LoadedModel, Longest, Network};
-pub use naming::names_of;
+pub use input::{Input, Longest};
+pub use llama::{Llama, LlamaConfig};
+pub use loaded::LoadedModel;
 pub use resnet::{ResNet, ResNetConfig};
-pub use smaller::{Outline, Smaller, smaller};
+pub use smaller::{Outline, smaller};
+pub use student_config::Smaller;
+pub use task::ModelTask;

@@ -1,15 +1,19 @@
 //! Llama's decoder, with the parameter names of Hugging Face's `LlamaForCausalLM`: RMS norms, rotary positions, grouped
 //! queries, gated feed-forward blocks, and a head of its own or the embedding's.
 
-use crate::attention::{Heads, attend};
+mod checkpoint;
+mod config;
+
+use crate::attention::{attend, repeat_heads, split_heads};
 use crate::fresh;
 use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig};
-use crate::llama_config::LlamaConfig;
 use crate::low_rank::{Linears, below};
 use crate::rope::Rotation;
 use burn::module::Module;
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Int, Tensor};
+pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
+pub use config::{LlamaConfig, RopeParameters};
 
 impl LlamaConfig {
     /// A network of these sizes with random weights, as transformers draws them.
@@ -65,11 +69,11 @@ struct LlamaAttention {
 
 impl LlamaAttention {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let q = rotation.apply(Heads::split(self.q_proj.forward(x.clone()), self.n_heads));
-        let k = rotation.apply(Heads::split(self.k_proj.forward(x.clone()), self.n_kv_heads));
-        let v = Heads::split(self.v_proj.forward(x), self.n_kv_heads);
+        let q = rotation.apply(split_heads(self.q_proj.forward(x.clone()), self.n_heads));
+        let k = rotation.apply(split_heads(self.k_proj.forward(x.clone()), self.n_kv_heads));
+        let v = split_heads(self.v_proj.forward(x), self.n_kv_heads);
         let times = self.n_heads / self.n_kv_heads;
-        self.o_proj.forward(attend(q, Heads::repeat(k, times), Heads::repeat(v, times), None))
+        self.o_proj.forward(attend(q, repeat_heads(k, times), repeat_heads(v, times), None))
     }
 }
 

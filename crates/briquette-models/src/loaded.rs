@@ -1,196 +1,13 @@
 //! A model that can be run: its network, and what it needs to read its inputs.
 
-use crate::Arch;
-use crate::bert::{Bert, BertConfig};
-use crate::config::Folder;
-use crate::data::ImageInput;
-use crate::digits_cnn::{DigitsCnn, DigitsCnnConfig};
-use crate::layers::Linear;
-use crate::llama::Llama;
-use crate::llama_config::LlamaConfig;
-use crate::low_rank::{Linears, make_room};
-use crate::naming::{self, names_of};
-use crate::resnet::{ResNet, ResNetConfig};
-use crate::text::{self, Pooling, TextTokenizer};
-use briquette_core::{Error, Result};
+use crate::text::TextTokenizer;
+use crate::{Arch, Input, Network};
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::Checkpoint;
-use briquette_nn::{NameMap, ToDType, held};
+use briquette_nn::{NameMap, ToDType, held, load_compressed, load_into};
 use burn::module::Module;
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use std::path::{Path, PathBuf};
-
-/// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
-const WINDOW: usize = 1024;
-
-/// A network of any architecture. In paths of its parameters the variant's name comes first.
-#[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant)]
-pub enum Network {
-    /// The digits network.
-    DigitsCnn(DigitsCnn),
-    /// A residual network.
-    ResNet(ResNet),
-    /// A BERT encoder.
-    Bert(Bert),
-    /// A Llama decoder.
-    Llama(Llama),
-}
-
-impl Network {
-    /// The network that a checkpoint is of, before it is filled, with room for two factors where linear layers are those; and how
-    /// its paths relate to the names of the checkpoint. It takes no memory for weights.
-    pub(crate) fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
-        let folder = Folder::of(checkpoint);
-        let mut is_tied = false;
-        let mut network = match arch {
-            Arch::DigitsCnn => Self::DigitsCnn(DigitsCnnConfig::read(&folder)?.init(device)),
-            Arch::Bert => Self::Bert(BertConfig::read(&folder, checkpoint)?.init(device)),
-            Arch::Llama => {
-                let config = LlamaConfig::read(&folder, checkpoint)?;
-                is_tied = config.tie_word_embeddings;
-                Self::Llama(config.init(device))
-            }
-            _ => Self::ResNet(ResNetConfig::read(checkpoint, arch)?.init(device)),
-        };
-        let names = names_of(arch, checkpoint, is_tied)?;
-        make_room(&mut network, checkpoint, &names);
-        Ok((network, names))
-    }
-
-    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
-    ///
-    /// # Panics
-    /// If it is no classifier.
-    pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
-        match self {
-            Self::DigitsCnn(network) => network.forward(images),
-            Self::ResNet(network) => network.forward(images),
-            Self::Bert(_) | Self::Llama(_) => panic!("not a classifier"),
-        }
-    }
-
-    /// Layers that a student can have some of.
-    pub fn n_layers(&self) -> Option<usize> {
-        match self {
-            Self::Bert(network) => Some(network.n_layers()),
-            Self::Llama(network) => Some(network.n_layers()),
-            Self::DigitsCnn(_) | Self::ResNet(_) => None,
-        }
-    }
-
-    /// Tokens and their padding, `[batch, length]`, to hidden states `[batch, length, width]`.
-    ///
-    /// # Panics
-    /// If it is no encoder.
-    pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        match self {
-            Self::Bert(network) => network.forward(tokens, padding),
-            _ => panic!("not an encoder"),
-        }
-    }
-
-    /// Tokens `[batch, length]` to scores of the next `[batch, length, vocabulary]`.
-    ///
-    /// # Panics
-    /// If it is no decoder.
-    pub fn decode(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        self.as_decoder().forward(tokens)
-    }
-
-    /// The decoder it is.
-    ///
-    /// # Panics
-    /// If it is none.
-    pub fn as_decoder(&self) -> &Llama {
-        match self {
-            Self::Llama(network) => network,
-            _ => panic!("not a decoder"),
-        }
-    }
-}
-
-impl Linears for Network {
-    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
-        match self {
-            Self::DigitsCnn(network) => network.linears(),
-            Self::ResNet(network) => network.linears(),
-            Self::Bert(network) => network.linears(),
-            Self::Llama(network) => network.linears(),
-        }
-    }
-}
-
-/// What a model takes in.
-#[derive(Debug, Clone)]
-pub enum Input {
-    /// Images, prepared like this.
-    Images(ImageInput),
-    /// Text.
-    Text {
-        /// The model's directory.
-        directory: PathBuf,
-        /// The tokenizer, where the model's directory has one.
-        tokenizer: Option<TextTokenizer>,
-        /// How an encoder's hidden states become an embedding; unused by decoders.
-        pooling: Pooling,
-        /// The longest text that is run, in tokens.
-        longest: Longest,
-    },
-}
-
-/// The longest text that a model is run on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Longest {
-    /// Positions the model has.
-    pub max_positions: usize,
-    /// The sliding window of its attention, which is run as far as that reaches over the whole text.
-    pub window: Option<usize>,
-}
-
-impl Longest {
-    /// In tokens.
-    pub fn n_tokens(&self) -> usize {
-        self.window.map_or(self.max_positions, |window| window.min(self.max_positions))
-    }
-
-    /// Refuses a longer one.
-    ///
-    /// # Errors
-    /// Config, with what limits it.
-    fn check(&self, max_length: usize) -> Result<()> {
-        let n = self.max_positions;
-        let message = match self.window {
-            _ if max_length <= self.n_tokens() => return Ok(()),
-            Some(window) if max_length <= n => format!(
-                "the model has {n} positions, but its attention slides over {window} tokens, and is run only where those are \
-                 the whole text; take at most {window}"
-            ),
-            _ => format!("the model has {n} positions; take at most {}", self.n_tokens()),
-        };
-        Err(Error::config(format!("found {max_length}: {message}")).at("data.max_length (--max-length)"))
-    }
-}
-
-impl Input {
-    /// What the network of this architecture in a checkpoint takes in.
-    fn of(arch: Arch, checkpoint: &Checkpoint) -> Result<Self> {
-        let folder = &Folder::of(checkpoint);
-        Ok(match arch {
-            Arch::DigitsCnn => Self::Images(ImageInput::of_digits(&DigitsCnnConfig::read(folder)?)),
-            Arch::Bert => {
-                let config = BertConfig::read(folder, checkpoint)?;
-                let positions = config.max_position_embeddings;
-                text_input(folder, config.vocab_size, Longest { max_positions: positions, window: None }, positions)?
-            }
-            Arch::Llama => {
-                let config = LlamaConfig::read(folder, checkpoint)?;
-                let longest = Longest { max_positions: config.max_position_embeddings, window: config.window() };
-                text_input(folder, config.vocab_size, longest, WINDOW)?
-            }
-            _ => Self::Images(ImageInput::of_imagenet(ResNetConfig::read(checkpoint, arch)?.in_channels)),
-        })
-    }
-}
+use burn::tensor::{Device, FloatDType, Tensor};
+use std::path::Path;
 
 /// A model with its weights.
 #[derive(Debug, Clone)]
@@ -251,8 +68,8 @@ impl LoadedModel {
     pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = Network::blank(arch, checkpoint, device)?;
-        let network = naming::load(network, arch, checkpoint, &names)?;
-        let input = Input::of(arch, checkpoint)?;
+        let network = filled(network, arch, checkpoint, &names)?;
+        let input = arch.input(checkpoint)?;
         Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
     }
 
@@ -285,32 +102,18 @@ impl LoadedModel {
     }
 }
 
-fn text_input(folder: &Folder, vocab_size: usize, longest: Longest, usual: usize) -> Result<Input> {
-    let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(longest.n_tokens());
-    let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
-    if let Some(tokenizer) = &mut tokenizer {
-        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.path().display()))?;
-    }
-    let directory = folder.0.path().to_path_buf();
-    Ok(Input::Text { directory, tokenizer, pooling: Pooling::read(folder)?, longest })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_limits_a_text_is_called_what_it_is() {
-        let (plain, sliding) = (None, Some(8));
-        let said = |window, n| Longest { max_positions: 32, window }.check(n).unwrap_err().to_string();
-        assert!(said(plain, 33).contains("found 33: the model has 32 positions; take at most 32"));
-        assert!(
-            said(sliding, 9).contains("has 32 positions, but its attention slides over 8 tokens"),
-            "{}",
-            said(sliding, 9)
-        );
-        assert!(said(sliding, 33).contains("the model has 32 positions; take at most 8"));
-        assert!(Longest { max_positions: 32, window: sliding }.check(8).is_ok());
-        assert_eq!(Longest { max_positions: 4, window: sliding }.n_tokens(), 4);
-    }
+/// Loads a network, codes as codes where they will run; where it does not fit, says whose names the checkpoint has.
+fn filled(network: Network, arch: Arch, checkpoint: &Checkpoint, names: &NameMap) -> Result<Network> {
+    let holds_codes = network.devices().iter().all(briquette_nn::holds_codes);
+    let found = match holds_codes {
+        true => load_compressed(network, checkpoint, names),
+        false => load_into(network, checkpoint, names),
+    };
+    found.map_err(|error| match Arch::by_names(checkpoint) {
+        Some(other) if other != arch && error.kind == ErrorKind::Input => {
+            let message = format!("{}; its names are those of {other}: set arch = \"{other}\"", error.message);
+            Error::input(message)
+        }
+        _ => error,
+    })
 }

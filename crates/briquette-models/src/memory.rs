@@ -80,7 +80,7 @@ impl MemoryMeter for Reserved {
     fn peak_bytes(&self) -> Option<u64> {
         let pools = self.0.memory_pool_report()?;
         let pages: u64 = pools.iter().map(|pool| pool.page_size * pool.pages_peak).sum();
-        // Weights lie outside of these pools.
+        // Weights may lie outside of the pools that report their pages, so what is reserved in all is the least that the peak was.
         Some(pages.max(self.live_bytes().unwrap_or(0)))
     }
 
@@ -152,14 +152,14 @@ impl MemoryMeter for Driver {
 }
 
 /// Follows a model through its life with several meters.
-pub(crate) struct Watch<'a> {
+pub(crate) struct MemoryWatch<'a> {
     meters: &'a [&'a dyn MemoryMeter],
     name: String,
     before: Vec<Option<u64>>,
     found: Vec<Memory>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> MemoryWatch<'a> {
     /// Before a model is loaded.
     pub(crate) fn start(
         meters: &'a [&'a dyn MemoryMeter],
@@ -194,7 +194,7 @@ impl<'a> Watch<'a> {
 
     /// Drops its network: what that frees is what its weights took, without tokenizers and what running left behind.
     pub(crate) fn drop_network<T>(&mut self, network: T, device: &Device) {
-        // What running left free in a device's pool is no weights.
+        // Buffers that running left unused in the pool are given back first: they are not weights.
         device.memory_cleanup();
         let with: Vec<Option<u64>> = self.meters.iter().map(|meter| meter.live_bytes()).collect();
         drop(network);
@@ -234,7 +234,7 @@ pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, dtype: Optio
         let (network, names) = Network::blank(arch, checkpoint, device)?;
         briquette_nn::predicted_bytes(&network, checkpoint, &names)
     };
-    // Why it cannot be loaded is said where it is.
+    // Where no network can be made of it, all its tensors are counted as f32. The reason is told when it is loaded.
     let of_tensors = |_: Error| {
         let weights = checkpoint.tensors().iter().filter(|info| info.dtype.is_weight());
         weights.map(|info| 4 * info.n_elements() as u64).sum()

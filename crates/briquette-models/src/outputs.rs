@@ -14,11 +14,11 @@ use std::sync::Arc;
 const MAX_SCORES: usize = 1 << 24;
 
 /// Told after every batch: items done, and in all. An error stops the run and is what it returns.
-pub type Progress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
+pub type ItemProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
 
 /// One row of outputs for each item.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Outputs {
+pub struct OutputRows {
     /// Values of a row: classes, or the width of an embedding.
     pub width: usize,
     /// Rows in the order of the data; those of skipped items are missing.
@@ -33,7 +33,7 @@ pub struct Outputs {
     pub batch_size: usize,
 }
 
-impl Outputs {
+impl OutputRows {
     fn of_rows(mut rows: Vec<(usize, Vec<f32>)>, batch_ms: Vec<f64>, n_skipped: usize, pace: &Pace) -> Result<Self> {
         rows.sort_by_key(|(index, _)| *index);
         let broken = rows.iter().filter(|(_, row)| !row.iter().all(|value| value.is_finite())).count();
@@ -70,8 +70,8 @@ pub fn embed<'a>(
     model: &LoadedModel,
     sentences: &Sentences,
     how: impl Into<Budget<'a>>,
-    progress: Progress,
-) -> Result<Outputs> {
+    progress: ItemProgress,
+) -> Result<OutputRows> {
     let Input::Text { pooling, .. } = &model.input else { return Err(takes_no_text(model)) };
     let (device, how): (Device, Budget) = (device_of(model), how.into());
     let loader = text_batches(&sentences.texts, model.tokenizer()?, how.batching);
@@ -90,7 +90,7 @@ pub fn embed<'a>(
         })?;
     }
     check_count(rows.len(), sentences.texts.len())?;
-    Outputs::of_rows(rows, stopwatch.batch_ms, 0, &pace)
+    OutputRows::of_rows(rows, stopwatch.batch_ms, 0, &pace)
 }
 
 /// The class scores of every image that decodes.
@@ -104,11 +104,11 @@ pub fn classify<'a>(
     input: &ImageInput,
     is_strict: bool,
     how: impl Into<Budget<'a>>,
-    progress: Progress,
-) -> Result<Outputs> {
+    progress: ItemProgress,
+) -> Result<OutputRows> {
     let (device, how): (Device, Budget) = (device_of(model), how.into());
     let stopwatch = Stopwatch::on(&device, how.warms_up);
-    let mut scores = Scores { model, images, device, rows: Vec::new(), stopwatch, n_skipped: 0 };
+    let mut scores = ScoreCollector { model, images, device, rows: Vec::new(), stopwatch, n_skipped: 0 };
     let mut pace = Pace::new(how);
     match input.tile {
         Some(tile) => scores.of_tiles(input, tile, is_strict, &mut pace, progress)?,
@@ -119,11 +119,11 @@ pub fn classify<'a>(
         let message = "not one image decodes; nothing to evaluate; data.strict (--strict) says why";
         return Err(Error::input(message).at(images.path().display()));
     }
-    Outputs::of_rows(scores.rows, scores.stopwatch.batch_ms, scores.n_skipped, &pace)
+    OutputRows::of_rows(scores.rows, scores.stopwatch.batch_ms, scores.n_skipped, &pace)
 }
 
 /// Class scores as they are found.
-struct Scores<'a> {
+struct ScoreCollector<'a> {
     model: &'a LoadedModel,
     images: &'a Arc<Images>,
     device: Device,
@@ -132,18 +132,24 @@ struct Scores<'a> {
     n_skipped: usize,
 }
 
-impl Scores<'_> {
+impl ScoreCollector<'_> {
     fn classify(&mut self, pixels: &[Vec<f32>], extents: [usize; 3]) -> Result<HostRows> {
         let run = || to_host(self.model.classify(stacked(pixels, extents, &self.device)));
         let scores = self.stopwatch.time(pixels.len(), run)?;
         if self.rows.is_empty() {
-            // Before all of the data is run in vain.
+            // The first batch tells how many classes there are: labels beyond them are refused before the rest is run.
             self.images.check_labels(scores.width)?;
         }
         Ok(scores)
     }
 
-    fn of_images(&mut self, input: &ImageInput, is_strict: bool, pace: &mut Pace, progress: Progress) -> Result<()> {
+    fn of_images(
+        &mut self,
+        input: &ImageInput,
+        is_strict: bool,
+        pace: &mut Pace,
+        progress: ItemProgress,
+    ) -> Result<()> {
         let images = self.images;
         let extents = images.extents(input)?;
         let mut waiting: Vec<(usize, Vec<f32>)> = Vec::new();
@@ -173,7 +179,7 @@ impl Scores<'_> {
         tile: usize,
         is_strict: bool,
         pace: &mut Pace,
-        progress: Progress,
+        progress: ItemProgress,
     ) -> Result<()> {
         let images = self.images;
         for index in 0..images.len() {
@@ -211,7 +217,7 @@ pub fn likelihood<'a>(
     model: &LoadedModel,
     text: &str,
     how: impl Into<Budget<'a>>,
-    progress: Progress,
+    progress: ItemProgress,
 ) -> Result<Likelihood> {
     let tokenizer = model.tokenizer()?;
     let tokens = tokenizer.encode_all(text)?.0;
@@ -222,7 +228,7 @@ pub fn likelihood<'a>(
     let (device, how): (Device, Budget) = (device_of(model), how.into());
     let mut stopwatch = Stopwatch::on(&device, how.warms_up);
     let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
-    // Windows are equally long, but for the last: it goes alone.
+    // All windows are equally long but the last, which cannot share a batch with them.
     for same in windows.chunk_by(|a, b| a.len() == b.len()) {
         pace.run(same, |group| {
             found.nll += stopwatch.time(group.len(), || nll_of(model, group, &device))?;
@@ -283,7 +289,7 @@ fn device_of(model: &LoadedModel) -> Device {
     model.network.devices().into_iter().next().unwrap_or_default()
 }
 
-/// A thread of a loader that ended early hands on nothing, and says nothing.
+/// A loader's thread that dies hands on fewer items without an error: counting them is the only way to notice.
 fn check_count(found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());

@@ -1,12 +1,16 @@
 //! torchvision's residual networks, with its parameter names. Widths, groups and classes are read off the weights, so
 //! that wide and narrow variants and other heads run too.
 
-use crate::Arch;
+use crate::Input;
+use crate::architecture::Architecture;
+use crate::config::has_tensor;
+use crate::data::ImageInput;
 use crate::fresh::before_relu;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_kernels::ops::max_pool2d;
+use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
 use burn::tensor::module::adaptive_avg_pool2d;
@@ -15,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 /// The sizes of one of the four stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageSizes {
     /// Blocks.
     pub n_blocks: usize,
     /// Channels of the 3x3 convolutions.
@@ -36,52 +40,74 @@ pub struct ResNetConfig {
     /// Whether blocks are bottlenecks (1x1, 3x3, 1x1) and not two 3x3.
     pub bottleneck: bool,
     /// The stages, in order.
-    pub stages: [Stage; 4],
+    pub stages: [StageSizes; 4],
     /// Classes.
     pub num_classes: usize,
 }
 
-/// Blocks of each stage, and whether they are bottlenecks.
-fn plan(arch: Arch) -> Option<([usize; 4], bool)> {
-    match arch {
-        Arch::ResNet18 => Some(([2, 2, 2, 2], false)),
-        Arch::ResNet34 => Some(([3, 4, 6, 3], false)),
-        Arch::ResNet50 => Some(([3, 4, 6, 3], true)),
-        Arch::ResNet101 => Some(([3, 4, 23, 3], true)),
-        Arch::ResNet152 => Some(([3, 8, 36, 3], true)),
-        Arch::DigitsCnn | Arch::Bert | Arch::Llama => None,
+/// Blocks of each stage of torchvision's networks, and whether they are bottlenecks.
+///
+/// # Panics
+/// If torchvision has none of this depth.
+fn blocks_of(depth: usize) -> ([usize; 4], bool) {
+    match depth {
+        18 => ([2, 2, 2, 2], false),
+        34 => ([3, 4, 6, 3], false),
+        50 => ([3, 4, 6, 3], true),
+        101 => ([3, 4, 23, 3], true),
+        152 => ([3, 8, 36, 3], true),
+        _ => panic!("torchvision has no ResNet-{depth}"),
     }
 }
 
-/// The depth whose last block of each stage is there and whose next is not.
-pub(crate) fn depth_by_names(has: &dyn Fn(&str) -> bool) -> Option<Arch> {
-    let bottleneck = has("layer1.0.conv3.weight");
+/// Whether tensors are named as those of this depth: the last block of each stage is there, and the next is not.
+pub(crate) fn has_names<const DEPTH: usize>(checkpoint: &Checkpoint) -> bool {
+    let has = |name: &str| has_tensor(checkpoint, name);
+    if !has("layer1.0.conv1.weight") {
+        return false;
+    }
     let n_blocks = |stage| (0..64).take_while(|block| has(&format!("layer{stage}.{block}.conv1.weight"))).count();
     let found = [n_blocks(1), n_blocks(2), n_blocks(3), n_blocks(4)];
-    Arch::ALL.into_iter().find(|&arch| plan(arch) == Some((found, bottleneck)))
+    blocks_of(DEPTH) == (found, has("layer1.0.conv3.weight"))
+}
+
+/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+pub(crate) fn blank<const DEPTH: usize>(checkpoint: &Checkpoint, device: &Device) -> Result<(ResNet, NameMap)> {
+    let config = ResNetConfig::read(checkpoint, DEPTH)?;
+    Ok((config.init(device), NameMap::torch().rename("^ResNet", "")))
+}
+
+/// What the network of a checkpoint takes in.
+pub(crate) fn input<const DEPTH: usize>(checkpoint: &Checkpoint) -> Result<Input> {
+    Ok(Input::Images(ImageInput::of_imagenet(ResNetConfig::read(checkpoint, DEPTH)?.in_channels)))
 }
 
 impl ResNetConfig {
-    /// torchvision's sizes for `arch`.
+    /// torchvision's sizes for a depth of 18, 34, 50, 101 or 152.
     ///
     /// # Panics
-    /// If `arch` is no ResNet.
-    pub fn of(arch: Arch, num_classes: usize) -> Self {
-        let (n_blocks, bottleneck) = plan(arch).expect("a ResNet");
+    /// If it is another depth.
+    pub fn of(depth: usize, num_classes: usize) -> Self {
+        let (n_blocks, bottleneck) = blocks_of(depth);
         let stage = |index: usize| {
             let width = 64 << index;
-            Stage { n_blocks: n_blocks[index], width, n_out: if bottleneck { 4 * width } else { width }, groups: 1 }
+            StageSizes {
+                n_blocks: n_blocks[index],
+                width,
+                n_out: if bottleneck { 4 * width } else { width },
+                groups: 1,
+            }
         };
         Self { in_channels: 3, stem: 64, bottleneck, stages: [0, 1, 2, 3].map(stage), num_classes }
     }
 
     /// Reads the widths off the weights; where one is missing, torchvision's stands in, and loading reports it.
-    pub(crate) fn read(checkpoint: &Checkpoint, arch: Arch) -> Result<Self> {
+    fn read(checkpoint: &Checkpoint, depth: usize) -> Result<Self> {
         let shape = |name: &str, rank: usize| {
             let found = checkpoint.tensors().iter().find(|info| info.name == name);
             found.map(|info| info.shape.0.clone()).filter(|shape| shape.len() == rank && !shape.contains(&0))
         };
-        let mut config = Self::of(arch, shape("fc.weight", 2).map_or(1000, |shape| shape[0]));
+        let mut config = Self::of(depth, shape("fc.weight", 2).map_or(1000, |shape| shape[0]));
         if let Some(conv) = shape("conv1.weight", 4) {
             (config.stem, config.in_channels) = (conv[0], conv[1]);
         }
@@ -116,7 +142,7 @@ impl ResNetConfig {
         }
     }
 
-    fn stage(&self, n_in: usize, stage: Stage, stride: usize, device: &Device) -> Vec<Block> {
+    fn stage(&self, n_in: usize, stage: StageSizes, stride: usize, device: &Device) -> Vec<ResidualBlock> {
         let block = |index: usize| {
             let (n_in, stride) = if index == 0 { (n_in, stride) } else { (stage.n_out, 1) };
             self.block(n_in, stage, stride, device)
@@ -124,14 +150,20 @@ impl ResNetConfig {
         (0..stage.n_blocks).map(block).collect()
     }
 
-    fn block(&self, n_in: usize, Stage { width, n_out, groups, .. }: Stage, stride: usize, device: &Device) -> Block {
+    fn block(
+        &self,
+        n_in: usize,
+        StageSizes { width, n_out, groups, .. }: StageSizes,
+        stride: usize,
+        device: &Device,
+    ) -> ResidualBlock {
         let (first, second) = if self.bottleneck {
             (conv(n_in, width, 1, 1, 1, device), conv(width, width, 3, stride, groups, device))
         } else {
             (conv(n_in, width, 3, stride, 1, device), conv(width, n_out, 3, 1, 1, device))
         };
         let shortcut = || (conv(n_in, n_out, 1, stride, 1, device), norm(n_out, device));
-        Block {
+        ResidualBlock {
             conv1: first,
             bn1: norm(width, device),
             conv2: second,
@@ -160,7 +192,7 @@ fn norm(channels: usize, device: &Device) -> BatchNorm {
 
 /// Two 3x3 convolutions, or a bottleneck of three, around a shortcut.
 #[derive(Module, Debug)]
-struct Block {
+struct ResidualBlock {
     conv1: Conv2d,
     bn1: BatchNorm,
     conv2: Conv2d,
@@ -170,7 +202,7 @@ struct Block {
     downsample: Option<(Conv2d, BatchNorm)>,
 }
 
-impl Block {
+impl ResidualBlock {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let inner = self.conv1.forward_norm(x.clone(), &self.bn1, Then::Relu);
         let (inner, last, norm) = match (&self.conv3, &self.bn3) {
@@ -190,16 +222,22 @@ impl Block {
 pub struct ResNet {
     conv1: Conv2d,
     bn1: BatchNorm,
-    layer1: Vec<Block>,
-    layer2: Vec<Block>,
-    layer3: Vec<Block>,
-    layer4: Vec<Block>,
+    layer1: Vec<ResidualBlock>,
+    layer2: Vec<ResidualBlock>,
+    layer3: Vec<ResidualBlock>,
+    layer4: Vec<ResidualBlock>,
     fc: Linear,
 }
 
 impl crate::low_rank::Linears for ResNet {
     fn linears(&mut self) -> Vec<(String, &mut Linear)> {
         vec![("fc".into(), &mut self.fc)]
+    }
+}
+
+impl Architecture for ResNet {
+    fn classify(&self, images: Tensor<4>) -> Tensor<2> {
+        self.forward(images)
     }
 }
 

@@ -14,7 +14,7 @@ impl Rotation {
         let half = inverse_frequencies.len();
         let mut angles = Vec::with_capacity(length * 2 * half);
         for position in 0..length {
-            // Features i and i + half make a pair, so the angles come twice.
+            // Features i and i + half are a pair, turned by the same angle: the list of angles is repeated for the second half.
             for _ in 0..2 {
                 angles.extend(inverse_frequencies.iter().map(|frequency| position as f32 * frequency));
             }

@@ -108,7 +108,7 @@ impl TextTokenizer {
             );
             return Err(Error::input(message).at(self.path.display()));
         }
-        // A text that comes to nothing still gets an embedding; one token keeps attention defined.
+        // An empty text has an embedding too. Over no token at all, the softmax of attention would be 0 / 0.
         Ok(Tokens(if ids.is_empty() { vec![0] } else { ids.to_vec() }))
     }
 }

@@ -6,7 +6,7 @@ use briquette_core::{Error, ErrorKind};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, ArrayImages, DataSpec, Split};
 use briquette_models::evaluate::{self, evaluate};
-use briquette_models::{Family, Fits, LoadedModel, Request};
+use briquette_models::{Fits, LoadedModel, ModelTask, Request};
 use burn::tensor::Device;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -257,7 +257,7 @@ fn errors_keep_their_kind_and_name_a_path() {
     let dir = tempfile::tempdir().unwrap();
     grey(&dir.path().join("a/one.png"), 40, 40);
     let spec = DataSpec { path: dir.path().to_path_buf(), strict: true, ..DataSpec::default() };
-    let data = spec.open(Family::Classifier).unwrap();
+    let data = spec.open(ModelTask::Classifier).unwrap();
     let model = LoadedModel::open(&fixture("models/resnet18-tiny.pth"), None, &Device::default()).unwrap();
     let run = |spec: &DataSpec, workers: usize| {
         let batching = Batching { batch_size: 1, workers };
@@ -274,7 +274,7 @@ fn errors_keep_their_kind_and_name_a_path() {
     let text = dir.path().join("s.txt");
     std::fs::write(&text, "cat").unwrap();
     let document = DataSpec { path: text.clone(), ..DataSpec::default() };
-    let data = document.open(Family::Decoder).unwrap();
+    let data = document.open(ModelTask::Decoder).unwrap();
     let error = evaluate::run(&model, &data, &document, Batching::default(), &mut |_, _| Ok(())).unwrap_err();
     let expected = format!("{}: resnet18 cannot be evaluated on this kind of data", text.display());
     assert!(error.message.starts_with(&expected), "{error}");

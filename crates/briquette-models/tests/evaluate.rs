@@ -88,7 +88,7 @@ fn progress_can_stop_a_run() {
 #[test]
 fn a_model_in_training_evaluates_as_it_will_run() {
     let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
-    let data = spec.open(briquette_models::Family::Classifier).unwrap();
+    let data = spec.open(briquette_models::ModelTask::Classifier).unwrap();
     let run = |device: Device| {
         let model = LoadedModel::open(&fixture("digits"), None, &device).unwrap();
         let found = evaluate::run(&model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap();
@@ -171,14 +171,14 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
 fn a_large_image_is_the_mean_of_its_tiles() {
     let mut request = request(&fixture("models/resnet18-tiny.pth"), &fixture("models/images"));
     request.data.tile = Some(16);
-    let data = request.data.open(briquette_models::Family::Classifier).unwrap();
+    let data = request.data.open(briquette_models::ModelTask::Classifier).unwrap();
     let model = LoadedModel::open(&request.model, None, &request.device).unwrap();
     let run =
         |spec: &DataSpec, batching: Batching| match evaluate::run(&model, &data, spec, batching, &mut |_, _| Ok(()))
             .unwrap()
         {
-            evaluate::Run::Rows(rows) => rows,
-            evaluate::Run::Likelihood(_) => panic!("images"),
+            evaluate::RunOutputs::Rows(rows) => rows,
+            evaluate::RunOutputs::Likelihood(_) => panic!("images"),
         };
     let (one, many) = (Batching { batch_size: 1, workers: 0 }, Batching { batch_size: 5, workers: 0 });
     let (tiled, other) = (run(&request.data, one), run(&request.data, many));

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_formats::Checkpoint;
-use briquette_models::{Arch, LoadedModel, Network, Outline, ResNetConfig, Smaller, smaller};
+use briquette_models::{LoadedModel, Network, Outline, ResNetConfig, Smaller, smaller};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
@@ -134,7 +134,7 @@ fn a_residual_network_begins_as_torchvision_draws_it() {
     let _drawing = drawing();
     let device = Device::flex();
     device.seed(1);
-    let found = values(&ResNetConfig::of(Arch::ResNet18, 10).init(&device));
+    let found = values(&ResNetConfig::of(18, 10).init(&device));
     let he = |n_out: usize, kernel: usize| (2.0 / (n_out * kernel * kernel) as f64).sqrt();
     let cases = [
         ("conv1.weight", he(64, 7)),

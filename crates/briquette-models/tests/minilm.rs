@@ -24,22 +24,28 @@ fn minilm() -> Option<PathBuf> {
     None
 }
 
-fn cosines(a: &outputs::Outputs, b: &outputs::Outputs) -> Vec<f64> {
+fn cosines(a: &outputs::OutputRows, b: &outputs::OutputRows) -> Vec<f64> {
     let rows =
-        |outputs: &outputs::Outputs| outputs.values.chunks(outputs.width).map(<[f32]>::to_vec).collect::<Vec<_>>();
+        |outputs: &outputs::OutputRows| outputs.values.chunks(outputs.width).map(<[f32]>::to_vec).collect::<Vec<_>>();
     rows(a).iter().zip(rows(b)).map(|(a, b)| metrics::cosine(a, &b)).collect()
 }
 
 /// What transformers makes of the sentences.
-fn reference() -> outputs::Outputs {
+fn reference() -> outputs::OutputRows {
     let path = root().join("fixtures/models/minilm.expected.safetensors");
     let array = Array::read(&path, &["embeddings"]).unwrap();
     let Values::Floats(values) = array.values else { panic!("not floats") };
-    outputs::Outputs { width: array.shape[1], values, ..outputs::Outputs::default() }
+    outputs::OutputRows { width: array.shape[1], values, ..outputs::OutputRows::default() }
 }
 
 /// Weight-only int8 as it is written and served: every matrix, tables too.
-fn check_weight_only(model: &LoadedModel, path: &Path, plain: &outputs::Outputs, sentences: &Sentences, how: Batching) {
+fn check_weight_only(
+    model: &LoadedModel,
+    path: &Path,
+    plain: &outputs::OutputRows,
+    sentences: &Sentences,
+    how: Batching,
+) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Compression::new().quantize(Quantize::new("**", "int8").unwrap());
     let network = rules.attach(model.network.clone()).unwrap();
@@ -55,14 +61,14 @@ fn check_weight_only(model: &LoadedModel, path: &Path, plain: &outputs::Outputs,
 }
 
 /// Dynamic int8 as it is served: what it holds, and what its embeddings are worth.
-fn check_dynamic(model: &LoadedModel, plain: &outputs::Outputs, sentences: &Sentences, how: Batching) {
+fn check_dynamic(model: &LoadedModel, plain: &outputs::OutputRows, sentences: &Sentences, how: Batching) {
     let network = quantize_dynamic(model.network.clone(), &DynamicSpec::new()).unwrap();
     let n_bytes: usize = held(&network).values().map(|held| held.n_bytes).sum();
     let served = LoadedModel { network, ..model.clone() };
     let found = outputs::embed(&served, sentences, how, &mut |_, _| Ok(())).unwrap();
     let cosines = cosines(plain, &found);
     let (mean, least) = (metrics::mean(cosines.iter().copied()), cosines.iter().copied().fold(1.0, f64::min));
-    let pairs = |outputs: &outputs::Outputs| metrics::pair_cosines(&outputs.values, outputs.width);
+    let pairs = |outputs: &outputs::OutputRows| metrics::pair_cosines(&outputs.values, outputs.width);
     let spearman = metrics::spearman(&pairs(plain), &pairs(&found)).unwrap();
     println!("dynamic int8: {n_bytes} bytes, cosine {mean}, at least {least}, Spearman {spearman}");
     assert!(n_bytes <= 23_500_000, "{n_bytes}");

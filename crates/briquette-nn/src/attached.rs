@@ -31,9 +31,6 @@ pub struct Attached {
     compute: Option<FloatDType>,
 }
 
-/// The names of the state, in the order in which visitors meet it.
-pub(crate) const FIELDS: [&str; 4] = ["form", "dropped", "scale", "zero"];
-
 impl Attached {
     /// Attached, but changing nothing yet.
     pub(crate) fn blank(rows: Rows, form: Option<Form>, compute: Option<FloatDType>, device: &Device) -> Self {

@@ -1,6 +1,6 @@
 //! How an attached parameter is rounded, as numbers that a record can keep.
 
-use briquette_core::encoded::{Codes, ScaleType};
+use briquette_core::encoded::ScaleType;
 use briquette_core::{Grid, GridKind, Grouping};
 use briquette_quant::{Activations, Scheme};
 
@@ -18,10 +18,6 @@ impl Form {
         let weights = scheme.weights;
         let (grid, grouping, scale) = (weights.grid, weights.grouping, weights.scale);
         Self { grid, grouping, scale, activations: scheme.activations }
-    }
-
-    pub(crate) fn codes(&self) -> Codes {
-        Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
 
     /// Bits, grid, grouping, group size, scale type and activations; all zeros where nothing is rounded.

@@ -3,7 +3,7 @@
 use crate::packed::{Coded, Packed, Use};
 use crate::weights::read_f32;
 use crate::{Parameter, Patterns, parameters, view};
-use briquette_core::{Grid, Result, Rows, encoded::quantize_row};
+use briquette_core::{Grid, Result, Rows, simd};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
 use briquette_quant::Range;
 use burn::module::{Module, Param, Reparameterizer};
@@ -155,7 +155,7 @@ fn coded(values: &[f32], rows: Rows, may_be_sparse: bool) -> Coded {
     let n_cols = rows.n_cols.max(1);
     for (row, codes) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)) {
         let affine = briquette_quant::range::choose(Range::AbsMax, row, Grid::INT8);
-        quantize_row(row, Grid::INT8, &[affine], codes);
+        simd::quantize(row, affine, Grid::INT8, codes);
         scales.push(affine.scale);
     }
     let n_zeros = codes.iter().filter(|code| **code == 0).count();

@@ -2,7 +2,6 @@
 
 use crate::attached::{bools, floats};
 use crate::compression::Target;
-use crate::fit::fit;
 use crate::parameters::Trail;
 use crate::rules::{Amount, Score};
 use crate::view;
@@ -10,6 +9,7 @@ use crate::weights::{Weight, for_each_weight_in, read_bools, read_f32};
 use crate::{Attached, Compression, Prune, Scope};
 use briquette_core::{Error, Mask, Result, Rows, bits, simd};
 use briquette_prune::{Histogram, Threshold, score, select};
+use briquette_quant::fit;
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Device, Tensor};
 use std::collections::BTreeMap;

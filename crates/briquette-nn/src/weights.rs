@@ -1,6 +1,5 @@
 //! Going over the float parameters of a module, one at a time, with what is attached to each.
 
-use crate::attached::FIELDS;
 use crate::form::Form;
 use crate::parameters::Trail;
 use crate::{Attached, Packed, Parameter, parameters, view};
@@ -13,14 +12,11 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Weight {
     pub(crate) parameter: Parameter,
-    pub(crate) dtype: DType,
     pub(crate) rows: Rows,
     /// What is stored beneath, as rows of outputs.
     pub(crate) values: Vec<f32>,
     /// What the module makes of it.
     pub(crate) decision: Decision,
-    /// The grid it is to lie on, now or later.
-    pub(crate) form: Option<Form>,
 }
 
 impl Weight {
@@ -44,16 +40,60 @@ pub(crate) fn unreadable(path: &str, error: &impl std::fmt::Display) -> Error {
     }
 }
 
-/// A parameter on the host.
-#[derive(Debug)]
-pub(crate) enum Item {
-    Weight(Weight),
-    /// Integers or truth values, as bytes; a truth value is one byte.
-    Other {
-        parameter: Parameter,
-        dtype: DType,
-        bytes: Vec<u8>,
-    },
+/// Bytes or numbers that are still on their device.
+type OnDevice<T> = Box<dyn Fn() -> Result<Vec<T>> + Send>;
+
+/// A parameter that is still on its device.
+pub(crate) struct Item {
+    pub(crate) parameter: Parameter,
+    pub(crate) dtype: DType,
+    /// Its elements in burn's own order and type; a truth value is one byte.
+    bytes: OnDevice<u8>,
+    /// The same as f32, of a weight.
+    values: Option<OnDevice<f32>>,
+    /// What is attached to it.
+    state: Option<StateOnDevice>,
+}
+
+/// The state of [`Attached`], still on its device.
+#[derive(Default)]
+struct StateOnDevice {
+    form: Option<Form>,
+    dropped: Option<OnDevice<bool>>,
+    scale: Option<OnDevice<f32>>,
+    zero: Option<OnDevice<f32>>,
+}
+
+impl Item {
+    /// Its bytes, in burn's own order.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
+        (self.bytes)()
+    }
+
+    /// The grid that it is to lie on, now or later.
+    pub(crate) fn form(&self) -> Option<Form> {
+        self.state.as_ref().and_then(|state| state.form)
+    }
+
+    /// What the module makes of it.
+    pub(crate) fn decision(&self) -> Result<Decision> {
+        let Some(state) = &self.state else { return Ok(Decision::default()) };
+        let read = State {
+            form: state.form,
+            dropped: state.dropped.as_ref().map_or(Ok(Vec::new()), |read| read())?,
+            scale: state.scale.as_ref().map_or(Ok(Vec::new()), |read| read())?,
+            zero: state.zero.as_ref().map_or(Ok(Vec::new()), |read| read())?,
+        };
+        Ok(read.decision(&self.parameter.rows()))
+    }
+
+    /// The weight on the host; none of what is no float.
+    fn weight(self) -> Result<Option<Weight>> {
+        let Some(values) = &self.values else { return Ok(None) };
+        let rows = self.parameter.rows();
+        let (values, decision) = (view::to_rows(values()?, &rows), self.decision()?);
+        Ok(Some(Weight { parameter: self.parameter, rows, values, decision }))
+    }
 }
 
 /// Calls `f` with every float parameter, in the order of the module. Stops at the first error.
@@ -67,37 +107,35 @@ pub(crate) fn for_each_weight_in<M: Module>(
     wants: impl Fn(&str) -> bool,
     mut f: impl FnMut(Weight) -> Result<()>,
 ) -> Result<()> {
-    visit_items(module, wants, |item| match item {
-        Item::Weight(weight) => f(weight),
-        Item::Other { .. } => Ok(()),
-    })
+    for item in items_in(module, wants)? {
+        if let Some(weight) = item.weight()? {
+            f(weight)?;
+        }
+    }
+    Ok(())
 }
 
-/// Calls `f` with every parameter, in the order of the module. Stops at the first error.
-pub(crate) fn for_each_item<M: Module>(module: &M, f: impl FnMut(Item) -> Result<()>) -> Result<()> {
-    visit_items(module, |_| true, f)
+/// Every parameter, in the order of the module, not yet read.
+///
+/// # Errors
+/// Config and Refused for what is held as codes or reparameterized by something else.
+pub(crate) fn items<M: Module>(module: &M) -> Result<Vec<Item>> {
+    items_in(module, |_| true)
 }
 
-fn visit_items<M: Module>(module: &M, wants: impl Fn(&str) -> bool, f: impl FnMut(Item) -> Result<()>) -> Result<()> {
+fn items_in<M: Module>(module: &M, wants: impl Fn(&str) -> bool) -> Result<Vec<Item>> {
     let wanted = parameters(module).into_iter().filter(|parameter| wants(&parameter.path));
     let known = wanted.map(|parameter| (parameter.path.clone(), parameter)).collect();
-    let mut reader = Reader { f, known, trail: Trail::default(), pending: None, result: Ok(()) };
-    module.visit(&mut reader);
-    reader.result
+    let mut collector = Collector { known, trail: Trail::default(), found: Vec::new(), result: Ok(()) };
+    module.visit(&mut collector);
+    collector.result.map(|()| collector.found)
 }
 
-struct Reader<F> {
-    f: F,
+struct Collector {
     known: BTreeMap<String, Parameter>,
     trail: Trail,
-    pending: Option<Pending>,
+    found: Vec<Item>,
     result: Result<()>,
-}
-
-/// A parameter whose attached state is still to come.
-struct Pending {
-    weight: Weight,
-    state: State,
 }
 
 /// The state of [`Attached`] on the host.
@@ -126,8 +164,8 @@ impl State {
     }
 }
 
-impl<F: FnMut(Item) -> Result<()>> Reader<F> {
-    fn read<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
+impl Collector {
+    fn add<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
         let Some(parameter) = self.known.remove(&self.trail.path()) else { return Ok(()) };
         match parameter.reparameterized.as_deref() {
             None | Some(Attached::NAME) => {}
@@ -140,58 +178,38 @@ impl<F: FnMut(Item) -> Result<()>> Reader<F> {
                 return Err(Error::refused(message).at(&parameter.path));
             }
         }
-        let (rows, tensor) = (parameter.rows(), param.base());
-        let dtype = tensor.dtype();
-        let values = view::to_rows(read_f32(tensor, &parameter.path)?, &rows);
-        let is_attached = parameter.reparameterized.as_deref() == Some(Attached::NAME);
-        let weight = Weight { parameter, dtype, rows, values, decision: Decision::default(), form: None };
-        if is_attached {
-            self.pending = Some(Pending { weight, state: State::default() });
-            return Ok(());
-        }
-        (self.f)(Item::Weight(weight))
+        let tensor = param.base().without_autodiff();
+        let (dtype, path) = (tensor.dtype(), parameter.path.clone());
+        let state = (parameter.reparameterized.as_deref() == Some(Attached::NAME)).then(StateOnDevice::default);
+        let (own, own_path) = (tensor.clone(), path.clone());
+        let bytes = move || {
+            let data = own.clone().try_into_data().map_err(|error| unreadable(&own_path, &error))?;
+            Ok(data.as_bytes().to_vec())
+        };
+        let values = move || read_f32(tensor.clone(), &path);
+        let (bytes, values): (OnDevice<u8>, OnDevice<f32>) = (Box::new(bytes), Box::new(values));
+        self.found.push(Item { parameter, dtype, bytes, values: Some(values), state });
+        Ok(())
     }
 
-    /// The field of our own state where the visitor is, while a parameter waits for it.
-    fn field(&self) -> Option<String> {
-        let (_, name, field) = self.trail.reparameterized()?;
-        (name == Attached::NAME && self.pending.is_some() && self.result.is_ok()).then_some(field)
+    /// The field of our own state where the visitor is, and the state of the parameter that it belongs to.
+    fn state(&mut self) -> Option<(String, &mut StateOnDevice)> {
+        let (path, name, field) = self.trail.reparameterized()?;
+        let is_ours = name == Attached::NAME && self.result.is_ok();
+        let last = self.found.last_mut().filter(|item| is_ours && item.parameter.path == path)?;
+        Some((field, last.state.as_mut()?))
     }
 
-    /// Hands on a parameter that is no weight.
-    fn pass_on(&mut self, dtype: DType, data: impl FnOnce() -> Result<TensorData>) {
-        if self.result.is_err() {
-            return;
+    /// Adds a parameter that is no weight.
+    fn add_other(&mut self, dtype: DType, data: impl Fn() -> Result<TensorData> + Send + 'static) {
+        if let Some(parameter) = self.known.remove(&self.trail.path()).filter(|_| self.result.is_ok()) {
+            let bytes = Box::new(move || Ok(data()?.as_bytes().to_vec()));
+            self.found.push(Item { parameter, dtype, bytes, values: None, state: None });
         }
-        if let Some(parameter) = self.known.remove(&self.trail.path()) {
-            let outcome = data().map(|data| Item::Other { parameter, dtype, bytes: data.as_bytes().to_vec() });
-            self.result = outcome.and_then(&mut self.f);
-        }
-    }
-
-    fn keep(&mut self, outcome: Result<()>) {
-        if self.result.is_ok() {
-            self.result = outcome;
-        }
-    }
-
-    fn take_floats(&mut self, field: &str, values: Vec<f32>) -> Result<()> {
-        let Some(pending) = &mut self.pending else { return Ok(()) };
-        match field {
-            "scale" => pending.state.scale = values,
-            _ => pending.state.zero = values,
-        }
-        if Some(&field) != FIELDS.last() {
-            return Ok(());
-        }
-        let Some(Pending { mut weight, state }) = self.pending.take() else { return Ok(()) };
-        weight.form = state.form;
-        weight.decision = state.decision(&weight.rows);
-        (self.f)(Item::Weight(weight))
     }
 }
 
-impl<F: FnMut(Item) -> Result<()>> ModuleVisitor for Reader<F> {
+impl ModuleVisitor for Collector {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.trail.enter(name, container_type);
     }
@@ -201,49 +219,40 @@ impl<F: FnMut(Item) -> Result<()>> ModuleVisitor for Reader<F> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.result.is_err() {
-            return;
-        }
-        let outcome = match self.field() {
-            Some(field) => {
-                read_f32(param.base(), &self.trail.path()).and_then(|values| self.take_floats(&field, values))
+        let path = self.trail.path();
+        if let Some((field, state)) = self.state() {
+            let tensor = param.base();
+            let read: OnDevice<f32> = Box::new(move || read_f32(tensor.clone(), &path));
+            match field.as_str() {
+                "scale" => state.scale = Some(read),
+                _ => state.zero = Some(read),
             }
-            None if self.trail.reparameterized().is_some() => Ok(()),
-            None => self.read(param),
-        };
-        self.keep(outcome);
+        } else if self.trail.reparameterized().is_none() && self.result.is_ok() {
+            self.result = self.add(param);
+        }
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        let path = self.trail.path();
-        if self.field().is_none() {
-            self.pass_on(param.val().dtype(), || {
-                param.val().try_into_data().map_err(|error| unreadable(&path, &error))
-            });
-            return;
-        }
-        let data = param.val().try_into_data().map_err(|error| unreadable(&path, &error));
-        let numbers = data.map(|data| data.iter::<i64>().collect::<Vec<_>>());
-        match (numbers, &mut self.pending) {
-            (Ok(numbers), Some(pending)) => pending.state.form = Form::from_numbers(&numbers),
-            (Err(error), _) => self.keep(Err(error)),
-            _ => {}
+        let (path, tensor) = (self.trail.path(), param.val());
+        let (dtype, read) = (tensor.dtype(), tensor.clone());
+        let data = move || read.clone().try_into_data().map_err(|error| unreadable(&path, &error));
+        let Some((_, state)) = self.state() else { return self.add_other(dtype, data) };
+        match data() {
+            Ok(data) => state.form = Form::from_numbers(&data.iter::<i64>().collect::<Vec<_>>()),
+            Err(error) => self.result = Err(error),
         }
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        let path = self.trail.path();
-        if self.field().is_none() {
-            let data = || read_bools(param.val(), &path).map(|bools| TensorData::new(bools, param.val().shape()));
-            self.pass_on(param.val().dtype(), data);
+        let (path, tensor) = (self.trail.path(), param.val());
+        if let Some((_, state)) = self.state() {
+            state.dropped = Some(Box::new(move || read_bools(tensor.clone(), &path)));
             return;
         }
-        let dropped = read_bools(param.val(), &path);
-        match (dropped, &mut self.pending) {
-            (Ok(dropped), Some(pending)) => pending.state.dropped = dropped,
-            (Err(error), _) => self.keep(Err(error)),
-            _ => {}
-        }
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        self.add_other(dtype, move || {
+            read_bools(tensor.clone(), &path).map(|bools| TensorData::new(bools, shape.clone()))
+        });
     }
 }
 

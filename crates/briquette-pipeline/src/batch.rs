@@ -20,12 +20,13 @@
 
 mod beside;
 mod distinct;
+mod expand;
+mod file;
 mod job;
 mod jobs;
 mod journal;
 mod matrix;
 mod multiplied;
-mod outcome;
 mod overrides;
 mod plan;
 pub mod raw;
@@ -35,7 +36,6 @@ mod shared;
 
 pub use job::Job;
 pub use jobs::{Document, Jobs, schema};
-pub use outcome::{BatchReport, BatchStatus, JobResult, JobStatus};
 pub use plan::{JobPlan, plan};
 pub use run::{BatchOptions, run};
 pub use shard::Shard;

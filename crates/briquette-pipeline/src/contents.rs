@@ -1,18 +1,18 @@
 //! What lies at the paths of a recipe, as hashes: two runs that read the same of each do the same.
 
-use crate::context::Stop;
-use crate::recipe::Recipe;
-use crate::recipe::paths::{NamedPath, Purpose};
 use briquette_core::{Error, Hash128, Result, TensorHasher};
+use briquette_flow::context::Stop;
 use briquette_formats::file::Identity;
 use briquette_formats::{Checkpoint, InputFile, TensorSource, manifest};
+use briquette_recipe::Recipe;
+use briquette_recipe::paths::{NamedPath, Purpose};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 4 << 20;
 
 /// A hash for each key of a recipe that names something to read.
-pub(crate) type Contents = BTreeMap<String, Hash128>;
+pub(crate) type InputHashes = BTreeMap<String, Hash128>;
 
 /// Hashes the content of models and data, each file once however many jobs read it.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl InputHasher {
     ///
     /// # Errors
     /// Those of reading, naming the key; Interrupted.
-    pub(crate) fn of_recipe(&mut self, recipe: &Recipe, model: &Checkpoint, stop: &Stop) -> Result<Contents> {
+    pub(crate) fn of_recipe(&mut self, recipe: &Recipe, model: &Checkpoint, stop: &Stop) -> Result<InputHashes> {
         let hash = |hasher: &mut Self, named: &NamedPath| match named.purpose {
             Purpose::Model if named.key == "model.path" => hasher.of_model(model, stop),
             Purpose::Model => hasher.of_model(&Checkpoint::open(&named.path)?, stop),
@@ -114,7 +114,7 @@ fn entries_of(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The keys whose contents differ, or that only one of both has.
-pub(crate) fn changed<'a>(before: &'a Contents, now: &'a Contents) -> Vec<&'a str> {
+pub(crate) fn changed<'a>(before: &'a InputHashes, now: &'a InputHashes) -> Vec<&'a str> {
     let keys: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     keys.into_iter().filter(|key| before.get(*key) != now.get(*key)).map(String::as_str).collect()
 }
@@ -122,7 +122,7 @@ pub(crate) fn changed<'a>(before: &'a Contents, now: &'a Contents) -> Vec<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::parse;
+    use briquette_recipe::parse;
 
     fn digits() -> Checkpoint {
         Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/digits")).unwrap()

@@ -1,5 +1,6 @@
 //! The stage that trains a student to follow a teacher.
 
+mod asked;
 #[cfg(feature = "model")]
 mod devices;
 #[cfg(feature = "model")]
@@ -11,7 +12,9 @@ mod learner;
 #[cfg(feature = "model")]
 mod outcome;
 #[cfg(feature = "model")]
-mod settings;
+pub(crate) mod settings;
+#[cfg(feature = "model")]
+mod setup;
 #[cfg(feature = "model")]
 mod shown;
 #[cfg(feature = "model")]
@@ -21,124 +24,24 @@ mod train;
 #[cfg(feature = "model")]
 mod watch;
 
-use crate::context::RunOptions;
-use crate::recipe::{DistillStage, Selection};
-use crate::role::RoleRule;
+pub use asked::{Asked, REPORT};
 use briquette_core::Result;
+use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, TensorInfo};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::path::Path;
+use briquette_recipe::{DistillStage, Recipe, Whole};
 
-/// The file in a student's directory that says how it was trained.
-pub const REPORT: &str = "distill.json";
-
-/// What a training showed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct DistillReport {
-    /// What the student is, in words.
-    pub student: String,
-    /// Layers that a student of fewer has, and of how many.
-    #[serde(default)]
-    pub layers: Option<LayersKept>,
-    /// The teacher's path; none where there was only data to learn from.
-    pub teacher: Option<String>,
-    /// What went down, with weights, in words.
-    pub losses: Vec<String>,
-    /// Items trained on.
-    pub n_items: usize,
-    /// Steps made.
-    pub n_steps: usize,
-    /// Items of a step.
-    pub batch_size: usize,
-    /// Items in memory at once, at the end.
-    pub at_once: usize,
-    /// Weights of the student.
-    pub n_weights: usize,
-    /// The loss by step, means over neighbours where there are many.
-    pub curve: Vec<CurvePoint>,
-    /// The ends of epochs.
-    pub epochs: Vec<EpochPoint>,
-    /// The data that they were measured on.
-    #[serde(default)]
-    pub epochs_on: Option<String>,
-    /// The epoch that was kept, where a metric chose it.
-    pub best_epoch: Option<usize>,
-    /// That metric.
-    #[serde(default)]
-    pub chosen_by: Option<String>,
-    /// The most memory it used above what was there before: measured.
-    pub peak_bytes: Option<u64>,
-    /// The meter of `peak_bytes`.
-    pub peak_meter: String,
-    /// The most that it was foretold to use with a whole batch at once, where a limit asked for that.
-    pub predicted_peak_bytes: Option<u64>,
-    /// Seconds of steps, those before a kill too.
-    pub seconds: f64,
-    /// Seconds in all, with loading and evaluation; of what was before a kill, the steps alone.
-    #[serde(default)]
-    pub wall_seconds: f64,
-}
-
-/// The layers of a student of fewer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LayersKept {
-    /// Layers it has.
-    pub n: usize,
-    /// Layers of the model that they come from.
-    pub of: usize,
-}
-
-/// A point of a curve.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CurvePoint {
-    /// The last of its steps.
-    pub step: usize,
-    /// Their mean loss.
-    pub loss: f64,
-}
-
-/// The end of an epoch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct EpochPoint {
-    /// Which, from 1.
-    pub epoch: usize,
-    /// Steps so far.
-    pub step: usize,
-    /// The mean loss over its steps.
-    #[serde(default)]
-    pub loss: Option<f64>,
-    /// What the evaluation found.
-    pub metrics: BTreeMap<String, f64>,
-}
-
-/// A training to do.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// What to do.
-    pub stage: &'a DistillStage,
-    /// What was pruned before: those weights stay zero.
-    pub pruned: &'a [&'a Selection],
-    /// What tensors are, where our own reading of names is wrong.
-    pub roles: &'a [RoleRule],
-    /// The recipe's model: the teacher, unless the stage names another.
-    pub original: &'a Path,
-    /// The model as the stages before left it.
-    pub model: &'a Path,
-    /// The directory to write.
-    pub output: &'a Path,
-    /// Where checkpoints and metrics are kept meanwhile.
-    pub work: &'a Path,
-}
-
-/// Whether anything that goes down compares the student with a teacher.
+/// The tensors of what the last stages work on, where a recipe trains it: those of its last student, by headers and sizes. None where
+/// it does not, or makes factors, which are not foretold.
 ///
 /// # Errors
-/// Config, where its losses cannot be.
-#[cfg(feature = "model")]
-pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
-    settings::of(stage).map(|settings| settings.blend.needs_teacher())
+/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
+pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
+    let has_factors = recipe.parts.iter().any(|part| matches!(part.then, Whole::Factorize(_)));
+    let trainings = || recipe.parts.iter().filter_map(|part| part.then.as_distill());
+    if trainings().next().is_none() || has_factors {
+        return Ok(None);
+    }
+    foretold(trainings(), checkpoint).map(Some)
 }
 
 /// The tensors of what trainings make of a model, in order: known by headers and sizes, and so is what cannot be.

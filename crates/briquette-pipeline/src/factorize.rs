@@ -1,43 +1,32 @@
 //! The stage that makes two factors of linear layers: `X.weight`, `[out, in]`, becomes `X.down.weight`, `[rank, in]`, and
 //! `X.weight`, `[out, rank]`; a bias stays as it is.
 
-use crate::context::{RunOptions, Workers};
-use crate::plan::{Plan, TensorPlan};
-use crate::recipe::raw::RawLayout;
-use crate::recipe::{FactorizeStage, Recipe};
 use briquette_core::{Error, OutputAxis, Result, rows};
+use briquette_flow::context::{RunOptions, Workers};
+use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::{
-    Checkpoint, Draft, InputFile, Profile, TensorInfo, TensorSource, companions, model_config, safetensors, sums,
+    Checkpoint, Draft, DraftFile, InputFile, Profile, TensorInfo, TensorSource, WeightLayout, companions, model_config,
+    safetensors, sums,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
+
+use briquette_recipe::{FactorizeStage, Recipe};
+use briquette_report::FactorReport;
 use ndarray::ArrayView2;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The file in the directory of what was factorized that says how.
 pub(crate) const REPORT: &str = "factorize.json";
-/// What is copied at once.
+/// Bytes of a tensor that are copied at a time.
 const PIECE: usize = 16 << 20;
+/// How the name of a weight ends.
 const SUFFIX: &str = ".weight";
+/// How the name of the first factor ends.
 const DOWN: &str = "down.weight";
 
-/// What became of a linear layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct FactorReport {
-    /// The name of its weight.
-    pub name: String,
-    /// The shape it had, `[out, in]`.
-    pub shape: Vec<usize>,
-    /// The rank of its factors; none where they would not have been smaller, and it was kept.
-    pub rank: Option<usize>,
-    /// The share of the squared singular values that is kept.
-    pub energy: f64,
-}
-
 /// What is written: a tensor as it was, or one made here.
-enum Written {
+enum OutputTensor {
     Copied(usize),
     Made(Vec<f32>),
 }
@@ -56,7 +45,7 @@ pub(crate) fn factorize(
 ) -> Result<()> {
     let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
     let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: Profile::Briquette, ..recipe.clone() };
-    let plan = Plan::new(&plain, &checkpoint, &options.stop)?;
+    let plan = briquette_plan::plan(&plain, &checkpoint, &options.stop)?;
     let chosen = chosen(stage, &plan)?;
     let workers = Workers::new(options)?;
     workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());
@@ -71,21 +60,24 @@ pub(crate) fn factorize(
     )?;
     let reports: Vec<FactorReport> =
         chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
-    let mut tensors: Vec<(TensorInfo, Written)> =
-        plan.tensors.iter().map(|tensor| (TensorInfo::clone(tensor.info), Written::Copied(tensor.index))).collect();
+    let mut tensors: Vec<(TensorInfo, OutputTensor)> = plan
+        .tensors
+        .iter()
+        .map(|tensor| (TensorInfo::clone(tensor.info), OutputTensor::Copied(tensor.index)))
+        .collect();
     for (tensor, factors) in chosen.iter().zip(found) {
         let Some(Factors { rank, up, down, .. }) = factors else { continue };
         let (TensorInfo { name, dtype, shape }, stem) = (tensor.info, stem(&tensor.info.name));
         let info = |name: String, shape: [usize; 2]| TensorInfo::checked(name, *dtype, shape.to_vec());
-        tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, Written::Made(up));
-        tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, Written::Made(down)));
+        tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, OutputTensor::Made(up));
+        tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, OutputTensor::Made(down)));
     }
     write(&checkpoint, tensors, &reports, output, &workers)
 }
 
 /// The matrices that the stage chooses. One that another name shares stays: two factors beside it would not be smaller.
 fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPlan<'a>>> {
-    if plan.layout == RawLayout::Burn {
+    if plan.layout == WeightLayout::Burn {
         let message = "its weights lie [in, out], as burn keeps them, and only [out, in] is factorized; export it to another format";
         return Err(Error::config(message).at("factorize"));
     }
@@ -145,13 +137,13 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
 /// A directory of one safetensors file, its companions, and what was done.
 fn write(
     checkpoint: &Checkpoint,
-    tensors: Vec<(TensorInfo, Written)>,
+    tensors: Vec<(TensorInfo, OutputTensor)>,
     reports: &[FactorReport],
     output: &Path,
     workers: &Workers,
 ) -> Result<()> {
     let draft = Draft::create(output, &[], false)?;
-    let (infos, written): (Vec<TensorInfo>, Vec<Written>) = tensors.into_iter().unzip();
+    let (infos, written): (Vec<TensorInfo>, Vec<OutputTensor>) = tensors.into_iter().unzip();
     let metadata = [("format".to_string(), "pt".to_string())].into();
     let (header, starts) = safetensors::write_header(&infos, &metadata);
     let n_bytes = header.len() as u64 + infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>();
@@ -160,21 +152,7 @@ fn write(
     file.write_at(0, &header)?;
     for ((info, written), start) in infos.iter().zip(written).zip(starts) {
         workers.check_stop()?;
-        match written {
-            Written::Made(values) => {
-                let mut bytes = vec![0; info.n_bytes()];
-                rows::from_f32(&values, info.dtype, &mut bytes);
-                file.write_at(start, &bytes)?;
-            }
-            Written::Copied(index) => {
-                let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
-                for at in (0..info.n_bytes()).step_by(piece) {
-                    let mut bytes = vec![0; piece.min(info.n_bytes() - at)];
-                    checkpoint.read(index, at, &mut bytes)?;
-                    file.write_at(start + at as u64, &bytes)?;
-                }
-            }
-        }
+        written.write(info, checkpoint, &file, start)?;
     }
     file.sync()?;
     companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
@@ -185,6 +163,28 @@ fn write(
     checkpoint.check_unchanged()?;
     write_sums(&draft, workers)?;
     draft.publish()
+}
+
+impl OutputTensor {
+    /// Writes it at its place in the file.
+    fn write(&self, info: &TensorInfo, checkpoint: &Checkpoint, file: &DraftFile, start: u64) -> Result<()> {
+        match self {
+            Self::Made(values) => {
+                let mut bytes = vec![0; info.n_bytes()];
+                rows::from_f32(values, info.dtype, &mut bytes);
+                file.write_at(start, &bytes)
+            }
+            Self::Copied(index) => {
+                let piece = if checkpoint.reads_ranges(*index) { PIECE } else { info.n_bytes().max(1) };
+                for at in (0..info.n_bytes()).step_by(piece) {
+                    let mut bytes = vec![0; piece.min(info.n_bytes() - at)];
+                    checkpoint.read(*index, at, &mut bytes)?;
+                    file.write_at(start + at as u64, &bytes)?;
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 /// What every file adds up to: a run that goes on from here looks.

@@ -1,6 +1,6 @@
 //! What a recipe calls half precision, as burn has it.
 
-use crate::recipe::Dtype;
+use briquette_recipe::Dtype;
 use burn::tensor::FloatDType;
 
 /// The half precision it is, if it is one.

@@ -1,8 +1,8 @@
 //! What was asked and made, as hashes: with the same [contents](crate::contents), two runs with the same of each are the same run.
 
-use crate::recipe::{Recipe, paths};
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, Manifest, manifest, sums};
+use briquette_recipe::{Recipe, paths};
 use std::path::Path;
 
 /// SHA-256 of all that a recipe asks for, data, gate and evaluation too, with the program's version. Paths do not count:
@@ -49,7 +49,7 @@ pub(crate) fn is_stop(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::parse;
+    use briquette_recipe::parse;
 
     fn recipe(directory: &Path, text: &str) -> Recipe {
         let paths =

@@ -13,35 +13,24 @@
 
 pub mod batch;
 mod chain;
+mod compress;
 mod contents;
-pub mod context;
-pub mod diff;
 pub mod distill;
-pub mod encode;
 pub mod evaluate;
 pub mod factorize;
 #[cfg(feature = "model")]
 mod half;
 mod identity;
-pub mod inspect;
-pub mod layout;
 pub mod memory;
 pub mod open;
-pub mod piece;
-pub mod plan;
-pub mod report;
-pub mod role;
 pub mod run;
-pub mod survey;
-pub mod ties;
 pub mod trace;
 pub mod verify;
 
-pub use briquette_recipe as recipe;
-pub use context::{Progress, RunOptions, Silent, Stop, limit_threads};
-pub use plan::Plan;
-pub use recipe::Recipe;
-pub use report::Report;
-pub use role::Role;
+pub use briquette_core::Role;
+pub use briquette_flow::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
+pub use briquette_plan::{self as plan, role};
+pub use briquette_recipe::{self as recipe, Recipe};
+pub use briquette_report::{self as report, Report, diff, inspect};
 pub use run::run;
 pub use trace::Trace;

@@ -1,7 +1,7 @@
 //! What the models that a recipe runs will take at least: known from headers, and held against its limit before any work.
 
-use crate::recipe::Recipe;
 use briquette_core::{Error, Result};
+use briquette_recipe::Recipe;
 use serde::Serialize;
 
 /// Models that are run at one time, and the bytes of their weights then.
@@ -78,13 +78,13 @@ pub(crate) use known::{to_run, to_train};
 #[cfg(feature = "model")]
 mod known {
     use super::*;
-    use crate::distill;
+    use crate::distill::settings;
     use crate::half::half;
     use crate::open;
-    use crate::recipe::{DistillStage, Evaluate, Student, Whole};
     use briquette_formats::Checkpoint;
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
+    use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
     use std::path::Path;
 
     /// What is run, as long as its weights are those of files that are there.
@@ -97,7 +97,7 @@ mod known {
         for part in &recipe.parts {
             let Whole::Distill(stage) = &part.then else { break };
             runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
-            // The next starts from what this one makes.
+            // The next training starts from what this one makes, whose size is not known yet.
             if stage.student != Student::Same {
                 break;
             }
@@ -125,7 +125,7 @@ mod known {
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
-        if distill::needs_teacher(stage)? && teacher.exists() {
+        if settings::needs_teacher(stage)? && teacher.exists() {
             let teacher_bytes = predicted_bytes(&open::teacher(stage, original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {

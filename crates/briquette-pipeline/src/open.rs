@@ -1,8 +1,8 @@
 //! Opens the models that a recipe names.
 
-use crate::recipe::Recipe;
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
+use briquette_recipe::Recipe;
 
 /// The model to read.
 ///
@@ -17,7 +17,7 @@ pub fn model(recipe: &Recipe) -> Result<Checkpoint> {
 /// # Errors
 /// As [`Checkpoint::open_as`].
 #[cfg(feature = "model")]
-pub(crate) fn teacher(stage: &crate::recipe::DistillStage, original: &std::path::Path) -> Result<Checkpoint> {
+pub(crate) fn teacher(stage: &briquette_recipe::DistillStage, original: &std::path::Path) -> Result<Checkpoint> {
     match &stage.teacher {
         Some(teacher) => Checkpoint::open(teacher),
         None => Checkpoint::open_as(original, &stage.choice),

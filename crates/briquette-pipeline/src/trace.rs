@@ -1,9 +1,9 @@
 //! A run as a Chrome trace: its phases one after another, and the memory that each held.
 
-use crate::context::Progress;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
+use briquette_flow::context::Progress;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

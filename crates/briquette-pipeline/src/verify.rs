@@ -1,29 +1,15 @@
 //! Proof that a directory holds what it says: every file by its SHA-256, every tensor by the hash of its values.
 
-use crate::context::{RunOptions, Workers};
-use crate::encode::{self, Nowhere};
-use crate::layout::Layout;
-use crate::plan::Plan;
-use crate::recipe::{Recipe, StageKind, raw::RawRecipe};
-use crate::survey;
-use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
-use briquette_formats::stored::Scratch;
-use briquette_formats::{Checkpoint, Choice, Manifest, StoredDir, contained, limits, manifest, sums};
+use briquette_core::{Error, Hash128, Result};
+use briquette_flow::decode::{compare, decode_all};
+use briquette_flow::encode::{self, Nowhere};
+use briquette_flow::layout::FileLayouts;
+use briquette_flow::survey;
+use briquette_flow::{RunOptions, Workers};
+use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, sums};
+use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// Blocks that one thread reads and decodes at a time: as stored, few enough for its own cache.
-const BLOCKS_PER_TASK: usize = 8;
-
-/// What a tensor was found to hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    /// Hash of its values.
-    pub hash: Hash128,
-    /// How many of them are zero; only counted of weights.
-    pub n_zeros: usize,
-}
 
 /// What verification went over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -83,76 +69,6 @@ fn not_ours(directory: &Path) -> Error {
         .at(directory.display())
 }
 
-/// Decodes every tensor and hashes what it stands for, a few blocks to a thread.
-///
-/// # Errors
-/// Those of reading, and Input where parts contradict each other.
-pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
-    let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
-    for (index, tensor) in stored.tensors.iter().enumerate() {
-        let (rows, step) = (tensor.rows(), tensor.rows().rows_per_block() * BLOCKS_PER_TASK);
-        let n_rows = if rows.n_cols == 0 { 0 } else { rows.n_rows };
-        tasks.extend((0..n_rows).step_by(step).map(|start| (index, start..(start + step).min(n_rows))));
-    }
-    let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
-    let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
-    workers.begin("verify", tasks.iter().map(n_bytes).sum());
-    let decoded = workers.map(&tasks, <(Scratch, BlockHasher)>::default, |(scratch, hasher), task| {
-        let (index, rows) = task;
-        let tensor = &stored.tensors[*index];
-        // Other types come as bytes, whose zeros are no zeros of the tensor.
-        let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
-        let (mut digests, mut n_zeros) = (Vec::with_capacity(BLOCKS_PER_TASK), 0);
-        stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
-            hasher.push(values);
-            if is_counted {
-                n_zeros += count_zeros(values, width);
-            }
-            if ends_block {
-                digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
-            }
-        })?;
-        workers.advance(n_bytes(task));
-        Ok(digests)
-    })?;
-    let mut found: Vec<(TensorHasher, usize)> = stored.tensors.iter().map(|_| Default::default()).collect();
-    for ((index, _), digests) in tasks.iter().zip(decoded) {
-        for (digest, n_zeros) in digests {
-            found[*index].0.push(digest);
-            found[*index].1 += n_zeros;
-        }
-    }
-    Ok(found.into_iter().map(|(hasher, n_zeros)| Found { hash: hasher.finish(), n_zeros }).collect())
-}
-
-/// Elements whose bytes are all zero.
-fn count_zeros(values: &[u8], width: usize) -> usize {
-    match width {
-        4 if values.as_ptr().addr().is_multiple_of(4) => {
-            briquette_core::simd::count_below(bytemuck::cast_slice(values), 1).0
-        }
-        2 => values.as_chunks::<2>().0.iter().filter(|&&value| value == [0, 0]).count(),
-        _ => values.chunks_exact(width).filter(|value| value.iter().all(|&byte| byte == 0)).count(),
-    }
-}
-
-/// Refuses the first tensor whose values are not those of the manifest.
-///
-/// # Errors
-/// Input, naming the tensor.
-pub fn compare(found: &[Found], stored: &StoredDir, manifest: &Manifest) -> Result<()> {
-    for (found, info) in found.iter().zip(&stored.infos) {
-        let expected = manifest.tensors.get(&info.name).map(|entry| entry.hash);
-        if expected != Some(found.hash) {
-            let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
-            let message =
-                format!("its values hash to {}, expected {expected}; the output is damaged, make it again", found.hash);
-            return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
-        }
-    }
-    Ok(())
-}
-
 /// Holds every file of a directory against its sum, and the sums against the directory.
 pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
     let listed = contained::open(directory, Path::new(sums::FILE_NAME))?;
@@ -207,10 +123,10 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     // It was written, whatever is refused today.
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
-    let mut plan = Plan::new(&recipe, &checkpoint, workers.stop())?;
-    let surveys = survey::survey(&mut plan, &checkpoint, workers, recipe.allow_nonfinite)?;
+    let mut plan = briquette_plan::plan(&recipe, &checkpoint, workers.stop())?;
+    let surveys = survey::survey(&mut plan, &checkpoint, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let layout = Layout::new(&plan, &n_kept)?;
+    let layout = FileLayouts::new(&plan, &n_kept)?;
     let outcomes = encode::encode(&plan, &surveys, &layout.tensors, &checkpoint, &Nowhere, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();

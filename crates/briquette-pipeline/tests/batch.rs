@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_pipeline::RunOptions;
-use briquette_pipeline::batch::{self, BatchOptions, BatchReport, BatchStatus, Document, JobStatus, Jobs, Shard};
+use briquette_pipeline::batch::{self, BatchOptions, Document, Jobs, Shard};
+use briquette_pipeline::report::{BatchReport, BatchStatus, JobStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -327,7 +328,7 @@ fn the_configs_that_come_along_are_sound() {
             Document::Recipe(recipe) if recipe.model.components().any(|part| part.as_os_str() == "out") => {}
             Document::Recipe(recipe) if !needs_model => {
                 let checkpoint = briquette_formats::Checkpoint::open(&recipe.model).unwrap();
-                briquette_pipeline::Plan::new(&recipe, &checkpoint, &Default::default()).unwrap();
+                briquette_pipeline::plan::plan(&recipe, &checkpoint, &Default::default()).unwrap();
             }
             _ => {}
         }

@@ -19,4 +19,5 @@ pub mod score;
 pub mod select;
 
 pub use budget::Ratio;
+pub use score::Score;
 pub use select::{Histogram, Threshold};

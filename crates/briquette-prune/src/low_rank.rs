@@ -87,7 +87,7 @@ impl Spectrum {
         assert!(rank > 0 && rank <= self.energies.len(), "a rank from 1 to {}", self.energies.len());
         let kept = self.vectors.slice(s![..rank, ..]);
         let roots: Vec<f64> = self.energies[..rank].iter().map(|energy| energy.sqrt().sqrt()).collect();
-        // The side of the vectors, and what W makes of them: one vector a row.
+        // The singular vectors of the shorter side, and W times each of them: one vector a row.
         let (mut vectors, mut images) = if self.matrix.nrows() < self.matrix.ncols() {
             (kept.to_owned(), kept.dot(&self.matrix))
         } else {
@@ -95,7 +95,7 @@ impl Spectrum {
         };
         for (k, &root) in roots.iter().enumerate() {
             vectors.row_mut(k).mapv_inplace(|value| value * root);
-            // What has no singular value is 0 however it is scaled.
+            // A singular value of 0: W times its vector is 0 already, and 0 / 0 must not come of it.
             images.row_mut(k).mapv_inplace(|value| if root > 0.0 { value / root } else { 0.0 });
         }
         let (up, down) = if self.matrix.nrows() < self.matrix.ncols() { (vectors, images) } else { (images, vectors) };

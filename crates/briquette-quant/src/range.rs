@@ -15,7 +15,7 @@ pub use percentile::percentile;
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
 
-/// Elements between two looks at whether a search is to go on: 71 ranges over so many take some tens of milliseconds.
+/// Elements after which a search asks whether it is to go on: trying 71 ranges on so many takes some tens of milliseconds.
 const CHECKED: usize = 1 << 19;
 
 /// How the range of a group is chosen.
@@ -33,9 +33,18 @@ pub enum Range {
     Hqq,
 }
 
-/// The scale and zero point of a group of finite weights by any method.
-pub fn choose(range: Range, group: &[f32], grid: Grid) -> Affine {
-    let Ok(affine) = try_choose(range, group, grid, &|| Ok::<(), Infallible>(()));
+/// The finite weights that share a scale.
+#[derive(Debug, Clone, Copy)]
+pub struct Group<'a> {
+    /// The weights.
+    pub values: &'a [f32],
+    /// The mean square of the input that each is multiplied by, where that is known.
+    pub mean_square: Option<&'a [f32]>,
+}
+
+/// The scale and zero point of a group of finite weights by any method, of whose inputs nothing is known.
+pub fn choose(range: Range, values: &[f32], grid: Grid) -> Affine {
+    let Ok(affine) = try_choose(range, Group { values, mean_square: None }, grid, &|| Ok::<(), Infallible>(()));
     affine
 }
 
@@ -43,13 +52,13 @@ pub fn choose(range: Range, group: &[f32], grid: Grid) -> Affine {
 ///
 /// # Errors
 /// The first that `go_on` has.
-pub fn try_choose<E>(range: Range, group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
+pub fn try_choose<E>(range: Range, group: Group, grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     match range {
-        Range::AbsMax => Ok(absmax(group, grid)),
-        Range::MinMax => Ok(minmax(group, grid)),
-        Range::Percentile(share) => Ok(percentile(group, share, grid)),
-        Range::Mse => mse(group, grid, go_on),
-        Range::Hqq => hqq(group, grid, go_on),
+        Range::AbsMax => Ok(absmax(group.values, grid)),
+        Range::MinMax => Ok(minmax(group.values, grid)),
+        Range::Percentile(share) => Ok(percentile(group.values, share, grid)),
+        Range::Mse => mse(group.values, grid, go_on),
+        Range::Hqq => hqq(group.values, grid, go_on),
     }
 }
 
@@ -124,7 +133,7 @@ mod tests {
                 n_asked.set(n_asked.get() + 1);
                 if n_asked.get() < 5 { Ok(()) } else { Err("stop") }
             };
-            assert_eq!(try_choose(range, &group, Grid::INT8, &go_on), Err("stop"));
+            assert_eq!(try_choose(range, Group { values: &group, mean_square: None }, Grid::INT8, &go_on), Err("stop"));
             assert_eq!(n_asked.get(), 5, "five pieces, then no more");
         }
     }

@@ -47,7 +47,7 @@ pub use kind::StageKind;
 pub use loss::{AskedLoss, AttentionBy, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind};
 pub use memory::{BatchSize, Dtype, TrainMemory};
 pub use paths::directory_of;
-pub use prune::{PruneMethod, PruneStage, PruneTarget};
+pub use prune::{PruneStage, PruneTarget};
 pub use quantize::QuantizeStage;
 pub use recipe::{Recipe, locate, profile_of, read_raw, schema};
 pub use selection::Selection;

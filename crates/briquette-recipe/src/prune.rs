@@ -5,7 +5,7 @@ use crate::selection::{Selection, overrides_of};
 use crate::words::{one_of, ratio_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
-use briquette_prune::Ratio;
+use briquette_prune::{Ratio, Score};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -49,20 +49,11 @@ pub struct PruneStage {
     /// Which tensors.
     pub selection: Selection,
     /// How weights are scored.
-    pub method: PruneMethod,
+    pub score: Score,
     /// How many go.
     pub target: PruneTarget,
     /// Other ratios for some tensors.
     pub overrides: Vec<(Patterns, Ratio)>,
-}
-
-/// How weights are scored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PruneMethod {
-    /// By their magnitude.
-    Magnitude,
-    /// At random, by seed.
-    Random(u64),
 }
 
 /// How many weights go, and from where.
@@ -93,15 +84,15 @@ impl RawPrune {
 
 impl PruneStage {
     pub(crate) fn from_raw(raw: &RawPrune) -> Result<Self> {
-        let method = match raw.method.as_deref() {
-            None => PruneMethod::Magnitude,
+        let score = match raw.method.as_deref() {
+            None => Score::Magnitude,
             Some(name) => one_of(
                 "method",
                 name,
-                &[("magnitude", PruneMethod::Magnitude), ("random", PruneMethod::Random(raw.seed.unwrap_or(0)))],
+                &[("magnitude", Score::Magnitude), ("random", Score::Random(raw.seed.unwrap_or(0)))],
             )?,
         };
-        if method == PruneMethod::Magnitude {
+        if score == Score::Magnitude {
             refuse("seed", &raw.seed, "magnitude prune")?;
         }
         Ok(Self {
@@ -111,7 +102,7 @@ impl PruneStage {
                 raw.roles.as_ref(),
                 &[Role::Linear, Role::Conv],
             )?,
-            method,
+            score,
             target: target_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.scheme", &rule.scheme, "prune")?;

@@ -35,8 +35,7 @@ const fn below(least: f64, most: f64) -> NumberRange {
     NumberRange { least, most, is_open: [false, true], is_whole: false }
 }
 
-/// Most threads that a run may have: starting many more takes minutes and gains nothing.
-pub const MAX_THREADS: usize = 1024;
+pub use briquette_core::threads::MAX_THREADS;
 /// More of anything that is counted, steps or items or tokens, is no training and no data.
 const MANY: u64 = 1 << 30;
 /// The longest side of an image.

@@ -49,14 +49,18 @@
 pub use briquette_core as core;
 #[cfg(feature = "model")]
 pub use briquette_distill as distill;
+pub use briquette_flow as flow;
 pub use briquette_formats as formats;
 #[cfg(feature = "model")]
 pub use briquette_models as models;
 #[cfg(feature = "model")]
 pub use briquette_nn as nn;
 pub use briquette_pipeline as pipeline;
+pub use briquette_plan as plan;
 pub use briquette_prune as prune;
 pub use briquette_quant as quant;
+pub use briquette_recipe as recipe;
+pub use briquette_report as report;
 
 pub use briquette_core::{Error, ErrorKind, Result};
 pub use briquette_pipeline::{Plan, Recipe, Report, RunOptions, run};

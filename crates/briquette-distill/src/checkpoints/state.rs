@@ -21,7 +21,7 @@ pub struct Best {
 
 /// Where training stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct TrainingState {
     /// The epoch under way, from 0.
     pub epoch: usize,
     /// Steps of it that are done.
@@ -42,7 +42,7 @@ pub struct State {
     pub files: BTreeMap<String, Hash128>,
 }
 
-impl State {
+impl TrainingState {
     /// Before the first step.
     pub(crate) fn at_start(at_once: usize, scaler: Option<briquette_nn::LossScaler>) -> Self {
         Self {
@@ -109,20 +109,26 @@ mod tests {
     fn any_flipped_bit_that_changes_what_it_says_is_found() {
         let files = BTreeMap::from([("step-7.model.bpk".to_string(), Hash128(77))]);
         let best = Some(Best { epoch: 1, value: 0.1 + 0.2 });
-        let state =
-            State { step: 7, step_of_epoch: 3, loss_of_epoch: 1.0 / 3.0, best, files, ..State::at_start(8, None) };
+        let state = TrainingState {
+            step: 7,
+            step_of_epoch: 3,
+            loss_of_epoch: 1.0 / 3.0,
+            best,
+            files,
+            ..TrainingState::at_start(8, None)
+        };
         let bytes = state.to_json().unwrap();
-        assert_eq!(State::read(&bytes, Path::new("last.json")).unwrap(), state);
+        assert_eq!(TrainingState::read(&bytes, Path::new("last.json")).unwrap(), state);
         for place in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[place / 8] ^= 1 << (place % 8);
-            // A blank may be another blank.
-            if let Ok(found) = State::read(&flipped, Path::new("last.json")) {
+            // One kind of white space may become another: that changes nothing.
+            if let Ok(found) = TrainingState::read(&flipped, Path::new("last.json")) {
                 assert_eq!(found, state, "bit {place}");
             }
         }
         for length in 0..bytes.len() {
-            assert!(State::read(&bytes[..length], Path::new("last.json")).is_err(), "{length}");
+            assert!(TrainingState::read(&bytes[..length], Path::new("last.json")).is_err(), "{length}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{mean_of_tokens, wide};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Tensor};
 
-/// What a key that is not there scores: the softmax of it is 0 in f32.
+/// The score of a key that is padding: low enough for its softmax to be 0 in f32.
 const ABSENT: f32 = -1e9;
 
 /// `mean over batch, heads and queries of Σ a (ln a - ln b)`, a and b being a teacher's and a student's attention
@@ -17,7 +17,7 @@ const ABSENT: f32 = -1e9;
 /// If the shapes disagree.
 pub fn maps(student: Tensor<4>, teacher: Tensor<4>, padding: Option<Tensor<2, Bool>>) -> Tensor<1> {
     assert_eq!(student.dims(), teacher.dims(), "attention of the same heads and tokens");
-    // 0 ln 0 is 0: what stands in for ln 0 does not matter.
+    // The clamp keeps ln 0 finite. It is multiplied by a weight of 0 in the sum, where 0 ln 0 counts as 0.
     let ln = |map: Tensor<4>| wide(map).clamp_min(f32::MIN_POSITIVE).log();
     mean_of_queries(wide(teacher.clone()), ln(teacher), ln(student), padding)
 }

@@ -25,7 +25,8 @@ pub fn kl(student: Tensor<2>, teacher: Tensor<2>, temperature: f32) -> Tensor<1>
 /// As [`kl`].
 pub fn jensen_shannon(student: Tensor<2>, teacher: Tensor<2>, temperature: f32) -> Tensor<1> {
     let [student, teacher] = softened(student, teacher, temperature);
-    // Both exponents are at most 0, so nothing overflows; the least normal number stands in for two zeros.
+    // These are logarithms of probabilities, at most 0, so `exp` cannot overflow. Where both probabilities round to 0, the clamp
+    // keeps the logarithm finite.
     let mean = ((student.clone().exp() + teacher.clone().exp()) / 2.0).clamp_min(f32::MIN_POSITIVE).log();
     let both = divergence(teacher, mean.clone()) + divergence(student, mean);
     both.mean() * (temperature * temperature / 2.0)

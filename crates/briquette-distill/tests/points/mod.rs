@@ -2,10 +2,10 @@
 #![allow(dead_code)]
 
 use briquette_core::{Error, Result};
-use briquette_distill::history::{Line, StepRecord};
+use briquette_distill::history::{HistoryRecord, StepRecord};
 use briquette_distill::{
-    Batch, Blend, Checkpoints, Distiller, Divergence, Finished, Frozen, Loss, Outputs, Settings, Source, Teacher, Term,
-    Traced, Wanted, Watch, n_steps,
+    Blend, Checkpoints, Distiller, Divergence, Frozen, Loss, Outputs, Settings, Teacher, Term, Traced, TrainingBatch,
+    TrainingData, TrainingOutcome, Wanted, Watch, n_steps,
 };
 use briquette_nn::Compression;
 use briquette_nn::layers::Linear;
@@ -55,20 +55,20 @@ impl Traced for Net {
 /// Points and labels that follow from their places.
 pub(crate) struct Points(pub(crate) usize);
 
-impl Source for Points {
+impl TrainingData for Points {
     type Input = Tensor<2>;
 
     fn len(&self) -> usize {
         self.0
     }
 
-    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Tensor<2>>> {
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Tensor<2>>> {
         let value = |row: usize, at: usize| ((row * 37 + at * 101) % 64) as f32 / 32.0 - 1.0;
         let values = rows.iter().flat_map(|&row| (0..INPUTS).map(move |at| value(row, at)));
         let input = TensorData::new(values.collect::<Vec<_>>(), [rows.len(), INPUTS]);
         let labels: Vec<i64> = rows.iter().map(|&row| (row % 3) as i64).collect();
         let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows.len()]), device);
-        Ok(Batch { rows: rows.to_vec(), input: Tensor::from_data(input, device), labels: Some(labels) })
+        Ok(TrainingBatch { rows: rows.to_vec(), input: Tensor::from_data(input, device), labels: Some(labels) })
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn train(
     settings: Settings,
     directory: &Path,
     watch: &mut dyn Watch<Net>,
-) -> Result<Finished<Net>> {
+) -> Result<TrainingOutcome<Net>> {
     let (teacher, data) = (teacher(), Points(64));
     let sample = data.batch(&[0, 1], &Device::flex())?;
     let n = n_steps(data.len(), settings.batch_size, settings.epochs);
@@ -109,10 +109,10 @@ pub(crate) fn weights(net: &Net) -> Vec<f32> {
     [of(&net.inner), of(&net.outer)].concat()
 }
 
-pub(crate) fn losses(finished: &Finished<Net>) -> Vec<f64> {
-    let step = |line: &Line| match line {
-        Line::Step(record) => Some(record.loss),
-        Line::Epoch(_) => None,
+pub(crate) fn losses(finished: &TrainingOutcome<Net>) -> Vec<f64> {
+    let step = |line: &HistoryRecord| match line {
+        HistoryRecord::Step(record) => Some(record.loss),
+        HistoryRecord::Epoch(_) => None,
     };
     finished.history.iter().filter_map(step).collect()
 }

@@ -1,13 +1,13 @@
 //! What goes on inside: for losses that look at layers, and for students made of some of them.
 
 use super::{Bert, BertEncoder, BertSelfAttention};
-use crate::attention::Heads;
+use crate::attention::{merge_heads, split_heads};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Int, Tensor};
 
 /// What each layer did with a batch.
 #[derive(Debug, Clone, Default)]
-pub struct Trace {
+pub struct BertTrace {
     /// The state after each layer, `[batch, length, width]`.
     pub hidden: Vec<Tensor<3>>,
     /// Who attended to whom, `[batch, heads, length, length]`: rows sum to 1.
@@ -20,13 +20,13 @@ impl BertSelfAttention {
     /// As `forward`, with the map and the values: `a = softmax(q kᵀ / √width)` over tokens that are there, and `a v`.
     fn trace(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> (Tensor<3>, Tensor<4>, Tensor<3>) {
         let values = self.value.forward(x.clone());
-        let split = |x| Heads::split(x, self.n_heads);
+        let split = |x| split_heads(x, self.n_heads);
         let (q, k) = (split(self.query.forward(x.clone())), split(self.key.forward(x)));
         let [batch, n_heads, length, width] = q.dims();
         let padding = padding.reshape([batch, 1, 1, length]).expand([batch, n_heads, length, length]);
         let scores = q.matmul(k.transpose()) / (width as f32).sqrt();
         let map = softmax(scores.mask_fill(padding, f32::NEG_INFINITY), 3);
-        (Heads::merge(map.clone().matmul(split(values.clone()))), map, values)
+        (merge_heads(map.clone().matmul(split(values.clone()))), map, values)
     }
 }
 
@@ -36,8 +36,8 @@ impl Bert {
     ///
     /// # Panics
     /// As [`Bert::forward`].
-    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> Trace {
-        let (mut trace, mut x) = (Trace::default(), self.embeddings.forward(tokens));
+    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> BertTrace {
+        let (mut trace, mut x) = (BertTrace::default(), self.embeddings.forward(tokens));
         for layer in &self.encoder.layer {
             x = if has_attention {
                 let (attended, map, values) = layer.attention.self_.trace(x.clone(), padding.clone());

@@ -7,8 +7,8 @@ use briquette_formats::{Checkpoint, TensorSource};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-/// What a file holds under one of some names; where it has none of them, what it has.
-type Found = Result<Array, Vec<String>>;
+/// The array that a file holds under one of some names; where it has none of these, the names that it has.
+type ArrayOrNames = Result<Array, Vec<String>>;
 
 impl Array {
     /// Reads `.npy`, `.npz`, IDX or safetensors. Where a file holds several arrays, the first of `names` is taken.
@@ -38,11 +38,11 @@ fn is_safetensors(bytes: &[u8]) -> bool {
     bytes.get(8) == Some(&b'{')
 }
 
-fn find(path: &Path, names: &[&str]) -> Result<Found> {
+fn find(path: &Path, names: &[&str]) -> Result<ArrayOrNames> {
     find_in(path, read_bytes(path)?, names)
 }
 
-fn find_in(path: &Path, bytes: Vec<u8>, names: &[&str]) -> Result<Found> {
+fn find_in(path: &Path, bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames> {
     let bad = |message: String| Error::input(message).at(path.display());
     match bytes.as_slice() {
         [0x93, b'N', ..] => npy::parse(&bytes).map(Ok).map_err(bad),
@@ -76,7 +76,7 @@ fn kind_of(bytes: &[u8]) -> String {
     }
 }
 
-fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<Found, String> {
+fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
     let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("it is no .npz: {source}"))?;
     let found = names.iter().map(|name| format!("{name}.npy")).find(|name| archive.index_for_name(name).is_some());
     let Some(name) = found else {
@@ -84,7 +84,8 @@ fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<Found, String> {
     };
     let damaged = |source: &dyn std::fmt::Display| format!("{name} cannot be read: {source}; the file is damaged");
     let file = archive.by_name(&name).map_err(|source| damaged(&source))?;
-    // A zip may claim any size, and unpack to another. Its checksum is looked at by the read that finds the end.
+    // A zip may claim one size and unpack to another. Reading a byte beyond the claim finds that out; it also reads to the end,
+    // where the zip's checksum is compared.
     let size = file.size();
     let mut content = Vec::new();
     file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(|source| damaged(&source))?;
@@ -110,7 +111,7 @@ fn from_idx(bytes: &[u8]) -> Result<Array, String> {
     Array::from_bytes(shape, number, true, &bytes[4 + 4 * rank..])
 }
 
-fn from_checkpoint(checkpoint: &Checkpoint, names: &[&str]) -> Result<Found> {
+fn from_checkpoint(checkpoint: &Checkpoint, names: &[&str]) -> Result<ArrayOrNames> {
     let tensors = checkpoint.tensors();
     let bad = |message: String| Error::input(message).at(checkpoint.path().display());
     let find = |name: &&str| tensors.iter().position(|info| info.name == **name);

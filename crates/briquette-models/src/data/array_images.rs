@@ -1,18 +1,30 @@
 //! Images of one size as an array, and their labels.
 
 use super::arrays::Values;
-use super::{Array, ImageInput, Split};
+use super::{Array, ImageInput, out_of_range};
 use briquette_core::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The names arrays of images are looked for under, in order.
 const IMAGE_NAMES: [&str; 6] = ["x", "images", "test_x", "x_test", "test_images", "data"];
-/// The same of labels.
+/// The names arrays of labels are looked for under.
 const LABEL_NAMES: [&str; 6] = ["y", "labels", "test_y", "y_test", "test_labels", "targets"];
-/// The same of images to train on.
+/// The names of images to train on.
 const TRAIN_IMAGE_NAMES: [&str; 6] = ["train_x", "x_train", "train_images", "x", "images", "data"];
-/// The same of their labels.
+/// The names of the labels of images to train on.
 const TRAIN_LABEL_NAMES: [&str; 6] = ["train_y", "y_train", "train_labels", "y", "labels", "targets"];
+
+/// Which arrays of a file that has several: it is tried by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    /// Those to test on.
+    #[default]
+    Test,
+    /// Those to train on.
+    Train,
+}
 
 /// Images as one array, and their labels where there are any.
 #[derive(Debug, Clone)]
@@ -128,12 +140,6 @@ impl ArrayImages {
     }
 }
 
-/// The error for a class that a model does not have.
-pub(crate) fn out_of_range(what: &str, n_classes: usize) -> Error {
-    let message = format!("{what} is out of range, the model has {n_classes} classes, 0 to {}", n_classes.max(1) - 1);
-    Error::input(format!("{message}; give data that belongs to the model"))
-}
-
 fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
     let labels = array.to_labels()?;
     if labels.len() != n_images {
@@ -142,7 +148,7 @@ fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
     Ok(labels)
 }
 
-/// What is not finite would make every score it meets so, and look like damaged weights.
+/// One value that is not finite makes all scores of its image so, which would be reported as damaged weights.
 fn check_finite(images: &Array) -> Result<(), String> {
     let Values::Floats(values) = &images.values else { return Ok(()) };
     let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };

@@ -95,7 +95,7 @@ impl Array {
     /// The array with its axes in reverse.
     pub(crate) fn reversed(self) -> Self {
         let (n, mut shape) = (self.len_of(0), self.shape);
-        // Walks the result in order; `strides` are those of the source, last axis first.
+        // Goes through the result in its own order. `strides` are those of the source, reversed as the axes are.
         let mut strides = vec![1; shape.len()];
         for axis in (0..shape.len().saturating_sub(1)).rev() {
             strides[axis] = strides[axis + 1] * shape[axis + 1];

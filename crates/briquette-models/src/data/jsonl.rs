@@ -14,14 +14,14 @@ const SCORE: [&str; 3] = ["score", "label", "similarity_score"];
 const TEXT: [&str; 2] = ["text", "sentence"];
 
 /// One line.
-enum Line {
+enum JsonlRecord {
     Pair(String, String, Option<f64>),
     One(String),
 }
 
 type Fields = Map<String, Value>;
 
-impl Line {
+impl JsonlRecord {
     /// Keys that are not known are left aside: data sets carry many. The error says what was found, and expected.
     fn parse(line: &str) -> Result<Self, String> {
         let value = serde_json::from_str(line)
@@ -86,15 +86,15 @@ impl Sentences {
         let mut found = Self::default();
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let bad = |what: String| Error::input(what).at(format_args!("{}:{}", path.display(), number + 1));
-            found.push(Line::parse(line).map_err(bad)?);
+            found.push(JsonlRecord::parse(line).map_err(bad)?);
         }
         if found.texts.is_empty() { Err(empty(path, "line")) } else { Ok(found) }
     }
 
-    fn push(&mut self, line: Line) {
+    fn push(&mut self, line: JsonlRecord) {
         match line {
-            Line::One(text) => self.texts.push(text),
-            Line::Pair(sentence1, sentence2, score) => {
+            JsonlRecord::One(text) => self.texts.push(text),
+            JsonlRecord::Pair(sentence1, sentence2, score) => {
                 let at = self.texts.len();
                 self.texts.extend([sentence1, sentence2]);
                 self.pairs.extend(score.map(|score| (at, at + 1, score)));
@@ -136,12 +136,15 @@ mod tests {
             ("{\"text\": ".into(), "found no JSON from column 9 on, expected {"),
         ];
         for (line, message) in cases {
-            let found = Line::parse(&line).err().unwrap();
+            let found = JsonlRecord::parse(&line).err().unwrap();
             assert!(found.contains(message), "{line}: {found}");
         }
         for (line, score) in [(pair(""), None), (pair(", \"score\": null"), None), (pair(", \"label\": 2"), Some(2.0))]
         {
-            assert!(matches!(Line::parse(&line), Ok(Line::Pair(_, _, found)) if found == score), "{line}");
+            assert!(
+                matches!(JsonlRecord::parse(&line), Ok(JsonlRecord::Pair(_, _, found)) if found == score),
+                "{line}"
+            );
         }
     }
 }

@@ -3,7 +3,8 @@
 mod array_files;
 pub mod array_images;
 pub mod arrays;
-pub mod images;
+pub mod image_folder;
+pub mod image_input;
 pub mod jsonl;
 pub mod lines;
 mod npy;
@@ -12,12 +13,13 @@ mod settings;
 mod spec;
 mod tiles;
 
-pub use array_images::ArrayImages;
+pub use array_images::{ArrayImages, Split};
 pub use arrays::Array;
-pub use images::{ImageFolder, ImageInput};
+pub use image_folder::ImageFolder;
+pub use image_input::ImageInput;
 pub use lines::Sentences;
-pub use spec::{Data, DataSpec, Images, Normalize, Split};
-pub use tiles::Tiles;
+pub use spec::{Data, DataSpec, Images, Normalize};
+pub use tiles::ImageTiles;
 
 use briquette_core::memory::available_bytes;
 use briquette_core::{Error, Result};
@@ -39,7 +41,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 /// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;
-    // A file with holes may be longer than memory, and take no space.
+    // A sparse file may be longer than all memory while it takes no space on disk.
     if let Some(given) = available_bytes().filter(|given| file.len() > *given) {
         let message = format!("it has {} bytes, and there is memory for {given}; give fewer items", file.len());
         return Err(Error::io("cannot read", path, std::io::Error::other(message)));
@@ -52,4 +54,10 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 /// The error for data with nothing in it.
 pub(crate) fn empty(path: &Path, what: &str) -> Error {
     Error::input(format!("there is no {what} in it; nothing to evaluate")).at(path.display())
+}
+
+/// The error for a class that a model does not have.
+pub(crate) fn out_of_range(what: &str, n_classes: usize) -> Error {
+    let message = format!("{what} is out of range, the model has {n_classes} classes, 0 to {}", n_classes.max(1) - 1);
+    Error::input(format!("{message}; give data that belongs to the model"))
 }

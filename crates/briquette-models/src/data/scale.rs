@@ -1,11 +1,10 @@
-//! Scaling within bounds: a long image is not scaled whole where a crop leaves most of it out.
+//! An image, scaled and cropped. Scaling has bounds: a long image is not scaled whole where a crop leaves most of it out.
 
 use super::ImageInput;
+use super::image_input::MAX_SIDE;
 use image::DynamicImage;
+use image::imageops::{self, FilterType};
 use std::borrow::Cow;
-
-/// The longest side that images are scaled or cropped to.
-pub(crate) const MAX_SIDE: usize = 1 << 14;
 
 /// Pixels of an image that is scaled whole before it is cropped.
 const MAX_BEFORE_CROP: usize = 1 << 26;
@@ -13,9 +12,34 @@ const MAX_BEFORE_CROP: usize = 1 << 26;
 /// Pixels of an image that is scaled and kept whole.
 const MAX_WHOLE: usize = MAX_SIDE * MAX_SIDE;
 
+impl ImageInput {
+    /// Values `[channels, height, width]` of an image, sized, cropped and normalised.
+    pub fn prepare(&self, image: &DynamicImage) -> Vec<f32> {
+        let [height, width] = self.crop;
+        let (image, [full_height, full_width]) = part(image, self);
+        let (top, left) = (centred(full_height, height), centred(full_width, width));
+        let (full_width, full_height) = (full_width as u32, full_height as u32);
+        let bytes: Vec<u8> = if self.channels == 1 {
+            let sized = imageops::resize(&image.to_luma8(), full_width, full_height, FilterType::Triangle);
+            imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
+        } else {
+            let sized = imageops::resize(&image.to_rgb8(), full_width, full_height, FilterType::Triangle);
+            imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
+        };
+        let n = self.channels;
+        let channel = |channel: usize| bytes[channel..].iter().step_by(n).map(move |&byte| self.value(byte, channel));
+        (0..n).flat_map(channel).collect()
+    }
+}
+
+/// Where a cut from the middle starts; half a pixel goes to the even side, as in torchvision.
+fn centred(full: usize, cut: usize) -> u32 {
+    (((full - cut) as f64) / 2.0).round_ties_even() as u32
+}
+
 /// What of an image is scaled, and the height and width it is scaled to, for cropping from its middle: the whole image,
 /// but for one that would come to more than [`MAX_BEFORE_CROP`] pixels.
-pub(crate) fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
+fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
     let full = [image.height() as usize, image.width() as usize];
     let scaled = input.resized(full[0], full[1]);
     if scaled[0].saturating_mul(scaled[1]) <= MAX_BEFORE_CROP {
@@ -34,9 +58,9 @@ pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     Err(format!("it has {height}x{width} pixels once scaled, expected at most {MAX_WHOLE} in all; leave data.size out"))
 }
 
-/// A stretch of one side of an image.
+/// The part of one side of an image that is cut out before it is scaled, and what that is scaled to.
 #[derive(Debug, PartialEq)]
-struct Stretch {
+struct SideSpan {
     start: u32,
     length: u32,
     scaled: usize,
@@ -44,12 +68,12 @@ struct Stretch {
 
 /// The middle of a side that is scaled from `full` to `scaled` pixels: as much as `cut` pixels of it need, and what the
 /// filter reaches beyond. It is centred as exactly as the whole is.
-fn middle(full: usize, scaled: usize, cut: usize) -> Stretch {
+fn middle(full: usize, scaled: usize, cut: usize) -> SideSpan {
     let reach = full.div_ceil(scaled) + 1;
     let needed = (cut * full).div_ceil(scaled) + 2 * reach;
     let length = if needed < full { needed + (full - needed) % 2 } else { full };
     let scaled = if length < full { (length * scaled + full / 2) / full } else { scaled };
-    Stretch { start: ((full - length) / 2) as u32, length: length as u32, scaled: scaled.max(cut) }
+    SideSpan { start: ((full - length) / 2) as u32, length: length as u32, scaled: scaled.max(cut) }
 }
 
 #[cfg(test)]
@@ -59,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_stretch_is_in_the_middle_and_as_large_as_a_crop_needs() {
-        assert_eq!(middle(1, 256, 224), Stretch { start: 0, length: 1, scaled: 256 });
-        assert_eq!(middle(60_000, 15_360_000, 224), Stretch { start: 29_997, length: 6, scaled: 1536 });
+        assert_eq!(middle(1, 256, 224), SideSpan { start: 0, length: 1, scaled: 256 });
+        assert_eq!(middle(60_000, 15_360_000, 224), SideSpan { start: 29_997, length: 6, scaled: 1536 });
         for (full, scaled, cut) in [(60_001, 15_360_256, 224), (1000, 16_384, 16_384), (1 << 31, 1 << 38, 1), (9, 4, 2)]
         {
             let found = middle(full, scaled, cut);
@@ -87,7 +111,7 @@ mod tests {
         let (long, short) = (input.prepare(&stripes(60_000)), input.prepare(&stripes(100)));
         assert_eq!(long.len(), 3 * 48 * 48);
         let apart = long.iter().zip(&short).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // A step of a byte is 1 / 255 / 0.224.
+        // Neighbouring bytes are 1 / 255 / 0.224 apart: one is what rounding may differ by.
         assert!(apart <= 1.5 / 255.0 / 0.224, "{apart}");
         let wide = DynamicImage::ImageLuma8(image::GrayImage::new(60_000, 1));
         assert_eq!(ImageInput::of_imagenet(1).prepare(&wide).len(), 224 * 224);

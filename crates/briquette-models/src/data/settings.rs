@@ -1,36 +1,36 @@
 //! Which settings go with which data: one that would do nothing is refused.
 
 use super::DataSpec;
-use crate::Family;
+use crate::ModelTask;
 use briquette_core::{Error, Result};
 
-/// Data, as far as settings go.
+/// The kinds of data that settings differ by.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum DataKind {
     Text,
     Folder,
     Array,
 }
 
 impl DataSpec {
-    /// Whether every setting does something to the data of a model of this family.
+    /// Whether every setting does something to the data of a model of this task.
     ///
     /// # Errors
     /// Config, naming the setting and what it is for.
-    pub(super) fn check_settings(&self, family: Family) -> Result<()> {
-        use Kind::{Array, Folder, Text};
-        let (kind, is) = match (family, self.path.is_dir()) {
-            (Family::Encoder | Family::Decoder, _) => (Text, "this model takes text"),
-            (Family::Classifier, true) => (Folder, "the data is a folder of images"),
-            (Family::Classifier, false) => (Array, "the data is an array"),
+    pub(super) fn check_settings(&self, task: ModelTask) -> Result<()> {
+        use DataKind::{Array, Folder, Text};
+        let (kind, is) = match (task, self.path.is_dir()) {
+            (ModelTask::Encoder | ModelTask::Decoder, _) => (Text, "this model takes text"),
+            (ModelTask::Classifier, true) => (Folder, "the data is a folder of images"),
+            (ModelTask::Classifier, false) => (Array, "the data is an array"),
         };
-        let images: &[Kind] = &[Folder, Array];
-        let settings: [(&str, bool, &[Kind], &str); 7] = [
+        let images: &[DataKind] = &[Folder, Array];
+        let settings: [(&str, bool, &[DataKind], &str); 7] = [
             ("labels (--labels)", self.labels.is_some(), &[Array], "says where the labels of an array are"),
             ("max_length (--max-length)", self.max_length.is_some(), &[Text], "cuts texts"),
             ("size (--size)", self.size.is_some(), &[Folder], "scales the images of a folder"),
             ("crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
-            // Of an array it is refused where tiles are cut, which knows more.
+            // Of an array tiles are refused too, but in `Images::tiles`, whose message says why.
             ("tile (--tile)", self.tile.is_some(), images, "cuts images into tiles"),
             ("normalize", self.normalize.is_some(), images, "shifts and divides the channels of images"),
             ("strict (--strict)", self.strict, &[Folder], "stops at an image of a folder that does not decode"),
@@ -71,13 +71,13 @@ mod tests {
             (DataSpec { normalize, ..file.clone() }, "C", ""),
             (DataSpec { strict: true, ..file }, "C", "data.strict (--strict)"),
         ];
-        for (spec, family, name) in cases {
-            let family = match family {
-                "C" => Family::Classifier,
-                "D" => Family::Decoder,
-                _ => Family::Encoder,
+        for (spec, task, name) in cases {
+            let task = match task {
+                "C" => ModelTask::Classifier,
+                "D" => ModelTask::Decoder,
+                _ => ModelTask::Encoder,
             };
-            match spec.check_settings(family) {
+            match spec.check_settings(task) {
                 Ok(()) => assert_eq!(name, "", "{spec:?}"),
                 Err(error) => {
                     assert!(!name.is_empty() && error.message.starts_with(name), "{error}");

@@ -1,7 +1,7 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
-use super::{ArrayImages, ImageFolder, ImageInput, Sentences, Tiles, empty, read_text};
-use crate::Family;
+use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_text};
+use crate::ModelTask;
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -30,17 +30,6 @@ pub struct DataSpec {
     pub strict: bool,
     /// Which arrays of a file that has several.
     pub split: Split,
-}
-
-/// Which arrays of a file that has several: it is tried by their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Split {
-    /// Those to test on.
-    #[default]
-    Test,
-    /// Those to train on.
-    Train,
 }
 
 /// The statistics of channels.
@@ -74,18 +63,18 @@ pub enum Images {
 }
 
 impl DataSpec {
-    /// Opens the data as a model of this family takes it. Images are decoded later, one at a time.
+    /// Opens the data as a model of this task takes it. Images are decoded later, one at a time.
     ///
     /// # Errors
     /// Input where there is nothing in it or it is damaged; Config where it is of another kind, or a setting would do
     /// nothing to it; Io.
-    pub fn open(&self, family: Family) -> Result<Data> {
-        self.check_settings(family)?;
+    pub fn open(&self, task: ModelTask) -> Result<Data> {
+        self.check_settings(task)?;
         let path = &self.path;
         let is_folder = path.is_dir();
-        match (family, is_folder) {
-            (Family::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
-            (Family::Classifier, false) => {
+        match (task, is_folder) {
+            (ModelTask::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
+            (ModelTask::Classifier, false) => {
                 let images = ArrayImages::open(path, self.labels.as_deref(), self.split)?;
                 if self.normalize.is_some() && images.is_floats() {
                     let message = "it is for images of bytes, and the data is an array of floats, which are taken as \
@@ -98,9 +87,11 @@ impl DataSpec {
                 let message = "found a directory, expected a file of text; name one";
                 Err(Error::config(message).at(path.display()))
             }
-            (Family::Encoder, false) if is_jsonl(path) => Ok(Data::Sentences(Arc::new(Sentences::read_jsonl(path)?))),
-            (Family::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
-            (Family::Decoder, false) => {
+            (ModelTask::Encoder, false) if is_jsonl(path) => {
+                Ok(Data::Sentences(Arc::new(Sentences::read_jsonl(path)?)))
+            }
+            (ModelTask::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
+            (ModelTask::Decoder, false) => {
                 let text =
                     if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_text(path)? };
                 if text.trim().is_empty() { Err(empty(path, "text")) } else { Ok(Data::Document(text.into())) }
@@ -192,7 +183,7 @@ impl Images {
     ///
     /// # Errors
     /// As [`Images::pixels`]; Config where images are an array, which is of one size already.
-    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<Tiles> {
+    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
         match self {
             Self::Folder(images) => images.tiles(index, input, tile),
             Self::Array(_) => Err(Error::config("tile: found an array, expected a folder of images; leave it out")),

@@ -6,7 +6,7 @@ use image::imageops::{self, FilterType};
 
 /// An image cut into tiles of one size that cover it; they overlap where that does not divide it.
 #[derive(Debug, Clone)]
-pub struct Tiles {
+pub struct ImageTiles {
     bytes: Vec<u8>,
     n_channels: usize,
     width: usize,
@@ -21,7 +21,7 @@ fn cut(size: usize, most: usize) -> (usize, Vec<usize>) {
     (extent, (0..n).map(|i| i * (size - extent) / (n - 1).max(1)).collect())
 }
 
-impl Tiles {
+impl ImageTiles {
     /// Cuts an image into tiles of at most `most` by `most`, after its shorter side was scaled to `input.resize`, if any;
     /// the error says what of that is too large.
     pub(crate) fn of(image: &DynamicImage, input: &ImageInput, most: usize) -> Result<Self, String> {
@@ -81,7 +81,7 @@ mod tests {
     fn a_tile_holds_the_pixels_at_its_corner() {
         let image = image::RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8, y as u8, 9]));
         let input = ImageInput { resize: None, ..ImageInput::of_imagenet(3) };
-        let tiles = Tiles::of(&image.into(), &input, 3).unwrap();
+        let tiles = ImageTiles::of(&image.into(), &input, 3).unwrap();
         assert_eq!((tiles.extents(), tiles.corners().len()), ([3, 3, 3], 6));
         for &[top, left] in tiles.corners() {
             let pixels = tiles.pixels([top, left], &input);
@@ -91,7 +91,7 @@ mod tests {
             assert_eq!((pixels.len(), pixels[26]), (27, expected(2, 9)));
         }
         let input = ImageInput { resize: Some(10), ..input };
-        let tiles = Tiles::of(&image::GrayImage::new(7, 5).into(), &input, 8).unwrap();
+        let tiles = ImageTiles::of(&image::GrayImage::new(7, 5).into(), &input, 8).unwrap();
         assert_eq!((tiles.extents(), tiles.corners()), ([3, 5, 7], &[[0, 0], [0, 7], [5, 0], [5, 7]][..]));
     }
 }

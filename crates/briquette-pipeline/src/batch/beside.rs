@@ -1,6 +1,6 @@
 //! What a batch keeps beside its outputs, and the lock that keeps it to one process.
 
-use super::{Jobs, Shard};
+use super::shard::Shard;
 use briquette_core::{Error, Result};
 use briquette_formats::draft::FileLock;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(super) struct Beside {
     pub(super) journal: PathBuf,
     /// `NAME.report.html`, the page of all jobs.
     pub(super) page: PathBuf,
-    /// `NAME.stages`, what several jobs train alike.
+    /// `NAME.stages`, where trainings that several jobs have in common are kept.
     pub(super) shared: PathBuf,
     /// How the names of all journals begin.
     pub(super) journals: String,
@@ -23,13 +23,15 @@ pub(super) struct Beside {
 }
 
 impl Beside {
+    /// Of the jobs file at `path`, whose outputs all lie in `directory`.
+    ///
     /// # Errors
     /// Config, where the jobs file has no name.
-    pub(super) fn of(jobs: &Jobs, shard: Shard) -> Result<Self> {
-        let stem = jobs.path.file_stem().ok_or_else(|| Error::config("is no file").at(jobs.path.display()))?;
+    pub(super) fn of(path: &Path, directory: &Path, shard: Shard) -> Result<Self> {
+        let stem = path.file_stem().ok_or_else(|| Error::config("is no file").at(path.display()))?;
         let stem = stem.to_string_lossy();
         let part = if shard.is_whole() { String::new() } else { format!("{shard}.") };
-        let named = |name: String| jobs.directory.join(name);
+        let named = |name: String| directory.join(name);
         Ok(Self {
             journal: named(format!("{stem}.journal.{part}jsonl")),
             page: named(format!("{stem}.report.{part}html")),
@@ -72,8 +74,7 @@ mod tests {
     #[test]
     fn shards_work_beside_each_other_and_not_beside_the_whole_nor_themselves() {
         let dir = tempfile::tempdir().unwrap();
-        let jobs = Jobs::of(dir.path());
-        let lock = |shard: Shard| Beside::of(&jobs, shard).unwrap().lock();
+        let lock = |shard: Shard| Beside::of("sweep.toml".as_ref(), dir.path(), shard).unwrap().lock();
         let [whole, one, two] = [(0, 1), (0, 2), (1, 2)].map(|(index, count)| Shard::new(index, count).unwrap());
         let refused = |shard: Shard| {
             let error = lock(shard).unwrap_err();

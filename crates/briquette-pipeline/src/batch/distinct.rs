@@ -1,6 +1,6 @@
 //! No two jobs write to one place or have one name.
 
-use super::Job;
+use super::job::Job;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};

@@ -1,8 +1,8 @@
-//! One job, and why it may not be one.
+//! One job: its name, its output, and its recipe or why it has no sound one.
 
 use super::multiplied::Multiplied;
-use crate::recipe::Recipe;
 use briquette_core::{Error, ErrorKind, Result};
+use briquette_recipe::Recipe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ pub struct Job {
     /// What it is called.
     pub name: String,
     output: Option<PathBuf>,
-    source: Source,
+    source: RecipeSource,
 }
 
 /// Where its recipe comes from.
 #[derive(Debug, Clone)]
-enum Source {
+enum RecipeSource {
     /// It was written out, and is sound or not.
     Written(Result<Box<Recipe>, Unsound>),
     /// A matrix makes it, in this place: it takes little room until it is asked for.
@@ -33,27 +33,29 @@ struct Unsound {
 
 impl Job {
     pub(super) fn written(name: String, recipe: Recipe) -> Self {
-        Self { name, output: Some(recipe.output.clone()), source: Source::Written(Ok(Box::new(recipe))) }
+        Self { name, output: Some(recipe.output.clone()), source: RecipeSource::Written(Ok(Box::new(recipe))) }
     }
 
     pub(super) fn unsound(name: String, why: &Error) -> Self {
         let why = Unsound { kind: why.kind, message: why.message.clone() };
-        Self { name, output: None, source: Source::Written(Err(why)) }
+        Self { name, output: None, source: RecipeSource::Written(Err(why)) }
     }
 
     pub(super) fn point(name: String, output: PathBuf, of: Arc<Multiplied>, index: usize) -> Self {
-        Self { name, output: Some(output), source: Source::Point(of, index) }
+        Self { name, output: Some(output), source: RecipeSource::Point(of, index) }
     }
 
-    /// What to do.
+    /// Its recipe, which is made now where a matrix stands for it.
     ///
     /// # Errors
-    /// Why that cannot be told.
+    /// Why it has no sound recipe.
     pub fn recipe(&self) -> Result<Recipe> {
         match &self.source {
-            Source::Written(Ok(recipe)) => Ok((**recipe).clone()),
-            Source::Written(Err(why)) => Err(Error { kind: why.kind, message: why.message.clone(), source: None }),
-            Source::Point(of, index) => of.recipe(*index),
+            RecipeSource::Written(Ok(recipe)) => Ok((**recipe).clone()),
+            RecipeSource::Written(Err(why)) => {
+                Err(Error { kind: why.kind, message: why.message.clone(), source: None })
+            }
+            RecipeSource::Point(of, index) => of.recipe(*index),
         }
     }
 

@@ -1,14 +1,15 @@
 //! From a file to sound jobs: every recipe is whole, and no two write to one place, before anything runs.
 
 use super::beside::Beside;
-use super::matrix::Matrix;
-use super::multiplied::Multiplied;
-use super::raw::{RawJob, RawJobs};
-use super::{Job, Shard, distinct, overrides};
-use crate::recipe::raw::RawRecipe;
-use crate::recipe::{Recipe, directory_of, paths, ranges, read_raw, text};
+use super::distinct;
+use super::expand::expand;
+use super::file::JobsFile;
+use super::job::Job;
+use super::raw::RawJobs;
+use super::shard::Shard;
+use briquette_core::Result;
 use briquette_core::pattern::nearest;
-use briquette_core::{Error, Result};
+use briquette_recipe::{Recipe, directory_of, paths, ranges, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,20 +85,11 @@ impl Jobs {
     }
 
     fn from_text(path: &Path, text: &str) -> Result<Self> {
-        let file =
-            Arc::new(JobsFile { path: path.to_path_buf(), text: text.to_string(), directory: directory_of(path) });
         let raw: RawJobs = text::parse(text, &path.display().to_string())?;
-        let jobs = file.expand(&raw)?;
+        let jobs = expand(&Arc::new(JobsFile::of(path, text)), &raw)?;
         let outputs = distinct::check(&jobs).map_err(|error| error.at(path.display()))?;
         let directory = distinct::common_directory(outputs.keys());
         Ok(Self { path: path.to_path_buf(), jobs, directory, outputs })
-    }
-
-    /// None, of a file called `sweep.toml`, beside whatever is in `directory`.
-    #[cfg(test)]
-    pub(super) fn of(directory: &Path) -> Self {
-        let directory = directory.to_path_buf();
-        Self { path: "sweep.toml".into(), jobs: Vec::new(), directory, outputs: BTreeMap::new() }
     }
 
     /// Everything that running the jobs may read or write, but for what shards call their own.
@@ -105,7 +97,7 @@ impl Jobs {
         let recipes = self.jobs.iter().filter_map(|job| job.recipe().ok());
         let mut touched: BTreeSet<PathBuf> =
             recipes.flat_map(|recipe| paths::touched(&recipe.asked, Path::new(""))).collect();
-        if let Ok(Beside { journal, page, shared, .. }) = Beside::of(self, Shard::default()) {
+        if let Ok(Beside { journal, page, shared, .. }) = Beside::of(&self.path, &self.directory, Shard::default()) {
             touched.extend([journal, page, shared]);
         }
         touched.into_iter().collect()
@@ -116,129 +108,6 @@ impl Jobs {
         let path = distinct::resolve(path)?;
         let makers = path.ancestors().filter_map(|above| self.outputs.get(above));
         Ok(makers.copied().find(|maker| *maker < index).map(|maker| &self.jobs[maker]))
-    }
-}
-
-/// A jobs file while it is read: what errors and paths refer to.
-#[derive(Debug)]
-pub(super) struct JobsFile {
-    path: PathBuf,
-    text: String,
-    directory: PathBuf,
-}
-
-impl JobsFile {
-    /// Every job. One whose recipe is not sound leaves the others alone; where none is, the first error is the file's.
-    fn expand(self: &Arc<Self>, raw: &RawJobs) -> Result<Vec<Job>> {
-        let mut jobs: Vec<Job> = raw.job.iter().enumerate().map(|(index, job)| self.written(index, job)).collect();
-        let mut is_any_sound = jobs.iter().any(|job| job.recipe().is_ok());
-        match (&raw.base, raw.matrix.is_empty()) {
-            (None, true) => {}
-            (Some(base), false) => {
-                let matrix = Matrix::new(&raw.matrix).map_err(|error| self.locate(error.at("matrix"), &["matrix"]))?;
-                let (more, is_sound) = Multiplied::jobs(self, base, matrix).unwrap_or_else(|error| {
-                    let error = self.locate(error.at("base"), &["base"]);
-                    (vec![Job::unsound(base.name.clone().unwrap_or("base".into()), &error)], false)
-                });
-                jobs.extend(more);
-                is_any_sound |= is_sound;
-            }
-            (Some(_), true) => return Err(self.lacks("base", "there is no [matrix] that multiplies it; add one")),
-            (None, false) => return Err(self.lacks("matrix", "there is no [base] to multiply; add one")),
-        }
-        match jobs.first() {
-            None => Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(self.path.display())),
-            Some(first) if !is_any_sound => first.recipe().map(|_| jobs),
-            Some(_) => Ok(jobs),
-        }
-    }
-
-    /// A job that is written out.
-    fn written(&self, index: usize, raw: &RawJob) -> Job {
-        let (place, called) = (["job", &index.to_string()], format!("job {}", index + 1));
-        let made = self.changed(raw, &place).and_then(|recipe| {
-            let recipe = Recipe::from_raw(recipe, Path::new(""))?;
-            Ok(Job::written(name_of(raw.name.clone(), &recipe.output)?, recipe))
-        });
-        made.unwrap_or_else(|error| {
-            let error = self.locate(error.at(&called), &place);
-            Job::unsound(raw.name.clone().unwrap_or(called), &error)
-        })
-    }
-
-    fn lacks(&self, key: &str, what: &str) -> Error {
-        self.locate(Error::config(what).at(key), &[key])
-    }
-
-    /// Puts the file and the line in front, unless they are there already.
-    pub(super) fn locate(&self, error: Error, place: &[&str]) -> Error {
-        match text::line_of(&self.text, place) {
-            Some(line) => error.at(format_args!("{}:{line}", self.path.display())),
-            None => error.at(self.path.display()),
-        }
-    }
-
-    /// The directory that paths in this file are relative to.
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// The recipe of a job, then what it sets. Its paths are relative to where this program runs.
-    pub(super) fn changed(&self, raw: &RawJob, place: &[&str]) -> Result<RawRecipe> {
-        let mut recipe = self.recipe_of(raw)?;
-        for (path, value) in overrides::flatten(&raw.set) {
-            recipe = overrides::apply(&recipe, &path, value).map_err(|error| self.at_override(error, place, &path))?;
-            // Paths that this file sets are relative to it.
-            paths::resolve_at(&mut recipe, &path, &self.directory);
-        }
-        Ok(recipe)
-    }
-
-    /// Names the line of a value that is put into a recipe.
-    pub(super) fn at_override(&self, error: Error, place: &[&str], path: &str) -> Error {
-        let bare: Vec<&str> = path.split('.').collect();
-        let tables = [[place, &["set"]].concat(), vec!["matrix"]];
-        let lines = tables.iter().flat_map(|table| {
-            [[table.as_slice(), &[path]].concat(), [table.as_slice(), &bare].concat()]
-                .map(|steps| text::line_of(&self.text, &steps))
-        });
-        let line = lines.flatten().next().map_or("?".into(), |line| line.to_string());
-        error.at(format_args!("set (line {line})"))
-    }
-
-    /// The recipe that a job names or spells out, with its paths made relative to where this program runs.
-    fn recipe_of(&self, raw: &RawJob) -> Result<RawRecipe> {
-        let is_inline = raw.model.is_some() || raw.output.is_some() || raw.stage.is_some();
-        let (mut recipe, directory) = match &raw.recipe {
-            Some(_) if is_inline => {
-                let message = "comes with model, output or stage; change a recipe with set, or spell out all of it";
-                return Err(Error::config(message).at("recipe"));
-            }
-            Some(path) => {
-                let path = self.directory.join(path);
-                (read_raw(&path)?, directory_of(&path))
-            }
-            None => (inline(raw), self.directory.clone()),
-        };
-        paths::resolve(&mut recipe, &directory);
-        Ok(recipe)
-    }
-}
-
-/// What a job is called: by its name, or by its output.
-pub(super) fn name_of(name: Option<String>, output: &Path) -> Result<String> {
-    let last = || output.file_name().map(|name| name.to_string_lossy().into_owned());
-    name.or_else(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))
-}
-
-fn inline(raw: &RawJob) -> RawRecipe {
-    RawRecipe {
-        model: raw.model.clone().unwrap_or_default(),
-        output: raw.output.clone().unwrap_or_default(),
-        stage: raw.stage.clone().unwrap_or_default(),
-        data: raw.data.clone(),
-        memory: raw.memory.clone(),
-        gate: raw.gate.clone(),
     }
 }
 

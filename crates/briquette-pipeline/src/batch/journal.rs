@@ -4,18 +4,18 @@
 //! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
 //! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
 
-use super::JobStatus;
 use super::beside::Beside;
-use crate::contents::Contents;
+use crate::contents::InputHashes;
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, draft, limits};
+use briquette_report::JobStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// One finished job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct JournalLine {
     /// Its name.
     pub(super) job: String,
     /// What became of it.
@@ -24,11 +24,11 @@ pub(super) struct Line {
     pub(super) output: Option<PathBuf>,
     /// Hashes of what it read, by key.
     #[serde(default)]
-    pub(super) inputs: Contents,
+    pub(super) inputs: InputHashes,
     /// Hash of what it was asked.
     pub(super) recipe: String,
     /// What it made.
-    pub(super) made: Option<Made>,
+    pub(super) made: Option<JobOutput>,
     /// Seconds it took.
     pub(super) seconds: f64,
     /// What went wrong.
@@ -37,7 +37,7 @@ pub(super) struct Line {
 
 /// What a job made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Made {
+pub(super) struct JobOutput {
     /// SHA-256 of its `SHA256SUMS`.
     pub(super) sums: String,
     /// SHA-256 of its `report.json`.
@@ -57,7 +57,7 @@ pub(super) struct Journal {
     pub(super) path: PathBuf,
     directory: PathBuf,
     /// What was done at each output, oldest first.
-    before: BTreeMap<PathBuf, Vec<Line>>,
+    before: BTreeMap<PathBuf, Vec<JournalLine>>,
 }
 
 impl Journal {
@@ -71,7 +71,7 @@ impl Journal {
         let own = if resume { lines_of(&path) } else { last_done(lines_of(&path)) };
         let text = own.iter().map(|line| Ok(to_json(line)? + "\n")).collect::<Result<String>>()?;
         draft::replace_file(&path, text.as_bytes())?;
-        let mut before: BTreeMap<PathBuf, Vec<Line>> = BTreeMap::new();
+        let mut before: BTreeMap<PathBuf, Vec<JournalLine>> = BTreeMap::new();
         let lines = if resume { lines_of_all(&directory, &beside.journals) } else { Vec::new() };
         for line in lines.into_iter().filter(|line| line.status == JobStatus::Done) {
             let Some(output) = line.output.clone() else { continue };
@@ -84,7 +84,7 @@ impl Journal {
     ///
     /// # Errors
     /// Io.
-    pub(super) fn append(&self, line: &Line) -> Result<()> {
+    pub(super) fn append(&self, line: &JournalLine) -> Result<()> {
         draft::append_line(&self.path, &to_json(line)?)
     }
 
@@ -95,26 +95,26 @@ impl Journal {
     }
 
     /// What was done at this output before, oldest first.
-    pub(super) fn done_at(&self, output: &Path) -> &[Line] {
+    pub(super) fn done_at(&self, output: &Path) -> &[JournalLine] {
         self.before.get(output).map_or(&[], Vec::as_slice)
     }
 }
 
-fn to_json(line: &Line) -> Result<String> {
+fn to_json(line: &JournalLine) -> Result<String> {
     serde_json::to_string(line).map_err(|error| Error::bug(format!("the journal: {error}")))
 }
 
 /// The last line of each output that is done, in their order.
-fn last_done(lines: Vec<Line>) -> Vec<Line> {
+fn last_done(lines: Vec<JournalLine>) -> Vec<JournalLine> {
     let mut seen = BTreeSet::new();
-    let is_last = |line: &Line| line.status == JobStatus::Done && seen.insert(line.output.clone());
-    let mut kept: Vec<Line> = lines.into_iter().rev().filter(is_last).collect();
+    let is_last = |line: &JournalLine| line.status == JobStatus::Done && seen.insert(line.output.clone());
+    let mut kept: Vec<JournalLine> = lines.into_iter().rev().filter(is_last).collect();
     kept.reverse();
     kept
 }
 
 /// The lines of every journal of a jobs file.
-fn lines_of_all(directory: &Path, prefix: &str) -> Vec<Line> {
+fn lines_of_all(directory: &Path, prefix: &str) -> Vec<JournalLine> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
     let is_journal = |name: &String| name.starts_with(prefix) && name.ends_with("jsonl");
     let mut names: Vec<String> = entries.filter_map(|name| name.into_string().ok()).filter(is_journal).collect();
@@ -123,7 +123,7 @@ fn lines_of_all(directory: &Path, prefix: &str) -> Vec<Line> {
 }
 
 /// The lines that are whole. A line that is torn or damaged says nothing, and its job is done again.
-fn lines_of(path: &Path) -> Vec<Line> {
+fn lines_of(path: &Path) -> Vec<JournalLine> {
     let bytes = InputFile::open(path).and_then(|file| file.read_all(limits::MAX_JSON_BYTES)).unwrap_or_default();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
@@ -131,17 +131,17 @@ fn lines_of(path: &Path) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Jobs, Shard};
+    use crate::batch::Shard;
     use briquette_core::Hash128;
 
-    fn line(job: &str) -> Line {
-        Line {
+    fn line(job: &str) -> JournalLine {
+        JournalLine {
             job: job.into(),
             status: JobStatus::Done,
             output: Some(job.into()),
             inputs: [("model.path".to_string(), Hash128(7))].into(),
             recipe: "r".into(),
-            made: Some(Made {
+            made: Some(JobOutput {
                 sums: "s".into(),
                 report: "t".into(),
                 before_bytes: 2,
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn start(directory: &Path, shard: Shard, resume: bool) -> Journal {
-        Journal::start(&Beside::of(&Jobs::of(directory), shard).unwrap(), resume).unwrap()
+        Journal::start(&Beside::of("sweep.toml".as_ref(), directory, shard).unwrap(), resume).unwrap()
     }
 
     fn n_before(journal: &Journal) -> usize {
@@ -186,7 +186,7 @@ mod tests {
         for name in ["a", "b", "a"] {
             journal.append(&line(name)).unwrap();
         }
-        journal.append(&Line { status: JobStatus::Failed, made: None, ..line("c") }).unwrap();
+        journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("c") }).unwrap();
         let again = start(false);
         assert!(again.before.is_empty(), "it is not what this run goes by");
         let names: Vec<String> = lines_of(&journal.path).into_iter().map(|line| line.job).collect();

@@ -11,7 +11,7 @@ const MAX_POINTS: usize = 100_000;
 
 /// A dotted path and the values that it takes.
 #[derive(Debug, Clone)]
-struct Axis {
+struct MatrixAxis {
     path: String,
     values: Vec<Value>,
     /// The values in letters that a file name can have.
@@ -20,31 +20,31 @@ struct Axis {
 
 /// All combinations; axes in the order of their names, the last varies fastest.
 #[derive(Debug, Clone)]
-pub(super) struct Matrix {
-    axes: Vec<Axis>,
+pub(super) struct JobMatrix {
+    axes: Vec<MatrixAxis>,
 }
 
 /// One combination.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Point<'a> {
-    matrix: &'a Matrix,
+    matrix: &'a JobMatrix,
     index: usize,
 }
 
-impl Matrix {
+impl JobMatrix {
     /// # Errors
     /// Config, where an axis is no list, an empty one, or there are too many combinations.
     pub(super) fn new(axes: &BTreeMap<String, Value>) -> Result<Self> {
         let axis = |(path, values): (String, Value)| match values {
             Value::Array(values) if !values.is_empty() => {
-                Ok(Axis { path, words: values.iter().map(word).collect(), values })
+                Ok(MatrixAxis { path, words: values.iter().map(word).collect(), values })
             }
             values => {
                 let message = format!("found {values}, expected a list of values, such as [0.2, 0.4]");
                 Err(Error::config(message).at(&path))
             }
         };
-        let axes: Vec<Axis> = super::overrides::flatten(axes).into_iter().map(axis).collect::<Result<_>>()?;
+        let axes: Vec<MatrixAxis> = super::overrides::flatten(axes).into_iter().map(axis).collect::<Result<_>>()?;
         let n = axes.iter().fold(1, |n: usize, axis| n.saturating_mul(axis.values.len()));
         if n > MAX_POINTS {
             let message = format!("found {n} combinations, expected at most {MAX_POINTS}; split the file");
@@ -66,7 +66,7 @@ impl Matrix {
 
 impl<'a> Point<'a> {
     /// The place of its value on each axis.
-    fn places(self) -> impl Iterator<Item = (&'a Axis, usize)> {
+    fn places(self) -> impl Iterator<Item = (&'a MatrixAxis, usize)> {
         let mut n_left = self.matrix.len();
         let mut index = self.index;
         self.matrix.axes.iter().map(move |axis| {
@@ -134,9 +134,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn matrix() -> Matrix {
+    fn matrix() -> JobMatrix {
         let axes = [("a.0".to_string(), json!([0.2, 0.4])), ("b".into(), json!(["x", "../y z", "2:4"]))];
-        Matrix::new(&BTreeMap::from(axes)).unwrap()
+        JobMatrix::new(&BTreeMap::from(axes)).unwrap()
     }
 
     #[test]
@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn an_axis_is_a_list_and_a_name_is_an_axis() {
         for bad in [json!(0.2), json!([]), json!("x")] {
-            let error = Matrix::new(&BTreeMap::from([("a".to_string(), bad)])).unwrap_err();
+            let error = JobMatrix::new(&BTreeMap::from([("a".to_string(), bad)])).unwrap_err();
             assert!(error.to_string().starts_with("a: found"), "{error}");
         }
         let many = json!((0..400).collect::<Vec<_>>());
         let axes = ["a", "b"].map(|axis| (axis.to_string(), many.clone()));
-        assert!(Matrix::new(&BTreeMap::from(axes)).unwrap_err().to_string().contains("160000 combinations"));
+        assert!(JobMatrix::new(&BTreeMap::from(axes)).unwrap_err().to_string().contains("160000 combinations"));
         let matrix = matrix();
         assert!(matrix.point(0).fill("{a.1}").unwrap_err().to_string().contains("did you mean {a.0}?"));
         assert!(matrix.point(0).fill("{a.0").unwrap_err().to_string().contains("closing brace"));

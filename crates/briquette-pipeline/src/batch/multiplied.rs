@@ -1,27 +1,25 @@
 //! A base multiplied by a matrix: jobs whose recipes are made when they are asked for.
 
-use super::jobs::{JobsFile, name_of};
-use super::matrix::{Matrix, Point};
+use super::file::{JobsFile, name_of};
+use super::matrix::{JobMatrix, Point};
+use super::overrides;
 use super::raw::RawJob;
-use super::{Job, overrides};
-use crate::recipe::paths::path_from;
-use crate::recipe::raw::RawRecipe;
-use crate::recipe::{Recipe, paths};
 use briquette_core::{Error, Result};
+use briquette_recipe::paths::path_from;
+use briquette_recipe::raw::RawRecipe;
+use briquette_recipe::{Recipe, paths};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The path that every job has one of its own of.
+/// The key whose value every job must have for itself.
 const OUTPUT: &str = "output.path";
-/// Points that are tried to find one with a sound recipe.
-const N_TRIED: usize = 1000;
 
 /// A base multiplied by a matrix.
 #[derive(Debug)]
 pub(super) struct Multiplied {
     file: Arc<JobsFile>,
-    matrix: Matrix,
+    matrix: JobMatrix,
     /// The recipe of the base, its paths resolved.
     base: Value,
     /// Its output, with places for values.
@@ -31,25 +29,23 @@ pub(super) struct Multiplied {
 }
 
 impl Multiplied {
-    /// A job for every point, and whether any has a sound recipe: of many points, some spread over all are tried.
+    /// A base whose output and name can be told for its first point.
     ///
     /// # Errors
     /// Config, where the base is wrong, or names the output by what is no axis.
-    pub(super) fn jobs(file: &Arc<JobsFile>, base: &RawJob, matrix: Matrix) -> Result<(Vec<Job>, bool)> {
+    pub(super) fn new(file: &Arc<JobsFile>, base: &RawJob, matrix: JobMatrix) -> Result<Self> {
         let recipe = file.changed(base, &["base"])?;
         let (output, name) = (recipe.output.path.clone(), base.name.clone());
         let base = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()))?;
-        let all = Arc::new(Self { file: file.clone(), matrix, base, output, name });
-        let n = all.matrix.len();
-        // What is wrong with the keys of the matrix is wrong with names made of them too, and says it better.
-        all.called(all.matrix.point(0)).map(drop).or_else(|error| all.changed(all.matrix.point(0)).and(Err(error)))?;
-        let job = |index: usize| {
-            let (name, output) = all.called(all.matrix.point(index))?;
-            Ok(Job::point(name, output, all.clone(), index))
-        };
-        let jobs = (0..n).map(job).collect::<Result<_>>()?;
-        let is_any_sound = (0..n).step_by(n.div_ceil(N_TRIED).max(1)).any(|index| all.recipe(index).is_ok());
-        Ok((jobs, is_any_sound))
+        let all = Self { file: file.clone(), matrix, base, output, name };
+        // A wrong key of the matrix spoils the name as well as the recipe; the recipe's error names the key.
+        all.called(0).map(drop).or_else(|error| all.changed(all.matrix.point(0)).and(Err(error)))?;
+        Ok(all)
+    }
+
+    /// How many jobs that makes.
+    pub(super) fn len(&self) -> usize {
+        self.matrix.len()
     }
 
     /// What the job in this place is to do.
@@ -59,7 +55,7 @@ impl Multiplied {
     pub(super) fn recipe(&self, index: usize) -> Result<Recipe> {
         let point = self.matrix.point(index);
         let recipe = self.changed(point).and_then(|mut raw| {
-            raw.output.path = Some(self.called(point)?.1);
+            raw.output.path = Some(self.called(index)?.1);
             Recipe::from_raw(raw, Path::new(""))
         });
         recipe.map_err(|error| self.file.locate(error.at(format_args!("base with {point}")), &["base"]))
@@ -75,8 +71,9 @@ impl Multiplied {
         Ok(raw)
     }
 
-    /// The name and the output of a job.
-    fn called(&self, point: Point) -> Result<(String, PathBuf)> {
+    /// The name and the output of the job in this place.
+    pub(super) fn called(&self, index: usize) -> Result<(String, PathBuf)> {
+        let point = self.matrix.point(index);
         let set = point.values().find(|(path, _)| *path == OUTPUT).and_then(|(_, value)| value.as_str());
         let set = set.map(|path| path_from(self.file.directory(), Path::new(path)));
         let missing = || Error::config("missing; name the directory to write").at(OUTPUT);

@@ -1,9 +1,9 @@
 //! Values put into a recipe by dotted path: `stage.0.sparsity`.
 
-use crate::recipe::ranges::refusal_at;
-use crate::recipe::raw::RawRecipe;
-use crate::recipe::text::explain;
 use briquette_core::{Error, Result};
+use briquette_recipe::ranges::refusal_at;
+use briquette_recipe::raw::RawRecipe;
+use briquette_recipe::text::explain;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRe
     if let Some(recipe) = whole() {
         return Ok(recipe);
     }
-    // One at a time, to tell which it is.
+    // One value at a time, to tell which of them is at fault.
     let mut recipe = serde_json::from_value(tree.clone()).map_err(|e| (String::new(), Error::bug(e.to_string())))?;
     for (path, value) in values {
         recipe = apply(&recipe, path, (*value).clone()).map_err(|error| (path.to_string(), error))?;
@@ -80,7 +80,7 @@ fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::raw::{RawPrune, RawQuantize, StageKeys};
+    use briquette_recipe::raw::{RawPrune, RawQuantize, StageKeys};
     use serde_json::json;
 
     fn recipe() -> RawRecipe {

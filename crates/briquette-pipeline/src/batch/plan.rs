@@ -1,11 +1,11 @@
 //! What each job would come to, from headers alone.
 
 use super::{Job, Jobs};
-use crate::context::Stop;
+use crate::distill::student_of;
 use crate::memory;
-use crate::plan::{Plan, student_of};
-use crate::recipe::{Recipe, paths};
 use briquette_core::{Error, Result};
+use briquette_flow::context::Stop;
+use briquette_recipe::{Recipe, paths};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -65,12 +65,12 @@ fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
 }
 
 /// Opens the model and plans: what headers and recipe show to be wrong shows here.
-pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, crate::plan::Prediction), Error> {
+pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, briquette_flow::plan::Prediction), Error> {
     memory::check(recipe, device)?;
     paths::check_data(&recipe.read)?;
     let checkpoint = crate::open::model(recipe)?;
     let student = student_of(recipe, &checkpoint)?;
-    let plan = Plan::of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
+    let plan = briquette_plan::plan_of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     Ok((checkpoint.weight_bytes(), plan.predict()?))
 }
 

@@ -1,18 +1,18 @@
 //! Running jobs one after another. One that fails leaves the others alone.
 
 use super::beside::Beside;
-use super::journal::{Journal, Line, Made};
-use super::shared::{Place, Shared};
-use super::{BatchReport, Job, JobResult, JobStatus, Jobs, Shard, plan};
+use super::journal::{JobOutput, Journal, JournalLine};
+use super::shared::{SharedTrainings, TrainingPlace};
+use super::{Job, Jobs, Shard, plan};
 use crate::chain::OfBatch;
-use crate::contents::{Contents, InputHasher, changed};
-use crate::context::{RunOptions, Workers};
-use crate::recipe::Recipe;
-use crate::report::html;
+use crate::contents::{InputHasher, InputHashes, changed};
 use crate::run::run_of_batch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
+use briquette_flow::context::{RunOptions, Workers};
 use briquette_formats::draft;
+use briquette_recipe::Recipe;
+use briquette_report::{BatchReport, JobResult, JobStatus, html};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
@@ -39,11 +39,11 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    let beside = Beside::of(jobs, how.shard)?;
+    let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
     let _locks = beside.lock()?;
     let journal = Journal::start(&beside, how.resume)?;
-    let (inputs, shared) = (InputHasher::default(), Shared::at(beside.shared.clone()));
-    let mut batch = Batch { jobs, options, resume: how.resume, journal, inputs, shared };
+    let (inputs, shared) = (InputHasher::default(), SharedTrainings::at(beside.shared.clone()));
+    let mut batch = BatchRun { jobs, options, resume: how.resume, journal, inputs, shared };
     let mine: Vec<usize> = how.shard.pick(&(0..jobs.jobs.len()).collect::<Vec<_>>()).copied().collect();
     let mut results: Vec<Option<JobResult>> = vec![None; mine.len()];
     let outcome = batch.run_all(&mine, &mut results, each);
@@ -68,19 +68,19 @@ fn report(jobs: &Jobs, shard: Shard, beside: &Beside, results: Vec<JobResult>) -
     }
 }
 
-struct Batch<'a> {
+struct BatchRun<'a> {
     jobs: &'a Jobs,
     options: &'a RunOptions,
     resume: bool,
     journal: Journal,
     inputs: InputHasher,
-    shared: Shared,
+    shared: SharedTrainings,
 }
 
 /// What a job came to.
-struct Finished {
+struct JobOutcome {
     status: JobStatus,
-    made: Made,
+    made: JobOutput,
     redone: Option<String>,
     /// Seconds it took when it was done before.
     seconds_before: Option<f64>,
@@ -88,17 +88,17 @@ struct Finished {
     trained_with: Option<String>,
 }
 
-/// Whether a job has to be done, and why.
+/// What a resumed batch finds of a job: whether it has to be done, and why.
 enum Before {
     /// It is done, this is what it made, and so many seconds it took.
-    Done(Made, f64),
+    Done(JobOutput, f64),
     /// Something is there that this job may replace.
     Stale(String),
     /// Nothing of ours is there.
     Nothing,
 }
 
-impl Batch<'_> {
+impl BatchRun<'_> {
     /// Looks at every job, then does what can be done. The results are filled in as they come.
     fn run_all(
         &mut self,
@@ -130,14 +130,14 @@ impl Batch<'_> {
         });
         match looked {
             Ok(()) => Ok(None),
-            Err(error) => self.conclude(job, Contents::new(), started, Err(error)).map(Some),
+            Err(error) => self.conclude(job, InputHashes::new(), started, Err(error)).map(Some),
         }
     }
 
     /// Does a job, and writes down what came of it.
     fn finish(&mut self, job: &Job) -> Result<JobResult> {
         let started = Instant::now();
-        let mut inputs = Contents::new();
+        let mut inputs = InputHashes::new();
         self.options.progress.begin(&job.name, 0);
         let place = job.recipe().and_then(|recipe| self.shared.place_of(&recipe, self.options))?;
         let outcome = guard(|| self.work(job, place.as_ref(), &mut inputs));
@@ -155,7 +155,7 @@ impl Batch<'_> {
         self.conclude(job, inputs, started, outcome)
     }
 
-    fn work(&mut self, job: &Job, place: Option<&Place>, inputs: &mut Contents) -> Result<Finished> {
+    fn work(&mut self, job: &Job, place: Option<&TrainingPlace>, inputs: &mut InputHashes) -> Result<JobOutcome> {
         let recipe = job.recipe()?;
         let checkpoint = crate::open::model(&recipe)?;
         *inputs = self.inputs.of_recipe(&recipe, &checkpoint, &self.options.stop)?;
@@ -163,7 +163,7 @@ impl Batch<'_> {
         let redone = match before {
             Before::Done(made, seconds) => {
                 let (status, seconds_before) = (JobStatus::Skipped, Some(seconds));
-                return Ok(Finished { status, made, redone: None, seconds_before, trained_with: None });
+                return Ok(JobOutcome { status, made, redone: None, seconds_before, trained_with: None });
             }
             Before::Stale(why) => Some(why),
             Before::Nothing => None,
@@ -174,7 +174,7 @@ impl Batch<'_> {
         let report = run_of_batch(&recipe, &options, Some(of_batch))?;
         checkpoint.check_unchanged()?;
         let found = report.evaluation.iter().flat_map(|found| &found.metrics);
-        let made = Made {
+        let made = JobOutput {
             sums: identity::of_output(&recipe.output)?,
             report: identity::of_report(&recipe.output)?,
             before_bytes: report.before.file_bytes,
@@ -183,11 +183,11 @@ impl Batch<'_> {
                 .map(|(name, value)| (name.clone(), Some(*value).filter(|value| value.is_finite())))
                 .collect(),
         };
-        Ok(Finished { status: JobStatus::Done, made, redone, seconds_before: None, trained_with })
+        Ok(JobOutcome { status: JobStatus::Done, made, redone, seconds_before: None, trained_with })
     }
 
     /// Holds what the journal says of a job against what is there.
-    fn before(&self, asked: &Recipe, inputs: &Contents) -> Result<Before> {
+    fn before(&self, asked: &Recipe, inputs: &InputHashes) -> Result<Before> {
         let recipe = identity::of_recipe(asked)?;
         let lines = self.journal.done_at(&self.journal.name_of(&asked.output)?);
         let Some(last) = lines.last() else {
@@ -214,7 +214,7 @@ impl Batch<'_> {
     }
 
     /// Hashes every file of an output again.
-    fn check_output(&self, output: &Path, made: &Made) -> Result<()> {
+    fn check_output(&self, output: &Path, made: &JobOutput) -> Result<()> {
         verify::check_sums(output, &Workers::new(self.options)?)?;
         if identity::of_output(output)? != made.sums || identity::of_report(output)? != made.report {
             return Err(Error::input("its sums or its report were written by another run").at(output.display()));
@@ -222,27 +222,38 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Adds the line of a job to the journal.
+    fn write_down(&self, job: &Job, inputs: InputHashes, seconds: f64, outcome: &Result<JobOutcome>) -> Result<()> {
+        let finished = outcome.as_ref().ok();
+        self.journal.append(&JournalLine {
+            job: job.name.clone(),
+            status: finished.map_or(JobStatus::Failed, |finished| finished.status),
+            output: job.output().map(|output| self.journal.name_of(output)).transpose()?,
+            inputs,
+            recipe: job.recipe().ok().as_ref().map(identity::of_recipe).transpose()?.unwrap_or_default(),
+            made: finished.map(|finished| finished.made.clone()),
+            seconds,
+            error: outcome.as_ref().err().map(ToString::to_string),
+        })
+    }
+
     /// The result of a job, after its line is on disk. A skipped job has its line already.
-    fn conclude(&self, job: &Job, inputs: Contents, started: Instant, outcome: Result<Finished>) -> Result<JobResult> {
+    fn conclude(
+        &self,
+        job: &Job,
+        inputs: InputHashes,
+        started: Instant,
+        outcome: Result<JobOutcome>,
+    ) -> Result<JobResult> {
         let seconds = started.elapsed().as_secs_f64();
         let status = outcome.as_ref().map_or(JobStatus::Failed, |finished| finished.status);
-        let made = outcome.as_ref().ok().map(|finished| finished.made.clone());
-        let error = outcome.as_ref().err();
         if status != JobStatus::Skipped {
-            self.journal.append(&Line {
-                job: job.name.clone(),
-                status,
-                output: job.output().map(|output| self.journal.name_of(output)).transpose()?,
-                inputs,
-                recipe: job.recipe().ok().as_ref().map(identity::of_recipe).transpose()?.unwrap_or_default(),
-                made: made.clone(),
-                seconds,
-                error: error.map(ToString::to_string),
-            })?;
+            self.write_down(job, inputs, seconds, &outcome)?;
         }
+        let error = outcome.as_ref().err();
         let (exit_code, error) = (error.map(Error::exit_code), error.map(ToString::to_string));
         let finished = outcome.ok();
-        let made = made.as_ref();
+        let made = finished.as_ref().map(|finished| &finished.made);
         Ok(JobResult {
             job: job.name.clone(),
             status,
@@ -254,7 +265,7 @@ impl Batch<'_> {
             seconds,
             seconds_before: finished.as_ref().and_then(|finished| finished.seconds_before),
             trained_with: finished.as_ref().and_then(|finished| finished.trained_with.clone()),
-            redone: finished.and_then(|finished| finished.redone),
+            redone: finished.as_ref().and_then(|finished| finished.redone.clone()),
             error,
             exit_code,
         })

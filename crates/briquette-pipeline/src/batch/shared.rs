@@ -1,11 +1,11 @@
 //! Trainings that several jobs have in common: they are done once, kept beside the journal, and go with the last of those jobs.
 
-use super::JobStatus;
 use crate::chain::{asked_of_training, discard, read_by_training};
-use crate::context::RunOptions;
-use crate::recipe::Recipe;
-use crate::recipe::paths::NamedPath;
 use briquette_core::{Hash128, Result};
+use briquette_flow::context::RunOptions;
+use briquette_recipe::Recipe;
+use briquette_recipe::paths::NamedPath;
+use briquette_report::JobStatus;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -25,12 +25,12 @@ struct Group {
 
 /// Trainings that several jobs have in common.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedTrainings {
     directory: PathBuf,
     groups: BTreeMap<Key, Group>,
 }
 
-impl Shared {
+impl SharedTrainings {
     /// Keeps them in `directory`, which need not be there.
     pub(super) fn at(directory: PathBuf) -> Self {
         Self { directory, groups: BTreeMap::new() }
@@ -51,19 +51,19 @@ impl Shared {
     ///
     /// # Errors
     /// As [`count`](Self::count).
-    pub(super) fn place_of(&self, recipe: &Recipe, options: &RunOptions) -> Result<Option<Place>> {
+    pub(super) fn place_of(&self, recipe: &Recipe, options: &RunOptions) -> Result<Option<TrainingPlace>> {
         let key = key_of(recipe, options)?.filter(|key| self.groups.get(key).is_some_and(|group| group.n_jobs > 1));
-        Ok(key.map(|key| Place { directory: self.directory.join(key.0.to_string()), key }))
+        Ok(key.map(|key| TrainingPlace { directory: self.directory.join(key.0.to_string()), key }))
     }
 
     /// The job that did the training before, in this run.
-    pub(super) fn trained_by(&self, place: &Place) -> Option<&str> {
+    pub(super) fn trained_by(&self, place: &TrainingPlace) -> Option<&str> {
         self.groups.get(&place.key)?.trained_by.as_deref()
     }
 
     /// A job of a group is over; no status where it failed. With the last one the training goes, unless a job failed: its next run
     /// needs it.
-    pub(super) fn over(&mut self, place: &Place, job: &str, status: Option<JobStatus>) {
+    pub(super) fn over(&mut self, place: &TrainingPlace, job: &str, status: Option<JobStatus>) {
         let Some(group) = self.groups.get_mut(&place.key) else { return };
         group.n_over += 1;
         group.has_failed |= status.is_none();
@@ -89,7 +89,7 @@ impl Shared {
 
 /// Where a training is kept for several jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TrainingPlace {
     pub(super) directory: PathBuf,
     key: Key,
 }
@@ -115,13 +115,13 @@ mod tests {
             "[model]\npath = \"{model}\"\n[output]\npath = \"{scheme}\"\n[[stage]]\nkind = \"factorize\"\nenergy = {energy}\n\
              [[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n"
         );
-        Recipe::from_raw(crate::recipe::parse(&text, "r.toml").unwrap(), Path::new("d")).unwrap()
+        Recipe::from_raw(briquette_recipe::parse(&text, "r.toml").unwrap(), Path::new("d")).unwrap()
     }
 
     #[test]
     fn a_training_is_kept_from_the_first_of_its_jobs_to_the_last() {
         let dir = tempfile::tempdir().unwrap();
-        let mut shared = Shared::at(dir.path().join("jobs.stages"));
+        let mut shared = SharedTrainings::at(dir.path().join("jobs.stages"));
         let options = RunOptions::default();
         let recipes = [
             recipe(0.9, "int8", "m"),
@@ -142,7 +142,7 @@ mod tests {
         shared.end(false);
         assert!(!dir.path().join("jobs.stages").exists());
 
-        let mut shared = Shared::at(dir.path().join("jobs.stages"));
+        let mut shared = SharedTrainings::at(dir.path().join("jobs.stages"));
         recipes.iter().for_each(|recipe| shared.count(recipe, &options).unwrap());
         begin();
         std::fs::write(dir.path().join("jobs.stages/thesis.txt"), "x").unwrap();

@@ -1,38 +1,38 @@
 //! What a run notes just before its output appears: one that is killed before it has cleaned up is found to be done by the next.
 
-use crate::contents::Contents;
-use crate::context::{RunOptions, Workers};
-use crate::recipe::Recipe;
-use crate::report::Report;
+use crate::contents::InputHashes;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
+use briquette_flow::context::{RunOptions, Workers};
 use briquette_formats::{Draft, InputFile, draft, json, limits};
+use briquette_recipe::Recipe;
+use briquette_report::Report;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The file of the note.
 pub(super) const FILE: &str = "published.json";
 
-/// Which output appears.
+/// Which run an output is of: that very run is found to be done, no other.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Note {
     /// Hash of what was asked, gate and evaluation too.
     recipe: String,
     /// What was read.
-    contents: Contents,
+    contents: InputHashes,
     /// SHA-256 of its `SHA256SUMS`.
     sums: String,
 }
 
 impl Note {
-    fn of(recipe: &Recipe, contents: &Contents, output: &Path) -> Result<Self> {
+    fn of(recipe: &Recipe, contents: &InputHashes, output: &Path) -> Result<Self> {
         let sums = identity::of_output(output)?;
         Ok(Self { recipe: identity::of_recipe(recipe)?, contents: contents.clone(), sums })
     }
 }
 
 /// Notes in `directory` that this draft is about to be the output.
-pub(super) fn note(directory: &Path, draft: &Draft, recipe: &Recipe, contents: &Contents) -> Result<()> {
+pub(super) fn note(directory: &Path, draft: &Draft, recipe: &Recipe, contents: &InputHashes) -> Result<()> {
     let note = Note::of(recipe, contents, draft.path())?;
     let text = serde_json::to_vec_pretty(&note).map_err(|error| Error::bug(format!("the note: {error}")))?;
     draft::replace_file(&directory.join(FILE), &text)
@@ -45,7 +45,7 @@ pub(super) fn note(directory: &Path, draft: &Draft, recipe: &Recipe, contents: &
 pub(super) fn finished(
     directory: &Path,
     recipe: &Recipe,
-    contents: &Contents,
+    contents: &InputHashes,
     options: &RunOptions,
 ) -> Result<Option<Report>> {
     let look = || -> Result<Option<Report>> {

@@ -1,17 +1,21 @@
 //! What makes two trainings the same: all that is asked up to the last stage that works on a whole model, and the content of what
 //! it reads. A path is not enough: what lies there may have changed.
 
-use super::distills;
-use crate::contents::Contents;
-use crate::context::RunOptions;
-use crate::recipe::paths::{self, NamedPath, Purpose};
-use crate::recipe::raw::RawStage;
-use crate::recipe::{Recipe, StageKind};
+use crate::contents::InputHashes;
+use briquette_flow::context::RunOptions;
+use briquette_recipe::paths::{self, NamedPath, Purpose};
+use briquette_recipe::raw::RawStage;
+use briquette_recipe::{DistillStage, Recipe, StageKind};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The key that contents are under.
+/// The key of the hashes of what is read.
 const CONTENT: &str = "content";
+
+/// The stages that train.
+pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
+    recipe.parts.iter().filter_map(|part| part.then.as_distill())
+}
 
 /// What is read by the stages up to the last training or factors: all models, and data where it is trained on.
 pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
@@ -30,18 +34,18 @@ pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value 
         (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
     }
     if distills(recipe).any(|stage| stage.quantize.is_some()) {
-        // Its rounding is in place while the student learns.
+        // The student learns with its weights rounded as this later stage will round them.
         value["quantize"] = json!(after.iter().find(|stage| stage.kind() == Some(StageKind::Quantize)));
     }
     if options.devices.len() > 1 {
-        // Another number of devices makes other steps.
+        // With another number of devices a step sees other items, and other weights come of it.
         value["n_devices"] = options.devices.len().into();
     }
     value
 }
 
-/// All of it, with the contents that it reads.
-pub(super) fn identity(recipe: &Recipe, contents: &Contents, options: &RunOptions) -> Value {
+/// What is asked of those stages and the contents of what they read: what makes two trainings the same.
+pub(super) fn identity(recipe: &Recipe, contents: &InputHashes, options: &RunOptions) -> Value {
     let mut value = asked_of_training(recipe, options);
     let read = read_by_training(recipe).filter_map(|named| contents.get_key_value(&named.key));
     value[CONTENT] = json!(read.collect::<BTreeMap<_, _>>());
@@ -97,7 +101,7 @@ mod tests {
     /// A recipe that makes factors, and then does something.
     fn recipe(after: &str) -> Recipe {
         let text = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
-        let raw = crate::recipe::parse(&format!("{text}{after}"), "r.toml").unwrap();
+        let raw = briquette_recipe::parse(&format!("{text}{after}"), "r.toml").unwrap();
         Recipe::from_raw(raw, "d".as_ref()).unwrap()
     }
 

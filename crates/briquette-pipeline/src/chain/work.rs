@@ -1,20 +1,20 @@
-//! The directory of what is not done yet.
+//! The directory beside an output in which finished parts wait for the rest.
 
 use super::{published, training};
-use crate::context::RunOptions;
 use crate::distill;
-use crate::recipe::{Recipe, StageKind};
 use crate::verify;
 use briquette_core::{Error, ErrorKind, Result};
+use briquette_flow::context::RunOptions;
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{InputFile, draft, json, limits};
+use briquette_recipe::{Recipe, StageKind};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What an unfinished run is of.
+/// The file that says which recipe, model and data the parts are of.
 const RECIPE: &str = "recipe.json";
 
-/// The directory of what is not done yet.
+/// The directory beside an output in which finished parts wait for the rest.
 #[derive(Debug)]
 pub(super) struct Work {
     directory: PathBuf,
@@ -54,7 +54,7 @@ impl Work {
         let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
         let before: Value = match json::parse(&bytes, "the recipe", &path) {
             Ok(before) => before,
-            // What there is belongs to nothing that could be named.
+            // The file is damaged: nobody knows which run the parts are of. They may go where nothing was trained.
             Err(_) if force || !holds_training(&self.directory)? => return Ok(false),
             Err(error) => {
                 let message = format!("{}; pass --force to begin anew", error.message);
@@ -97,7 +97,7 @@ impl Work {
     /// Whether there is anything that took long: factors, a student, or a checkpoint. Where that cannot be told, there is.
     pub(super) fn holds_parts(&self) -> bool {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return true };
-        let is_long = |name: String| name.ends_with("-distill") || name.ends_with("-factorize");
+        let is_long = |name: String| whole_kinds().any(|kind| name.ends_with(&format!("-{kind}")));
         let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
         names.any(is_long) || holds_training(&self.directory).unwrap_or(true)
     }
@@ -136,10 +136,15 @@ impl Work {
     }
 }
 
+/// The kinds of stages that work on a whole model: directories of finished parts are called after them.
+fn whole_kinds() -> impl Iterator<Item = StageKind> {
+    StageKind::ALL.into_iter().filter(|kind| kind.is_whole())
+}
+
 /// Removes a directory of finished parts in one step, unless something in it is not ours: that stays, and so does the rest.
 pub(crate) fn discard(directory: &Path, target: &Path) {
     if check_is_ours(directory).is_ok() {
-        // What cannot be removed costs room, and there is nobody to tell.
+        // A directory that cannot be removed only takes up room; the run itself is done.
         let _ = draft::discard(directory, target);
     }
 }
@@ -152,10 +157,10 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
-            let is_whole = |name: &str| StageKind::ALL.iter().any(|kind| kind.is_whole() && kind.name() == name);
-            number.parse::<usize>().is_ok() && (["compress", "training"].contains(&kind) || is_whole(kind))
+            number.parse::<usize>().is_ok()
+                && (whole_kinds().any(|whole| whole.name() == kind) || ["compress", "training"].contains(&kind))
         };
-        // Drafts are called after their part, behind a dot.
+        // A draft is called as its part is, with a dot in front.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
         if ![RECIPE, published::FILE].contains(&part) && !is_part(part) {
             let message = "is nothing that a run keeps here; move it, or choose another output";
@@ -165,7 +170,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is anything that took training.
+/// Whether a trained student or a checkpoint of a training is there.
 fn holds_training(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
     let holds = |path: PathBuf| path.join(distill::REPORT).exists() || path.join("last.json").exists();
@@ -176,11 +181,11 @@ fn holds_training(directory: &Path) -> Result<bool> {
 mod tests {
     use super::*;
     use crate::contents::InputHasher;
-    use crate::context::{RunOptions, Stop};
-    use crate::recipe::parse;
-    use crate::recipe::paths::stages_beside;
     use briquette_core::DType;
+    use briquette_flow::context::{RunOptions, Stop};
     use briquette_formats::{Checkpoint, safetensors};
+    use briquette_recipe::parse;
+    use briquette_recipe::paths::stages_beside;
 
     #[test]
     fn only_what_a_run_keeps_is_removed() {

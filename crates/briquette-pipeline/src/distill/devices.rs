@@ -1,7 +1,7 @@
 //! Training on several devices: which, and what is not done there.
 
-use crate::recipe::{DistillStage, Dtype};
 use briquette_core::{Error, Result};
+use briquette_recipe::{DistillStage, Dtype};
 use burn::tensor::Device;
 
 /// The devices with these names, or why they cannot train together.
@@ -22,7 +22,7 @@ pub(super) fn of(names: &[String]) -> Result<Vec<Device>> {
     devices.map_err(|error| error.at("--devices"))
 }
 
-/// Refuses what burn's loop has no place for.
+/// Refuses keys that burn's own training loop, which several devices share, has no place for.
 pub(super) fn check(stage: &DistillStage) -> Result<()> {
     let memory = &stage.memory;
     let refused = [

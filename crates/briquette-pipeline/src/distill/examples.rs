@@ -1,14 +1,14 @@
 //! The data of a training, read once and kept on the host.
 
 use super::learner::Inputs;
-use crate::recipe::raw::RawData;
 use briquette_core::{Error, Result};
-use briquette_distill::{Batch, Source};
+use briquette_distill::{TrainingBatch, TrainingData};
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec, Images, Split};
 use briquette_models::text::{Tokens, padded};
 use briquette_models::{Input, LoadedModel};
 use briquette_prune::score;
+use briquette_recipe::raw::RawData;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// What tells the draws of labels from the draws of which labels.
@@ -48,7 +48,7 @@ impl Examples {
     }
 
     fn read(spec: &DataSpec, model: &LoadedModel) -> Result<Self> {
-        match (spec.open(model.arch.family())?, &model.input) {
+        match (spec.open(model.arch.task())?, &model.input) {
             (Data::Sentences(sentences), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
                 let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
@@ -111,7 +111,7 @@ impl Examples {
     /// The texts' first tokens, for holding two tokenizers against each other.
     pub(super) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
         let spec = DataSpec { path: data.train.clone().unwrap_or_default(), ..DataSpec::default() };
-        match spec.open(briquette_models::Family::Encoder)? {
+        match spec.open(briquette_models::ModelTask::Encoder)? {
             Data::Sentences(sentences) => Ok(sentences.texts.iter().take(n).cloned().collect()),
             _ => Ok(Vec::new()),
         }
@@ -129,7 +129,7 @@ fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
     Ok(tokens.chunks_exact(length).map(<[u32]>::to_vec).collect())
 }
 
-impl Source for Examples {
+impl TrainingData for Examples {
     type Input = Inputs;
 
     fn len(&self) -> usize {
@@ -140,7 +140,7 @@ impl Source for Examples {
         }
     }
 
-    fn batch(&self, rows: &[usize], device: &Device) -> Result<Batch<Inputs>> {
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Inputs>> {
         let (input, labels) = match self {
             Self::Texts(tokens) => {
                 let tokens: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
@@ -163,7 +163,7 @@ impl Source for Examples {
                 (Inputs::Images(stacked(&pixels, *extents, device)), labels)
             }
         };
-        Ok(Batch { rows: rows.to_vec(), input, labels })
+        Ok(TrainingBatch { rows: rows.to_vec(), input, labels })
     }
 
     fn cost(&self, row: usize) -> usize {

@@ -1,21 +1,22 @@
 //! What stays in place while a student learns: zeros, grids, and weights that do not learn.
 
 use super::learner::Learner;
-use crate::recipe::{DistillStage, Gradual, Selection, SparsityCourse};
-use crate::role::{Role, RoleRule, Roles};
 use briquette_core::{DType, Error, Result};
+use briquette_core::{Role, RoleRule};
 use briquette_formats::model_config::Family;
 use briquette_formats::{TensorInfo, WeightLayout};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
+use briquette_plan::role::Roles;
+use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse};
 use std::collections::BTreeSet;
 
 /// Steps after which scales follow weights that moved.
 const STEPS_PER_SCALE: usize = 10;
-/// The learner's own part of a parameter's path.
+/// How paths of parameters begin within a learner, and do not in the network itself.
 const PREFIX: &str = "network.";
 
 /// A parameter of the student, and what its tensor is called and is.
-pub(super) struct Named {
+pub(super) struct StudentTensor {
     path: String,
     name: String,
     role: Role,
@@ -23,7 +24,7 @@ pub(super) struct Named {
 }
 
 /// The parameters of a student under the names of its checkpoint.
-pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<Named>> {
+pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<StudentTensor>> {
     let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
     let floats: Vec<Parameter> = floats.collect();
     let info = |parameter: &Parameter| {
@@ -33,7 +34,7 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
     };
     let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
     let known = Roles::new(&infos, Family::default(), Some(WeightLayout::Burn), roles);
-    let one = |(parameter, info): (Parameter, &TensorInfo)| Named {
+    let one = |(parameter, info): (Parameter, &TensorInfo)| StudentTensor {
         is_matrix: parameter.shape.rank() >= 2,
         path: parameter.path,
         name: info.name.clone(),
@@ -47,7 +48,7 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
 pub(super) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
-    named: &[Named],
+    named: &[StudentTensor],
     heads: &BTreeSet<String>,
     n_steps: usize,
     prefix: &str,
@@ -55,8 +56,8 @@ pub(super) fn rules(
     let at = |path: &str| format!("{prefix}{path}");
     let mut rules = Compression::new();
     let matrices = || named.iter().filter(|named| named.is_matrix);
-    let chooses = |selection: &Selection, named: &&Named| selection.chooses(&named.name, named.role);
-    let is_pruned = |named: &&Named| pruned.iter().any(|selection| chooses(selection, named));
+    let chooses = |selection: &Selection, named: &&StudentTensor| selection.chooses(&named.name, named.role);
+    let is_pruned = |named: &&StudentTensor| pruned.iter().any(|selection| chooses(selection, named));
     for named in matrices().filter(is_pruned) {
         rules = rules.prune(Prune::zeros(&at(&named.path))?);
     }
@@ -92,7 +93,7 @@ fn gradually(
         return Err(Error::config("prune: chooses no tensor of the student; choose some with include"));
     }
     if !pruned.is_empty() {
-        // Before it begins there would be nothing to hold the zeros that are there.
+        // Until the schedule begins, nothing would keep at zero what is zero already.
         let message = "prune: a stage before prunes already; remove that one, or this";
         return Err(Error::config(message));
     }
@@ -113,7 +114,7 @@ fn gradually(
 }
 
 /// Paths of what does not learn, from the globs over tensor names.
-pub(super) fn frozen(stage: &DistillStage, named: &[Named]) -> Result<Patterns> {
+pub(super) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Patterns> {
     stage
         .freeze
         .check_used("tensor", named.iter().map(|named| named.name.as_str()))

@@ -1,7 +1,7 @@
 //! The networks of `briquette-models` as students and teachers.
 
 use briquette_distill::{Layered, Outputs, Traced, Wanted};
-use briquette_models::bert::Trace;
+use briquette_models::bert::BertTrace;
 use briquette_models::text::Pooling;
 use briquette_models::{Input, LoadedModel, Network};
 use burn::module::Module;
@@ -45,7 +45,7 @@ impl Learner {
         if wanted.is_end_only() {
             return self.embedded(vec![bert.forward(tokens, padding.clone())], padding, wanted);
         }
-        let Trace { hidden, attention, values } =
+        let BertTrace { hidden, attention, values } =
             bert.trace(tokens, padding.clone(), wanted.attention || wanted.values);
         let attention = if wanted.attention { attention } else { Vec::new() };
         let values = if wanted.values { values } else { Vec::new() };

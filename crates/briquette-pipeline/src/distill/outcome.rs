@@ -1,15 +1,16 @@
 //! What a training came to: its report, and the student on disk.
 
+use super::asked::{Asked, REPORT};
 use super::learner::Learner;
-use super::train::Training;
+use super::setup::TrainingSetup;
 use super::watch::data_to_choose_by;
-use super::{Asked, CurvePoint, DistillReport, EpochPoint, LayersKept, REPORT};
-use crate::recipe::Student;
 use briquette_core::{Error, Result};
-use briquette_distill::history::{EpochRecord, Line, StepRecord};
-use briquette_distill::{Finished, Source};
+use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
+use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{limits, model_config};
 use briquette_nn::Export;
+use briquette_recipe::Student;
+use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
 use std::path::Path;
 
@@ -17,7 +18,7 @@ use std::path::Path;
 const N_POINTS: usize = 400;
 
 /// What a training showed, but for memory and time.
-pub(super) fn report(asked: &Asked, training: &Training, finished: &Finished<Learner>) -> DistillReport {
+pub(super) fn report(asked: &Asked, training: &TrainingSetup, finished: &TrainingOutcome<Learner>) -> DistillReport {
     let steps: Vec<&StepRecord> = steps(&finished.history).collect();
     let stage = asked.stage;
     let teacher = stage.teacher.as_deref().unwrap_or(asked.original);
@@ -52,24 +53,24 @@ pub(super) fn report(asked: &Asked, training: &Training, finished: &Finished<Lea
     }
 }
 
-fn layers_of(training: &Training, student: &Student) -> Option<LayersKept> {
+fn layers_of(training: &TrainingSetup, student: &Student) -> Option<LayersKept> {
     let kept = training.student.network.n_layers().zip(training.n_layers_before);
     kept.filter(|_| matches!(student, Student::Layers(..))).map(|(n, of)| LayersKept { n, of })
 }
 
-fn steps(history: &[Line]) -> impl Iterator<Item = &StepRecord> {
+fn steps(history: &[HistoryRecord]) -> impl Iterator<Item = &StepRecord> {
     history.iter().filter_map(|line| match line {
-        Line::Step(record) => Some(record),
-        Line::Epoch(_) => None,
+        HistoryRecord::Step(record) => Some(record),
+        HistoryRecord::Epoch(_) => None,
     })
 }
 
-fn epoch_of(line: &Line) -> Option<EpochPoint> {
+fn epoch_of(line: &HistoryRecord) -> Option<EpochPoint> {
     match line {
-        Line::Epoch(EpochRecord { epoch, step, loss, metrics, .. }) => {
+        HistoryRecord::Epoch(EpochRecord { epoch, step, loss, metrics, .. }) => {
             Some(EpochPoint { epoch: *epoch, step: *step, loss: Some(*loss), metrics: metrics.clone() })
         }
-        Line::Step(_) => None,
+        HistoryRecord::Step(_) => None,
     }
 }
 
@@ -83,12 +84,12 @@ fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
 }
 
 /// Seconds of the steps up to this one.
-pub(super) fn seconds_until(history: &[Line], last: usize) -> f64 {
+pub(super) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
     steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
 }
 
 /// The student as an output directory, with the small files that belong to it and its report.
-pub(super) fn write(asked: &Asked, training: &Training, student: Learner, report: &DistillReport) -> Result<()> {
+pub(super) fn write(asked: &Asked, training: &TrainingSetup, student: Learner, report: &DistillReport) -> Result<()> {
     let mut export = Export::to(asked.output).names(training.student.names.clone());
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);

@@ -1,11 +1,11 @@
 //! From the keys of a stage to the settings of a training.
 
-use crate::recipe::{
-    AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind,
-};
 use briquette_core::Result;
 use briquette_distill::{
     Blend, Distance, Divergence, Goal, LayerMap, Loss, Match, Optimizer, Relation, Settings, Term,
+};
+use briquette_recipe::{
+    AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind,
 };
 
 /// Metrics of which less is better.
@@ -36,6 +36,14 @@ pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
     };
     settings.check()?;
     Ok(settings)
+}
+
+/// Whether any loss compares the student with a teacher.
+///
+/// # Errors
+/// Config, where the stage cannot be.
+pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
+    of(stage).map(|settings| settings.blend.needs_teacher())
 }
 
 fn term(asked: &AskedLoss) -> Term {

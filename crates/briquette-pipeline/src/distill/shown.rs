@@ -1,8 +1,8 @@
 //! Where a training is shown: on the whole terminal, or line by line.
 
-use crate::context::{Progress, RunOptions, Stop};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::history::{EpochRecord, StepRecord};
+use briquette_flow::context::{Progress, RunOptions, Stop};
 use std::sync::Arc;
 #[cfg(feature = "tui")]
 use {
@@ -14,7 +14,7 @@ use {
 const STEPS_PER_LINE: usize = 50;
 
 /// Shows a training, and ends it where that is wished for.
-pub(super) struct Shown {
+pub(super) struct TrainingDisplay {
     #[cfg(feature = "tui")]
     screen: Option<Mutex<Screen>>,
     progress: Arc<dyn Progress>,
@@ -22,7 +22,7 @@ pub(super) struct Shown {
     n_steps: usize,
 }
 
-impl Shown {
+impl TrainingDisplay {
     /// Of a training of so many epochs, items and steps.
     pub(super) fn new(options: &RunOptions, n_epochs: usize, n_items: usize, n_steps: usize) -> Self {
         #[cfg(not(feature = "tui"))]

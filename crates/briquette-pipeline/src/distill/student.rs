@@ -1,11 +1,11 @@
 //! What a student will be: as it is made, and as it is foretold.
 
 use super::settings;
-use crate::recipe::{DistillStage, Student};
 use briquette_core::{Error, Result};
 use briquette_distill::LayerMap;
 use briquette_formats::{Checkpoint, TensorInfo};
 use briquette_models::{Arch, Outline, Smaller};
+use briquette_recipe::{DistillStage, Student};
 
 /// How the student of a stage is smaller than what it starts from, which has so many layers; none where it is that.
 pub(super) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {

@@ -1,60 +1,35 @@
 //! One training, from models and data on disk to a student on disk.
 
-use super::examples::Examples;
+use super::asked::Asked;
 use super::learner::{Inputs, Learner};
-use super::shown::Shown;
+use super::setup::TrainingSetup;
+use super::shown::TrainingDisplay;
 use super::watch::{Watcher, data_to_choose_by};
-use super::{Asked, devices, held, outcome, settings, student};
-use crate::context::RunOptions;
+use super::{devices, outcome};
 use crate::half::half;
 use crate::memory;
-use crate::open;
-use crate::plan::heads;
-use crate::recipe::{DistillStage, QuantizeStage};
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::{ErrorKind, Result};
 use briquette_distill::{
-    Cached, Checkpoints, Distiller, EachStep, Finished, Fit, Frozen, Settings, Several, Source, Teacher, Term, Trained,
-    n_steps, steps_of_epoch,
+    Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Several, Teacher, Trained, TrainingData, TrainingOutcome,
 };
-use briquette_formats::Checkpoint;
+use briquette_flow::context::RunOptions;
+use briquette_models::LoadedModel;
 use briquette_models::memory::{device_meters, peak_meter};
-use briquette_models::{Arch, Family, Input, LoadedModel, smaller};
-use briquette_nn::{Compression, without_grids};
+use briquette_nn::without_grids;
 use burn::module::Module;
 use burn::tensor::Device;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Texts that two tokenizers are held against each other on.
-const N_PROBES: usize = 64;
-
 /// Class scores of an item that are kept of a teacher.
 const N_SCORES: usize = 64;
-
-/// All that a training works on.
-pub(super) struct Training {
-    pub(super) start: Checkpoint,
-    /// The student as it begins.
-    pub(super) student: LoadedModel,
-    /// Its config.json, where it is not that of `start`.
-    pub(super) config: Option<Vec<u8>>,
-    /// Layers of what it starts from, where those can be counted.
-    pub(super) n_layers_before: Option<usize>,
-    pub(super) teacher: Option<LoadedModel>,
-    pub(super) examples: Arc<Examples>,
-    pub(super) settings: Settings,
-    rules: Compression,
-    /// Steps in all.
-    n_steps: usize,
-}
 
 /// Trains, and writes the student with its report as an output directory. Where a checkpoint cannot be gone on from and that is
 /// wished for, it begins anew.
 pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
     match go_on(asked, options) {
-        // The student too is made anew: what it was filled with may have been damaged.
+        // The student is made anew too: values of a damaged checkpoint may be in it already.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
             options.progress.line(&format!("begun anew, as --force asks: {error}"));
             Checkpoints::at(asked.work)?.clear()?;
@@ -78,8 +53,8 @@ fn go_on(asked: &Asked, options: &RunOptions) -> Result<()> {
     let of_device = peak_meter(&plain[0]);
     let meter = of_device.as_deref().unwrap_or(options.meter.as_ref());
     let before = meter.live_bytes();
-    let training = Training::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
-    let shown = Shown::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
+    let training = TrainingSetup::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
+    let shown = TrainingDisplay::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
     if training.teacher.is_some() && data_to_choose_by(&asked.stage.data).is_some() {
         options.meter.begin_phase("run teacher");
@@ -106,134 +81,14 @@ fn go_on(asked: &Asked, options: &RunOptions) -> Result<()> {
     outcome::write(asked, &training, without_grids(finished.student), &report)
 }
 
-impl Training {
-    fn open(asked: &Asked, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
-        let stage = asked.stage;
-        let mut settings = settings::of(stage)?;
-        let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
-        let start = Checkpoint::open_as(asked.model, &stage.choice)?;
-        settings.by_layer = is_by_layer(stage, &settings, arch.map_or_else(|| Arch::detect(&start), Ok)?);
-        let device = match stage.memory.gradient_checkpointing && !settings.by_layer {
-            true => plain.clone().autodiff().gradient_checkpointing(),
-            false => plain.clone().autodiff(),
-        };
-        plain.seed(settings.seed);
-        meter.begin_phase(&format!("load student {}", asked.model.display()));
-        let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
-        let teacher = settings.blend.needs_teacher().then(|| {
-            let path = stage.teacher.as_deref().unwrap_or(asked.original);
-            meter.begin_phase(&format!("load teacher {}", path.display()));
-            LoadedModel::load(&open::teacher(stage, asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
-        });
-        let mut teacher = teacher.transpose()?;
-        if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {
-            student.set_max_length(max_length)?;
-            teacher.iter_mut().try_for_each(|teacher| teacher.set_max_length(max_length))?;
-        }
-        if let Some(teacher) = &teacher {
-            check_together(asked, &student, teacher)?;
-        }
-        let learner = Learner::of(&student, None);
-        let n_classes = n_classes(&learner, &student);
-        meter.begin_phase("read data");
-        let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
-        let named = held::named(&learner, &student.names, asked.roles)?;
-        settings.frozen = held::frozen(stage, &named)?;
-        let (n_steps, prefix) = match n_devices {
-            1 => (n_steps(examples.len(), settings.batch_size, settings.epochs), ""),
-            n => {
-                settings.batch_size *= n;
-                let n_turns = stage.memory.accumulate;
-                (settings.epochs * steps_of_epoch(examples.len(), n, settings.at_once, n_turns), "student.")
-            }
-        };
-        let rules = held::rules(stage, asked.pruned, &named, &heads_of(stage, asked, &start)?, n_steps, prefix)?;
-        settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
-        let examples = Arc::new(examples);
-        Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
-    }
-
-    /// What goes down, in words.
-    pub(super) fn words(&self) -> Vec<String> {
-        let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
-        self.settings.blend.terms().iter().map(word).collect()
-    }
-}
-
-/// Names of embeddings that are the head too, where a rounding in place has to know.
-fn heads_of(stage: &DistillStage, asked: &Asked, start: &Checkpoint) -> Result<BTreeSet<String>> {
-    match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
-        true => heads::names(start, asked.roles),
-        false => Ok(BTreeSet::new()),
-    }
-}
-
-/// Whether each layer runs again in the backward pass. Other networks, and losses that compare attention, leave it to burn which
-/// operations do.
-fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
-    let wanted = settings.blend.wanted();
-    let is_layered = arch.family() != Family::Classifier;
-    stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
-}
-
-/// The student as it begins, its config.json where that is new, and the layers that its model has.
-fn student_of(
-    stage: &DistillStage,
-    start: &Checkpoint,
-    arch: Option<Arch>,
-    device: &Device,
-) -> Result<(LoadedModel, Option<Vec<u8>>, Option<usize>)> {
-    let model = LoadedModel::load(start, arch, device)?;
-    let n_layers = model.network.n_layers();
-    let Some(how) = student::how(stage, model.arch, n_layers)? else { return Ok((model, None, n_layers)) };
-    let (student, config) = smaller(&model, start, &how, device)?;
-    Ok((student, Some(config), n_layers))
-}
-
-/// Classes that a classifier tells apart.
-fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
-    let Input::Images(input) = &student.input else { return None };
-    use briquette_distill::{Traced, Wanted};
-    let plain = learner.valid();
-    let device = plain.devices().into_iter().next()?;
-    let one = burn::tensor::Tensor::<4>::zeros([1, input.channels, input.crop[0], input.crop[1]], &device);
-    plain.outputs(&Inputs::Images(one), Wanted::default()).logits.map(|scores| scores.dims()[1])
-}
-
-/// Refuses two that read the same text in different ways.
-fn check_together(asked: &Asked, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
-    let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
-    if student.arch.family() != teacher.arch.family() {
-        let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
-        return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
-    }
-    if !matches!(student.input, Input::Text { .. }) {
-        return Ok(());
-    }
-    let (student, teacher) = (student.tokenizer()?, teacher.tokenizer()?);
-    for text in Examples::first_texts(&asked.stage.data, N_PROBES)? {
-        let [found, expected] = [student.encode(&text)?, teacher.encode(&text)?];
-        if found != expected {
-            let message = format!(
-                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: of {text:?} they make {} and \
-                 {} tokens; they must be the same",
-                found.0.len(),
-                expected.0.len()
-            );
-            return Err(Error::config(message).at("teacher"));
-        }
-    }
-    Ok(())
-}
-
 /// Trains to the end. Returns the student as it computes in f32, items at once, and what was foretold of memory.
 fn run(
     asked: &Asked,
-    training: &Training,
+    training: &TrainingSetup,
     watcher: &mut Watcher,
     options: &RunOptions,
     meter: &dyn MemoryMeter,
-) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let stage = asked.stage;
     let compute = half(stage.memory.dtype);
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
@@ -244,7 +99,7 @@ fn run(
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute);
     let checkpoints = Checkpoints::at(asked.work)?;
-    // Masks that have begun by then have room in what a checkpoint is loaded into.
+    // A checkpoint has the masks that had begun by its step: the student it is loaded into needs room for them.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
     let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, training.n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
@@ -267,11 +122,11 @@ fn run(
 /// As [`run`], by burn's own loop on several devices.
 fn run_on_several(
     asked: &Asked,
-    training: &Training,
+    training: &TrainingSetup,
     watcher: &mut Watcher,
-    shown: Arc<Shown>,
+    shown: Arc<TrainingDisplay>,
     devices: &[Device],
-) -> Result<(Finished<Learner>, usize, Option<Fit>)> {
+) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let each: EachStep = Arc::new(move |record| shown.step(record));
     let several = Several {
         student: Learner::of(&training.student, None),
@@ -289,7 +144,7 @@ fn run_on_several(
 /// The teacher as the student asks it: a network, or what one said before.
 fn teacher_of(
     asked: &Asked,
-    training: &Training,
+    training: &TrainingSetup,
     teacher: &LoadedModel,
     plain: &Device,
     options: &RunOptions,

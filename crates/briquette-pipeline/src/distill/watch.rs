@@ -1,17 +1,17 @@
-//! What sees a training go by: evaluates it, and has it shown.
+//! Watches a training: evaluates the student at the end of each epoch, and has steps and epochs shown.
 
 use super::learner::Learner;
-use super::shown::Shown;
-use crate::recipe::DistillStage;
-use crate::recipe::raw::RawData;
+use super::shown::TrainingDisplay;
 use briquette_core::Result;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
 use briquette_models::LoadedModel;
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::evaluate::{Run, compare, run};
+use briquette_models::evaluate::{RunOutputs, compare, run};
 use briquette_nn::ToDType;
+use briquette_recipe::DistillStage;
+use briquette_recipe::raw::RawData;
 use burn::module::Module;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct Exam {
     data: Data,
     spec: DataSpec,
     batching: Batching,
-    reference: Option<Run>,
+    reference: Option<RunOutputs>,
 }
 
 /// What epochs are measured on, as its `eval`: the data to choose by, else that of the evaluation, where there is any.
@@ -32,12 +32,12 @@ pub(super) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
     }
 }
 
-/// Sees a training go by.
+/// Evaluates the student at the end of each epoch, and has steps and epochs shown.
 pub(super) struct Watcher {
     exam: Option<Exam>,
-    /// The student but for its network.
+    /// The student's tokenizer, names and config; its network is that of the epoch which is evaluated.
     model: LoadedModel,
-    shown: Arc<Shown>,
+    shown: Arc<TrainingDisplay>,
 }
 
 impl Watcher {
@@ -46,14 +46,14 @@ impl Watcher {
         stage: &DistillStage,
         model: &LoadedModel,
         teacher: Option<&LoadedModel>,
-        shown: Arc<Shown>,
+        shown: Arc<TrainingDisplay>,
     ) -> Result<Self> {
         let mut watcher = Self { exam: None, model: model.clone(), shown };
         if let Some(data) = data_to_choose_by(&stage.data) {
             let spec = crate::evaluate::spec_of(&data);
             let workers = stage.data.workers.unwrap_or(2);
             let batching = Batching { batch_size: stage.memory.batch_size, workers };
-            let data = spec.open(model.arch.family())?;
+            let data = spec.open(model.arch.task())?;
             let exam = Exam { data, spec, batching, reference: None };
             let reference = teacher.map(|teacher| watcher.sit(&exam, teacher)).transpose()?;
             watcher.exam = Some(Exam { reference, ..exam });
@@ -61,7 +61,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    fn sit(&self, exam: &Exam, model: &LoadedModel) -> Result<Run> {
+    fn sit(&self, exam: &Exam, model: &LoadedModel) -> Result<RunOutputs> {
         run(model, &exam.data, &exam.spec, exam.batching, &mut |_, _| self.shown.check_stop())
     }
 }

@@ -130,7 +130,7 @@ impl Ql {
         for l in 0..n {
             largest = largest.max(self.diagonal[l].abs() + self.beside[l].abs());
             let small = f64::EPSILON * largest;
-            // The last one is 0, so there is an end.
+            // `beside[n - 1]` is 0, so there always is such a place.
             let m = (l..n).find(|&m| self.beside[m].abs() <= small).unwrap_or(n - 1);
             let n_steps = if m > l { MOST_STEPS } else { 0 };
             for _ in 0..n_steps {

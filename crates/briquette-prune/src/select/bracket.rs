@@ -4,9 +4,9 @@ use super::{Scores, Threshold};
 
 /// How far a guess may be off, in standard deviations of a sample's rank.
 const N_SIGMA: f64 = 5.0;
-/// Most bins that keys are counted in.
+/// The most values that keys of a bracket may have for them to be counted in bins instead of collected.
 const MAX_BINS: u32 = 1 << 10;
-/// Bins that tallies are added up in.
+/// Bins that the keys of all tallies are counted in, to find the border's.
 const N_COARSE: u32 = 1 << 16;
 
 /// Keys between which the border lies, both included.
@@ -56,12 +56,12 @@ impl Bracket {
     }
 }
 
-/// What some scores are to a bracket: how many lie below it, and which within.
+/// How many of some scores lie below a bracket, and which lie within.
 #[derive(Debug, Clone)]
 pub struct Tally {
     bracket: Bracket,
     below: usize,
-    /// The keys within, or where those are few by nature, none for long.
+    /// The keys within the bracket. Where `bins` count them, they are here only for a moment.
     keys: Vec<u32>,
     /// How often each key of `bracket` whose lower `n_zero_bits` are 0 was seen.
     bins: Vec<u64>,
@@ -120,7 +120,7 @@ impl Tally {
         let bracket = tallies.first()?.bracket;
         let below: usize = tallies.iter().map(|tally| tally.below).sum();
         let mut k = n_drop.checked_sub(below).filter(|&k| k > 0)? as u64;
-        // Counted in bins first, so that only the keys of one are ever sorted.
+        // Counting keys in bins finds the bin of the border: only the keys of that one have to be sorted.
         let shift = 32 - ((bracket.high - bracket.low) / N_COARSE).leading_zeros();
         let mut coarse = vec![0_u64; N_COARSE as usize];
         let bin = |key: u32| ((key - bracket.low) >> shift) as usize;

@@ -4,22 +4,13 @@
 //! the k-th lies in; the second counts the lower 15 within that bucket. Histograms of different threads add up, and a
 //! pool may span any number of tensors: nothing is ever sorted or kept.
 
-use super::Bracket;
+use super::{Bracket, Threshold};
 
 const LOW_BITS: u32 = 15;
 const N_COARSE: usize = 1 << 16;
 const MAGNITUDE: u32 = 0x7fff_ffff;
 /// Interleaved counters: neighbouring weights often fall into one bucket, and a counter just written is slow to read.
 const LANES: usize = 4;
-
-/// Everything below `key` is dropped, and the first `n_ties` of those equal to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Threshold {
-    /// Bits of the magnitude of the score at the border.
-    pub key: u32,
-    /// How many scores equal to it are dropped, in order of position.
-    pub n_ties: usize,
-}
 
 /// Counts of scores by key: coarse at first, then within one bucket.
 #[derive(Debug, Clone)]
@@ -72,7 +63,7 @@ impl Histogram {
     }
 
     fn count_fine(&mut self, scores: &[f32], bucket: u32) {
-        // Few scores lie in the bucket: look for any in sixteen before looking at each.
+        // Few scores lie in the bucket. Whether any of sixteen does is one vector comparison, which skips most of them.
         for scores in scores.chunks(16) {
             let in_bucket = |score: &f32| (score.to_bits() & MAGNITUDE) >> LOW_BITS == bucket;
             if scores.iter().fold(false, |any, score| any | in_bucket(score)) {

@@ -30,7 +30,7 @@ pub fn n_of_m_row(scores: &[f32], n: usize, m: usize, bits: &mut [u8]) {
     for (group, scores) in scores.chunks_exact(m).enumerate() {
         for (i, score) in scores.iter().enumerate() {
             let key = score.abs();
-            // How many win over this one: larger, or equal and later.
+            // How many are to be kept rather than this one: the larger, and of equal ones the later.
             let winners =
                 scores.iter().enumerate().filter(|&(j, other)| other.abs().total_cmp(&key).then(j.cmp(&i)).is_gt());
             let keep = winners.count() < n;

@@ -49,7 +49,7 @@ impl Selector {
         Ok(histogram.threshold(n_in_bucket))
     }
 
-    /// Without histograms, which take as long to empty for a hundred scores as for millions.
+    /// By collecting all scores: emptying the histograms takes as long for a hundred scores as for millions.
     fn among_all<E>(
         &mut self,
         n_drop: usize,
@@ -72,7 +72,7 @@ impl Selector {
     ) -> Result<Option<Threshold>, E> {
         let Self { sample, between, .. } = self;
         sample.clear();
-        // An odd step, so that it does not fall in with the width of the rows.
+        // An odd step, as widths of rows are mostly even: one that divides them would sample the same few columns of every row.
         let step = (n / N_SAMPLE) | 1;
         scan(&mut |scores| scores.sample(step, sample))?;
         let share = n_drop as f64 / n as f64;

@@ -42,7 +42,8 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
         if scale != affine.scale {
             (affine, beta) = (Affine::symmetric(scale), beta * KAPPA);
         } else if beta < LAST_BETA {
-            // Outliers are few or none: where they do not count at the last β either, nothing moves any more.
+            // The scale no longer changes. It may once more at a larger β, so the largest is tried at once; if that changes nothing
+            // either, the search is over.
             beta = LAST_BETA;
         } else {
             break;
@@ -51,7 +52,7 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
     Ok(best)
 }
 
-/// Whether weights can be multiplied by the inverse of a scale: of the smallest and the largest floats they cannot.
+/// Whether a scale and its inverse are both normal floats, as weights are multiplied by the inverse.
 fn is_usable(scale: f32) -> bool {
     scale.is_normal() && scale > 0.0 && (1.0 / scale).is_normal()
 }

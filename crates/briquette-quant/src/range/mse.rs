@@ -6,7 +6,7 @@ use briquette_core::{Affine, Grid};
 
 /// Shrunken ranges tried: 1, 0.99, …, 0.30 of the whole.
 const N_STEPS: usize = 71;
-/// How far a near error may be from the error, as a share of it.
+/// How far the approximate error of a range may be from the exact one, as a share of it.
 const NEAR: f64 = 2e-4;
 
 /// The range `f·min..=f·max`, `f` from 1 down to 0.3 in hundredths, of least `Σ (w - v)²`.
@@ -37,7 +37,7 @@ pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
         near[first..].iter_mut().zip(errors).for_each(|(near, error)| *near = error);
         least = errors.into_iter().fold(least, f64::min);
     }
-    // Beyond these f32 sums tell nothing.
+    // Outside of this range the sums, which are made in f32, underflow or overflow: then every range is compared exactly.
     let is_sound = (1e-30..1e30).contains(&least);
     let may_win = |step: &usize| !is_sound || near[*step] <= least * (1.0 + NEAR);
     let mut best = (shrunken(0), f64::INFINITY);
@@ -50,12 +50,13 @@ pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
     Ok(best.0)
 }
 
-/// What the extremes alone are off by, at least, on a grid of this scale wherever its zero is: more, the smaller the scale.
+/// The least squared error that the two extremes alone have on a grid of this scale, wherever its zero is. It grows as the scale
+/// shrinks.
 fn cut_off(min: f32, max: f32, scale: f32, grid: Grid) -> f64 {
     let (low, high) = (f64::from(grid.min_code()), f64::from(grid.max_code()));
     let (min, max, scale) = (f64::from(min.min(0.0)), f64::from(max.max(0.0)), f64::from(scale));
     match grid.is_asymmetric() {
-        // Of both ends together, which is least when they share it.
+        // The range is too short by this much. The sum of both ends' squared errors is least where each has half of it.
         true => (max - min - (high - low) * scale).max(0.0).powi(2) / 2.0,
         false => (max.max(-min) - high.max(-low) * scale).max(0.0).powi(2),
     }

@@ -4,7 +4,6 @@ use crate::Options;
 use crate::findings::Finding;
 use crate::kernels::{difference, floats, numbers};
 use briquette::formats::Checkpoint;
-use briquette::models::arch::Arch;
 use briquette::models::memory::device_meters;
 use briquette::models::{Bert, BertConfig, LoadedModel, Network, ResNetConfig};
 use briquette::nn::{Compression, DynamicSpec, Prune, quantize_dynamic};
@@ -110,11 +109,11 @@ fn sparse<M: Module>(network: M) -> M {
 }
 
 fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
-    let (arch, name, size) = match options.is_quick {
-        true => (Arch::ResNet18, "ResNet-18", 32),
-        false => (Arch::ResNet152, "ResNet-152", 224),
+    let (depth, name, size) = match options.is_quick {
+        true => (18, "ResNet-18", 32),
+        false => (152, "ResNet-152", 224),
     };
-    let config = ResNetConfig::of(arch, 1000);
+    let config = ResNetConfig::of(depth, 1000);
     let host = filled(config.init(cpu));
     let on_device = || host.clone().fork(device);
     let x = |device: &Device| {

@@ -1,10 +1,10 @@
 //! Arguments, and the help that goes with them.
 
 use super::choice::ChoiceArgs;
-use super::values::{n_threads, parse_batch_size, parse_role, parse_sparsity};
+use super::stage_flags::What;
+use super::values::{n_threads, parse_batch_size};
 use briquette::pipeline::Trace;
 use briquette::pipeline::recipe::raw::RawBatchSize;
-use briquette::pipeline::role::Role;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -253,81 +253,6 @@ pub(crate) enum SchemaOf {
     Report,
 }
 
-/// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 11] = [
-    "pruning",
-    "scope",
-    "prune_method",
-    "prune_roles",
-    "seed",
-    "quantize",
-    "range",
-    "quantize_roles",
-    "cast",
-    "include",
-    "exclude",
-];
-
-/// What to do with a model: a recipe, or flags that make one.
-#[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
-pub(crate) struct What {
-    /// Take the stages from a recipe; MODEL, --key, --strip-prefix, --output, --format, --layout, --allow-untested and --allow-nonfinite
-    /// override its own
-    #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE)]
-    pub(crate) recipe: Option<PathBuf>,
-    /// Which of the things in the model's file
-    #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// Drop this share of the weights, smallest magnitude first: 0 to below 1
-    #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true)]
-    pub(crate) prune: Option<f64>,
-    /// Keep N of every M neighbouring inputs instead, such as 2:4
-    #[arg(long, visible_alias = "nm", value_name = "N:M", group = "pruning")]
-    pub(crate) prune_pattern: Option<String>,
-    /// Take the share from each tensor by itself (layer), or from all together (global)
-    #[arg(long, value_name = "SCOPE", requires = "prune")]
-    pub(crate) scope: Option<String>,
-    /// Score weights by magnitude, or at random as a baseline
-    #[arg(long, value_name = "METHOD", requires = "pruning")]
-    pub(crate) prune_method: Option<String>,
-    /// Seed of random scores
-    #[arg(long, value_name = "N", requires = "prune_method")]
-    pub(crate) seed: Option<u64>,
-    /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
-    #[arg(long, value_name = "SCHEME")]
-    pub(crate) quantize: Option<String>,
-    /// How the range of a group is chosen: absmax, minmax, percentile, mse or, in symmetric schemes, hqq
-    #[arg(long, value_name = "RANGE", requires = "quantize")]
-    pub(crate) range: Option<String>,
-    /// Store what is not quantized in another type: f16, bf16 or f32
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) cast: Option<String>,
-    /// Only tensors whose name matches; may be given several times
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) include: Vec<String>,
-    /// Leave out tensors whose name matches; may be given several times
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) exclude: Vec<String>,
-    /// Roles to prune (linear,conv): linear, conv, embedding, norm, bias, parameter, unknown
-    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "pruning")]
-    pub(crate) prune_roles: Option<Vec<Role>>,
-    /// Roles to quantize (linear,conv,embedding; below 8 bits an embedding that is the head too stays at int8 unless named here)
-    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "quantize")]
-    pub(crate) quantize_roles: Option<Vec<Role>>,
-    /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<String>,
-    /// Write compressed-tensors of models that transformers is not known to load, too
-    #[arg(long)]
-    pub(crate) allow_untested: bool,
-    /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
-    #[arg(long, value_enum)]
-    pub(crate) layout: Option<Layout>,
-    /// Accept NaN and infinity: tensors that have any, or would in the type they are cast to, are left as they are
-    #[arg(long)]
-    pub(crate) allow_nonfinite: bool,
-}
-
 /// What to run a model on.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct EvalArgs {
@@ -370,13 +295,4 @@ pub(crate) struct EvalArgs {
     /// What both models compute in: f32, bf16 or f16; codes that are held compute in f32 only
     #[arg(long, value_name = "TYPE")]
     pub(crate) dtype: Option<String>,
-}
-
-/// Which way Linear weights lie.
-#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
-pub(crate) enum Layout {
-    /// [out, in]
-    Torch,
-    /// [in, out]
-    Burn,
 }

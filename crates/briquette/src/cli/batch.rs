@@ -1,12 +1,14 @@
 //! Batches: `run` and `plan` of a jobs file.
 
 use super::args::Common;
+use super::compress::compress;
+use super::options::options;
+use super::show::show;
 use super::tables::{bytes, table};
-use super::{commands, text};
+use super::text;
 use briquette::core::printable::printable;
-use briquette::pipeline::batch::{
-    self, BatchOptions, BatchReport, Document, JobPlan, JobResult, JobStatus, Jobs, Shard,
-};
+use briquette::pipeline::batch::{self, BatchOptions, Document, JobPlan, Jobs, Shard};
+use briquette::pipeline::report::{BatchReport, JobResult, JobStatus};
 use briquette::{Error, Result};
 use std::path::Path;
 
@@ -19,12 +21,12 @@ pub(super) fn run(common: &Common, path: &Path, force: bool, resume: bool, shard
             let message = "is for jobs files, and this is one recipe; run it without, or with --force to do it again";
             return Err(Error::config(message).at(flag));
         }
-        Document::Recipe(recipe) => return commands::compress(common, &recipe, force),
+        Document::Recipe(recipe) => return compress(common, &recipe, force),
     };
     let shard = shard.map(|text| Shard::parse(text, |name| std::env::var(name).ok())).transpose()?;
     let how = BatchOptions { resume, shard: shard.unwrap_or_default() };
-    let report = batch::run(&jobs, &how, &commands::options(common, force)?, &mut complain)?;
-    commands::show(common, &report, || Ok(report_text(&report)))?;
+    let report = batch::run(&jobs, &how, &options(common, force)?, &mut complain)?;
+    show(common, &report, || Ok(report_text(&report)))?;
     Ok(report.status().exit_code())
 }
 
@@ -84,7 +86,7 @@ fn bytes_or_none(n: Option<u64>) -> String {
 pub(super) fn plan(common: &Common, jobs: &Jobs) -> Result<u8> {
     let plans = batch::plan(jobs, &common.device)?;
     let rows = || plans.iter().map(plan_row).collect::<Vec<_>>();
-    commands::show(common, &plans, || Ok(table(&["job", "now", "predicted", "output or error"], &rows())))?;
+    show(common, &plans, || Ok(table(&["job", "now", "predicted", "output or error"], &rows())))?;
     Ok(if plans.iter().any(|plan| plan.error.is_some()) { 3 } else { 0 })
 }
 

@@ -1,20 +1,20 @@
 //! One function for each command: options to library call to text.
 
-use super::args::{Args, Command, Common, Layout, RecipeCommand, SchemaOf, What};
+use super::args::{Args, Command, Common, RecipeCommand, SchemaOf};
+use super::asked::{absolute, recipe_of};
 use super::choice::ChoiceArgs;
-use super::{allocator, batch, devices, evaluate, man, plan, progress, signals, tables, text};
-use briquette::core::memory::MemoryMeter;
+use super::compress::{compress, report_text};
+use super::options::options;
+use super::show::{show, show_long};
+use super::{batch, devices, evaluate, man, plan, progress, tables, text};
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
 use briquette::pipeline::recipe::{self, raw};
-use briquette::pipeline::{Progress, Stop, diff, inspect, limit_threads, report, verify};
-use briquette::{Error, Recipe, Report, Result, RunOptions};
+use briquette::pipeline::{diff, inspect, report, verify};
+use briquette::{Error, Recipe, Report, Result};
 use clap::CommandFactory;
-use serde::Serialize;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Runs a command. Returns the exit code of a run that did what it was asked.
 pub(super) fn run(args: &Args) -> Result<u8> {
@@ -80,71 +80,6 @@ fn completions(shell: clap_complete::Shell) -> Result<u8> {
     text::print(&String::from_utf8_lossy(&out)).map(|()| 0)
 }
 
-pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
-    let stop = Stop::default();
-    signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;
-    let (progress, meter): (Arc<dyn Progress>, Arc<dyn MemoryMeter>) = match &common.tracer {
-        Some(trace) => (trace.clone(), trace.clone()),
-        None => (progress_of(common), Arc::new(allocator::Allocated)),
-    };
-    if common.threads > 0 {
-        limit_threads(common.threads)?;
-    }
-    let (threads, device) = (common.threads, common.device.clone());
-    Ok(RunOptions { threads, force, progress, stop, device, meter, ..RunOptions::default() })
-}
-
-pub(super) fn progress_of(common: &Common) -> Arc<dyn Progress> {
-    progress::of(common.quiet || common.json)
-}
-
-/// Prints JSON or text, or nothing.
-pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
-    if common.json {
-        text::print_json(value)?;
-    } else if !common.quiet {
-        text::print(&to_text()?)?;
-    }
-    Ok(0)
-}
-
-/// Prints JSON or text, or nothing, bit by bit: of every tensor of a model there may be much to say.
-pub(super) fn show_long<T: Serialize>(
-    common: &Common,
-    value: &T,
-    put_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> Result<u8> {
-    if common.json {
-        text::print_json(value)?;
-    } else if !common.quiet {
-        text::write(put_text)?;
-    }
-    Ok(0)
-}
-
-/// As [`show`], of findings that may be a failure all the same: as JSON, they say so.
-pub(super) fn show_and_check<T: Serialize>(
-    common: &Common,
-    value: &T,
-    to_text: impl FnOnce() -> Result<String>,
-    check: Result<()>,
-) -> Result<u8> {
-    match &check {
-        Err(error) if common.json => {
-            let mut value = serde_json::to_value(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
-            value["error"] = super::error_json(error);
-            show(common, &value, to_text)?
-        }
-        _ => show(common, value, to_text)?,
-    };
-    check.map(|()| 0)
-}
-
-pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<u8> {
-    let report = briquette::run(recipe, &options(common, force)?)?;
-    show(common, &report, || Ok(report_text(&report)))
-}
-
 /// Runs a recipe that trains; one that does not is a mistake.
 fn distill(
     common: &Common,
@@ -173,14 +108,6 @@ fn distill(
     show(common, &report, || Ok(report_text(&report)))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))
-}
-
-fn report_text(report: &Report) -> String {
-    report::terminal::to_terminal(report, text::width(), text::has_color())
-}
-
 fn verified_text(output: &Path, found: &verify::Verified) -> String {
     let original =
         if found.against_original { ", and every value is what the recipe makes of the original" } else { "" };
@@ -191,88 +118,6 @@ fn verified_text(output: &Path, found: &verify::Verified) -> String {
         found.n_tensors,
         tables::bytes(found.n_bytes)
     )
-}
-
-/// The recipe that the flags stand for, or the one they name with its paths overridden.
-pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
-    let (mut raw, directory) = match &what.recipe {
-        Some(path) => (recipe::read_raw(path)?, recipe::directory_of(path)),
-        None => (raw_of(what)?, PathBuf::new()),
-    };
-    let is_placeholder = |path: &&Path| *path == Path::new("-");
-    if let Some(model) = model {
-        raw.model.path = Some(if directory.as_os_str().is_empty() { model.to_path_buf() } else { absolute(model)? });
-    }
-    if let Some(output) = output.filter(|path| !(is_placeholder(path) && raw.output.path.is_some())) {
-        raw.output.path = Some(if directory.as_os_str().is_empty() { output.to_path_buf() } else { absolute(output)? });
-    }
-    if raw.model.path.is_none() {
-        return Err(Error::config("no MODEL: name a file, an index or a directory to compress"));
-    }
-    if raw.output.path.is_none() {
-        return Err(Error::config("no output: name the directory to write with --output OUT"));
-    }
-    if what.format.is_some() {
-        raw.output.format = what.format.clone();
-    }
-    if let Some(layout) = what.layout {
-        raw.model.layout = Some(match layout {
-            Layout::Torch => raw::RawLayout::Torch,
-            Layout::Burn => raw::RawLayout::Burn,
-        });
-    }
-    raw.model.allow_nonfinite |= what.allow_nonfinite;
-    raw.output.allow_untested |= what.allow_untested;
-    what.choice.over(&mut raw.model);
-    Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
-        Some(path) => recipe::locate(error, path),
-        None => error,
-    })
-}
-
-fn raw_of(what: &What) -> Result<raw::RawRecipe> {
-    let layout = what.layout.map(|layout| match layout {
-        Layout::Torch => raw::RawLayout::Torch,
-        Layout::Burn => raw::RawLayout::Burn,
-    });
-    let model = raw::RawModel { layout, ..Default::default() };
-    Ok(raw::RawRecipe { model, stage: stages_of(what)?, ..Default::default() })
-}
-
-fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
-    let include = (!what.include.is_empty()).then(|| what.include.clone());
-    let mut stages = Vec::new();
-    if what.prune.is_some() || what.prune_pattern.is_some() {
-        stages.push(raw::StageKeys::Prune(raw::RawPrune {
-            sparsity: what.prune,
-            pattern: what.prune_pattern.clone(),
-            scope: what.scope.clone(),
-            method: what.prune_method.clone(),
-            seed: what.seed,
-            include: include.clone(),
-            exclude: what.exclude.clone(),
-            roles: what.prune_roles.clone(),
-            ..Default::default()
-        }));
-    }
-    if let Some(scheme) = &what.quantize {
-        stages.push(raw::StageKeys::Quantize(raw::RawQuantize {
-            scheme: Some(scheme.clone()),
-            range: what.range.clone(),
-            include: include.clone(),
-            exclude: what.exclude.clone(),
-            roles: what.quantize_roles.clone(),
-            ..Default::default()
-        }));
-    }
-    if let Some(dtype) = &what.cast {
-        let (dtype, exclude) = (Some(dtype.clone()), what.exclude.clone());
-        stages.push(raw::StageKeys::Cast(raw::RawCast { dtype, include, exclude, roles: None }));
-    }
-    if stages.is_empty() {
-        return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));
-    }
-    Ok(stages.into_iter().map(Into::into).collect())
 }
 
 fn redraw(common: &Common, output: &Path) -> Result<u8> {

@@ -1,7 +1,7 @@
 //! What models can run on here.
 
 use super::args::Common;
-use super::commands::show;
+use super::show::show;
 use super::tables::bytes;
 use briquette::{Error, Result};
 use serde::Serialize;
@@ -44,7 +44,7 @@ pub(super) fn default_to_what_is_here() {
 
 /// What models can run on here.
 #[derive(Debug, Serialize)]
-struct Found {
+struct DeviceList {
     cpus: usize,
     instruction_sets: Vec<&'static str>,
     /// What 8-bit products use.
@@ -73,7 +73,7 @@ impl std::fmt::Display for CudaDevice {
 
 /// Lists instruction sets, and CUDA devices with their memory.
 pub(super) fn list(common: &Common) -> Result<u8> {
-    let found = Found {
+    let found = DeviceList {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_sets: instruction_sets(),
         int8_path: int8_path(),

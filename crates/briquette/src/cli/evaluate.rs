@@ -1,11 +1,13 @@
 //! `eval`: running models.
 
 use super::args::{Common, EvalArgs};
-use super::commands::{options, show_and_check};
+use super::options::options;
+use super::show::show_and_check;
 use super::tables::{bytes, table};
 use briquette::core::printable::printable;
-use briquette::pipeline::evaluate::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures, evaluate};
+use briquette::pipeline::evaluate::evaluate;
 use briquette::pipeline::recipe::{Evaluate, StageKind, directory_of, paths, raw, read_raw};
+use briquette::pipeline::report::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +40,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     }
     let memory = raw.memory.get_or_insert_default();
     memory.batch_size = what.batch_size.clone().or(memory.batch_size.take());
-    // A recipe that trains says what it trains in.
+    // In a recipe that trains, this is the type it trains in, not the one to evaluate in.
     memory.dtype = what.dtype.clone().or(memory.dtype.take().filter(|_| !trains));
     memory.limit = what.memory_limit.clone().or(memory.limit.take());
     let asked = Evaluate::from_raw(&raw)?;
@@ -97,7 +99,7 @@ fn batches(found: &EvaluationReport) -> String {
 /// Says so where compression costs time.
 fn slower(found: &EvaluationReport) -> String {
     let (Some(before), after) = (&found.before, &found.after) else { return String::new() };
-    // Batches need not be of one size.
+    // Items a second and not milliseconds a batch: the two may have batches of different sizes.
     if after.items_per_s >= before.items_per_s || after.items_per_s <= 0.0 {
         return String::new();
     }

@@ -46,7 +46,7 @@ fn section(command: &Command, above: &str) -> Result<String> {
     let rendered = rendered.and_then(|()| man.render_options_section(&mut out));
     rendered.and_then(|()| man.render_extra_section(&mut out)).map_err(as_bug)?;
     let text = String::from_utf8_lossy(&out);
-    // Sections of a page of its own are plain paragraphs here.
+    // A command's page would have sections of its own; within this page they are plain paragraphs.
     let lines = text.lines().map(|line| if line.starts_with(".SH") { ".PP" } else { line });
     let mut section = format!(".SS \"{name}\"\n");
     lines.for_each(|line| section += &format!("{line}\n"));

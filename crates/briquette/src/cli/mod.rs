@@ -2,16 +2,21 @@
 
 mod allocator;
 mod args;
+mod asked;
 mod batch;
 mod choice;
 mod commands;
+mod compress;
 mod devices;
 mod evaluate;
 mod man;
+mod options;
 mod panics;
 mod plan;
 mod progress;
+mod show;
 mod signals;
+mod stage_flags;
 mod tables;
 mod text;
 mod trace;
@@ -69,14 +74,9 @@ fn fail(error: &Error, is_json: bool) -> ExitCode {
     };
     text::complain(&format!("error: {line}"));
     if is_json && !text::has_printed() {
-        let document = serde_json::json!({ "error": error_json(error) });
-        // Where it leads to is full, the exit code is still that of the error.
+        let document = serde_json::json!({ "error": show::error_json(error) });
+        // Where standard output takes nothing more, the exit code still tells of the error.
         let _ = text::print(&format!("{document:#}\n"));
     }
     ExitCode::from(error.exit_code())
-}
-
-/// An error for programs.
-fn error_json(error: &Error) -> serde_json::Value {
-    serde_json::json!({ "kind": error.kind.name(), "message": error.to_string(), "exit_code": error.exit_code() })
 }

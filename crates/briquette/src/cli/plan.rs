@@ -1,13 +1,17 @@
 //! `plan`: what would become of each tensor, as a table or as JSON.
 
-use super::args::{Common, What};
-use super::commands::{recipe_of, show_long};
+use super::args::Common;
+use super::asked::recipe_of;
+use super::show::{error_json, show_long};
+use super::stage_flags::What;
 use super::{batch, tables};
+use briquette::flow::{Cut, TensorPlan};
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
+use briquette::pipeline::distill::student_of;
 use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
-use briquette::pipeline::plan::{Cut, TensorPlan, student_of};
+use briquette::plan::plan_of;
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
@@ -28,19 +32,19 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     };
     let checkpoint = briquette::pipeline::open::model(&recipe)?;
     let student = student_of(&recipe, &checkpoint)?;
-    let plan = Plan::of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
+    let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let prediction = plan.predict()?;
     let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
-    let shown = Shown {
-        error: check.as_ref().err().map(super::error_json),
+    let shown = ShownPlan {
+        error: check.as_ref().err().map(error_json),
         file_bytes,
         memory: &needs,
         model,
         predicted_bytes: prediction.n_bytes,
         prediction_is_exact: prediction.is_exact,
-        tensors: Tensors(&plan),
+        tensors: PlannedTensors(&plan),
         unsure: plan.unsure().map(|tensor| tensor.info.name.as_str()).collect(),
         untested: plan.untested.as_deref(),
         remarks: &plan.remarks,
@@ -56,7 +60,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
 
 /// A plan as JSON.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownPlan<'a> {
     /// Why a run would be refused all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
@@ -65,7 +69,7 @@ struct Shown<'a> {
     model: String,
     predicted_bytes: u64,
     prediction_is_exact: bool,
-    tensors: Tensors<'a>,
+    tensors: PlannedTensors<'a>,
     unsure: Vec<&'a str>,
     untested: Option<&'a str>,
     remarks: &'a [String],
@@ -73,9 +77,9 @@ struct Shown<'a> {
 }
 
 /// What becomes of each tensor, one at a time: there may be millions.
-struct Tensors<'a>(&'a Plan<'a>);
+struct PlannedTensors<'a>(&'a Plan<'a>);
 
-impl Serialize for Tensors<'_> {
+impl Serialize for PlannedTensors<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut tensors = serializer.serialize_seq(Some(self.0.tensors.len()))?;
         for tensor in &self.0.tensors {
@@ -105,6 +109,11 @@ fn cut_json(cut: Cut, tensor: &TensorPlan, plan: &Plan) -> Value {
             json!({ "scope": "layer", "sparsity": n_drop as f64 / tensor.info.n_elements().max(1) as f64 })
         }
         Cut::Pool(pool) => json!({ "scope": "global", "sparsity": plan.pools[pool].ratio.get() }),
+        Cut::OfEach { size, n_drop } => {
+            json!({ "scope": "row", "inputs": size, "sparsity": n_drop as f64 / size.max(1) as f64 })
+        }
+        Cut::Columns { size, n_drop } => json!({ "scope": "columns", "inputs": size, "n_drop": n_drop }),
+        Cut::Given => json!({ "scope": "given" }),
         Cut::NOfM { n, m } => json!({ "pattern": format!("{n}:{m}") }),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 struct Bar(ProgressBar);
 
 /// Only the lines.
-struct Lines;
+struct ProgressLines;
 
 /// A bar on stderr where that is a terminal, lines where it is none; nothing where nothing is to be shown.
 pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
@@ -18,7 +18,7 @@ pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
         return Arc::new(Silent);
     }
     if !std::io::stderr().is_terminal() {
-        return Arc::new(Lines);
+        return Arc::new(ProgressLines);
     }
     // Nothing is drawn until it is known how much there is to do.
     Arc::new(Bar(ProgressBar::hidden()))
@@ -43,7 +43,7 @@ fn style_of_items() -> ProgressStyle {
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-impl Progress for Lines {
+impl Progress for ProgressLines {
     fn begin(&self, _phase: &str, _total: u64) {}
     fn advance(&self, _n_bytes: u64) {}
     fn end(&self) {}
@@ -70,7 +70,7 @@ impl Progress for Bar {
 
     fn items(&self, done: usize, total: usize) {
         let (done, total) = (done as u64, total as u64);
-        // Another model begins again, and has a pace of its own.
+        // The next model starts counting from zero, and its pace says nothing of the one before.
         if self.0.length() != Some(total) || done < self.0.position() {
             self.0.set_style(style_of_items());
             self.0.set_length(total);

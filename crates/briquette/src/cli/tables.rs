@@ -1,10 +1,11 @@
 //! Tables and numbers for people.
 
 use briquette::core::printable::printable;
+use briquette::flow::plan::Prediction;
+use briquette::flow::{Cut, Plan, TensorPlan};
 use briquette::pipeline::diff::Diff;
 use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::memory::{Need, Needs};
-use briquette::pipeline::plan::{Cut, Plan, Prediction, TensorPlan};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
 use briquette::pipeline::report::untested_text;
 use std::fmt::Write;
@@ -13,7 +14,7 @@ use std::io;
 /// Columns of text, the first left-aligned, numbers right-aligned. Whatever a cell holds, it keeps to its line.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = Vec::new();
-    // Memory takes everything.
+    // Writing to memory does not fail.
     let _ = put_table(&mut out, headings, rows.len(), &|row| rows[row].clone());
     String::from_utf8_lossy(&out).into_owned()
 }
@@ -132,6 +133,11 @@ fn prune_words(tensor: &TensorPlan, plan: &Plan) -> String {
     match tensor.prune.map(|prune| prune.cut) {
         None => "-".into(),
         Some(Cut::Count(n_drop)) => format!("{:.1} %", 100.0 * n_drop as f64 / n),
+        Some(Cut::OfEach { size, n_drop }) => {
+            format!("{:.1} % of each row", 100.0 * n_drop as f64 / size.max(1) as f64)
+        }
+        Some(Cut::Columns { size, n_drop }) => format!("{n_drop} of {size} columns"),
+        Some(Cut::Given) => "by its mask".into(),
         Some(Cut::NOfM { n, m }) => format!("{n}:{m}"),
         Some(Cut::Pool(pool)) => format!("{:.1} % globally", 100.0 * plan.pools[pool].ratio.get()),
     }

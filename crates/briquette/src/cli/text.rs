@@ -37,7 +37,7 @@ pub(crate) fn write(put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> 
 /// Writes what `harmless` makes of each line. A reader that has gone away is not an error.
 fn write_as(harmless: &dyn Fn(&str) -> String, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     HAS_PRINTED.store(true, Ordering::Relaxed);
-    let mut out = Lines { out: BufWriter::new(std::io::stdout().lock()), harmless, line: Vec::new() };
+    let mut out = HarmlessLines { out: BufWriter::new(std::io::stdout().lock()), harmless, line: Vec::new() };
     match put(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::io("cannot write", Path::new("stdout"), error))
@@ -58,13 +58,13 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 }
 
 /// Holds what is written until its line is whole, so that nothing is judged by a part of it.
-struct Lines<'a, W> {
+struct HarmlessLines<'a, W> {
     out: W,
     harmless: &'a dyn Fn(&str) -> String,
     line: Vec<u8>,
 }
 
-impl<W: Write> Write for Lines<'_, W> {
+impl<W: Write> Write for HarmlessLines<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.line.extend_from_slice(bytes);
         if let Some(end) = self.line.iter().rposition(|byte| *byte == b'\n') {

@@ -1,6 +1,8 @@
 //! `--trace`: what a command did, written down at the end, at a place that was looked at before it began.
 
-use super::args::{Args, Command, EvalArgs, What};
+use super::args::{Args, Command, EvalArgs};
+use super::options::progress_of;
+use super::stage_flags::What;
 use super::{allocator, commands};
 use briquette::formats::draft::OwnFile;
 use briquette::pipeline::Trace;
@@ -15,7 +17,7 @@ pub(super) fn run(args: &mut Args) -> Result<u8> {
     let Some(path) = args.common.trace.clone() else { return commands::run(args) };
     let at = |error: Error| error.at("--trace");
     let file = OwnFile::at(&path, "trace", Trace::BEGINNING, &touched(&args.command)).map_err(at)?;
-    let trace = Arc::new(Trace::new(commands::progress_of(&args.common), Arc::new(allocator::Allocated)));
+    let trace = Arc::new(Trace::new(progress_of(&args.common), Arc::new(allocator::Allocated)));
     args.common.tracer = Some(trace.clone());
     let outcome = commands::run(args);
     let written = trace.to_json().and_then(|json| file.write(&json).map_err(at));

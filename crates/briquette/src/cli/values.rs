@@ -1,8 +1,8 @@
 //! Values of flags, as clap reads them.
 
+use briquette::core::Role;
 use briquette::pipeline::context::MAX_THREADS;
 use briquette::pipeline::recipe::{ranges, raw::RawBatchSize};
-use briquette::pipeline::role::Role;
 use clap::builder::RangedU64ValueParser;
 
 pub(super) fn n_threads() -> RangedU64ValueParser<usize> {

@@ -1,0 +1,244 @@
+//! How a tensor is kept: dense or sparse, as floats or codes, and the parts that makes.
+
+use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, bits};
+use serde::{Deserialize, Serialize};
+
+/// Whether dropped weights take room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Storage {
+    /// Every element, zeros too.
+    Dense,
+    /// One bit for each element, then the kept ones only.
+    Bitmask,
+}
+
+/// The type scales are stored in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum ScaleType {
+    /// 4 bytes each.
+    #[default]
+    F32,
+    /// 2 bytes each; scales are rounded to it before any weight is.
+    F16,
+}
+
+impl ScaleType {
+    /// Bytes of one scale.
+    pub fn n_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+}
+
+/// The integer codes of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Codes {
+    /// Width of a code, 2 to 8.
+    pub bits: u8,
+    /// How the codes are used.
+    pub grid: GridKind,
+    /// Which weights share a scale.
+    pub grouping: Grouping,
+    /// The type of the scales.
+    pub scale: ScaleType,
+}
+
+impl Codes {
+    /// The grid, `None` where a file names a width there is no grid for.
+    pub fn grid(self) -> Option<Grid> {
+        Grid::new(self.bits, self.grid)
+    }
+}
+
+/// How a tensor is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Coding {
+    /// Dense or sparse.
+    pub storage: Storage,
+    /// Integer codes instead of the tensor's own floats.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub codes: Option<Codes>,
+}
+
+/// One of the arrays that stand for a tensor in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// The tensor itself, in its own type.
+    Weight,
+    /// Dense codes: I8, or U8 rows of packed codes.
+    Codes,
+    /// Kept elements only.
+    Values,
+    /// One bit for each element.
+    Bitmask,
+    /// Where each row starts in the values, in elements.
+    RowOffsets,
+    /// Scales, `[rows, groups]`.
+    Scale,
+    /// Zero points, like the scales.
+    Zero,
+}
+
+impl Part {
+    /// Every part, in the order of [`Parts`].
+    pub const ALL: [Self; 7] =
+        [Self::Weight, Self::Codes, Self::Values, Self::Bitmask, Self::RowOffsets, Self::Scale, Self::Zero];
+
+    /// What is appended to the tensor's name.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Weight => "",
+            Self::Codes => ".codes",
+            Self::Values => ".values",
+            Self::Bitmask => ".bitmask",
+            Self::RowOffsets => ".row_offsets",
+            Self::Scale => ".scale",
+            Self::Zero => ".zero",
+        }
+    }
+}
+
+/// Type and shape of one part as a file declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartSpec {
+    /// Which part.
+    pub part: Part,
+    /// Element type in the file.
+    pub dtype: DType,
+    /// Extents in the file.
+    pub shape: Vec<usize>,
+}
+
+impl PartSpec {
+    /// Bytes of the part.
+    pub fn n_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.n_bits() / 8
+    }
+}
+
+impl Coding {
+    /// As it came: dense, in its own type.
+    pub const DENSE: Self = Self { storage: Storage::Dense, codes: None };
+
+    /// The parts of a tensor of `n_rows` by `n_cols` in `dtype` of which `n_kept` elements are kept. The shape of
+    /// [`Part::Weight`] is `[n_rows, n_cols]`; a file gives it the tensor's own shape.
+    pub fn parts(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> Vec<PartSpec> {
+        let n_bits = self.codes.map_or(8, |codes| codes.bits);
+        let spec = |part, dtype, shape| PartSpec { part, dtype, shape };
+        let mut parts = match (self.storage, self.codes) {
+            (Storage::Dense, None) => vec![spec(Part::Weight, dtype, vec![n_rows, n_cols])],
+            (Storage::Dense, Some(_)) if n_bits == 8 => vec![spec(Part::Codes, DType::I8, vec![n_rows, n_cols])],
+            (Storage::Dense, Some(_)) => {
+                vec![spec(Part::Codes, DType::U8, vec![n_rows, bits::packed_bytes(n_cols, n_bits)])]
+            }
+            (Storage::Bitmask, None) => vec![spec(Part::Values, dtype, vec![n_kept])],
+            (Storage::Bitmask, Some(_)) if n_bits == 8 => vec![spec(Part::Values, DType::I8, vec![n_kept])],
+            (Storage::Bitmask, Some(_)) => {
+                vec![spec(Part::Values, DType::U8, vec![bits::packed_bytes(n_kept, n_bits)])]
+            }
+        };
+        if self.storage == Storage::Bitmask {
+            parts.push(spec(Part::Bitmask, DType::U8, vec![n_rows, Mask::row_bytes(n_cols)]));
+            parts.push(spec(Part::RowOffsets, DType::I64, vec![n_rows]));
+        }
+        if let Some(codes) = self.codes {
+            let shape = codes.grouping.scale_shape(n_rows, n_cols).to_vec();
+            let scale = match codes.scale {
+                ScaleType::F32 => DType::F32,
+                ScaleType::F16 => DType::F16,
+            };
+            parts.push(spec(Part::Scale, scale, shape.clone()));
+            if codes.grid == GridKind::Asymmetric {
+                parts.push(spec(Part::Zero, DType::I8, shape));
+            }
+        }
+        parts
+    }
+
+    /// Bytes of all [`parts`](Self::parts): asked for each of what may be millions of tensors.
+    pub fn n_bytes(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> usize {
+        let n_bits = self.codes.map_or(dtype.n_bits(), |codes| usize::from(codes.bits));
+        let elements = match (self.storage, self.codes) {
+            (Storage::Dense, None) => n_rows * n_cols * n_bits / 8,
+            (Storage::Dense, Some(codes)) => n_rows * bits::packed_bytes(n_cols, codes.bits),
+            (Storage::Bitmask, None) => n_kept * n_bits / 8,
+            (Storage::Bitmask, Some(codes)) => bits::packed_bytes(n_kept, codes.bits),
+        };
+        let bitmask = match self.storage {
+            Storage::Dense => 0,
+            Storage::Bitmask => n_rows * Mask::row_bytes(n_cols) + 8 * n_rows,
+        };
+        let scales = self.codes.map_or(0, |codes| {
+            let [n, groups] = codes.grouping.scale_shape(n_rows, n_cols);
+            n * groups * (codes.scale.n_bytes() + usize::from(codes.grid == GridKind::Asymmetric))
+        });
+        elements + bitmask + scales
+    }
+
+    /// The smaller of dense and sparse; dense where they are equal.
+    pub fn smallest(codes: Option<Codes>, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> Self {
+        let dense = Self { storage: Storage::Dense, codes };
+        let sparse = Self { storage: Storage::Bitmask, codes };
+        let n_bytes = |coding: &Self| coding.n_bytes(dtype, n_rows, n_cols, n_kept);
+        if n_bytes(&sparse) < n_bytes(&dense) { sparse } else { dense }
+    }
+}
+
+impl ScaleType {
+    /// Rounds a scale to this type; one too small or too large for it becomes its smallest or largest.
+    pub fn round(self, affine: Affine) -> Affine {
+        match self {
+            Self::F32 => affine,
+            Self::F16 => {
+                let scale = half::f16::from_f32(affine.scale);
+                let scale = scale.clamp(half::f16::from_bits(1), half::f16::MAX);
+                Affine { scale: scale.to_f32(), ..affine }
+            }
+        }
+    }
+}
+
+/// The bytes of each part, while encoding or when decoding from memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parts([Vec<u8>; Part::ALL.len()]);
+
+impl Parts {
+    /// Empties every part, keeping the memory.
+    pub fn clear(&mut self) {
+        self.0.iter_mut().for_each(Vec::clear);
+    }
+}
+
+impl std::ops::Index<Part> for Parts {
+    type Output = Vec<u8>;
+
+    fn index(&self, part: Part) -> &Vec<u8> {
+        &self.0[part as usize]
+    }
+}
+
+impl std::ops::IndexMut<Part> for Parts {
+    fn index_mut(&mut self, part: Part) -> &mut Vec<u8> {
+        &mut self.0[part as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_precision_scale_is_never_zero_nor_infinite() {
+        for scale in [1e-30, 1e30, 0.37] {
+            let rounded = ScaleType::F16.round(Affine::symmetric(scale)).scale;
+            assert!(rounded > 0.0 && rounded.is_finite());
+            assert_eq!(ScaleType::F16.round(Affine::symmetric(rounded)).scale, rounded);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What inputs a layer sees, summed over many of them: what decisions may look at besides the weights.
+
+/// Sums over the inputs of one layer. A row of its weight is one output, a column one input.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct InputStats {
+    /// Input vectors seen: tokens, or positions of a convolution.
+    pub count: u64,
+    /// `Σ x[i]` for each input.
+    pub sum: Vec<f64>,
+    /// `Σ x[i]²` for each input.
+    pub sum_squares: Vec<f64>,
+    /// `max |x[i]|` for each input.
+    pub max: Vec<f32>,
+    /// `Σ x[i]·x[j]`, row by row, where asked for.
+    pub gram: Option<Vec<f64>>,
+}
+
+impl InputStats {
+    /// Nothing seen yet of `n` inputs.
+    pub fn empty(n: usize, has_gram: bool) -> Self {
+        let gram = has_gram.then(|| vec![0.0; n * n]);
+        Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], max: vec![0.0; n], gram }
+    }
+
+    /// Inputs of the layer: columns of its weight.
+    pub fn n_inputs(&self) -> usize {
+        self.sum_squares.len()
+    }
+
+    /// What scores and ranges look at, computed once for a tensor.
+    pub fn view(&self) -> InputView {
+        let count = self.count.max(1) as f64;
+        let mean_square: Vec<f64> = self.sum_squares.iter().map(|sum| sum / count).collect();
+        InputView {
+            rms: mean_square.iter().map(|square| square.sqrt() as f32).collect(),
+            mean_square: mean_square.into_iter().map(|square| square as f32).collect(),
+        }
+    }
+}
+
+/// The inputs of a layer as scores and ranges see them, a number for each column.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct InputView {
+    /// `sqrt(mean x[i]²)`, 0 for an input that was never seen.
+    pub rms: Vec<f32>,
+    /// `mean x[i]²`.
+    pub mean_square: Vec<f32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_over_what_was_seen() {
+        let stats = InputStats { count: 4, sum_squares: vec![16.0, 1.0, 0.0], ..InputStats::empty(3, false) };
+        let view = stats.view();
+        assert_eq!((view.rms, view.mean_square), (vec![2.0, 0.5, 0.0], vec![4.0, 0.25, 0.0]));
+        assert_eq!(InputStats::empty(2, false).view().rms, [0.0; 2]);
+    }
+}

@@ -1,0 +1,89 @@
+//! What a directory of ours stands for: every tensor decoded, hashed, and held against its manifest.
+
+use crate::context::Workers;
+use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
+use briquette_formats::stored::Scratch;
+use briquette_formats::{Manifest, StoredDir};
+use std::ops::Range;
+
+/// Blocks that one thread reads and decodes at a time: as stored, few enough for its own cache.
+const BLOCKS_PER_TASK: usize = 8;
+
+/// What a tensor was found to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodedTensor {
+    /// Hash of its values.
+    pub hash: Hash128,
+    /// How many of them are zero; only counted of weights.
+    pub n_zeros: usize,
+}
+
+/// Decodes every tensor and hashes what it stands for, a few blocks to a thread.
+///
+/// # Errors
+/// Those of reading, and Input where parts contradict each other.
+pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTensor>> {
+    let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
+    for (index, tensor) in stored.tensors.iter().enumerate() {
+        let (rows, step) = (tensor.rows(), tensor.rows().rows_per_block() * BLOCKS_PER_TASK);
+        let n_rows = if rows.n_cols == 0 { 0 } else { rows.n_rows };
+        tasks.extend((0..n_rows).step_by(step).map(|start| (index, start..(start + step).min(n_rows))));
+    }
+    let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
+    let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
+    workers.begin("verify", tasks.iter().map(n_bytes).sum());
+    let decoded = workers.map(&tasks, <(Scratch, BlockHasher)>::default, |(scratch, hasher), task| {
+        let (index, rows) = task;
+        let tensor = &stored.tensors[*index];
+        // Other types come as bytes, whose zeros are no zeros of the tensor.
+        let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
+        let (mut digests, mut n_zeros) = (Vec::with_capacity(BLOCKS_PER_TASK), 0);
+        stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
+            hasher.push(values);
+            if is_counted {
+                n_zeros += count_zeros(values, width);
+            }
+            if ends_block {
+                digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
+            }
+        })?;
+        workers.advance(n_bytes(task));
+        Ok(digests)
+    })?;
+    let mut found: Vec<(TensorHasher, usize)> = stored.tensors.iter().map(|_| Default::default()).collect();
+    for ((index, _), digests) in tasks.iter().zip(decoded) {
+        for (digest, n_zeros) in digests {
+            found[*index].0.push(digest);
+            found[*index].1 += n_zeros;
+        }
+    }
+    Ok(found.into_iter().map(|(hasher, n_zeros)| DecodedTensor { hash: hasher.finish(), n_zeros }).collect())
+}
+
+/// Elements whose bytes are all zero.
+fn count_zeros(values: &[u8], width: usize) -> usize {
+    match width {
+        4 if values.as_ptr().addr().is_multiple_of(4) => {
+            briquette_core::simd::count_below(bytemuck::cast_slice(values), 1).0
+        }
+        2 => values.as_chunks::<2>().0.iter().filter(|&&value| value == [0, 0]).count(),
+        _ => values.chunks_exact(width).filter(|value| value.iter().all(|&byte| byte == 0)).count(),
+    }
+}
+
+/// Refuses the first tensor whose values are not those of the manifest.
+///
+/// # Errors
+/// Input, naming the tensor.
+pub fn compare(found: &[DecodedTensor], stored: &StoredDir, manifest: &Manifest) -> Result<()> {
+    for (found, info) in found.iter().zip(&stored.infos) {
+        let expected = manifest.tensors.get(&info.name).map(|entry| entry.hash);
+        if expected != Some(found.hash) {
+            let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
+            let message =
+                format!("its values hash to {}, expected {expected}; the output is damaged, make it again", found.hash);
+            return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! From weights to parts: what is decided about rows, what that makes of them, and the hash of what they stand for.
+
+mod decide;
+mod writes;
+
+use crate::context::{Stop, Workers};
+use crate::layout::PlacedTensor;
+use crate::piece::{Piece, PieceReader, check_cast, check_finite, sips_of};
+use crate::plan::{Nonfinite, Plan, TensorPlan};
+use crate::survey::{PieceStart, Survey};
+use briquette_core::block::RowEncoder;
+use briquette_core::coder::{RowCoder, RowForm, WeightRows};
+use briquette_core::encoded::{Part, Parts};
+use briquette_core::{
+    Coding, Decision, ErrorStats, Grouping, Hash128, Mask, OutputAxis, QuantParams, Result, Rows, TensorHasher,
+    rows::transpose_bytes,
+};
+use briquette_formats::TensorSource;
+use decide::{Decider, PieceRules, Subject};
+use std::ops::Range;
+use writes::Writes;
+
+pub use writes::{Nowhere, Place, Sink};
+
+/// What encoding a tensor showed.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Hash of its simulated values.
+    pub hash: Hash128,
+    /// How far they are from the original.
+    pub stats: ErrorStats,
+}
+
+/// Pieces of one tensor that one thread encodes in order.
+struct EncodeTask<'a> {
+    index: usize,
+    subject: Subject<'a>,
+    pieces: &'a [PieceStart],
+    passes_nonfinite: bool,
+}
+
+impl EncodeTask<'_> {
+    /// Bytes that it reads.
+    fn n_bytes(&self) -> usize {
+        let (tensor, n_rows) = (self.subject.tensor, self.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>());
+        n_rows * tensor.rows.n_cols * tensor.width()
+    }
+
+    fn form(&self) -> RowForm {
+        let Subject { tensor, coding, .. } = self.subject;
+        RowForm {
+            coding,
+            dtype: tensor.stored_dtype(),
+            is_cast: tensor.cast.is_some(),
+            quant: tensor.quant.map(|quant| (quant.spec.grid, quant.spec.grouping)),
+            n_cols: tensor.rows.n_cols,
+        }
+    }
+}
+
+/// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied one has the other's.
+///
+/// # Errors
+/// Those of reading and writing, and Refused for NaN or infinity.
+pub fn encode(
+    plan: &Plan,
+    surveys: &[Survey],
+    placed: &[PlacedTensor],
+    source: &dyn TensorSource,
+    sink: &dyn Sink,
+    workers: &Workers,
+) -> Result<Vec<Outcome>> {
+    let mut tasks = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+        let (survey, coding) = (&surveys[index], placed[index].coding);
+        let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
+        let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
+        let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
+        let task = |pieces| EncodeTask { index, subject, pieces, passes_nonfinite };
+        tasks.extend(survey.pieces.chunks(per_task).map(task));
+    }
+    workers.begin("encode", tasks.iter().map(EncodeTask::n_bytes).sum());
+    let shares = workers.map(&groups_of(&tasks), Workspace::default, |workspace, group| {
+        let mut writes = Writes::new(sink);
+        let run = |task| workspace.run(task, source, &mut writes, workers);
+        let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
+        writes.flush().map(|()| found)
+    })?;
+    let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
+    for (task, found) in tasks.iter().zip(shares.into_iter().flatten()) {
+        found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
+        hashers[task.index].1.merge(&found.stats);
+    }
+    let outcome = |tensor: &TensorPlan| {
+        let (hasher, stats) = &hashers[tensor.tied_to.unwrap_or(tensor.index)];
+        Outcome { hash: hasher.finish(), stats: *stats }
+    };
+    Ok(plan.tensors.iter().map(outcome).collect())
+}
+
+/// What is decided about one tensor of a plan, whole and as a value: what [`encode`] makes of it follows from this alone.
+///
+/// # Errors
+/// As [`encode`].
+pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSource, stop: &Stop) -> Result<Decision> {
+    let tensor = &plan.tensors[index];
+    let coding = tensor.coding(plan.profile, survey.n_kept);
+    let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
+    let (mut reader, mut decider) = (PieceReader::default(), Decider::default());
+    let (mut keep, mut affines) = (Vec::new(), Vec::new());
+    for start in &survey.pieces {
+        let mut piece = reader.read(source, tensor, &start.rows, stop)?;
+        let mut rules = decider.rules(None, &subject, start, &mut piece, stop)?;
+        piece.for_each_strip(|strip, _| {
+            check_finite(tensor, &strip)?;
+            let (_, decision) = decider.strip(&subject, &mut rules, &strip, stop)?;
+            keep.extend_from_slice(&decision.keep);
+            affines.extend_from_slice(&decision.affines);
+            Ok(())
+        })?;
+    }
+    let Rows { n_rows, n_cols, .. } = tensor.rows;
+    let mask = tensor.prune.map(|_| Mask::from_bits(n_rows, n_cols, keep));
+    let quant = tensor.quant.map(|quant| {
+        if quant.spec.grouping == Grouping::Tensor {
+            affines.truncate(1);
+        }
+        QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, affines)
+    });
+    Ok(Decision { mask, quant })
+}
+
+/// What small tensors of a group have in all.
+const GROUP_BYTES: usize = 128 << 10;
+
+/// Tasks that one thread does one after the other: small tensors, so that what they leave is written at once.
+fn groups_of(tasks: &[EncodeTask]) -> Vec<Range<usize>> {
+    let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
+    for (index, task) in tasks.iter().enumerate() {
+        let n = task.n_bytes();
+        if index > start && n_bytes + n > GROUP_BYTES {
+            groups.push(start..index);
+            (start, n_bytes) = (index, 0);
+        }
+        n_bytes += n;
+    }
+    groups.push(start..tasks.len());
+    groups
+}
+
+/// The buffers of one thread.
+#[derive(Default)]
+struct Workspace {
+    reader: PieceReader,
+    parts: Parts,
+    strips: StripCoder,
+}
+
+/// Decides about strips of rows, and makes parts of them.
+#[derive(Default)]
+struct StripCoder {
+    decider: Decider,
+    coder: RowCoder,
+}
+
+/// What a task found out so far.
+#[derive(Default)]
+struct TaskOutcome {
+    digests: Vec<Hash128>,
+    stats: ErrorStats,
+}
+
+impl Workspace {
+    fn run(
+        &mut self,
+        task: &EncodeTask,
+        source: &dyn TensorSource,
+        writes: &mut Writes,
+        workers: &Workers,
+    ) -> Result<TaskOutcome> {
+        let Some((first, last)) = task.pieces.first().zip(task.pieces.last()) else {
+            return Ok(TaskOutcome::default());
+        };
+        let (tensor, stop) = (task.subject.tensor, workers.stop());
+        let encoder = task.form().encoder(first.n_kept, std::mem::take(&mut self.parts));
+        let next = offsets_before(task, first);
+        let mut out = PartsOut { tensor: task.index, next, encoder, writes, found: TaskOutcome::default() };
+        for start in task.pieces {
+            let mut rules = None;
+            let reads_ranges = task.subject.goes_by_strip() && source.reads_ranges(tensor.index);
+            for rows in sips_of(tensor, reads_ranges, &start.rows) {
+                let mut piece = self.reader.read(source, tensor, &rows, stop)?;
+                let n_bytes = piece.bytes.len();
+                if tensor.is_changed() {
+                    let known = self.strips.decider.rules(rules.take(), &task.subject, start, &mut piece, stop)?;
+                    let rules = rules.insert(known);
+                    self.strips.encode(task, &mut piece, rules, &mut out, stop)?;
+                } else {
+                    copy_piece(task, &mut piece, &mut out)?;
+                }
+                workers.advance(n_bytes);
+                workers.check_stop()?;
+            }
+            if start == last {
+                out.encoder.finish();
+            }
+            out.put(0)?;
+        }
+        self.parts = out.encoder.into_parts();
+        Ok(out.found)
+    }
+}
+
+impl StripCoder {
+    /// Decides about a piece and codes it, strip by strip.
+    fn encode(
+        &mut self,
+        task: &EncodeTask,
+        piece: &mut Piece,
+        rules: &mut PieceRules,
+        out: &mut PartsOut,
+        stop: &Stop,
+    ) -> Result<()> {
+        let (tensor, form) = (task.subject.tensor, task.form());
+        let is_turned = form.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
+        piece.for_each_strip(|strip, ends_block| {
+            check_finite(tensor, &strip)?;
+            let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
+            let rows = strip.first_row..strip.first_row + strip.values.len() / form.n_cols;
+            self.coder.push(&form, &WeightRows { rows, bytes: strip.bytes, kept }, decision, &mut out.encoder);
+            check_cast(tensor, &strip, self.coder.simulated())?;
+            out.found.stats.push(strip.values, self.coder.simulated());
+            if ends_block {
+                let digest = self.coder.end_block();
+                if !is_turned {
+                    out.found.digests.push(digest);
+                    out.put(PartsOut::FULL)?;
+                }
+            }
+            Ok(())
+        })?;
+        if is_turned {
+            turn_back(tensor, out.encoder.parts_mut(), &mut out.found.digests);
+        }
+        Ok(())
+    }
+}
+
+/// Parts on their way out of a tensor. Long ones leave while they are still in the cache.
+struct PartsOut<'a, 'b> {
+    tensor: usize,
+    /// Where the next bytes of each part go.
+    next: [u64; Part::ALL.len()],
+    encoder: RowEncoder,
+    writes: &'a mut Writes<'b>,
+    found: TaskOutcome,
+}
+
+impl PartsOut<'_, '_> {
+    /// What a part grows to before it is written.
+    const FULL: usize = 256 << 10;
+
+    /// Writes the parts that have at least `n_bytes`, and empties them.
+    fn put(&mut self, n_bytes: usize) -> Result<()> {
+        for part in Part::ALL {
+            let bytes = &mut self.encoder.parts_mut()[part];
+            if !bytes.is_empty() && bytes.len() >= n_bytes {
+                self.writes.put(self.tensor, part, self.next[part as usize], bytes)?;
+                self.next[part as usize] += bytes.len() as u64;
+                bytes.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that each part has before a piece.
+fn offsets_before(task: &EncodeTask, start: &PieceStart) -> [u64; Part::ALL.len()] {
+    let Subject { tensor, coding, .. } = task.subject;
+    let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows.n_cols, start.n_kept);
+    let mut offsets = [0; Part::ALL.len()];
+    for spec in parts {
+        let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
+        offsets[spec.part as usize] = if is_shared { 0 } else { spec.n_bytes() as u64 };
+    }
+    offsets
+}
+
+/// A tensor that nothing is done to: its bytes, checked for NaN where it is a weight.
+fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Result<()> {
+    let (tensor, digests) = (task.subject.tensor, &mut out.found.digests);
+    let next = &mut out.next[Part::Weight as usize];
+    out.writes.put(out.tensor, Part::Weight, *next, piece.bytes)?;
+    *next += piece.bytes.len() as u64;
+    if !tensor.info.dtype.is_weight() {
+        digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));
+        return Ok(());
+    }
+    piece.for_each_block(|block| {
+        if !task.passes_nonfinite {
+            check_finite(tensor, &block)?;
+        }
+        digests.push(Hash128::of_block(block.bytes));
+        Ok(())
+    })
+}
+
+/// Puts whole dense rows back into a tensor's own order, `[in, out]`, and hashes them in that order.
+fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
+    let (rows, width) = (tensor.rows, tensor.stored_dtype().n_bits() / 8);
+    let weight = &mut parts[Part::Weight];
+    let mut own_order = vec![0; weight.len()];
+    transpose_bytes(weight, &mut own_order, rows.n_cols, rows.n_rows, width);
+    *weight = own_order;
+    let stored = tensor.rows_as_stored();
+    let blocks =
+        stored.blocks().map(|rows| &weight[rows.start * stored.n_cols * width..rows.end * stored.n_cols * width]);
+    digests.extend(blocks.map(Hash128::of_block));
+}

@@ -1,0 +1,246 @@
+//! Where everything will lie in the output: decided once all sizes are known, before anything is written.
+
+mod order;
+
+use crate::plan::{Plan, TensorPlan};
+use briquette_core::encoded::Part;
+use briquette_core::{Coding, DType, Result, Shape};
+use briquette_formats::foreign::Layout as ForeignLayout;
+use briquette_formats::profile::FilePart;
+use briquette_formats::safetensors::{Counted, HeaderJson};
+use briquette_formats::{Profile, TensorInfo, WeightLayout, burnpack, limits, weight_layout};
+use order::{Order, Record};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
+
+/// The weight files of an output.
+#[derive(Debug, Clone)]
+pub struct FileLayouts {
+    /// The files, in order.
+    pub files: Vec<FileLayout>,
+    /// Where each tensor of the plan is; a tied one is where the other is.
+    pub tensors: Vec<PlacedTensor>,
+}
+
+/// One weight file.
+#[derive(Debug, Clone)]
+pub struct FileLayout {
+    /// Its name.
+    pub name: String,
+    /// Its first bytes.
+    pub header: Vec<u8>,
+    /// All of its bytes.
+    pub n_bytes: u64,
+    /// Parts whose bytes are known already.
+    pub constants: Vec<(u64, Vec<u8>)>,
+    /// Names of the tensors in it, parts counted one by one; none where it is the only file.
+    pub names: Vec<String>,
+}
+
+/// Where a tensor is.
+#[derive(Debug, Clone)]
+pub struct PlacedTensor {
+    /// How it is kept.
+    pub coding: Coding,
+    /// How many of its elements are.
+    pub n_kept: usize,
+    /// The index of its file.
+    pub file: usize,
+    /// Where each part starts, and how it is laid out where not as ours.
+    pub parts: Vec<PlacedPart>,
+}
+
+/// Where a part of a tensor starts, and how it is laid out where not as ours.
+pub type PlacedPart = (Part, u64, Option<ForeignLayout>);
+
+impl PlacedTensor {
+    /// Where this part is.
+    pub fn part(&self, part: Part) -> Option<&PlacedPart> {
+        self.parts.iter().find(|(kind, ..)| *kind == part)
+    }
+}
+
+impl FileLayouts {
+    /// Lays out the tensors of a plan, given how many elements of each are kept.
+    ///
+    /// # Errors
+    /// Config where the profile cannot hold a tensor, Input where two parts would have one name.
+    pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
+        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index] };
+        let order = sizes.order()?;
+        let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
+            let coding = tensor.coding(plan.profile, n_kept);
+            PlacedTensor { coding, n_kept, file: 0, parts: Vec::new() }
+        };
+        let mut placed: Vec<PlacedTensor> = plan.tensors.iter().zip(n_kept).map(placed).collect();
+        let mut files = Vec::new();
+        for (number, tensors) in order.files.iter().enumerate() {
+            files.push(sizes.place(number, tensors, &order, &mut placed)?);
+        }
+        for (index, tensor) in plan.tensors.iter().enumerate() {
+            if let Some(main) = tensor.tied_to {
+                placed[index] = placed[main].clone();
+            }
+        }
+        Ok(Self { files, tensors: placed })
+    }
+
+    /// Bytes of all files.
+    pub fn n_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.n_bytes).sum()
+    }
+
+    /// What [`n_bytes`](Self::n_bytes) of such a layout would be, in little memory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
+        let sizes = KeptSizes { plan, n_kept };
+        let order = sizes.order()?;
+        let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
+        order.files.iter().map(of_file).sum()
+    }
+}
+
+/// A plan, and how many elements of each tensor are kept.
+struct KeptSizes<'a> {
+    plan: &'a Plan<'a>,
+    n_kept: &'a dyn Fn(usize) -> usize,
+}
+
+impl KeptSizes<'_> {
+    fn coding(&self, index: usize) -> Coding {
+        self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
+    }
+
+    /// The tensors of a file that stand for one of the plan.
+    fn parts(&self, index: usize) -> Result<Vec<FilePart>> {
+        self.plan.tensors[index].file_parts(self.plan.profile, self.coding(index), (self.n_kept)(index))
+    }
+
+    fn order(&self) -> Result<Order> {
+        Order::of(self.plan, |index| self.parts(index))
+    }
+
+    /// Calls `each` with every record of a file, by name, with its place among the data and the part it stands for.
+    fn each_by_name(
+        &self,
+        tensors: &Range<usize>,
+        order: &Order,
+        mut each: impl FnMut(&Record, u64, &FilePart),
+    ) -> Result<()> {
+        let mut starts = order.starts(tensors);
+        // The parts of a tensor come one after the other but where a name lies between them.
+        let mut last: Option<(u32, Vec<FilePart>)> = None;
+        for record in order.of_file(tensors) {
+            let (_, parts) = match last.take().filter(|(tensor, _)| *tensor == record.tensor) {
+                Some(known) => last.insert(known),
+                None => last.insert((record.tensor, self.parts(record.tensor as usize)?)),
+            };
+            each(record, starts.next(record), &parts[usize::from(record.nth)]);
+        }
+        Ok(())
+    }
+
+    /// The header of a safetensors file.
+    fn header<W: Write>(&self, tensors: &Range<usize>, order: &Order, out: W) -> Result<HeaderJson<'_, W>> {
+        let coded = tensors.clone();
+        let mut header = HeaderJson::new(out, move |each| self.metadata(coded, each));
+        self.each_by_name(tensors, order, |_, start, part| header.tensor(&part.info, start))?;
+        Ok(header)
+    }
+
+    /// Parts in the order of their data: by the width of their elements, widest first, so that each is aligned, then by name.
+    fn burnpack_header(&self, tensors: &Range<usize>, order: &Order) -> Result<(Vec<u8>, Vec<u64>, Vec<TensorInfo>)> {
+        let mut infos: Vec<TensorInfo> = Vec::new();
+        self.each_by_name(tensors, order, |_, _, part| infos.push(part.info.clone()))?;
+        infos.sort_by_key(|info| std::cmp::Reverse(info.dtype.n_bits()));
+        let mut metadata = self.plan.metadata.clone();
+        // What other programs read of a safetensors file has no meaning here.
+        metadata.remove("format");
+        metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
+        let (header, starts) = burnpack::write_header(&infos, &metadata)?;
+        Ok((header, starts, infos))
+    }
+
+    /// Bytes of a file.
+    fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
+        if self.plan.profile == Profile::Burnpack {
+            let (header, starts, infos) = self.burnpack_header(tensors, order)?;
+            let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
+            return Ok(ends.max().unwrap_or(0).max(header.len() as u64));
+        }
+        let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
+        Ok(self.header(tensors, order, Counted::default())?.n_bytes() + data)
+    }
+
+    /// Lays out a file.
+    fn place(
+        &self,
+        number: usize,
+        tensors: &Range<usize>,
+        order: &Order,
+        placed: &mut [PlacedTensor],
+    ) -> Result<FileLayout> {
+        let (header, burnpack) = match self.plan.profile {
+            Profile::Burnpack => {
+                let (header, starts, infos) = self.burnpack_header(tensors, order)?;
+                let names = infos.into_iter().map(|info| info.name);
+                (header, names.zip(starts).collect::<BTreeMap<String, u64>>())
+            }
+            _ => (self.header(tensors, order, Vec::new())?.into_header(), BTreeMap::new()),
+        };
+        let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);
+        let has_names = order.files.len() > 1;
+        self.each_by_name(tensors, order, |record, start, part| {
+            let start = burnpack.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
+            let tensor = &mut placed[record.tensor as usize];
+            tensor.file = number;
+            tensor.parts.extend(part.part.map(|kind| (kind, start, part.layout)));
+            constants.extend(part.constant.clone().map(|bytes| (start, bytes)));
+            names.extend(has_names.then(|| part.info.name.clone()));
+            n_bytes = n_bytes.max(start + record.n_bytes);
+        })?;
+        let name = self.plan.profile.file_name(number, order.files.len());
+        Ok(FileLayout { name, header, n_bytes, constants, names })
+    }
+
+    /// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
+    /// that the file explains itself.
+    fn metadata(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
+        if self.plan.profile != Profile::Briquette {
+            let mut metadata = self.plan.metadata.clone();
+            metadata.entry("format".into()).or_insert_with(|| "pt".into());
+            metadata.remove(weight_layout::KEY);
+            if self.plan.layout == WeightLayout::Burn {
+                metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
+            }
+            return metadata.iter().for_each(|(key, value)| each(key, value));
+        }
+        each("format", "briquette");
+        let is_coded =
+            |&index: &usize| self.plan.tensors[index].tied_to.is_none() && self.coding(index) != Coding::DENSE;
+        let mut coded: Vec<usize> = tensors.filter(is_coded).collect();
+        // More would not be read back; the manifest says it all.
+        if coded.len() >= limits::MAX_METADATA {
+            return;
+        }
+        coded.sort_unstable_by_key(|&index| self.plan.tensors[index].info.name.as_str());
+        for index in coded {
+            let tensor = &self.plan.tensors[index];
+            let (dtype, shape, coding) = (tensor.stored_dtype(), &tensor.info.shape, self.coding(index));
+            let meaning = serde_json::to_string(&Meaning { dtype, shape, coding }).unwrap_or_default();
+            each(&format!("tensor {}", tensor.info.name), &meaning);
+        }
+    }
+}
+
+/// What parts stand for.
+#[derive(Serialize)]
+struct Meaning<'a> {
+    dtype: DType,
+    shape: &'a Shape,
+    coding: Coding,
+}

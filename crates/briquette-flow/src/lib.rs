@@ -1,0 +1,28 @@
+//! The one way from rows to bytes: tensors of any source and what was decided about them in, a verified directory out.
+//!
+//! A [`Plan`] says what becomes of each tensor of a [`TensorSource`](briquette_formats::TensorSource): a checkpoint, or a module in
+//! memory. [`write()`] surveys what must be known beforehand, lays out the files, encodes piece by piece, reads back what was
+//! written and holds it against the hashes. What is decided about rows is a [`RowsDecision`](briquette_core::coder::RowsDecision), and
+//! bytes follow from it alone; [`decide`] gives that of a whole tensor, as a value.
+//!
+//! Non-goals: recipes, burn, printing.
+
+pub mod context;
+pub mod decode;
+pub mod encode;
+pub mod known;
+pub mod layout;
+pub mod manifest;
+pub mod piece;
+pub mod plan;
+pub mod survey;
+pub mod ties;
+pub mod treatment;
+mod weight_files;
+pub mod write;
+
+pub use context::{Progress, RunOptions, Silent, Stop, Workers, limit_threads};
+pub use encode::decide;
+pub use plan::{Plan, Pool, TensorPlan};
+pub use treatment::{Cut, Pruning, Quant, Treatment};
+pub use write::{Work, write};

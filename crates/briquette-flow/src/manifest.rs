@@ -1,0 +1,42 @@
+//! What says of each tensor of an output how it is kept, and its hash.
+
+use crate::encode::Outcome;
+use crate::layout::FileLayouts;
+use crate::plan::Plan;
+use briquette_core::Storage;
+use briquette_formats::{Entry, Manifest, WeightLayout, manifest};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The manifest of an output that `producer` makes by `recipe`.
+pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], recipe: Value, producer: &str) -> Manifest {
+    let mut tensors = BTreeMap::new();
+    for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
+        let activations = placed.coding.codes.and_then(|_| tensor.activations());
+        let entry = Entry {
+            dtype: tensor.stored_dtype(),
+            shape: tensor.info.shape.clone(),
+            output_axis: tensor.stored_axis(placed.coding),
+            coding: placed.coding,
+            n_kept: (placed.coding.storage == Storage::Bitmask).then_some(placed.n_kept),
+            activations: activations.map(str::to_string),
+            file: layout.files[placed.file].name.clone(),
+            hash: outcome.hash,
+            tied_to: tensor.tied_to.map(|main| plan.tensors[main].info.name.clone()),
+        };
+        tensors.insert(tensor.info.name.clone(), entry);
+    }
+    let mut recipe = recipe;
+    if plan.layout == WeightLayout::Burn {
+        // The next reader cannot see it in the files.
+        recipe["model"]["layout"] = "burn".into();
+    }
+    Manifest {
+        format: "briquette".into(),
+        version: manifest::version_of(&tensors),
+        producer: producer.into(),
+        profile: plan.profile,
+        recipe,
+        tensors,
+    }
+}

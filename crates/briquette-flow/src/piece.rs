@@ -1,0 +1,228 @@
+//! Tensors in pieces: what is in memory at once, and as what.
+
+use crate::context::Stop;
+use crate::plan::TensorPlan;
+use crate::treatment::Cut;
+use briquette_core::{Affine, DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
+use briquette_formats::TensorSource;
+use std::ops::Range;
+
+/// A tensor up to this size is read whole, so that choosing and encoding read it only once.
+const WHOLE_BYTES: usize = 24 << 20;
+/// What a larger one is read in.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// The row ranges in which a tensor is read: one for a small tensor, or one that must be seen whole.
+pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
+    let rows = tensor.rows;
+    if rows.n_elements() == 0 {
+        return Vec::new();
+    }
+    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor)
+        || matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Columns { .. }));
+    let n_bytes = rows.n_elements() * tensor.width();
+    if !reads_ranges || is_one_group || rows.axis == OutputAxis::Last || n_bytes <= WHOLE_BYTES {
+        return std::iter::once(0..rows.n_rows).collect();
+    }
+    let block = rows.rows_per_block();
+    let n_blocks = (PIECE_BYTES / (block * rows.n_cols * tensor.width())).max(1);
+    let step = block * n_blocks;
+    (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
+}
+
+/// The rows of a piece a little at a time, few enough for a core's own cache, where nothing asks for the whole piece at
+/// once.
+pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let is_cut = reads_ranges && tensor.rows.axis != OutputAxis::Last;
+    let step = if is_cut { tensor.rows.rows_per_block() } else { piece.len().max(1) };
+    let end = piece.end;
+    piece.clone().step_by(step).map(move |start| start..(start + step).min(end))
+}
+
+/// What is read between two looks at the wish to stop.
+const SLICE_BYTES: usize = 32 << 20;
+
+/// Bytes aligned for any element type, reused from one piece to the next.
+#[derive(Debug, Default)]
+pub struct PieceBuffer(Vec<u64>);
+
+impl PieceBuffer {
+    /// The first `n_bytes`.
+    pub fn bytes_mut(&mut self, n_bytes: usize) -> &mut [u8] {
+        if self.0.len() < n_bytes.div_ceil(8) {
+            self.0.resize(n_bytes.div_ceil(8), 0);
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..n_bytes]
+    }
+
+    /// The first `n_bytes`, as last written.
+    pub fn bytes(&self, n_bytes: usize) -> &[u8] {
+        &bytemuck::cast_slice(&self.0)[..n_bytes]
+    }
+}
+
+/// Reads pieces of tensors, row-major whichever axis the outputs are.
+#[derive(Debug, Default)]
+pub struct PieceReader {
+    rows: PieceBuffer,
+    own_order: PieceBuffer,
+    values: Vec<f32>,
+}
+
+/// A piece of a tensor in memory.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// The elements of its rows, in the tensor's own type.
+    pub bytes: &'a [u8],
+    /// Their first row.
+    pub first_row: usize,
+    /// The scales they have in the model already, where those are to be kept.
+    pub affines: Vec<Affine>,
+    /// The bits of weights that a mask of the source keeps, where that is to hold.
+    pub keep: Vec<u8>,
+    /// Where f32 values are put that are not already there.
+    values: &'a mut Vec<f32>,
+    dtype: DType,
+    rows: Rows,
+}
+
+impl PieceReader {
+    /// Reads some rows.
+    ///
+    /// # Errors
+    /// As [`TensorSource::read`]; Interrupted.
+    pub fn read<'a>(
+        &'a mut self,
+        source: &dyn TensorSource,
+        tensor: &TensorPlan,
+        range: &Range<usize>,
+        stop: &Stop,
+    ) -> Result<Piece<'a>> {
+        let (rows, width) = (tensor.rows, tensor.width());
+        let n_bytes = range.len() * rows.n_cols * width;
+        if rows.axis == OutputAxis::Last {
+            read_slices(source, tensor.index, 0, self.own_order.bytes_mut(n_bytes), stop)?;
+            let own_order = self.own_order.bytes(n_bytes);
+            rows::transpose_bytes(own_order, self.rows.bytes_mut(n_bytes), rows.n_rows, rows.n_cols, width);
+        } else {
+            let start = range.start * rows.n_cols * width;
+            read_slices(source, tensor.index, start, self.rows.bytes_mut(n_bytes), stop)?;
+        }
+        let bytes = self.rows.bytes(n_bytes);
+        let has_scales = tensor.quant.is_some_and(|quant| quant.is_given);
+        let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
+        let affines = if has_scales { source.affines(tensor.index, range.clone())? } else { Vec::new() };
+        let keep = if has_mask { source.keep(tensor.index, range.clone())? } else { Vec::new() };
+        let (values, dtype) = (&mut self.values, tensor.info.dtype);
+        Ok(Piece { bytes, first_row: range.start, affines, keep, values, dtype, rows })
+    }
+}
+
+/// Reads bytes of a tensor, and looks at the wish to stop now and then: a piece may be gigabytes.
+fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut [u8], stop: &Stop) -> Result<()> {
+    if !source.reads_ranges(index) {
+        return source.read(index, start, out);
+    }
+    for (i, slice) in out.chunks_mut(SLICE_BYTES).enumerate() {
+        stop.check()?;
+        source.read(index, start + i * SLICE_BYTES, slice)?;
+    }
+    Ok(())
+}
+
+/// One block or strip of a piece: bytes and the values they stand for.
+#[derive(Debug, Clone, Copy)]
+pub struct Strip<'a> {
+    /// The rows it covers, counted in the tensor.
+    pub first_row: usize,
+    /// Their elements, in the tensor's own type.
+    pub bytes: &'a [u8],
+    /// The same as f32.
+    pub values: &'a [f32],
+}
+
+impl Piece<'_> {
+    /// Calls `each` for every block of the piece, in order.
+    ///
+    /// # Errors
+    /// The first that `each` has.
+    pub fn for_each_block(&mut self, mut each: impl FnMut(Strip) -> Result<()>) -> Result<()> {
+        let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
+        let block_rows = self.rows.rows_per_block();
+        for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
+            each(block_of(self.first_row + i * block_rows, bytes, self.dtype, self.values))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for every strip of the piece, in order, and says whether it is the last one of its block.
+    ///
+    /// # Errors
+    /// The first that `each` has.
+    pub fn for_each_strip(&mut self, mut each: impl FnMut(Strip, bool) -> Result<()>) -> Result<()> {
+        let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
+        let (block_rows, strip_rows) = (self.rows.rows_per_block(), self.rows.rows_per_strip());
+        for (i, block) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
+            let strips = block.chunks(strip_rows * row_bytes);
+            let n_strips = strips.len();
+            for (j, bytes) in strips.enumerate() {
+                let first_row = self.first_row + i * block_rows + j * strip_rows;
+                each(block_of(first_row, bytes, self.dtype, self.values), j + 1 == n_strips)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Some rows, as f32 in `values` where they are not f32 already.
+fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Strip<'a> {
+    if dtype == DType::F32 {
+        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes) };
+    }
+    values.resize(bytes.len() * 8 / dtype.n_bits(), 0.0);
+    rows::to_f32(bytes, dtype, values);
+    Strip { first_row, bytes, values }
+}
+
+/// Refuses a block of which the type it is cast to makes infinity, naming the first such weight.
+///
+/// # Errors
+/// Refused.
+pub fn check_cast(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Result<()> {
+    let Some(dtype) = tensor.cast.filter(|_| simd::max_magnitude(simulated) >= f32::INFINITY.to_bits()) else {
+        return Ok(());
+    };
+    let first = simulated.iter().position(|value| !value.is_finite()).unwrap_or(0);
+    let (row, col) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols);
+    let message = format!(
+        "found {} at row {row}, column {col}, which is infinity in {dtype}; cast to bf16, exclude it, or pass --allow-nonfinite to leave such tensors in their own type",
+        block.values[first]
+    );
+    Err(Error::refused(message).at(tensor.culprit()))
+}
+
+/// Refuses a block with NaN or infinity, naming the first. A tensor that nothing is done to keeps its own type, so its
+/// f64 may be beyond f32; else that is refused too.
+///
+/// # Errors
+/// Refused.
+pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
+    if simd::max_magnitude(block.values) < f32::INFINITY.to_bits() {
+        return Ok(());
+    }
+    let own = |place: usize| match tensor.info.dtype {
+        DType::F64 => block.bytes.as_chunks::<8>().0.get(place).map_or(f64::NAN, |bytes| f64::from_le_bytes(*bytes)),
+        _ => f64::from(block.values[place]),
+    };
+    let is_bad = |place: &usize| !block.values[*place].is_finite() && (tensor.is_changed() || !own(*place).is_finite());
+    let Some(first) = (0..block.values.len()).find(is_bad) else { return Ok(()) };
+    let (row, col, value) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols, own(first));
+    let (found, what) = match value.is_finite() {
+        true => (format!("{value:e}"), ", which does not fit f32; exclude the tensor"),
+        false => (value.to_string(), "; fix the checkpoint"),
+    };
+    let message = format!(
+        "found {found} at row {row}, column {col}{what}, or pass --allow-nonfinite to leave such tensors as they are"
+    );
+    Err(Error::refused(message).at(tensor.culprit()))
+}

@@ -1,0 +1,238 @@
+//! What becomes of each tensor of a model, by whomever it was decided.
+
+mod exclude;
+mod fit;
+mod predict;
+mod unsure;
+
+use crate::treatment::{SharedTreatments, Treatment};
+use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_formats::profile::FilePart;
+use briquette_formats::{Profile, TensorInfo, WeightLayout, quantization_config};
+use briquette_prune::Score;
+use briquette_quant::{Activations, QuantSpec};
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+pub use predict::Prediction;
+
+/// What becomes of a model. Models have up to millions of tensors: what is said of each is what tells it from others.
+#[derive(Debug, Clone)]
+pub struct Plan<'a> {
+    /// One for each tensor, in the order of the checkpoint.
+    pub tensors: Vec<TensorPlan<'a>>,
+    /// Groups of tensors that share one threshold, and how many weights each drops.
+    pub pools: Vec<Pool>,
+    /// The format of the output.
+    pub profile: Profile,
+    /// Largest shard written before another is started.
+    pub max_shard_bytes: u64,
+    /// What becomes of NaN and infinity.
+    pub nonfinite: Nonfinite,
+    /// Which way the Linear weights of the model lie.
+    pub layout: WeightLayout,
+    /// Why the output may not load where it is meant to, where it was allowed all the same.
+    pub untested: Option<String>,
+    /// Free-form strings of the model's files, which come along where the format has a place for them.
+    pub metadata: BTreeMap<String, String>,
+    /// What is not done as asked, and why.
+    pub remarks: Vec<String>,
+    /// What inputs the columns of some tensors see, by place, where their scores or ranges look at that.
+    pub inputs: BTreeMap<usize, InputView>,
+}
+
+/// What becomes of tensors with NaN or infinity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Nonfinite {
+    /// They are refused.
+    #[default]
+    Refused,
+    /// They pass where nothing is done to them, and are refused elsewhere.
+    Unchanged,
+    /// They pass, and are left as they are where something was to be done.
+    Left,
+}
+
+/// What becomes of a tensor; what is done to it is read and changed as if the fields of its [`Treatment`] were its own.
+#[derive(Debug, Clone)]
+pub struct TensorPlan<'a> {
+    /// Its place in the checkpoint.
+    pub index: usize,
+    /// Name, type and shape.
+    pub info: &'a TensorInfo,
+    /// The tensor whose parts stand for this one.
+    pub tied_to: Option<usize>,
+    treatment: Arc<Treatment>,
+}
+
+/// Tensors that share one threshold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Their places in the plan.
+    pub tensors: Vec<usize>,
+    /// The share of their weights that goes.
+    pub ratio: briquette_prune::Ratio,
+}
+
+impl<'a> TensorPlan<'a> {
+    /// What is done to the tensor at this place of a checkpoint, which is tied to no other.
+    pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
+        Self { index, info, tied_to: None, treatment: Arc::new(treatment) }
+    }
+
+    /// How its weights are scored, where some go; a random seed is its own.
+    pub fn score(&self) -> Option<Score> {
+        Some(match self.prune?.score {
+            Score::Random(seed) => Score::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
+            score => score,
+        })
+    }
+
+    /// What is done to it, which others may share.
+    pub fn treatment(&self) -> &Arc<Treatment> {
+        &self.treatment
+    }
+
+    /// Has it treated in this way.
+    pub fn treat(&mut self, treatment: Arc<Treatment>) {
+        self.treatment = treatment;
+    }
+
+    /// Has a tensor whose treatment was changed share that of others.
+    pub fn share(&mut self, shared: &mut SharedTreatments) {
+        self.treatment = shared.of(self.treatment.clone());
+    }
+
+    /// The tensor's name as errors give it.
+    pub fn culprit(&self) -> String {
+        format!("tensor {:?}", self.info.name)
+    }
+
+    /// The tensors of a file that it is kept as.
+    ///
+    /// # Errors
+    /// Config, where the format cannot hold it.
+    pub fn file_parts(&self, profile: Profile, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
+        profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
+    }
+
+    /// Bytes of one element of the row view.
+    pub fn width(&self) -> usize {
+        if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
+    }
+
+    /// The type of the elements of the row view in the output.
+    pub fn value_dtype(&self) -> DType {
+        if self.info.dtype.is_weight() { self.stored_dtype() } else { DType::U8 }
+    }
+
+    /// The type of a weight in the output, where it is no codes.
+    pub fn stored_dtype(&self) -> DType {
+        self.cast.unwrap_or(self.info.dtype)
+    }
+
+    /// Name, type and shape in the output.
+    pub fn stored_info(&self) -> TensorInfo {
+        TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
+    }
+
+    /// The row view in the tensor's own order, whichever axis its outputs are.
+    pub fn rows_as_stored(&self) -> Rows {
+        let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
+        if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
+    }
+
+    /// Whether anything is done to it.
+    pub fn is_changed(&self) -> bool {
+        self.cast.is_some() || self.is_recoded()
+    }
+
+    /// Whether it may be kept as anything but dense floats.
+    pub fn is_recoded(&self) -> bool {
+        self.prune.is_some() || self.quant.is_some() || self.was_sparse
+    }
+
+    /// Leaves the tensor as it is.
+    pub fn leave(&mut self, why: &str) {
+        (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
+        self.was_sparse = false;
+        self.rows = self.rows_as_stored();
+    }
+
+    /// The codes it is kept as in this profile.
+    pub fn codes(&self, profile: Profile) -> Option<Codes> {
+        let quant = self.quant.filter(|_| matches!(profile, Profile::Briquette | Profile::CompressedTensors))?;
+        let QuantSpec { grid, grouping, scale, .. } = quant.spec;
+        Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
+    }
+
+    /// What the run time is to do with the activations it meets, as the manifest has it.
+    pub fn activations(&self) -> Option<&'static str> {
+        match self.quant?.activations {
+            Activations::Float => None,
+            Activations::DynamicSymmetric => Some(quantization_config::SYMMETRIC),
+            Activations::DynamicAsymmetric => Some(quantization_config::ASYMMETRIC),
+        }
+    }
+
+    /// How it is kept in this profile when `n_kept` of its elements are.
+    pub fn coding(&self, profile: Profile, n_kept: usize) -> Coding {
+        let codes = self.codes(profile);
+        match profile {
+            Profile::Briquette if self.is_recoded() => {
+                Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept)
+            }
+            _ => Coding { codes, ..Coding::DENSE },
+        }
+    }
+
+    /// The axis that the manifest records, by which values are hashed: a dense tensor is hashed in its own order, which only that of
+    /// burn is not.
+    pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
+        match self.rows.axis {
+            OutputAxis::Last if coding == Coding::DENSE => OutputAxis::First,
+            axis => axis,
+        }
+    }
+}
+
+impl Deref for TensorPlan<'_> {
+    type Target = Treatment;
+
+    fn deref(&self) -> &Treatment {
+        &self.treatment
+    }
+}
+
+impl DerefMut for TensorPlan<'_> {
+    /// The tensor's own from here on, until it is shared again.
+    fn deref_mut(&mut self) -> &mut Treatment {
+        Arc::make_mut(&mut self.treatment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::known::{Known, Reason};
+    use briquette_core::{Role, Shape};
+
+    #[test]
+    fn tensors_treated_alike_share_and_a_change_is_of_one() {
+        let info = TensorInfo::checked("w".into(), DType::F32, vec![4, 2]).unwrap();
+        let rows = Rows::of(&Shape(vec![4, 2]), OutputAxis::First);
+        let mut shared = SharedTreatments::default();
+        let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };
+        let tensor = |index| TensorPlan::new(index, &info, Treatment::none(known, rows));
+        let mut tensors: Vec<TensorPlan> = (0..3).map(tensor).collect();
+        tensors.iter_mut().for_each(|tensor| tensor.share(&mut shared));
+        assert!(Arc::ptr_eq(&tensors[0].treatment, &tensors[2].treatment));
+        tensors[1].cast = Some(DType::F16);
+        tensors[1].share(&mut shared);
+        assert_eq!((tensors[0].cast, tensors[1].cast, tensors[2].cast), (None, Some(DType::F16), None));
+        tensors[2].cast = Some(DType::F16);
+        tensors[2].share(&mut shared);
+        assert!(Arc::ptr_eq(&tensors[1].treatment, &tensors[2].treatment));
+    }
+}

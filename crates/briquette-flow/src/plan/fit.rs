@@ -1,0 +1,86 @@
+//! Whether groups and patterns fit the rows of what they are for.
+
+use super::{Plan, TensorPlan, exclude};
+use crate::treatment::Cut;
+use briquette_core::{Error, Grouping, Result};
+use briquette_formats::Profile;
+
+/// Groups smaller than this cost more in scales than they are worth.
+const LEAST_GROUP: usize = 8;
+
+impl Plan<'_> {
+    /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
+    ///
+    /// # Errors
+    /// Config.
+    pub fn check_fit(&self) -> Result<()> {
+        let misfits: Vec<(&TensorPlan, String)> =
+            self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
+        let Some((first, what)) = misfits.first() else { return Ok(()) };
+        let others = match misfits.len() - 1 {
+            0 => String::new(),
+            n => format!(", nor those of {n} others"),
+        };
+        let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
+        let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
+        let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
+        let is_group = first.quant.is_some_and(|quant| quant.spec.grouping.per_row(first.rows.n_cols).is_none());
+        let fitting = if is_group { self.group_that_fits() } else { None };
+        let instead = fitting.map_or("choose another".into(), |size| {
+            format!("groups of {size} (such as int4-g{size}) divide all that are chosen: take those")
+        });
+        let message = format!(
+            "{what} does not divide its {} columns{others}; {instead}, or leave out with {}",
+            first.rows.n_cols,
+            exclude::flags(&names, &fit)
+        );
+        Err(Error::config(message).at(first.culprit()))
+    }
+
+    /// The largest group, of those that are not larger than asked for, that divides the columns of everything in groups.
+    fn group_that_fits(&self) -> Option<usize> {
+        let grouped = self.tensors.iter().filter_map(|tensor| match tensor.quant?.spec.grouping {
+            Grouping::Group(size) => Some((size, tensor.rows.n_cols)),
+            _ => None,
+        });
+        let (most, common) = grouped.reduce(|(one, a), (other, b)| (one.min(other), gcd(a, b)))?;
+        largest_group(most, common, self.profile)
+    }
+}
+
+/// The largest group of at most so many columns that divides `common`.
+fn largest_group(most: usize, common: usize, profile: Profile) -> Option<usize> {
+    // What reads compressed-tensors has kernels for powers of two.
+    let is_fine = |size: &usize| profile != Profile::CompressedTensors || size.is_power_of_two();
+    (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
+}
+
+/// The greatest number that divides both.
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The group or pattern that does not divide a tensor's columns.
+fn unfit(tensor: &TensorPlan) -> Option<String> {
+    let n_cols = tensor.rows.n_cols;
+    if let Some(quant) = tensor.quant.filter(|quant| quant.spec.grouping.per_row(n_cols).is_none()) {
+        return Some(quant.spec.grouping.to_string());
+    }
+    match tensor.prune.map(|prune| prune.cut) {
+        Some(Cut::NOfM { n, m }) if !n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_group_is_one_that_the_format_can_hold() {
+        assert_eq!(largest_group(128, gcd(576, 1152), Profile::Briquette), Some(96));
+        assert_eq!(largest_group(128, 576, Profile::CompressedTensors), Some(64));
+        assert_eq!(largest_group(128, gcd(64, 96), Profile::Dense), Some(32));
+        assert_eq!((largest_group(16, 29, Profile::Briquette), largest_group(64, 4, Profile::Briquette)), (None, None));
+    }
+}

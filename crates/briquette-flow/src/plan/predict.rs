@@ -1,0 +1,69 @@
+//! How many bytes a plan will take, before anything is read.
+
+use super::{Plan, TensorPlan};
+use crate::layout::FileLayouts;
+use crate::survey::dropped_of_columns;
+use crate::treatment::{Cut, Pruning};
+use briquette_core::Result;
+use briquette_formats::Profile;
+
+/// Predicted bytes of weight files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prediction {
+    /// Bytes.
+    pub n_bytes: u64,
+    /// Whether it will be just that; else it is an upper bound.
+    pub is_exact: bool,
+}
+
+impl TensorPlan<'_> {
+    /// How many elements will be kept, and whether that is known.
+    pub fn predicted_kept(&self) -> (usize, bool) {
+        let n = self.info.n_elements();
+        match self.prune.map(|prune| prune.cut) {
+            Some(Cut::Count(n_drop)) => (n - n_drop, true),
+            Some(Cut::NOfM { n: keep, m }) => (n / m * keep, true),
+            Some(Cut::OfEach { size, n_drop }) => (n / size.max(1) * (size - n_drop), true),
+            Some(Cut::Columns { size, n_drop }) => (n - dropped_of_columns(self, size, n_drop), true),
+            // Zeros that are there already may make it smaller.
+            None => (n, !self.is_recoded()),
+            Some(Cut::Pool(_) | Cut::Given) => (n, false),
+        }
+    }
+
+    /// The most that the file's header grows by where a tensor turns out sparse that was foretold dense: names, offsets and coding
+    /// of its parts.
+    fn more_of_header(&self, profile: Profile) -> u64 {
+        let is_foretold_dense = self.was_sparse && self.prune.is_none()
+            || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
+        let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to.is_none();
+        if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
+    }
+}
+
+impl Plan<'_> {
+    /// The bytes of one tensor's parts, as the files hold them, and whether that is exact; 0 of a tied one.
+    ///
+    /// # Errors
+    /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
+    pub fn predict_tensor(&self, tensor: &TensorPlan) -> Result<(u64, bool)> {
+        if tensor.tied_to.is_some() {
+            return Ok((0, true));
+        }
+        let (n_kept, is_exact) = tensor.predicted_kept();
+        let parts = tensor.file_parts(self.profile, tensor.coding(self.profile, n_kept), n_kept)?;
+        Ok((parts.iter().map(|part| part.info.n_bytes() as u64).sum(), is_exact))
+    }
+
+    /// The bytes of the weight files: exact but for global thresholds and for zeros that are there already.
+    ///
+    /// # Errors
+    /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
+    pub fn predict(&self) -> Result<Prediction> {
+        let n_bytes = FileLayouts::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
+        let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to.is_none();
+        let is_exact = !self.tensors.iter().any(is_open);
+        let header: u64 = self.tensors.iter().map(|tensor| tensor.more_of_header(self.profile)).sum();
+        Ok(Prediction { n_bytes: n_bytes + header, is_exact })
+    }
+}

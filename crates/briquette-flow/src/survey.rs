@@ -1,0 +1,289 @@
+//! What must be known of the weights before the output can be laid out: thresholds that span more than is in memory
+//! at once, zeros that are there already, and NaN where it is accepted.
+
+mod border;
+
+use crate::context::Workers;
+use crate::piece::{PieceReader, Strip, check_finite, pieces_of, sips_of};
+use crate::plan::{Nonfinite, Plan, TensorPlan};
+use crate::treatment::Cut;
+use border::Search;
+use briquette_core::{Result, bits, rows, simd};
+use briquette_formats::{Profile, TensorSource};
+use briquette_prune::Threshold;
+use briquette_prune::score::Weights;
+use std::ops::Range;
+
+/// Why a tensor with NaN or infinity is left as it is.
+pub const NONFINITE: &str = "has NaN or infinity";
+
+/// What was found out about a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Survey {
+    /// Elements that are kept.
+    pub n_kept: usize,
+    /// The threshold, where it had to be found beforehand.
+    pub threshold: Option<Threshold>,
+    /// How the pieces start.
+    pub pieces: Vec<PieceStart>,
+}
+
+/// A piece and what comes before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PieceStart {
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Elements kept in earlier pieces.
+    pub n_kept: usize,
+    /// Elements at the threshold that are still to be dropped.
+    pub n_ties: usize,
+}
+
+/// A piece of a tensor of the plan.
+struct PieceOf {
+    tensor: usize,
+    rows: Range<usize>,
+}
+
+/// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left out of it.
+///
+/// # Errors
+/// Those of reading, and Refused for NaN or infinity.
+pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Survey>> {
+    if plan.nonfinite == Nonfinite::Left {
+        leave_nonfinite(plan, source, workers)?;
+    }
+    let pieces: Vec<Vec<Range<usize>>> =
+        plan.tensors.iter().enumerate().map(|(index, tensor)| pieces_of(tensor, source.reads_ranges(index))).collect();
+    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, &pieces)?;
+    count_pieces(plan, source, workers, &pieces, &thresholds, &mut counts)?;
+    share_ties(plan, &counts, &mut thresholds);
+    let of = |(index, pieces): (usize, &Vec<Range<usize>>)| {
+        one(&plan.tensors[index], thresholds[index], pieces, &counts[index])
+    };
+    Ok(pieces.iter().enumerate().map(of).collect())
+}
+
+/// How many elements of a piece go for certain, and how many lie at the threshold.
+type Dropped = (usize, usize);
+
+/// For each tensor those of its pieces; none where they are not counted.
+type PieceCounts = Vec<Vec<Dropped>>;
+
+/// Adds the counts of the pieces up to what comes before each.
+fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Dropped]) -> Survey {
+    let (mut n_kept, mut n_ties) = (0, threshold.map_or(0, |threshold| threshold.n_ties));
+    let mut starts = Vec::with_capacity(pieces.len());
+    for (i, rows) in pieces.iter().enumerate() {
+        starts.push(PieceStart { rows: rows.clone(), n_kept, n_ties });
+        let n = rows.len() * tensor.rows.n_cols;
+        let (below, equal) = counts.get(i).copied().unwrap_or_default();
+        let dropped_ties = equal.min(n_ties);
+        n_kept += match tensor.prune.map(|prune| prune.cut) {
+            Some(Cut::NOfM { n: keep, m }) => n / m * keep,
+            Some(Cut::OfEach { size, n_drop }) => n / size * (size - n_drop),
+            _ => n - below - dropped_ties,
+        };
+        n_ties -= dropped_ties;
+    }
+    // One piece that finds its own threshold: its count is in the plan.
+    match tensor.prune.map(|prune| prune.cut) {
+        Some(Cut::Count(n_drop)) if threshold.is_none() => n_kept = tensor.info.n_elements() - n_drop,
+        Some(Cut::Columns { size, n_drop }) => {
+            n_kept = tensor.info.n_elements() - dropped_of_columns(tensor, size, n_drop)
+        }
+        _ => {}
+    }
+    Survey { n_kept, threshold, pieces: starts }
+}
+
+/// How many go of a tensor of which so many go of each block of columns.
+pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
+    let (n_cols, size) = (tensor.rows.n_cols, size.max(1));
+    n_cols / size * n_drop + n_drop * (n_cols % size) / size
+}
+
+/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded; and where that shows
+/// it, how much of each piece goes.
+fn thresholds_of(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+) -> Result<(Vec<Option<Threshold>>, PieceCounts)> {
+    let (mut thresholds, mut counts) = (vec![None; plan.tensors.len()], vec![Vec::new(); plan.tensors.len()]);
+    let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate() {
+        if let (Some(Cut::Count(n_drop)), None, true) =
+            (tensor.prune.map(|prune| prune.cut), tensor.tied_to, pieces[index].len() > 1)
+        {
+            pools.push((vec![index], n_drop));
+        }
+    }
+    for pool in &plan.pools {
+        let n: usize = pool.tensors.iter().map(|&index| plan.tensors[index].info.n_elements()).sum();
+        pools.push((pool.tensors.clone(), pool.ratio.of(n)));
+    }
+    for (tensors, n_drop) in pools {
+        let border = Search::new(plan, source, workers, pieces, &tensors).border(n_drop)?;
+        let mut counted = border.counts.into_iter();
+        for &index in &tensors {
+            thresholds[index] = Some(border.threshold);
+            counts[index].extend(counted.by_ref().take(pieces[index].len()));
+        }
+    }
+    Ok((thresholds, counts))
+}
+
+fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
+    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
+    tensors.iter().flat_map(part).collect()
+}
+
+/// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
+fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
+    for pool in &plan.pools {
+        let mut left = None;
+        for &index in &pool.tensors {
+            let equal: usize = counts[index].iter().map(|(_, equal)| equal).sum();
+            if let Some(threshold) = &mut thresholds[index] {
+                let before = left.unwrap_or(threshold.n_ties);
+                threshold.n_ties = equal.min(before);
+                left = Some(before - threshold.n_ties);
+            }
+        }
+    }
+}
+
+/// Counts, piece by piece, what goes and is not counted yet: scores below and at a threshold found beforehand, or zeros of a tensor that is
+/// not pruned but may be kept sparse.
+fn count_pieces(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+    thresholds: &[Option<Threshold>],
+    counts: &mut [Vec<Dropped>],
+) -> Result<()> {
+    let mut tensors = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+        let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile == Profile::Briquette;
+        if thresholds[index].is_some() && counts[index].is_empty()
+            || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)
+            || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?)
+        {
+            tensors.push(index);
+        }
+    }
+    let parts = parts_of(&tensors, pieces);
+    let n_bytes = parts
+        .iter()
+        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows.n_cols * plan.tensors[part.tensor].width());
+    workers.begin("survey", n_bytes.sum());
+    let counted = workers.map(&parts, Scan::default, |scan, part| {
+        let mut count = (0, 0);
+        let tensor = &plan.tensors[part.tensor];
+        if tensor.prune.is_some_and(|prune| prune.cut == Cut::Given) {
+            let keep = source.keep(part.tensor, part.rows.clone())?;
+            return Ok((part.rows.len() * tensor.rows.n_cols - bits::count_ones(&keep), 0));
+        }
+        let mut bits = Vec::new();
+        scan.each(plan, source, part, workers, |strip, scores| {
+            match thresholds[part.tensor] {
+                Some(threshold) => {
+                    let (below, equal) = simd::count_below(scores, threshold.key);
+                    count = (count.0 + below, count.1 + equal);
+                }
+                None => {
+                    bits.resize(strip.values.len().div_ceil(8), 0);
+                    count.0 += strip.values.len() - simd::nonzero_bits(strip.values, &mut bits);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    })?;
+    for (part, count) in parts.iter().zip(counted) {
+        counts[part.tensor].push(count);
+    }
+    Ok(())
+}
+
+/// Whether a sample of a tensor has zeros enough that it is worth counting all of them: more than 1 in 64.
+fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
+    const N_RUNS: usize = 16;
+    const RUN: usize = 1024;
+    let (n, width) = (tensor.info.n_elements(), tensor.width());
+    if n <= N_RUNS * RUN || !source.reads_ranges(tensor.index) {
+        return Ok(true);
+    }
+    let (mut bytes, mut n_zeros) = (vec![0; RUN * width], 0);
+    for run in 0..N_RUNS {
+        source.read(tensor.index, (n - RUN) / (N_RUNS - 1) * run * width, &mut bytes)?;
+        n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count();
+    }
+    Ok(n_zeros * 64 > N_RUNS * RUN)
+}
+
+/// Leaves tensors with NaN or infinity as they are, and those that a cast would give infinity in their own type.
+fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
+    let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
+    let found = workers.map(&changed, Scan::default, |scan, &index| {
+        let (mut is_finite, mut fits) = (true, true);
+        let cast = plan.tensors[index].cast;
+        for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
+            let part = PieceOf { tensor: index, rows };
+            scan.each(plan, source, &part, workers, |block, _| {
+                is_finite &= check_finite(&plan.tensors[index], &block).is_ok();
+                fits &= cast.is_none_or(|dtype| rows::fits(f32::from_bits(simd::max_magnitude(block.values)), dtype));
+                Ok(())
+            })?;
+        }
+        Ok((is_finite, fits))
+    })?;
+    for (&index, (is_finite, fits)) in changed.iter().zip(found) {
+        let tensor = &mut plan.tensors[index];
+        if !is_finite {
+            tensor.leave(NONFINITE);
+            plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|&other| other != index));
+        } else if let Some(dtype) = tensor.cast.filter(|_| !fits) {
+            tensor.cast = None;
+            tensor.skipped = Some(format!("too large for {dtype}"));
+        }
+    }
+    Ok(())
+}
+
+/// Buffers for looking through a piece.
+#[derive(Default)]
+struct Scan {
+    reader: PieceReader,
+    scores: Vec<f32>,
+}
+
+impl Scan {
+    /// Calls `each` with every strip of a piece and its scores.
+    fn each(
+        &mut self,
+        plan: &Plan,
+        source: &dyn TensorSource,
+        part: &PieceOf,
+        workers: &Workers,
+        mut each: impl FnMut(Strip, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        workers.check_stop()?;
+        let tensor = &plan.tensors[part.tensor];
+        let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
+        let n_cols = tensor.rows.n_cols;
+        for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
+            let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
+            workers.advance(piece.bytes.len());
+            piece.for_each_strip(|strip, _| {
+                workers.check_stop()?;
+                let weights = Weights { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs };
+                each(strip, score.of(weights, &mut self.scores))
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! The weight files of a draft, into which encoded parts are written at their places.
+
+use crate::encode::{Place, Sink};
+use crate::layout::{FileLayout, FileLayouts};
+use briquette_core::encoded::Part;
+use briquette_core::{Error, Result};
+use briquette_formats::{Draft, DraftFile};
+use std::path::Path;
+
+/// The weight files of a draft, as a place for parts.
+pub(crate) struct WeightFiles<'a> {
+    layout: &'a FileLayouts,
+    files: Vec<DraftFile>,
+}
+
+impl<'a> WeightFiles<'a> {
+    /// Creates the files with their space reserved, and writes what is known already.
+    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts) -> Result<Self> {
+        draft.check_space(layout.n_bytes())?;
+        let create = |file: &FileLayout| -> Result<DraftFile> {
+            let out = draft.create_file(Path::new(&file.name), file.n_bytes)?;
+            out.write_at(0, &file.header)?;
+            file.constants.iter().try_for_each(|(offset, bytes)| out.write_at(*offset, bytes))?;
+            Ok(out)
+        };
+        Ok(Self { layout, files: layout.files.iter().map(create).collect::<Result<_>>()? })
+    }
+
+    /// Waits until they are on disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.files.iter().try_for_each(DraftFile::sync)
+    }
+}
+
+impl Sink for WeightFiles<'_> {
+    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
+        let placed = &self.layout.tensors[tensor];
+        let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
+        let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
+        let (offset, bytes) = match layout {
+            Some(layout) => {
+                layout.write(offset, bytes).map(|(offset, bytes)| (offset, bytes.into())).ok_or_else(no_place)?
+            }
+            None => (offset, bytes.into()),
+        };
+        Ok(Some(Place { file: placed.file, offset: start + offset, bytes }))
+    }
+
+    fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.files[file].write_at(offset, bytes)
+    }
+}

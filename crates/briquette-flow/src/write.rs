@@ -1,0 +1,120 @@
+//! A whole model written: surveyed, laid out, encoded, read back, and summed.
+
+use crate::context::Workers;
+use crate::decode::{DecodedTensor, compare, decode_all};
+use crate::encode::{Outcome, encode};
+use crate::layout::FileLayouts;
+use crate::manifest::manifest_of;
+use crate::plan::Plan;
+use crate::survey::survey;
+use crate::weight_files::WeightFiles;
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, Draft, InputFile, Manifest, Profile, TensorSource, index, manifest, sums};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A model that is to be written.
+pub struct Work<'a, 'b> {
+    /// What becomes of each tensor; where NaN and infinity are allowed, some may turn out to be left as they are.
+    pub plan: &'a mut Plan<'b>,
+    /// Where the tensors come from.
+    pub source: &'a dyn TensorSource,
+    /// Where the files go.
+    pub draft: &'a Draft,
+    /// The recipe that stands in the manifest.
+    pub recipe: serde_json::Value,
+    /// The program that stands there.
+    pub producer: &'a str,
+    /// The threads.
+    pub workers: &'a Workers,
+    /// Writes what lies beside the weights, such as a config that tells of the codes.
+    pub small_files: &'a dyn Fn(&Plan, &Manifest) -> Result<()>,
+    /// Hears the name of each phase when it is over.
+    pub is_over: &'a mut dyn FnMut(&str),
+}
+
+/// What writing and reading back showed.
+#[derive(Debug)]
+pub struct Written {
+    /// Where everything lies.
+    pub layout: FileLayouts,
+    /// What encoding each tensor of the plan showed.
+    pub outcomes: Vec<Outcome>,
+    /// What each tensor of the draft decodes to.
+    pub decoded: Vec<DecodedTensor>,
+    /// The draft, open.
+    pub checkpoint: Checkpoint,
+}
+
+/// Surveys, lays out, encodes, writes the manifest and what lies beside it, reads all of it back, holds it against the hashes, and
+/// writes the sums: a draft that only has to be published.
+///
+/// # Errors
+/// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was
+/// written differs; Interrupted.
+pub fn write(work: Work) -> Result<Written> {
+    let Work { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
+    let surveys = survey(plan, source, workers)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let layout = FileLayouts::new(plan, &n_kept)?;
+    is_over("survey");
+
+    let files = WeightFiles::create(draft, &layout)?;
+    let outcomes = encode(plan, &surveys, &layout.tensors, source, &files, workers)?;
+    is_over("encode");
+
+    let manifest = manifest_of(plan, &layout, &outcomes, recipe, producer);
+    draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
+    write_index(draft, plan, &layout)?;
+    small_files(plan, &manifest)?;
+    let checkpoint = Checkpoint::open(draft.path())?;
+    let decoded = sync_and_verify(draft, &files, &checkpoint, workers)?;
+    drop(files);
+    is_over("verify");
+    Ok(Written { layout, outcomes, decoded, checkpoint })
+}
+
+/// The index of shards, where other programs look for one.
+fn write_index(draft: &Draft, plan: &Plan, layout: &FileLayouts) -> Result<()> {
+    let has_index = matches!(plan.profile, Profile::Dense | Profile::CompressedTensors);
+    if !has_index || layout.files.len() < 2 {
+        return Ok(());
+    }
+    let entries = layout.files.iter().flat_map(|file| file.names.iter().map(|name| (name.clone(), file.name.clone())));
+    let total = layout.files.iter().map(|file| file.n_bytes - file.header.len() as u64).sum();
+    draft.write_file(Path::new("model.safetensors.index.json"), &index::to_json(&entries.collect(), total))
+}
+
+/// Waits until the files are on disk and, meanwhile, reads back what was written; then writes the sums.
+fn sync_and_verify(
+    draft: &Draft,
+    files: &WeightFiles,
+    written: &Checkpoint,
+    workers: &Workers,
+) -> Result<Vec<DecodedTensor>> {
+    let (stored, manifest) =
+        written.stored().zip(written.manifest()).ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
+    let paths = sums::files_below(draft.path())?;
+    let (synced, verified) = std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| files.sync());
+        let decode = || {
+            let found = decode_all(stored, workers)?;
+            compare(&found, stored, manifest).map(|()| found)
+        };
+        // A sum goes through a file from its start to its end, on one thread: it is what takes longest.
+        let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);
+        let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
+        (synced.and(summed), verified)
+    });
+    let found = verified?;
+    draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&synced?).as_bytes())?;
+    Ok(found)
+}
+
+fn sums_of(root: &Path, paths: &[PathBuf], workers: &Workers) -> Result<BTreeMap<String, String>> {
+    let sum = |(): &mut (), path: &PathBuf| {
+        let (name, file) = (path.to_string_lossy().into_owned(), InputFile::open(&root.join(path))?);
+        Ok((name, sums::sha256_of(&file, workers.n_threads() > 1, &|| workers.check_stop())?))
+    };
+    Ok(workers.map(paths, || (), sum)?.into_iter().collect())
+}

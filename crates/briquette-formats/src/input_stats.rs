@@ -1,0 +1,209 @@
+//! Statistics of the inputs of layers, as a safetensors file: see docs/format.md.
+
+use crate::{Checkpoint, TensorSource, draft, safetensors};
+use briquette_core::{DType, Error, Hash128, InputStats, Result, TensorHasher};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What `format` says in the header of such a file.
+const FORMAT: &str = "briquette-input-statistics";
+/// What `version` says.
+const VERSION: &str = "1";
+/// Bytes of each tensor that tell one model from another.
+const SAMPLE: usize = 4096;
+
+/// What a file of statistics holds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StatisticsFile {
+    /// The fingerprint of the model that saw the inputs, where it was known: see [`fingerprint`].
+    pub model: Option<Hash128>,
+    /// Statistics by the path of the layer: the name of its weight without `.weight`.
+    pub layers: BTreeMap<String, InputStats>,
+}
+
+impl StatisticsFile {
+    /// Writes `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
+    /// each path `P`. An older file is replaced in one step.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut tensors = BTreeMap::new();
+        for (name, stats) in &self.layers {
+            let n = stats.n_inputs();
+            let max: Vec<f64> = stats.max.iter().copied().map(f64::from).collect();
+            tensors.insert(format!("{name}.count"), (DType::I64, vec![1], stats.count.to_le_bytes().to_vec()));
+            tensors.insert(format!("{name}.sum"), (DType::F64, vec![n], to_bytes(&stats.sum)));
+            tensors.insert(format!("{name}.sum_squares"), (DType::F64, vec![n], to_bytes(&stats.sum_squares)));
+            tensors.insert(format!("{name}.max"), (DType::F64, vec![n], to_bytes(&max)));
+            if let Some(gram) = &stats.gram {
+                tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
+            }
+        }
+        let mut said = BTreeMap::from([("format".to_string(), FORMAT.to_string())]);
+        said.insert("version".into(), VERSION.into());
+        said.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
+        draft::replace_file(path, &safetensors::to_file_saying(&tensors, &said)?)
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// Input where the file is not one of these, Io where it cannot be read.
+    pub fn read(path: &Path) -> Result<Self> {
+        let file = Checkpoint::open(path)?;
+        let said = file.metadata();
+        let get = |key: &str| said.get(key).map_or("", String::as_str);
+        if (get("format"), get("version")) != (FORMAT, VERSION) {
+            let message = format!(
+                "is no file of input statistics of version {VERSION}: its header says format {:?}, version {:?}; see docs/format.md",
+                get("format"),
+                get("version")
+            );
+            return Err(Error::input(message).at(path.display()));
+        }
+        let model = said.get("model").map(|text| serde_json::from_value(text.as_str().into()));
+        let model = model.transpose().map_err(|error| Error::input(format!("model: {error}")).at(path.display()))?;
+        let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
+        for (index, info) in file.tensors().iter().enumerate() {
+            let unknown = || Error::input(format!("{:?} is no statistic of inputs", info.name)).at(path.display());
+            let (name, field) = info.name.rsplit_once('.').ok_or_else(unknown)?;
+            let mut bytes = vec![0; info.n_bytes()];
+            file.read(index, 0, &mut bytes)?;
+            let floats = || bytes.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word)).collect::<Vec<_>>();
+            let stats = layers.entry(name.to_string()).or_default();
+            match (field, info.dtype, info.shape.0.as_slice()) {
+                ("count", DType::I64, [1]) => {
+                    stats.count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+                }
+                ("sum", DType::F64, [_]) => stats.sum = floats(),
+                ("sum_squares", DType::F64, [_]) => stats.sum_squares = floats(),
+                ("max", DType::F64, [_]) => stats.max = floats().into_iter().map(|value| value as f32).collect(),
+                ("gram", DType::F64, [n, m]) if n == m => stats.gram = Some(floats()),
+                _ => return Err(unknown()),
+            }
+        }
+        let bad = layers.iter().find_map(|(name, stats)| Some((name, problem(stats)?)));
+        if let Some((name, problem)) = bad {
+            return Err(Error::input(format!("statistics of {name:?}: {problem}")).at(path.display()));
+        }
+        file.check_unchanged()?;
+        Ok(Self { model, layers })
+    }
+
+    /// Refuses the statistics of another model than this.
+    ///
+    /// # Errors
+    /// Input; those of reading.
+    pub fn check_model(&self, model: &Checkpoint) -> Result<()> {
+        let Some(expected) = self.model else { return Ok(()) };
+        match fingerprint(model)? {
+            found if found == expected => Ok(()),
+            found => Err(Error::input(format!(
+                "these are statistics of another model, of fingerprint {expected}; {} has {found}; gather those of this model",
+                model.path().display()
+            ))),
+        }
+    }
+}
+
+/// What tells a model from others: xxh3 over the name, type, shape and the middle 4,096 bytes of each tensor, by name.
+///
+/// # Errors
+/// As [`TensorSource::read`].
+pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
+    let tensors = source.tensors();
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+    let (mut hasher, mut bytes) = (TensorHasher::default(), Vec::new());
+    for index in order {
+        let info = &tensors[index];
+        let n = info.n_bytes().min(SAMPLE);
+        bytes.resize(n, 0);
+        source.read(index, (info.n_bytes() - n) / 2, &mut bytes)?;
+        hasher.push(Hash128::of_block(format!("{:?} {} {}", info.name, info.dtype, info.shape).as_bytes()));
+        hasher.push(Hash128::of_block(&bytes));
+    }
+    Ok(hasher.finish())
+}
+
+/// What is wrong with the numbers of a layer.
+fn problem(stats: &InputStats) -> Option<String> {
+    let n = stats.n_inputs();
+    let lengths = [stats.sum.len(), stats.max.len()];
+    if stats.count == 0 || n == 0 {
+        return Some("count or sum_squares is missing or empty".into());
+    }
+    if let Some(other) = lengths.into_iter().find(|&length| length != n) {
+        return Some(format!("found {other} numbers beside {n} in sum_squares"));
+    }
+    if let Some(gram) = stats.gram.as_ref().filter(|gram| gram.len() != n * n) {
+        return Some(format!("found {} numbers in gram, expected {n} times {n}", gram.len()));
+    }
+    let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
+    let is_bad = all.chain(stats.gram.iter().flatten().copied()).any(|value| !value.is_finite())
+        || stats.sum_squares.iter().any(|&value| value < 0.0);
+    is_bad.then(|| "a number is not finite, or a square is negative".into())
+}
+
+fn to_bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats() -> InputStats {
+        InputStats {
+            count: 3,
+            sum: vec![1.0, -2.0],
+            sum_squares: vec![5.0, 7.5],
+            max: vec![2.0, 2.5],
+            gram: Some(vec![5.0, 0.5, 0.5, 7.5]),
+        }
+    }
+
+    #[test]
+    fn statistics_read_back_and_belong_to_one_model() {
+        let directory = tempfile::tempdir().unwrap();
+        let model = |name: &str, value: f32| {
+            let path = directory.path().join(name);
+            let tensors = BTreeMap::from([("w".to_string(), (DType::F32, vec![1], value.to_le_bytes().to_vec()))]);
+            std::fs::write(&path, safetensors::to_file(&tensors).unwrap()).unwrap();
+            Checkpoint::open(&path).unwrap()
+        };
+        let (model, other) = (model("a.safetensors", 1.0), model("b.safetensors", 2.0));
+        let layers =
+            BTreeMap::from([("a.b".to_string(), stats()), ("c".to_string(), InputStats { gram: None, ..stats() })]);
+        let file = StatisticsFile { model: Some(fingerprint(&model).unwrap()), layers };
+        let path = directory.path().join("stats.safetensors");
+        file.write(&path).unwrap();
+        let read = StatisticsFile::read(&path).unwrap();
+        assert_eq!(read, file);
+        read.check_model(&model).unwrap();
+        let error = read.check_model(&other).unwrap_err().to_string();
+        assert!(error.contains("statistics of another model"), "{error}");
+        let error = StatisticsFile::read(model.path()).unwrap_err().to_string();
+        assert!(error.contains("is no file of input statistics"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stats.safetensors");
+        let damage: [fn(&mut InputStats); 5] = [
+            |stats| stats.count = 0,
+            |stats| stats.sum.truncate(1),
+            |stats| stats.max[0] = f32::INFINITY,
+            |stats| stats.sum_squares[1] = -1.0,
+            |stats| stats.sum_squares.clear(),
+        ];
+        for damage in damage {
+            let mut stats = InputStats { gram: None, ..stats() };
+            damage(&mut stats);
+            StatisticsFile { model: None, layers: BTreeMap::from([("a".to_string(), stats)]) }.write(&path).unwrap();
+            assert!(StatisticsFile::read(&path).unwrap_err().to_string().contains("statistics of \"a\""));
+        }
+    }
+}

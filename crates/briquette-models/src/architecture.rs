@@ -1,0 +1,51 @@
+//! What the network of an architecture has to do: a new one implements this in its own file, and has a row in `arch.rs`.
+
+use crate::low_rank::Linears;
+use crate::student_config::Smaller;
+use briquette_core::Result;
+use burn::tensor::{Bool, Device, Int, Tensor};
+use serde_json::{Map, Value};
+
+/// A network, as those see it who do not know which it is. What other tasks than its own need is left out.
+pub(crate) trait Architecture: Linears {
+    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    fn classify(&self, _images: Tensor<4>) -> Tensor<2> {
+        panic!("not a classifier")
+    }
+
+    /// Tokens and their padding, `[batch, length]`, to hidden states `[batch, length, width]`.
+    fn encode(&self, _tokens: Tensor<2, Int>, _padding: Tensor<2, Bool>) -> Tensor<3> {
+        panic!("not an encoder")
+    }
+
+    /// The decoder it is.
+    fn as_decoder(&self) -> &dyn Decoder {
+        panic!("not a decoder")
+    }
+
+    /// Layers that a student can have some of.
+    fn n_choosable_layers(&self) -> Option<usize> {
+        None
+    }
+
+    /// A smaller network, whose config.json `config` becomes; none where there is no smaller kind. Its weights are drawn when
+    /// they are first looked at.
+    fn smaller(&self, _config: &mut Map<String, Value>, _how: &Smaller, _device: &Device) -> Result<Option<Self>>
+    where
+        Self: Sized,
+    {
+        Ok(None)
+    }
+}
+
+/// A network that tells the next token.
+pub trait Decoder {
+    /// Tokens `[batch, length]` to what the head takes, `[batch, length, width]`.
+    fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3>;
+
+    /// The head: `[batch, length, width]` to `[batch, length, vocabulary]`.
+    fn scores(&self, last_state: Tensor<3>) -> Tensor<3>;
+
+    /// Entries of the vocabulary.
+    fn vocab_size(&self) -> usize;
+}

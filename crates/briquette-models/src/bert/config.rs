@@ -1,0 +1,135 @@
+//! The sizes of a BERT, as Hugging Face's config.json gives them.
+
+use crate::config::check_sizes;
+use crate::fresh;
+use briquette_kernels::ops::gelu;
+use burn::tensor::Tensor;
+use burn::tensor::activation::{gelu_approximate, relu, silu};
+use serde::{Deserialize, Serialize};
+
+/// The function between the two layers of a feed-forward block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HiddenActivation {
+    /// `x * Phi(x)`, exactly.
+    #[default]
+    Gelu,
+    /// GELU by tanh.
+    #[serde(alias = "gelu_pytorch_tanh", alias = "gelu_fast")]
+    GeluNew,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * sigmoid(x)`.
+    #[serde(alias = "swish")]
+    Silu,
+}
+
+impl HiddenActivation {
+    pub(crate) fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Gelu => gelu(x),
+            Self::GeluNew => gelu_approximate(x),
+            Self::Relu => relu(x),
+            Self::Silu => silu(x),
+        }
+    }
+}
+
+/// The sizes of a [`Bert`](super::Bert); the keys of its config.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BertConfig {
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// Width.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Attention heads, which share the width.
+    pub num_attention_heads: usize,
+    /// Width inside a feed-forward block.
+    pub intermediate_size: usize,
+    /// Longest input.
+    pub max_position_embeddings: usize,
+    /// Kinds of segments; the first is used.
+    #[serde(default = "two")]
+    pub type_vocab_size: usize,
+    /// What keeps the norms from dividing by zero.
+    #[serde(default = "tiny")]
+    pub layer_norm_eps: f64,
+    /// The function inside a feed-forward block.
+    #[serde(default)]
+    pub hidden_act: HiddenActivation,
+    /// Share of the hidden states that training drops, after the embeddings and each linear output.
+    #[serde(default = "tenth")]
+    pub hidden_dropout_prob: f64,
+    /// Share of the attention weights that training drops.
+    #[serde(default = "tenth")]
+    pub attention_probs_dropout_prob: f64,
+    /// Only `absolute` is known.
+    #[serde(default)]
+    pub position_embedding_type: Option<String>,
+    /// Whether tokens see only those before them, which is not run.
+    #[serde(default)]
+    pub is_decoder: bool,
+    /// The standard deviation of weights that are drawn at random.
+    #[serde(skip, default = "fresh::usual_range")]
+    pub initializer_range: f64,
+    /// The word whose vector is zeros where weights are drawn at random.
+    #[serde(skip)]
+    pub padding: Option<usize>,
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+fn two() -> usize {
+    2
+}
+
+fn tiny() -> f64 {
+    1e-12
+}
+
+impl BertConfig {
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let (width, heads) = (self.hidden_size, self.num_attention_heads);
+        check_sizes(&[self.vocab_size, self.intermediate_size, self.max_position_embeddings])?;
+        check_sizes(&[self.type_vocab_size, width, heads])?;
+        if self.layer_norm_eps.is_nan() || self.layer_norm_eps <= 0.0 {
+            return Err("layer_norm_eps is not above 0; correct it".into());
+        }
+        let shares = [self.hidden_dropout_prob, self.attention_probs_dropout_prob];
+        if let Some(share) = shares.iter().find(|share| !(0.0..1.0).contains(*share)) {
+            return Err(format!("a dropout is {share}, expected 0 to below 1; correct it"));
+        }
+        if !width.is_multiple_of(heads) {
+            return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
+        }
+        if self.is_decoder {
+            return Err(
+                "is_decoder is true, so that tokens see only those before them, and only encoders can be run".into()
+            );
+        }
+        match self.position_embedding_type.as_deref() {
+            None | Some("absolute") => Ok(()),
+            Some(other) => Err(format!("position_embedding_type is {other:?}, only \"absolute\" can be run")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sees_only_what_came_before_is_no_encoder() {
+        let config = |extra: &str| -> BertConfig {
+            let sizes = "\"vocab_size\": 9, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
+            let rest = "\"num_attention_heads\": 2, \"max_position_embeddings\": 8";
+            serde_json::from_str(&format!("{{{sizes}, {rest}{extra}}}")).unwrap()
+        };
+        assert!(config("").validate().is_ok() && config(", \"is_decoder\": false").validate().is_ok());
+        assert!(config(", \"is_decoder\": true").validate().unwrap_err().starts_with("is_decoder is true"));
+    }
+}

@@ -1,0 +1,129 @@
+//! Images in one folder per class.
+
+use super::{ImageInput, ImageTiles, empty, out_of_range};
+use briquette_core::{Error, Result};
+use image::{DynamicImage, ImageReader};
+use std::path::{Path, PathBuf};
+
+/// What files of images end in.
+const EXTENSIONS: [&str; 5] = ["bmp", "jpeg", "jpg", "png", "webp"];
+
+/// Images in one folder per class.
+#[derive(Debug, Clone)]
+pub struct ImageFolder {
+    path: PathBuf,
+    files: Vec<(PathBuf, usize)>,
+    classes: Vec<String>,
+}
+
+impl ImageFolder {
+    /// Lists a directory of class folders. Classes are numbered in the order of their names; where every name is a
+    /// number, that number is the class.
+    ///
+    /// # Errors
+    /// Input where there is no class or one has no image; Io.
+    pub fn open(path: &Path) -> Result<Self> {
+        let folders: Vec<PathBuf> = sorted(path)?.into_iter().filter(|path| path.is_dir()).collect();
+        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let classes: Vec<String> = folders.iter().map(name).collect();
+        let numbers: Option<Vec<usize>> = classes.iter().map(|name| name.parse().ok()).collect();
+        let numbers = numbers.unwrap_or_else(|| (0..classes.len()).collect());
+        let mut files = Vec::new();
+        for (folder, class) in folders.iter().zip(numbers) {
+            let found: Vec<PathBuf> = sorted(folder)?.into_iter().filter(|path| is_image(path)).collect();
+            if found.is_empty() {
+                let message = format!("found no image in this class, expected {}; remove it", EXTENSIONS.join(", "));
+                return Err(Error::input(message).at(folder.display()));
+            }
+            files.extend(found.into_iter().map(|file| (file, class)));
+        }
+        if files.is_empty() {
+            Err(empty(path, "folder of images, one for each class,"))
+        } else {
+            Ok(Self { path: path.to_path_buf(), files, classes })
+        }
+    }
+
+    /// Images.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Never: a folder without images is an error.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether every folder is one of a model's classes.
+    ///
+    /// # Errors
+    /// Input, naming the first that is not.
+    pub fn check_labels(&self, n_classes: usize) -> Result<()> {
+        let Some((file, class)) = self.files.iter().find(|(_, class)| *class >= n_classes) else { return Ok(()) };
+        let folder = file.parent().unwrap_or(&self.path);
+        Err(out_of_range(&format!("class {class}, as this folder is numbered,"), n_classes).at(folder.display()))
+    }
+
+    /// Names of the folders, in order.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The class of an image.
+    pub fn label(&self, index: usize) -> usize {
+        self.files[index].1
+    }
+
+    /// The prepared values of an image.
+    ///
+    /// # Errors
+    /// Input where it does not decode; Io where it cannot be read.
+    pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
+        Ok(input.prepare(&self.decode(index)?))
+    }
+
+    /// An image in tiles of at most `tile` by `tile`.
+    ///
+    /// # Errors
+    /// As [`ImageFolder::pixels`]; Input where it would be too large once scaled.
+    pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
+        let tiles = ImageTiles::of(&self.decode(index)?, input, tile);
+        tiles.map_err(|message| Error::input(message).at(self.files[index].0.display()))
+    }
+
+    /// An image as it is.
+    ///
+    /// # Errors
+    /// As [`ImageFolder::pixels`].
+    pub fn decode(&self, index: usize) -> Result<DynamicImage> {
+        let path = &self.files[index].0;
+        let reader = ImageReader::open(path).map_err(|source| Error::io("cannot open", path, source))?;
+        let reader = reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))?;
+        reader
+            .decode()
+            .map_err(|source| Error::input(format!("it does not decode: {source}; fetch it again")).at(path.display()))
+    }
+}
+
+fn is_image(path: &Path) -> bool {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    path.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()))
+}
+
+fn sorted(path: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(path).map_err(|source| Error::io("cannot list", path, source))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("cannot list", path, source))?;
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}

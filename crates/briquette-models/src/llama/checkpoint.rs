@@ -1,0 +1,104 @@
+//! What a Llama is as a checkpoint: its names, its config.json, its input; and what a smaller one is.
+
+use super::{Llama, LlamaConfig};
+use crate::Input;
+use crate::architecture::{Architecture, Decoder};
+use crate::config::{Folder, check_layers, has_tensor};
+use crate::fresh::{padding_of, range_of};
+use crate::input::Longest;
+use crate::student_config::{LAYER_TYPES, Smaller, keep_layers, with_sizes};
+use briquette_core::Result;
+use briquette_formats::Checkpoint;
+use briquette_nn::NameMap;
+use burn::tensor::{Device, Int, Tensor};
+use serde_json::{Map, Value};
+
+/// What config.json calls it: Mistral and Qwen2 are Llama's network with other sizes, windows and biases.
+pub(crate) const MODEL_TYPES: &[&str] = &["llama", "mistral", "qwen2"];
+
+/// Buffers that older files keep.
+const EXTRAS: [&str; 1] = ["**.rotary_emb.inv_freq"];
+
+/// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
+const WINDOW: usize = 1024;
+
+/// Whether the names of tensors are Llama's.
+pub(crate) fn has_names(checkpoint: &Checkpoint) -> bool {
+    has_tensor(checkpoint, "model.layers.0.self_attn.q_proj.weight")
+}
+
+/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+pub(crate) fn blank(checkpoint: &Checkpoint, device: &Device) -> Result<(Llama, NameMap)> {
+    let config = read(checkpoint)?;
+    Ok((config.init(device), names(config.tie_word_embeddings)?))
+}
+
+/// What the network of a checkpoint takes in.
+pub(crate) fn input(checkpoint: &Checkpoint) -> Result<Input> {
+    let config = read(checkpoint)?;
+    let longest = Longest { max_positions: config.max_position_embeddings, window: config.window() };
+    Input::text(&Folder::of(checkpoint), config.vocab_size, longest, WINDOW)
+}
+
+fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
+    let folder = Folder::of(checkpoint);
+    folder.check_model_type(MODEL_TYPES)?;
+    let mut config: LlamaConfig = folder.config()?;
+    let has = |name: &str| has_tensor(checkpoint, &format!("model.layers.0.{name}.bias"));
+    config.qkv_bias = has("self_attn.q_proj");
+    config.output_bias = has("self_attn.o_proj");
+    config.mlp_bias = has("mlp.gate_proj");
+    let sound = config.validate().and_then(|()| check_layers(config.num_hidden_layers, checkpoint));
+    sound.map_err(|message| folder.config_error(message))?;
+    Ok(config)
+}
+
+/// Hugging Face's names. A tied Llama may hold its head, which is the embedding once more; loading leaves it aside.
+fn names(is_tied: bool) -> Result<NameMap> {
+    let names = NameMap::torch().rename("^Llama", "");
+    let names = EXTRAS.iter().try_fold(names, |names, extra| names.ignore(extra))?;
+    if is_tied { names.ignore("lm_head.weight") } else { Ok(names) }
+}
+
+impl Architecture for Llama {
+    fn as_decoder(&self) -> &dyn Decoder {
+        self
+    }
+
+    fn n_choosable_layers(&self) -> Option<usize> {
+        Some(self.n_layers())
+    }
+
+    fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, device: &Device) -> Result<Option<Self>> {
+        match how {
+            Smaller::Layers(layers) => {
+                keep_layers(config, layers, self.n_layers())?;
+                Ok(Some(self.with_layers(layers)))
+            }
+            Smaller::Sizes(sizes) => {
+                if sizes.contains_key("num_hidden_layers") {
+                    // The list has an entry for each layer of the teacher. Without it, transformers takes what follows from
+                    // other keys, which is the same.
+                    config.remove(LAYER_TYPES);
+                }
+                let sized = with_sizes(config, sizes, None::<LlamaConfig>, LlamaConfig::validate)?;
+                let (initializer_range, padding) = (range_of(config)?, padding_of(config, sized.vocab_size, None));
+                Ok(Some(self.with_biases(LlamaConfig { initializer_range, padding, ..sized }).init(device)))
+            }
+        }
+    }
+}
+
+impl Decoder for Llama {
+    fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        Self::last_state(self, tokens)
+    }
+
+    fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
+        Self::scores(self, last_state)
+    }
+
+    fn vocab_size(&self) -> usize {
+        Self::vocab_size(self)
+    }
+}

@@ -1,0 +1,198 @@
+//! The sizes of a Llama, as Hugging Face's config.json gives them.
+
+use crate::config::check_sizes;
+use crate::fresh;
+use serde::{Deserialize, Serialize};
+
+/// The sizes of a [`crate::Llama`]; the keys of its config.json, but for the biases, which the weights tell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LlamaConfig {
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// Width.
+    pub hidden_size: usize,
+    /// Width inside a feed-forward block.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Heads of queries.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values; as many as of queries where it is absent.
+    #[serde(default)]
+    pub num_key_value_heads: Option<usize>,
+    /// Width of a head; their share of the width where it is absent.
+    #[serde(default)]
+    pub head_dim: Option<usize>,
+    /// Longest input.
+    pub max_position_embeddings: usize,
+    /// What keeps the norms from dividing by zero.
+    #[serde(default = "small")]
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    #[serde(default)]
+    pub rope_theta: Option<f64>,
+    /// How rotary frequencies are stretched, in older files.
+    #[serde(default)]
+    pub rope_scaling: Option<RopeParameters>,
+    /// The same and the base, in newer files.
+    #[serde(default)]
+    pub rope_parameters: Option<RopeParameters>,
+    /// Whether the head is the embedding.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    /// The function of the gate; only `silu` is known.
+    #[serde(default)]
+    pub hidden_act: Option<String>,
+    /// Tokens that attention reaches back to. The model takes longer inputs; here they are run up to that length.
+    #[serde(default)]
+    pub sliding_window: Option<usize>,
+    /// Whether the sliding window is used; Qwen2 says so.
+    #[serde(default)]
+    pub use_sliding_window: Option<bool>,
+    /// Whether queries, keys and values have biases.
+    #[serde(skip)]
+    pub qkv_bias: bool,
+    /// Whether the output of attention has one.
+    #[serde(skip)]
+    pub output_bias: bool,
+    /// Whether feed-forward blocks have them.
+    #[serde(skip)]
+    pub mlp_bias: bool,
+    /// The standard deviation of weights that are drawn at random.
+    #[serde(skip, default = "fresh::usual_range")]
+    pub initializer_range: f64,
+    /// The word whose vector is zeros where weights are drawn at random.
+    #[serde(skip)]
+    pub padding: Option<usize>,
+}
+
+/// How rotary frequencies are stretched.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RopeParameters {
+    /// `default`, `linear` or `llama3`.
+    #[serde(default, alias = "type")]
+    pub rope_type: Option<String>,
+    /// Base of the frequencies.
+    #[serde(default)]
+    pub rope_theta: Option<f64>,
+    /// How many times longer inputs get.
+    #[serde(default)]
+    pub factor: Option<f64>,
+    /// Llama 3: where stretching sets in.
+    #[serde(default)]
+    pub low_freq_factor: Option<f64>,
+    /// Llama 3: where it ends.
+    #[serde(default)]
+    pub high_freq_factor: Option<f64>,
+    /// Llama 3: the length the model first was trained for.
+    #[serde(default)]
+    pub original_max_position_embeddings: Option<f64>,
+}
+
+fn small() -> f64 {
+    1e-6
+}
+
+impl LlamaConfig {
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let (heads, kv_heads, head) = (self.num_attention_heads, self.n_kv_heads(), self.head_width());
+        check_sizes(&[self.vocab_size, self.hidden_size, self.intermediate_size, self.max_position_embeddings])?;
+        check_sizes(&[heads, kv_heads, head, self.max_positions()])?;
+        if self.rms_norm_eps.is_nan() || self.rms_norm_eps <= 0.0 {
+            return Err("rms_norm_eps is not above 0; correct it".into());
+        }
+        if !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
+            return Err(format!("{heads} heads of width {head} over {kv_heads} of keys cannot be; correct it"));
+        }
+        match (self.hidden_act.as_deref(), self.rope_type()) {
+            (None | Some("silu" | "swish"), "default" | "linear" | "llama3") => Ok(()),
+            (None | Some("silu" | "swish"), other) => Err(format!("rope_type is {other:?}, which cannot be run")),
+            (Some(other), _) => Err(format!("hidden_act is {other:?}, only \"silu\" can be run")),
+        }
+    }
+
+    /// The longest input that is run: beyond a sliding window, attention would have to forget.
+    pub(crate) fn max_positions(&self) -> usize {
+        self.window().map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
+    }
+
+    /// The sliding window, where there is one and it is used.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.sliding_window.filter(|_| self.use_sliding_window != Some(false))
+    }
+
+    pub(crate) fn n_kv_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    pub(crate) fn head_width(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+    }
+
+    fn rope(&self) -> RopeParameters {
+        self.rope_parameters.clone().or_else(|| self.rope_scaling.clone()).unwrap_or_default()
+    }
+
+    fn rope_type(&self) -> &str {
+        let rope = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
+        rope.and_then(|rope| rope.rope_type.as_deref()).unwrap_or("default")
+    }
+
+    /// `1 / theta^(2 i / width)`, stretched as `rope_type` says.
+    pub(crate) fn inverse_frequencies(&self) -> Vec<f32> {
+        let rope = self.rope();
+        let theta = rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0) as f32;
+        let width = self.head_width();
+        let plain = (0..width / 2).map(|pair| 1.0 / theta.powf(2.0 * pair as f32 / width as f32));
+        let factor = rope.factor.unwrap_or(1.0) as f32;
+        match self.rope_type() {
+            "linear" => plain.map(|frequency| frequency / factor).collect(),
+            "llama3" => plain.map(|frequency| llama3(frequency, factor, &rope)).collect(),
+            _ => plain.collect(),
+        }
+    }
+}
+
+/// Llama 3.1: long waves are stretched by `factor`, short ones left, and those between blended.
+fn llama3(frequency: f32, factor: f32, rope: &RopeParameters) -> f32 {
+    let low = rope.low_freq_factor.unwrap_or(1.0) as f32;
+    let high = rope.high_freq_factor.unwrap_or(4.0) as f32;
+    let trained = rope.original_max_position_embeddings.unwrap_or(8192.0) as f32;
+    let wavelength = 2.0 * std::f32::consts::PI / frequency;
+    if wavelength > trained / low {
+        frequency / factor
+    } else if wavelength < trained / high {
+        frequency
+    } else {
+        let blend = (trained / wavelength - low) / (high - low);
+        (1.0 - blend) * frequency / factor + blend * frequency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(extra: &str) -> LlamaConfig {
+        let sizes = "\"vocab_size\": 9, \"hidden_size\": 16, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
+        let rest = "\"num_attention_heads\": 4, \"max_position_embeddings\": 64";
+        serde_json::from_str(&format!("{{{sizes}, {rest}{extra}}}")).unwrap()
+    }
+
+    #[test]
+    fn frequencies_fall_with_theta_and_stretch_by_the_factor() {
+        assert_eq!(config("").inverse_frequencies(), [1.0, 0.01]);
+        let stretched = config(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_theta\": 100.0");
+        assert_eq!(stretched.inverse_frequencies(), [0.5, 0.05]);
+    }
+
+    #[test]
+    fn a_sliding_window_bounds_the_input_and_sizes_must_agree() {
+        assert_eq!(config(", \"sliding_window\": 16").max_positions(), 16);
+        assert_eq!(config(", \"sliding_window\": 16, \"use_sliding_window\": false").max_positions(), 64);
+        assert!(config("").validate().is_ok());
+        for bad in ["\"num_key_value_heads\": 3", "\"head_dim\": 3", "\"rope_scaling\": {\"type\": \"yarn\"}"] {
+            assert!(config(&format!(", {bad}")).validate().is_err(), "{bad}");
+        }
+    }
+}

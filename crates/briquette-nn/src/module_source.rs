@@ -1,0 +1,214 @@
+//! A module as a source of tensors, so that it is written by the same way as a checkpoint.
+
+use crate::weights::{Item, items};
+use crate::{Layout, NameMap};
+use briquette_core::rows::transpose_bytes;
+use briquette_core::{Affine, DType, Decision, Error, Mask, OutputAxis, Result, Role, Rows};
+use briquette_flow::known::{Known, Reason};
+use briquette_flow::plan::Nonfinite;
+use briquette_flow::ties::ties_of;
+use briquette_flow::treatment::SharedTreatments;
+use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, TensorPlan, Treatment};
+use briquette_formats::burnpack::to_burn;
+use briquette_formats::{InputFile, Profile, TensorInfo, TensorSource, WeightLayout, limits};
+use briquette_prune::Score;
+use briquette_quant::{QuantSpec, Range};
+use burn::module::Module;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Tensors that are kept on the host: as many as threads are likely to ask for at once.
+const N_KEPT: usize = 4;
+
+/// The parameters of a module under the names and in the layouts of a file.
+pub(crate) struct ModuleSource {
+    infos: Vec<TensorInfo>,
+    parameters: Vec<ModuleTensor>,
+    recent: Mutex<VecDeque<(usize, Arc<OnHost>)>>,
+}
+
+/// A parameter, and how a file has it.
+struct ModuleTensor {
+    item: Mutex<Item>,
+    /// The row view of the module's own order.
+    rows: Rows,
+    /// Whether the file has it the other way round than burn.
+    is_turned: bool,
+    is_table: bool,
+}
+
+/// A parameter on the host.
+struct OnHost {
+    /// In the order of the file.
+    bytes: Vec<u8>,
+    decision: Decision,
+}
+
+impl ModuleSource {
+    /// Nothing is read yet.
+    ///
+    /// # Errors
+    /// Config where two parameters would have one name, or weights are held as codes; Refused for types that no file has.
+    pub(crate) fn new<M: Module>(module: &M, names: &NameMap) -> Result<Self> {
+        let mut found: BTreeMap<String, (TensorInfo, ModuleTensor)> = BTreeMap::new();
+        for item in items(module)? {
+            let parameter = &item.parameter;
+            let (mut shape, rows) = (parameter.shape.0.clone(), parameter.rows());
+            let is_turned = parameter.is_linear_weight() && names.layout() == Layout::Torch;
+            if is_turned {
+                shape.reverse();
+            }
+            let info = TensorInfo::checked(names.file_name(parameter), dtype_of(&item)?, shape)?;
+            let is_table = parameter.container == "Struct:Embedding";
+            let tensor = ModuleTensor { rows, is_turned, is_table, item: Mutex::new(item) };
+            if let Some((twice, _)) = found.insert(info.name.clone(), (info, tensor)) {
+                return Err(Error::config("two parameters would have this name; rename one").at(twice.name));
+            }
+        }
+        let (infos, parameters) = found.into_values().unzip();
+        Ok(Self { infos, parameters, recent: Mutex::default() })
+    }
+
+    /// What becomes of each parameter: what the module computes with, in the smaller of dense and sparse storage. Weights that are
+    /// equal, and decided about alike, are kept once.
+    ///
+    /// # Errors
+    /// Io where a device does not hand out a tensor.
+    pub(crate) fn plan(&self, layout: Layout) -> Result<Plan<'_>> {
+        let mut shared = SharedTreatments::default();
+        let mut tensors = Vec::with_capacity(self.infos.len());
+        for (index, info) in self.infos.iter().enumerate() {
+            let mut tensor = TensorPlan::new(index, info, self.treatment(index, layout)?);
+            tensor.share(&mut shared);
+            tensors.push(tensor);
+        }
+        for (group, main) in self.ties()? {
+            group.into_iter().for_each(|index| tensors[index].tied_to = Some(main));
+        }
+        Ok(Plan {
+            tensors,
+            pools: Vec::new(),
+            profile: Profile::Briquette,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
+            nonfinite: Nonfinite::Unchanged,
+            layout: match layout {
+                Layout::Torch => WeightLayout::Torch,
+                Layout::Burn => WeightLayout::Burn,
+            },
+            untested: None,
+            metadata: BTreeMap::new(),
+            remarks: Vec::new(),
+            inputs: BTreeMap::new(),
+        })
+    }
+
+    fn treatment(&self, index: usize, layout: Layout) -> Result<Treatment> {
+        let (info, tensor) = (&self.infos[index], &self.parameters[index]);
+        let item = tensor.item.lock().unwrap_or_else(PoisonError::into_inner);
+        if !info.dtype.is_weight() {
+            let known = Known::new(Role::Other, Reason::NoWeight);
+            return Ok(Treatment::none(known, Rows::of_bytes(info.n_bytes())));
+        }
+        let decision = item.decision()?;
+        let is_matrix = item.parameter.is_linear_weight();
+        let axis = if is_matrix && layout == Layout::Burn { OutputAxis::Last } else { OutputAxis::First };
+        let role = if is_matrix { Role::Linear } else { Role::Unknown };
+        let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
+        let quant = item.form().filter(|_| decision.quant.is_some()).map(|form| Quant {
+            // The range is never asked: the scales are there.
+            spec: QuantSpec { grid: form.grid, grouping: form.grouping, range: Range::AbsMax, scale: form.scale },
+            activations: form.activations,
+            is_given: true,
+        });
+        let rows = if prune.is_some() || quant.is_some() { axis } else { OutputAxis::First };
+        let known = Known { role, axis, why: Reason::Told };
+        Ok(Treatment { prune, quant, ..Treatment::none(known, Rows::of(&info.shape, rows)) })
+    }
+
+    /// Groups of tensors that are the same, and the one that each is kept as: a table that is looked up, or the first.
+    fn ties(&self) -> Result<Vec<(Vec<usize>, usize)>> {
+        let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, first) in ties_of(self, &Stop::default())? {
+            groups.entry(first).or_insert_with(|| vec![first]).push(index);
+        }
+        let mut ties = Vec::new();
+        for group in groups.into_values() {
+            let main = *group.iter().find(|&&index| self.parameters[index].is_table).unwrap_or(&group[0]);
+            let expected = self.on_host(main)?;
+            let mut same = Vec::new();
+            for index in group.into_iter().filter(|&index| index != main) {
+                if self.on_host(index)?.decision == expected.decision {
+                    same.push(index);
+                }
+            }
+            ties.push((same, main));
+        }
+        Ok(ties)
+    }
+
+    /// A parameter on the host, read from its device where it was not of late.
+    fn on_host(&self, index: usize) -> Result<Arc<OnHost>> {
+        let lock = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = lock().iter().find(|(of, _)| *of == index) {
+            return Ok(known.clone());
+        }
+        let (tensor, info) = (&self.parameters[index], &self.infos[index]);
+        let item = tensor.item.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = item.bytes()?;
+        if tensor.is_turned {
+            let Rows { n_rows, n_cols, .. } = tensor.rows;
+            let mut turned = vec![0; bytes.len()];
+            transpose_bytes(&bytes, &mut turned, n_rows, n_cols, info.dtype.n_bits() / 8);
+            bytes = turned;
+        }
+        let read = Arc::new(OnHost { bytes, decision: item.decision()? });
+        let mut recent = lock();
+        recent.truncate(N_KEPT - 1);
+        recent.push_front((index, read.clone()));
+        Ok(read)
+    }
+}
+
+impl TensorSource for ModuleSource {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        out.copy_from_slice(&self.on_host(index)?.bytes[start..start + out.len()]);
+        Ok(())
+    }
+
+    fn reads_ranges(&self, _index: usize) -> bool {
+        false
+    }
+
+    fn affines(&self, index: usize, rows: std::ops::Range<usize>) -> Result<Vec<Affine>> {
+        let read = self.on_host(index)?;
+        let Some(quant) = &read.decision.quant else { return Ok(Vec::new()) };
+        Ok(match quant.grouping {
+            briquette_core::Grouping::Tensor => quant.affines.clone(),
+            _ => rows.flat_map(|row| quant.row(row)).copied().collect(),
+        })
+    }
+
+    fn keep(&self, index: usize, rows: std::ops::Range<usize>) -> Result<Vec<u8>> {
+        let read = self.on_host(index)?;
+        let Some(mask) = &read.decision.mask else { return Ok(Vec::new()) };
+        let row_bytes = Mask::row_bytes(mask.dim().1);
+        Ok(mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        Vec::new()
+    }
+}
+
+fn dtype_of(item: &Item) -> Result<DType> {
+    if item.dtype.is_bool() {
+        return Ok(DType::Bool);
+    }
+    DType::ALL.into_iter().find(|&ours| to_burn(ours) == Some(item.dtype)).ok_or_else(|| {
+        Error::refused(format!("{:?} cannot be exported; dequantize it first", item.dtype)).at(&item.parameter.path)
+    })
+}

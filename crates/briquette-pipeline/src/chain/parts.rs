@@ -1,0 +1,138 @@
+//! The parts of a recipe one after another: some file stages, then a stage that works on a whole model. What an earlier run finished is
+//! taken as it is.
+
+use super::work::Work;
+use crate::compress::compress;
+use crate::distill::{self, Asked};
+use crate::factorize;
+use briquette_core::Result;
+use briquette_flow::context::RunOptions;
+use briquette_formats::{Checkpoint, InputFile, Profile, json, limits};
+use briquette_recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, Whole};
+use briquette_report::inspect;
+use briquette_report::{DistillReport, FactorReport, Origin, Original};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// How far the parts have come.
+pub(super) struct PartsRun<'a> {
+    recipe: &'a Recipe,
+    options: &'a RunOptions,
+    work: &'a Work,
+    /// The model as the parts so far left it.
+    model: PathBuf,
+    /// What was pruned so far: those weights stay zero.
+    pruned: Vec<&'a Selection>,
+    /// What the parts so far have to say for the report.
+    origin: Origin,
+}
+
+impl<'a> PartsRun<'a> {
+    /// Before the first part.
+    pub(super) fn of(
+        recipe: &'a Recipe,
+        original: &Checkpoint,
+        work: &'a Work,
+        options: &'a RunOptions,
+    ) -> Result<Self> {
+        let (about, notes) = (Original::of(original, &recipe.roles)?, inspect::notes_of(original));
+        let mut origin = Origin { original: Some(about), notes, ..Origin::of(recipe) };
+        origin.add_bytes("original".into(), original.weight_bytes());
+        Ok(Self { recipe, options, work, model: recipe.model.clone(), pruned: Vec::new(), origin })
+    }
+
+    /// Does every part. Returns the model that the last stages start from, and what was done to it.
+    pub(super) fn run(mut self) -> Result<(PathBuf, Origin)> {
+        for (index, part) in self.recipe.parts.iter().enumerate() {
+            self.compress(index, part)?;
+            match &part.then {
+                Whole::Distill(stage) => self.distill(index, stage)?,
+                Whole::Factorize(stage) => self.factorize(index, stage)?,
+            }
+            let kind = part.then.kind();
+            self.go_on_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
+        }
+        Ok((self.model, self.origin))
+    }
+
+    /// The next part starts from this model.
+    fn go_on_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
+        self.origin.add_bytes(stage, Checkpoint::open(&model)?.weight_bytes());
+        self.model = model;
+        Ok(())
+    }
+
+    /// The file stages of a part, where it has any.
+    fn compress(&mut self, index: usize, part: &'a RecipePart) -> Result<()> {
+        if part.stages.is_empty() {
+            return Ok(());
+        }
+        let (output, since) = (self.work.part(index, "compress"), Instant::now());
+        if !self.work.is_done(&output, self.options)? {
+            let asked = Recipe {
+                model: self.model.clone(),
+                output: output.clone(),
+                parts: Vec::new(),
+                stages: part.stages.clone(),
+                evaluate: None,
+                profile: Profile::Briquette,
+                ..self.recipe.clone()
+            };
+            compress(&asked, self.options, &Origin::of(&asked))?;
+        }
+        let (name, now) = (format!("compress {}", index + 1), since.elapsed().as_secs_f64());
+        self.origin.add_seconds(name.clone(), now, now);
+        self.pruned.extend(part.stages.iter().filter_map(prune_selection));
+        self.go_on_from(output, name)
+    }
+
+    /// Trains the student of a stage.
+    fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
+        let (output, work) = (self.work.part(index, StageKind::Distill.name()), self.work.checkpoints(index));
+        let mut now = 0.0;
+        let asked = Asked {
+            stage,
+            pruned: &self.pruned,
+            roles: &self.recipe.roles,
+            original: &self.recipe.model,
+            model: &self.model,
+            output: &output,
+            work: &work,
+        };
+        if !self.work.is_done(&output, self.options)? {
+            let since = Instant::now();
+            distill::train(&asked, self.options)?;
+            now = since.elapsed().as_secs_f64();
+        }
+        let trained: DistillReport = read_report(&output.join(distill::REPORT))?;
+        self.origin.add_seconds(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
+        self.origin.trained.push(trained);
+        self.origin.metrics = Some(work.join("metrics.jsonl"));
+        self.pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
+        Ok(())
+    }
+
+    /// Makes the factors of a stage.
+    fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
+        let (output, since) = (self.work.part(index, StageKind::Factorize.name()), Instant::now());
+        if !self.work.is_done(&output, self.options)? {
+            factorize::factorize(self.recipe, stage, &self.model, &output, self.options)?;
+        }
+        let found: Vec<FactorReport> = read_report(&output.join(factorize::REPORT))?;
+        self.origin.factorized.extend(found);
+        let now = since.elapsed().as_secs_f64();
+        self.origin.add_seconds(format!("factorize {}", index + 1), now, now);
+        Ok(())
+    }
+}
+
+fn prune_selection(stage: &Stage) -> Option<&Selection> {
+    if let Stage::Prune(stage) = stage { Some(&stage.selection) } else { None }
+}
+
+/// The report that a part left in its directory.
+fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
+    json::parse(&bytes, "the report", path)
+}

@@ -1,0 +1,129 @@
+//! The stages of a recipe that work on files: plan, survey, lay out, encode, verify, evaluate, report, publish.
+
+mod small_files;
+
+use crate::evaluate::evaluate;
+use briquette_core::Result;
+use briquette_flow::plan::Prediction;
+use briquette_flow::write::Written;
+use briquette_flow::{self as flow, Plan, RunOptions, Work, Workers};
+use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
+use briquette_recipe::Recipe;
+use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
+use std::path::Path;
+use std::time::Instant;
+
+/// The stages of a recipe that work on files.
+pub(crate) fn compress(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
+    let (draft, report) = compressed_draft(recipe, options, origin)?;
+    draft.publish()?;
+    Ok(report)
+}
+
+/// The output of those stages, whole and verified, and not yet in its place.
+pub(crate) fn compressed_draft(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
+    let started = Instant::now();
+    let checkpoint = crate::open::model(recipe)?;
+    let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+    let prediction = plan.predict()?;
+    let draft = start(recipe, &checkpoint, prediction, options)?;
+    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
+    let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
+    Ok((draft, report))
+}
+
+/// What is known when a draft is started.
+struct Begun<'a> {
+    recipe: &'a Recipe,
+    origin: &'a Origin,
+    checkpoint: &'a Checkpoint,
+    prediction: Prediction,
+    started: Instant,
+}
+
+/// All of the draft, verified, evaluated and with its report.
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
+    let Begun { recipe, origin, checkpoint, prediction, started } = *begun;
+    let workers = Workers::new(options)?;
+    let mut timing = Timing::default();
+    timing.mark("plan", started);
+
+    let mut plan = plan;
+    let written = write(recipe, &mut plan, checkpoint, draft, &workers, &mut timing)?;
+    let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
+    let evidence = Evidence {
+        recipe,
+        origin,
+        checkpoint,
+        plan: &plan,
+        layout: &written.layout,
+        outcomes: &written.outcomes,
+        found: &written.decoded,
+        written: &written.checkpoint,
+        prediction,
+        evaluation,
+    };
+    let report = report::make(&evidence, &workers, timing, started)?;
+    report.write(draft)?;
+    if let Some(metrics) = origin.metrics.as_deref().filter(|path| path.exists()) {
+        draft.copy_file(metrics, Path::new(sums::METRICS))?;
+    }
+    options.stop.check()?;
+    Ok(report)
+}
+
+/// Starts the draft, and refuses at once where there is too little room for it.
+fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, options: &RunOptions) -> Result<Draft> {
+    let draft = Draft::create(&recipe.output, &inputs_of(recipe, checkpoint), options.force)?;
+    // An upper bound might refuse what would fit; so might a prediction where tensors may yet be left as they are.
+    if prediction.is_exact && !recipe.allow_nonfinite {
+        draft.check_space(prediction.n_bytes)?;
+    }
+    Ok(draft)
+}
+
+/// Writes and verifies: all of the draft but the report.
+fn write(
+    recipe: &Recipe,
+    plan: &mut Plan,
+    checkpoint: &Checkpoint,
+    draft: &Draft,
+    workers: &Workers,
+    timing: &mut Timing,
+) -> Result<Written> {
+    let mut since = Instant::now();
+    let written = flow::write(Work {
+        plan,
+        source: checkpoint,
+        draft,
+        recipe: recipe.to_manifest()?,
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
+        workers,
+        small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
+        is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
+    })?;
+    checkpoint.check_unchanged()?;
+    Ok(written)
+}
+
+/// Runs the draft where that is asked, and refuses it where it is not good enough.
+fn evaluated(
+    recipe: &Recipe,
+    origin: &Origin,
+    draft: &Draft,
+    options: &RunOptions,
+    timing: &mut Timing,
+) -> Result<Option<EvaluationReport>> {
+    let Some(asked) = &recipe.evaluate else { return Ok(None) };
+    let since = Instant::now();
+    let found = evaluate(asked, draft.path(), Some(&origin.model), options)?;
+    asked.bounds.check(&found.metrics)?;
+    timing.mark("evaluate", since);
+    Ok(Some(found))
+}
+
+/// Every path that is read: the output may not overlap with any.
+pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
+    let files = checkpoint.files().into_iter().map(|file| file.path());
+    files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()
+}

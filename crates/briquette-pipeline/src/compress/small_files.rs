@@ -1,0 +1,54 @@
+//! What lies beside the weights: files of the model that come along, and the config that tells of the codes.
+
+use briquette_core::{DType, Result, Role};
+use briquette_flow::{Plan, TensorPlan, Workers};
+use briquette_formats::{Checkpoint, Draft, Manifest, Profile, companions, model_config, quantization_config};
+use briquette_plan::interop::Loads;
+use std::path::Path;
+
+/// The small files of the model, and its config.
+pub(super) fn write(
+    draft: &Draft,
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    manifest: &Manifest,
+    workers: &Workers,
+) -> Result<()> {
+    companions::copy_into(draft, checkpoint, &|| workers.check_stop())?;
+    match config_of(plan, checkpoint, manifest)? {
+        Some(config) => draft.write_file(Path::new(model_config::FILE_NAME), &config),
+        None => Ok(()),
+    }
+}
+
+/// The one type of all weights that are no codes, where a stage cast them.
+fn dtype_of(plan: &Plan) -> Option<DType> {
+    let floats = plan.tensors.iter().filter(|tensor| tensor.info.dtype.is_weight() && tensor.quant.is_none());
+    let mut dtypes: Vec<DType> = floats.clone().map(|tensor| tensor.stored_dtype()).collect();
+    dtypes.dedup();
+    let is_cast = floats.clone().any(|tensor| tensor.cast.is_some());
+    dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)
+}
+
+/// Whether other programs may have a Linear layer for a tensor: routers are such in some versions, and what nothing is known of.
+fn may_be_linear(tensor: &TensorPlan) -> bool {
+    tensor.info.shape.rank() == 2 && matches!(tensor.role, Role::Linear | Role::Parameter | Role::Unknown)
+}
+
+/// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
+fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
+    let mut original = model_config::read(checkpoint)?;
+    if let Some(dtype) = dtype_of(plan) {
+        original = model_config::with_dtype(original, dtype)?;
+    }
+    let quantization = match plan.profile {
+        Profile::CompressedTensors => {
+            let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
+            let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
+            let loads = Loads::of(checkpoint)?;
+            quantization_config::of(manifest, &linear, loads.family(), original.as_deref())
+        }
+        _ => None,
+    };
+    model_config::with_quantization(original, quantization.as_ref(), &checkpoint.directory())
+}

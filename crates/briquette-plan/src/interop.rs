@@ -1,0 +1,122 @@
+//! What compressed-tensors may hold of a model: what transformers is known to load, and of others what their names show.
+
+use briquette_core::Role;
+use briquette_core::encoded::Codes;
+use briquette_core::{Error, Result};
+use briquette_flow::known::{Known, Reason};
+use briquette_flow::{Plan, TensorPlan};
+use briquette_formats::profile::is_int_quantized;
+use briquette_formats::{Checkpoint, Family, Limits, Profile, model_config};
+use briquette_recipe::{Recipe, Stage};
+
+/// Modules of heads, which often share the embedding; names of families that are not known show no more.
+const HEADS: [&str; 3] = ["lm_head", "proj_out", "embed_out"];
+
+/// Whether a model is of a family that transformers is known to load from compressed-tensors.
+#[derive(Debug, Clone)]
+pub enum Loads {
+    /// It is, and its Linear layers are known.
+    Known(&'static Family),
+    /// It is not, for this reason.
+    Untested(String),
+}
+
+impl Loads {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// Input or Io.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        let config = model_config::read(checkpoint)?;
+        Ok(Family::of(config.as_deref()).map_or_else(Self::Untested, Self::Known))
+    }
+
+    /// The family, where it is known.
+    pub fn family(&self) -> Option<&'static Family> {
+        match self {
+            Self::Known(family) => Some(family),
+            Self::Untested(_) => None,
+        }
+    }
+
+    /// Why a tensor may not be codes; none where it may. A scheme's own limits are not looked at.
+    pub(super) fn refuses(&self, tensor: &TensorPlan) -> Option<String> {
+        let name = &tensor.info.name;
+        let is_matrix = tensor.info.shape.rank() == 2 && name.ends_with(".weight");
+        match self {
+            Self::Known(family) if is_matrix && family.is_linear(name) => None,
+            Self::Known(family) if is_matrix && tensor.role == Role::Linear => {
+                Some(format!("none of the Linear layers of {} that compressed-tensors codes", family.name()))
+            }
+            Self::Untested(_) if is_matrix && is_plain(tensor) && !is_head(name) => None,
+            _ => Some("compressed-tensors codes Linear layers only".into()),
+        }
+    }
+
+    /// Refuses what transformers is not known to load, or what it cannot, unless that was allowed; what was allowed, in words.
+    ///
+    /// # Errors
+    /// Refused.
+    pub(super) fn check(&self, plan: &Plan, recipe: &Recipe) -> Result<Option<String>> {
+        let coded: Vec<&TensorPlan> = plan.tensors.iter().filter(|tensor| tensor.quant.is_some()).collect();
+        let is_asked = recipe.file_stages().any(|stage| matches!(stage, Stage::Quantize(_)));
+        let problem = match self {
+            Self::Known(family) if coded.is_empty() && is_asked => return Err(nothing_coded(family)),
+            _ if coded.is_empty() => None,
+            Self::Untested(why) => Some(why.clone()),
+            Self::Known(family) => problem_of(family, plan, &coded),
+        };
+        match problem {
+            Some(what) if !recipe.allow_untested => Err(Error::refused(format!(
+                "compressed-tensors is for transformers and vLLM, which are not known to load this: {what}; \
+                 choose another format, or pass --allow-untested (output.allow_untested) to write it all the same"
+            ))),
+            problem => Ok(problem),
+        }
+    }
+}
+
+fn is_plain(tensor: &TensorPlan) -> bool {
+    let known = Known { role: tensor.role, axis: tensor.axis, why: tensor.why };
+    known.is_plain_linear() || known.role == Role::Linear && known.why == Reason::Told
+}
+
+fn is_head(name: &str) -> bool {
+    name.split('.').any(|segment| HEADS.contains(&segment))
+}
+
+/// A stage asks for codes, and none of what it chooses can be any.
+fn nothing_coded(family: &Family) -> Error {
+    let why = match family.limits() {
+        Limits::Codes(why) => why,
+        _ => "none of the tensors that are chosen is a Linear layer that transformers reads as codes",
+    };
+    Error::refused(format!("compressed-tensors would hold no codes of {}: {why}; choose another format", family.name()))
+}
+
+/// What of a known family transformers cannot load.
+fn problem_of(family: &Family, plan: &Plan, coded: &[&TensorPlan]) -> Option<String> {
+    let packed = coded.iter().find(|tensor| is_packed(tensor, plan.profile));
+    if let (Limits::Packed(why), Some(tensor)) = (family.limits(), packed) {
+        return Some(format!(
+            "of {}, {why} (tensor {:?}); int8-dynamic is not packed",
+            family.name(),
+            tensor.info.name
+        ));
+    }
+    let mut experts = plan.tensors.iter().filter(|tensor| family.is_expert(&tensor.info.name));
+    let codes = experts.clone().find_map(|tensor| tensor.codes(plan.profile));
+    let is_odd = |tensor: &&TensorPlan| !is_packed(tensor, plan.profile) || tensor.codes(plan.profile) != codes;
+    experts.find(is_odd).map(|tensor| {
+        format!(
+            "of {}, transformers reads experts only where all are packed codes of one scheme (tensor {:?} is not); \
+             choose int8 or int4-gN for them",
+            family.name(),
+            tensor.info.name
+        )
+    })
+}
+
+fn is_packed(tensor: &TensorPlan, profile: Profile) -> bool {
+    tensor.codes(profile).is_some_and(|codes: Codes| !is_int_quantized(codes, tensor.activations()))
+}

@@ -1,0 +1,88 @@
+//! What becomes of each tensor, decided by a recipe: from headers, and from samples where weights may be tied.
+
+mod choose;
+pub mod heads;
+pub mod interop;
+mod keep;
+pub mod role;
+mod student;
+mod untouched;
+
+use briquette_core::{Error, Result};
+use briquette_flow::ties::{self, Ties};
+
+use briquette_flow::{Plan, Stop};
+use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource};
+use briquette_recipe::Recipe;
+
+use interop::Loads;
+use std::collections::BTreeSet;
+
+use untouched::untouched;
+
+/// Decides what becomes of each tensor, and of those of the student where a recipe trains one: see [`student_of`].
+///
+/// # Errors
+/// As [`plan`], for either.
+pub fn plan_of<'a>(
+    recipe: &Recipe,
+    checkpoint: &'a Checkpoint,
+    student: Option<&'a [TensorInfo]>,
+    stop: &Stop,
+) -> Result<Plan<'a>> {
+    match student {
+        None => plan(recipe, checkpoint, stop),
+        Some(tensors) => {
+            check_start(recipe, checkpoint)?;
+            student::plan(recipe, checkpoint, tensors, stop)
+        }
+    }
+}
+
+/// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself.
+///
+/// # Errors
+/// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
+/// model that is already quantized, or whose codes others would misread. Interrupted.
+pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
+    check_start(recipe, checkpoint)?;
+    let is_interop = recipe.profile == Profile::CompressedTensors;
+    let loads = is_interop.then(|| Loads::of(checkpoint)).transpose()?;
+    let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
+    plan.check_axes()?;
+    let spares_heads = heads::matter(recipe);
+    let ties = match spares_heads || plan.profile == Profile::Briquette {
+        true => ties::ties_of(checkpoint, stop)?,
+        false => Ties::new(),
+    };
+    let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
+    choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
+    plan.check_fit()?;
+    if let Some(loads) = loads {
+        plan.untested = loads.check(&plan, recipe)?;
+    }
+    if plan.profile == Profile::Briquette {
+        choose::tie(&mut plan, &ties);
+    }
+    Ok(plan)
+}
+
+/// Refuses a model that is quantized already, and roles of tensors that it has not.
+fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
+    if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
+        let message =
+            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    if let Some(method) = checkpoint.quantized_by() {
+        let message = format!(
+            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+        );
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
+    for rule in &recipe.roles {
+        rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! What a tensor is in its network, and which of its axes counts outputs.
+//!
+//! Told by its name, its shape, what lies beside it under the same owner, and what `config.json` says the model is. In this order:
+//!
+//! | what shows it | role | where |
+//! |---|---|---|
+//! | a rule of `[[model.roles]]` | as it says | [`roles`](self) |
+//! | a type that is no weight | other | `roles.rs` |
+//! | rank 0 or 1 | norm by its name or by what lies beside it, else bias | `roles.rs` |
+//! | the name of a bare parameter: `bias`, `cls_token`, `A_log`, `in_proj_weight`, ... | by the table | `names.rs` |
+//! | experts in one tensor, routers | linear, a row for each output of each expert; parameter | `experts.rs` |
+//! | all extents but one are 1 | parameter | `roles.rs` |
+//! | rank 2, called `weight` | embedding or norm by its name, else linear; a bias beside it shows which axis counts outputs | `matrices.rs` |
+//! | rank 3 to 5, called `weight` | conv | `roles.rs` |
+//! | anything else | unknown: left alone, and named | |
+//!
+//! `briquette inspect` shows the outcome and the reason. What families call their tensors is in `fixtures/roles`, as transformers
+//! has it, and every line there is held against this.
+
+mod conv1d;
+mod experts;
+mod matrices;
+mod names;
+mod neighbours;
+mod roles;
+
+#[cfg(test)]
+mod families;
+
+pub use roles::Roles;

@@ -1,0 +1,115 @@
+//! Taking each tensor of a model for what it is.
+
+use super::conv1d;
+use super::experts;
+use super::matrices;
+use super::names;
+use super::neighbours::{Name, Neighbours};
+use briquette_core::{OutputAxis, Result};
+use briquette_core::{Role, RoleRule};
+use briquette_flow::known::{Known, Reason};
+use briquette_formats::model_config::Family;
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
+
+/// What is known of a model, for telling what each of its tensors is.
+#[derive(Debug)]
+pub struct Roles<'a> {
+    rules: &'a [RoleRule],
+    family: Family,
+    layout: Option<WeightLayout>,
+    near: Neighbours<'a>,
+    conv1d: Option<Reason>,
+}
+
+impl<'a> Roles<'a> {
+    /// Looks over all tensors of a model. `layout` is which way its Linear weights lie, where that is said; where it is not, `[out, in]`
+    /// unless a bias shows the contrary.
+    pub fn new(tensors: &'a [TensorInfo], family: Family, layout: Option<WeightLayout>, rules: &'a [RoleRule]) -> Self {
+        let near = Neighbours::of(tensors);
+        let conv1d = conv1d::found(tensors, &near, &family.model_types);
+        Self { rules, family, layout, near, conv1d }
+    }
+
+    /// Those of a checkpoint, with what its directory says of it.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn of_model(checkpoint: &'a Checkpoint, layout: Option<WeightLayout>, rules: &'a [RoleRule]) -> Result<Self> {
+        Ok(Self::new(checkpoint.tensors(), Family::of(checkpoint)?, layout, rules))
+    }
+
+    /// What a tensor is; the last rule that matches wins over its name.
+    pub fn of(&self, info: &TensorInfo) -> Known {
+        if !info.dtype.is_weight() {
+            return Known::new(Role::Other, Reason::NoWeight);
+        }
+        let known = self.read(info);
+        let known = match self.rules.iter().rfind(|rule| rule.patterns.matches(&info.name)) {
+            None => known,
+            Some(RoleRule { role, axis: Some(axis), .. }) => {
+                return Known { role: *role, axis: *axis, why: Reason::Told };
+            }
+            Some(RoleRule { role, axis: None, .. }) if *role == known.role => Known { why: Reason::Told, ..known },
+            Some(RoleRule { role, axis: None, .. }) => Known::new(*role, Reason::Told),
+        };
+        let is_matrix = known.role == Role::Linear && info.shape.rank() == 2;
+        match self.layout {
+            Some(WeightLayout::Burn) if is_matrix => Known { axis: OutputAxis::Last, ..known },
+            _ => known,
+        }
+    }
+
+    fn read(&self, info: &TensorInfo) -> Known {
+        // ASCII only, so that both are cut at the same places.
+        let lower = info.name.to_ascii_lowercase();
+        let name = Name::of(&info.name, &lower);
+        let shape = info.shape.0.as_slice();
+        let by_leaf = || (name.leaf != "weight").then(|| names::of(name.leaf, shape.len())).flatten();
+        match *shape {
+            [] | [_] => self.vector(name),
+            [first, last] => by_leaf().unwrap_or_else(|| self.matrix(name, [first, last])),
+            [n, middle, last] => by_leaf()
+                .or_else(|| experts::of(name, [n, middle, last], &self.near, &self.family.hidden_sizes))
+                .unwrap_or_else(|| filters(name, shape)),
+            _ if shape.len() <= 5 => by_leaf().unwrap_or_else(|| filters(name, shape)),
+            _ => Known::new(Role::Other, Reason::ManyExtents),
+        }
+    }
+
+    fn matrix(&self, name: Name, shape: [usize; 2]) -> Known {
+        if name.leaf != "weight" {
+            return Known::new(Role::Unknown, Reason::NoRule);
+        }
+        if experts::is_router(name, &self.near) {
+            return Known::new(Role::Parameter, Reason::Router);
+        }
+        matrices::of(name, shape, &self.near, self.conv1d, self.layout.is_some())
+    }
+
+    fn vector(&self, name: Name) -> Known {
+        if name.owners().any(matrices::is_norm) || matrices::is_norm(name.leaf) {
+            return Known::new(Role::Norm, Reason::NormName);
+        }
+        if self.near.shape(name.owner, "running_mean").is_some() {
+            return Known::new(Role::Norm, Reason::RunningStatistics);
+        }
+        match name.leaf == "bias" || name.leaf.ends_with("_bias") {
+            true => Known::new(Role::Bias, Reason::BiasName),
+            false => Known::new(Role::Bias, Reason::Vector),
+        }
+    }
+}
+
+/// A tensor of rank 3 to 5 that no name shows.
+fn filters(name: Name, shape: &[usize]) -> Known {
+    if shape.iter().filter(|&&n| n != 1).count() <= 1 {
+        return Known::new(Role::Parameter, Reason::OneExtent);
+    }
+    if name.owners().any(matrices::is_norm) {
+        return Known::new(Role::Norm, Reason::NormName);
+    }
+    match name.leaf {
+        "weight" => Known::new(Role::Conv, Reason::Filters),
+        _ => Known::new(Role::Unknown, Reason::NoRule),
+    }
+}

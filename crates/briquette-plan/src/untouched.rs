@@ -1,0 +1,56 @@
+//! The plan in which nothing is done, from which stages start.
+
+use crate::interop::Loads;
+use crate::keep;
+use crate::role::Roles;
+use briquette_core::{Result, Rows};
+use briquette_flow::plan::Nonfinite;
+use briquette_flow::treatment::SharedTreatments;
+use briquette_flow::{Plan, TensorPlan, Treatment};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
+use briquette_recipe::Recipe;
+use briquette_recipe::raw::RawLayout;
+use std::collections::BTreeMap;
+
+/// Every tensor as it is.
+pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
+    let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
+    let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
+    let tensors = untouched_tensors(checkpoint.tensors(), &roles);
+    let layout = layout.unwrap_or(WeightLayout::Torch);
+    let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
+    let metadata = checkpoint.metadata();
+    let pools = Vec::new();
+    let mut plan = Plan {
+        tensors,
+        pools,
+        layout,
+        metadata,
+        profile,
+        max_shard_bytes,
+        nonfinite: if allow_nonfinite { Nonfinite::Left } else { Nonfinite::Refused },
+        untested: None,
+        remarks: Vec::new(),
+        inputs: BTreeMap::new(),
+    };
+    if let Some(stored) = checkpoint.stored() {
+        keep::keep_codings(&mut plan, stored, loads);
+    }
+    Ok(plan)
+}
+
+/// Every tensor as it is.
+pub(crate) fn untouched_tensors<'a>(tensors: &'a [TensorInfo], roles: &Roles) -> Vec<TensorPlan<'a>> {
+    let mut shared = SharedTreatments::default();
+    let tensor = |(index, info): (usize, &'a TensorInfo)| {
+        let known = roles.of(info);
+        let rows = match info.dtype.is_weight() {
+            true => Rows::of(&info.shape, known.axis),
+            false => Rows::of_bytes(info.n_bytes()),
+        };
+        let mut tensor = TensorPlan::new(index, info, Treatment::none(known, rows));
+        tensor.share(&mut shared);
+        tensor
+    };
+    tensors.iter().enumerate().map(tensor).collect()
+}

@@ -1,0 +1,48 @@
+//! What a run of file stages hands over for its report.
+
+use super::figures::EvaluationReport;
+use super::origin::Origin;
+use briquette_flow::Plan;
+use briquette_flow::decode::DecodedTensor;
+use briquette_flow::encode::Outcome;
+use briquette_flow::layout::FileLayouts;
+use briquette_flow::plan::Prediction;
+use briquette_formats::Checkpoint;
+use briquette_recipe::Recipe;
+use std::time::Instant;
+
+/// What was asked, planned and found in a run: all that its report is made of.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// What was asked.
+    pub recipe: &'a Recipe,
+    /// Where the model comes from.
+    pub origin: &'a Origin,
+    /// The model that the stages read.
+    pub checkpoint: &'a Checkpoint,
+    /// What was planned.
+    pub plan: &'a Plan<'a>,
+    /// Where it was put.
+    pub layout: &'a FileLayouts,
+    /// What encoding showed.
+    pub outcomes: &'a [Outcome],
+    /// What was read back, by the order of names.
+    pub found: &'a [DecodedTensor],
+    /// The draft, open for reading.
+    pub written: &'a Checkpoint,
+    /// What was foretold.
+    pub prediction: Prediction,
+    /// What running it showed.
+    pub evaluation: Option<EvaluationReport>,
+}
+
+/// Seconds of each phase so far.
+#[derive(Debug, Clone, Default)]
+pub struct Timing(pub(super) Vec<(String, f64)>);
+
+impl Timing {
+    /// A phase that began at `since` is over.
+    pub fn mark(&mut self, phase: &str, since: Instant) {
+        self.0.push((phase.to_string(), since.elapsed().as_secs_f64()));
+    }
+}

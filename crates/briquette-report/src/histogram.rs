@@ -1,0 +1,72 @@
+//! How the weights of the worst tensors were and are distributed.
+
+use super::evidence::Evidence;
+use super::figures::{TensorReport, WeightHistogram};
+use briquette_core::{DType, Result, rows};
+use briquette_flow::TensorPlan;
+use briquette_flow::context::Workers;
+use briquette_formats::TensorSource;
+
+/// Tensors that have a histogram in the report: those with the largest error.
+const N_TENSORS: usize = 6;
+/// Bars of a histogram.
+const N_BINS: usize = 61;
+/// Elements of a tensor that are counted, from its first rows: enough to show how its weights lie.
+const N_SAMPLE: usize = 1 << 17;
+
+/// The tensors of least signal to noise, by a sample of their first rows.
+pub(super) fn of_worst(
+    evidence: &Evidence,
+    tensors: &[TensorReport],
+    workers: &Workers,
+) -> Result<Vec<WeightHistogram>> {
+    let sqnr = |tensor: &&TensorPlan| tensors[tensor.index].error.and_then(|error| error.sqnr_db);
+    let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to.is_none();
+    let mut worst: Vec<&TensorPlan> = evidence.plan.tensors.iter().filter(is_shown).collect();
+    worst.sort_by(|a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
+    worst.truncate(N_TENSORS);
+    workers.map(&worst, || (), |(), tensor| histogram_of(evidence, tensor))
+}
+
+fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistogram> {
+    let info = &tensor.info;
+    let n = info.n_elements().min(N_SAMPLE);
+    let before = values_of(evidence.checkpoint, tensor.index, info.dtype, n)?;
+    let written = evidence.written.tensors().iter().position(|found| found.name == info.name);
+    let after = match written {
+        Some(index) => values_of(evidence.written, index, evidence.written.tensors()[index].dtype, n)?,
+        None => Vec::new(),
+    };
+    let limit = before.iter().fold(0.0_f32, |limit, value| limit.max(value.abs()));
+    let limit = if limit > 0.0 { limit } else { 1.0 };
+    Ok(WeightHistogram { name: info.name.clone(), limit, before: count(&before, limit), after: count(&after, limit) })
+}
+
+fn values_of(source: &dyn TensorSource, index: usize, dtype: DType, n: usize) -> Result<Vec<f32>> {
+    let mut bytes = vec![0; n * dtype.n_bits() / 8];
+    source.read(index, 0, &mut bytes)?;
+    let mut values = vec![0.0; n];
+    rows::to_f32(&bytes, dtype, &mut values);
+    Ok(values)
+}
+
+fn count(values: &[f32], limit: f32) -> Vec<u32> {
+    let mut counts = vec![0; N_BINS];
+    let bins = N_BINS as f32 / 2.0 / limit;
+    for value in values {
+        let place = (value + limit) * bins;
+        counts[(place as usize).min(N_BINS - 1)] += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_lies_in_the_middle_bar_and_the_ends_in_the_outer_ones() {
+        let counts = count(&[0.0, -2.0, 2.0, 0.01], 2.0);
+        assert_eq!((counts[N_BINS / 2], counts[0], counts[N_BINS - 1]), (2, 1, 1));
+    }
+}

@@ -1,0 +1,161 @@
+//! The report as one self-contained page: it makes no request, and it reads without scripts.
+
+mod axis;
+mod batch;
+mod bytes;
+mod composition;
+mod errors;
+mod escape;
+mod family;
+mod frame;
+mod headline;
+mod histograms;
+mod measured;
+mod quality;
+mod rows;
+mod sparsity;
+mod table;
+mod training;
+
+use super::Report;
+pub use batch::of_batch;
+use escape::escape;
+
+/// The page. The same report gives the same bytes.
+pub fn to_html(report: &Report) -> String {
+    let sections = [
+        headline::section(report),
+        quality::section(report),
+        composition::section(report),
+        measured::section(report),
+        training::section(report),
+        bytes::section(report),
+        errors::section(report),
+        sparsity::section(report),
+        histograms::section(report),
+        table::section(report),
+    ];
+    frame::page(
+        &format!("{}, compressed", headline::name_of(report)),
+        &sections.concat(),
+        &format!(
+            "Written by {producer}. The same figures, for programs: <code>report.json</code>. \
+             To check the output again: <code>briquette verify {output}</code>",
+            producer = escape(&report.producer),
+            output = escape(&report.output),
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_name_cannot_add_to_the_page() {
+        let evil = "a.<script>alert(1)</script>\"'&.weight";
+        let mut report = sample::of_layers(1);
+        report.tensors.push(sample::tensor(evil.into(), 0));
+        report.histograms[0].name = evil.into();
+        report.model = format!("models/{evil}");
+        report.output = evil.into();
+        report.remarks.push(evil.into());
+        report.stages.push(evil.into());
+        report.seconds.push((evil.into(), 1.0));
+        report.peak_meter = evil.into();
+        let page = to_html(&report);
+        assert!(!page.contains("<script>alert") && page.contains("&lt;script&gt;alert"));
+        assert!(!page.contains("\"'&.weight"), "no quote may end an attribute");
+        assert_eq!(page.matches("<script>").count(), 1, "the page's own");
+    }
+
+    #[test]
+    fn the_page_refers_to_nothing_outside() {
+        let page = to_html(&sample::of_layers(50));
+        for outside in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn every_tensor_is_in_the_table() {
+        let report = sample::of_layers(60);
+        let page = to_html(&report);
+        let table = page.split_once("<tbody id=\"tensors\">").map(|(_, rest)| rest).unwrap();
+        assert_eq!(table.matches("<tr>").count(), report.tensors.len());
+        for tensor in &report.tensors {
+            assert!(
+                table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))),
+                "{}",
+                tensor.name
+            );
+        }
+    }
+
+    #[test]
+    fn of_very_many_tensors_the_largest_and_the_worst_are_shown_and_the_rest_is_counted() {
+        let mut report = sample::of_layers(40_000);
+        // One very large tensor and one with a very large error, at the end, where a list that is cut would lose them.
+        let n = report.tensors.len();
+        report.tensors[n - 1].before_bytes = 1 << 30;
+        report.tensors[n - 3].error.as_mut().unwrap().sqnr_db = Some(-3.0);
+        let page = to_html(&report);
+        assert!(page.len() < 600_000, "{} bytes", page.len());
+        let table = page.split_once("<tbody id=\"tensors\">").map(|(_, rest)| rest).unwrap();
+        let n_rows = table.matches("<tr>").count();
+        assert!((300..=600).contains(&n_rows), "{n_rows}");
+        for tensor in [&report.tensors[n - 1], &report.tensors[n - 3]] {
+            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))));
+        }
+        assert!(page.contains("of 120,000 tensors") && page.contains(" are in <code>report.json</code>"));
+    }
+
+    #[test]
+    fn a_report_of_nothing_is_a_page_without_nan() {
+        let mut broken = sample::of_layers(1);
+        broken.tensors[0].bits_per_weight = f64::NAN;
+        broken.tensors[0].sparsity = f64::INFINITY;
+        broken.tensors[0].error = Some(crate::ErrorReport { sqnr_db: None, cosine: None, relative: f64::NAN });
+        broken.tensors[1].error =
+            Some(crate::ErrorReport { sqnr_db: Some(f64::NEG_INFINITY), cosine: None, relative: f64::INFINITY });
+        broken.histograms[0].limit = f32::INFINITY;
+        broken.histograms[0].after = Vec::new();
+        broken.seconds[0].1 = f64::NAN;
+        for report in [sample::empty(), broken] {
+            let page = to_html(&report);
+            for word in ["NaN", "inf%", ">inf", " inf", "\"inf"] {
+                assert!(!page.contains(word), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_smaller_student_before_is_the_original_everywhere() {
+        let report = sample::of_student();
+        let page = to_html(&report).replace("<wbr>", "");
+        assert!(page.contains("<span>140.00 kB <span class=\"arrow\">→</span> 9.00 kB</span>"));
+        assert!(page.contains("<b>Before</b> 139.26 kB") && page.contains("linear <small>131.07 kB → 512 B"), "{page}");
+        let bytes = page.split_once("id=\"bytes\"").unwrap().1.split_once("</section>").unwrap().0;
+        for row in ["up.weight</span>", "65.54 kB → 512 B", "65.54 kB → gone", "8.19 kB <small>as before"] {
+            assert!(bytes.contains(row), "{row}: {bytes}");
+        }
+        assert!(page.contains("2 tensors of the original are not in it"), "{page}");
+    }
+
+    #[test]
+    fn quality_comes_before_bytes() {
+        let page = to_html(&sample::of_layers(2));
+        let place = |what: &str| page.find(what).unwrap();
+        assert!(place("id=\"quality\"") < place("id=\"composition\""));
+        assert!(place("pair spearman") < place("id=\"composition\""), "its figures are there");
+        assert_eq!(page.matches("pair spearman").count(), 1, "and nowhere else");
+        assert!(!to_html(&sample::empty()).contains("id=\"quality\""), "nothing where nothing was run");
+    }
+
+    #[test]
+    fn many_tensors_do_not_make_many_bars() {
+        let page = to_html(&sample::of_layers(100));
+        assert!(page.matches("class=\"row\"").count() < 100);
+    }
+}

@@ -1,0 +1,79 @@
+//! A scale: where a value lies, in percent of the width, and the lines that say so.
+
+use std::fmt::Write;
+
+/// A linear scale from `low` to `high`, with marked values.
+#[derive(Debug)]
+pub(super) struct PlotAxis {
+    low: f64,
+    high: f64,
+    ticks: Vec<f64>,
+}
+
+impl PlotAxis {
+    /// A scale that holds `low` and `high` and has at most six steps of 1, 2 or 5 times a power of ten.
+    pub(super) fn holding(low: f64, high: f64) -> Self {
+        let high = if high > low { high } else { low + 1.0 };
+        let rough = (high - low) / 6.0;
+        let power = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
+        let step = step.unwrap_or(10.0 * power);
+        let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
+        let ticks: Vec<f64> = (first..=last).map(|tick| tick as f64 * step).collect();
+        Self { low: first as f64 * step, high: last as f64 * step, ticks }
+    }
+
+    /// A scale of shares, from 0 to 1.
+    pub(super) fn of_shares() -> Self {
+        Self { low: 0.0, high: 1.0, ticks: vec![0.0, 0.25, 0.5, 0.75, 1.0] }
+    }
+
+    /// Percent of the width, held to the scale.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        let share = (value - self.low) / (self.high - self.low);
+        if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    /// A thin line at each mark, for the inside of a row's drawing.
+    pub(super) fn grid(&self) -> String {
+        self.ticks.iter().fold(String::new(), |mut out, tick| {
+            let x = self.place(*tick);
+            let _ = write!(out, "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"0\" y2=\"100%\"/>");
+            out
+        })
+    }
+
+    /// The words at each mark, as one drawing above the rows; a second line where `below` has any.
+    pub(super) fn labels(&self, above: impl Fn(f64) -> String, below: impl Fn(f64) -> String) -> String {
+        let has_two = self.ticks.iter().any(|tick| !below(*tick).is_empty());
+        let mut out = format!("<svg class=\"axis\" height=\"{}\" aria-hidden=\"true\">", if has_two { 32 } else { 18 });
+        for (place, tick) in self.ticks.iter().enumerate() {
+            let anchor = match place {
+                0 => "start",
+                place if place + 1 == self.ticks.len() => "end",
+                _ => "middle",
+            };
+            let x = self.place(*tick);
+            let _ = write!(out, "<text x=\"{x:.2}%\" y=\"12\" text-anchor=\"{anchor}\">{}</text>", above(*tick));
+            if has_two {
+                let words = below(*tick);
+                let _ =
+                    write!(out, "<text class=\"fine\" x=\"{x:.2}%\" y=\"26\" text-anchor=\"{anchor}\">{words}</text>");
+            }
+        }
+        out + "</svg>"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_round_and_hold_both_ends() {
+        let axis = PlotAxis::holding(0.0, 43.2);
+        assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
+        assert_eq!((axis.place(0.0), axis.place(25.0), axis.place(1e9), axis.place(f64::NAN)), (0.0, 50.0, 100.0, 0.0));
+        assert_eq!(PlotAxis::holding(0.0, 0.0).ticks.len(), 6);
+    }
+}

@@ -1,0 +1,326 @@
+//! The page of a batch: every job a row with its bytes, quality and time, what became of it, and the way to its own page.
+
+use super::axis::PlotAxis;
+use super::escape::{escape, name};
+use super::frame;
+use crate::{BatchReport, JobResult, JobStatus, numbers};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Component, Path};
+
+/// Jobs that the page shows.
+const MAX_JOBS: usize = 1000;
+/// Failed jobs that it shows before all others.
+const MAX_FAILED: usize = 500;
+/// Metrics that are plotted.
+const MAX_PLOTS: usize = 4;
+/// How metrics begin that the original has by itself.
+const REFERENCE: &str = "reference_";
+
+/// The page. The same report gives the same bytes. `n_left` jobs were not reached.
+pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
+    let shown = shown(&report.jobs);
+    let metrics = metrics(&shown);
+    let sections = [headline(report, n_left), quality(&shown, &metrics), table(report, &shown, &metrics)];
+    let file = numbers::last_part(&report.jobs_file.to_string_lossy()).to_string();
+    let footer = format!(
+        "Written by {}. One line of JSON for each job: <code>{}</code>",
+        concat!("briquette ", env!("CARGO_PKG_VERSION")),
+        name(&report.journal.to_string_lossy())
+    );
+    frame::page(&format!("{file}, {} jobs", report.jobs.len() + n_left), &sections.concat(), &footer)
+}
+
+/// All jobs, or of very many the failed ones first and the others as they come; in their order.
+fn shown(jobs: &[JobResult]) -> Vec<&JobResult> {
+    if jobs.len() <= MAX_JOBS {
+        return jobs.iter().collect();
+    }
+    let places = |failed: bool| (0..jobs.len()).filter(move |&i| (jobs[i].status == JobStatus::Failed) == failed);
+    let mut chosen: Vec<usize> = places(true).take(MAX_FAILED).collect();
+    chosen.extend(places(false).take(MAX_JOBS - chosen.len()));
+    chosen.sort_unstable();
+    chosen.into_iter().map(|i| &jobs[i]).collect()
+}
+
+/// The names of what was measured of any job, those of the originals left out.
+fn metrics<'a>(jobs: &[&'a JobResult]) -> Vec<&'a str> {
+    let names = jobs.iter().flat_map(|job| job.metrics.keys());
+    let names: BTreeSet<&str> = names.filter(|name| !name.starts_with(REFERENCE)).map(String::as_str).collect();
+    names.into_iter().collect()
+}
+
+fn headline(report: &BatchReport, n_left: usize) -> String {
+    let n = report.jobs.len() + n_left;
+    let count = |n: usize, what: &str| (n > 0).then(|| format!("<b>{n}</b> {what}"));
+    let counts = [
+        count(report.n_done, "done"),
+        count(report.n_skipped, "done before"),
+        count(report.n_failed, "failed"),
+        count(n_left, "not reached, as it was stopped"),
+    ];
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" · shard {}", escape(shard)));
+    let seconds = report.jobs.iter().map(|job| job.seconds_before.unwrap_or(job.seconds)).sum();
+    format!(
+        "<header>\n<p class=\"kicker\">{file}{shard}</p>\n<h1><span>{n} {jobs}</span></h1>\n\
+         <p class=\"verdict\">{counts}.</p>\n<p class=\"fine\">{seconds} of work in all</p>\n</header>\n",
+        file = name(&report.jobs_file.to_string_lossy()),
+        jobs = if n == 1 { "job" } else { "jobs" },
+        counts = if counts.is_empty() { "Nothing to do".into() } else { counts.join(", ") },
+        seconds = numbers::seconds(seconds),
+    )
+}
+
+/// A plot of bytes and quality for each metric that at least two jobs have.
+fn quality(jobs: &[&JobResult], metrics: &[&str]) -> String {
+    let plots: String = metrics.iter().filter_map(|metric| plot(jobs, metric)).take(MAX_PLOTS).collect();
+    if plots.is_empty() {
+        return plots;
+    }
+    format!(
+        "<section aria-labelledby=\"quality\">\n<h2 id=\"quality\">Bytes and quality</h2>\n\
+         <p class=\"fine\">Each dot is a job: to the right are more bytes of weight files. Hover over it for its name.</p>\n\
+         <div class=\"histograms\">\n{plots}</div>\n</section>\n"
+    )
+}
+
+/// A dot for each job: bytes to the right, the metric upwards.
+fn plot(jobs: &[&JobResult], metric: &str) -> Option<String> {
+    let point = |job: &&JobResult| Some((job.after_bytes? as f64, (*job.metrics.get(metric)?)?, job.job.clone()));
+    let points: Vec<(f64, f64, String)> = jobs.iter().filter_map(point).collect();
+    if points.len() < 2 {
+        return None;
+    }
+    let most = points.iter().map(|(bytes, ..)| *bytes).fold(0.0, f64::max);
+    let low = points.iter().map(|(_, value, _)| *value).fold(f64::INFINITY, f64::min);
+    let high = points.iter().map(|(_, value, _)| *value).fold(f64::NEG_INFINITY, f64::max);
+    // A little room above and below, so that no dot lies on an edge.
+    let room = ((high - low) / 10.0).max(f64::EPSILON * high.abs());
+    let (across, up) = (PlotAxis::holding(0.0, most), PlotAxis::holding(low - room, high + room));
+    let dots = points.iter().fold(String::new(), |mut out, (bytes, value, job)| {
+        let (x, y) = (across.place(*bytes), 100.0 - up.place(*value));
+        let words = format!("{job}: {metric} {}, {}", numbers::decimal(*value, 4), numbers::bytes(*bytes as u64));
+        let _ = write!(
+            out,
+            "<circle class=\"dot\" cx=\"{x:.2}%\" cy=\"{y:.2}%\" r=\"5\"><title>{}</title></circle>",
+            escape(&words)
+        );
+        out
+    });
+    Some(format!(
+        "<figure class=\"histogram\"><figcaption>{metric}<small>from {low} to {high}</small></figcaption>\
+         <svg role=\"img\" aria-label=\"{metric} by bytes\">{grid}{dots}</svg>\
+         <p class=\"ends\"><span>0</span><span>bytes</span><span>{most}</span></p></figure>\n",
+        metric = escape(metric),
+        low = numbers::decimal(low, 4),
+        high = numbers::decimal(high, 4),
+        grid = across.grid(),
+        most = numbers::bytes(most as u64),
+    ))
+}
+
+/// The table of jobs.
+fn table(report: &BatchReport, jobs: &[&JobResult], metrics: &[&str]) -> String {
+    let number = |heading: &str| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(heading));
+    let word = |heading: &str| format!("<th scope=\"col\">{heading}</th>");
+    let mut headings =
+        [word("Job"), word("Outcome"), number("Bytes before"), number("Bytes after"), number("Ratio")].concat();
+    headings.extend(metrics.iter().map(|metric| number(metric)));
+    headings += &[number("Seconds"), word("Error or remark")].concat();
+    let directory = report.page.parent().unwrap_or(Path::new(""));
+    let rows: String = jobs.iter().map(|job| row(job, metrics, directory)).collect();
+    let more = match report.jobs.len() - jobs.len() {
+        0 => String::new(),
+        n => format!("<p class=\"fine\">{n} more are in the journal.</p>\n"),
+    };
+    format!(
+        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">Jobs</h2>\n{more}\
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors jobs\">\n\
+         <thead><tr>{headings}</tr></thead>\n<tbody id=\"jobs\">\n{rows}</tbody>\n</table></div>\n</section>\n"
+    )
+}
+
+fn row(job: &JobResult, metrics: &[&str], directory: &Path) -> String {
+    let (class, outcome) = match job.status {
+        JobStatus::Done => ("done", "done"),
+        JobStatus::Skipped => ("done", "done before"),
+        JobStatus::Failed => ("failed", "failed"),
+    };
+    let bytes = |n: Option<u64>| cell(n.map(|n| (n as f64, numbers::count(n))));
+    let mut cells =
+        [bytes(job.before_bytes), bytes(job.after_bytes), cell(job.ratio.map(|ratio| (ratio, format!("{ratio:.2}x"))))]
+            .concat();
+    cells.extend(metrics.iter().map(|metric| cell(measured(&job.metrics, metric))));
+    let seconds = job.seconds_before.unwrap_or(job.seconds);
+    cells += &cell(Some((seconds, numbers::decimal(seconds, 2))));
+    format!(
+        "<tr><th scope=\"row\">{}</th><td class=\"{class}\">{outcome}</td>{cells}<td>{}</td></tr>\n",
+        link(job, directory),
+        escape(&remark(job))
+    )
+}
+
+/// A metric, and that of the original where it has one of its own.
+fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f64, String)> {
+    let value = (*metrics.get(metric)?)?;
+    let before = metrics.get(&format!("{REFERENCE}{metric}")).copied().flatten();
+    let before = before.map_or(String::new(), |before| format!(" <small>of {}</small>", numbers::decimal(before, 4)));
+    Some((value, format!("{}{before}", numbers::decimal(value, 4))))
+}
+
+/// A number, with the value that it sorts by.
+fn cell(found: Option<(f64, String)>) -> String {
+    match found.filter(|(value, _)| value.is_finite()) {
+        Some((value, text)) => format!("<td class=\"num\" data-v=\"{value}\">{text}</td>"),
+        None => format!("<td class=\"num\">{}</td>", numbers::NONE),
+    }
+}
+
+fn remark(job: &JobResult) -> String {
+    let redone = job.redone.as_ref().map(|why| format!("done again: {why}"));
+    let trained = job.trained_with.as_ref().map(|other| format!("trained once, with {other}"));
+    let remarks: Vec<String> = [job.error.clone(), redone, trained].into_iter().flatten().collect();
+    remarks.join("; ")
+}
+
+/// The job's name, which leads to its own page where it has one.
+fn link(job: &JobResult, directory: &Path) -> String {
+    let text = name(&job.job);
+    let output = job.output.as_deref().filter(|_| job.status != JobStatus::Failed);
+    match output.and_then(|output| way(directory, output)) {
+        Some(way) => format!("<a href=\"{way}/report.html\">{text}</a>"),
+        None => text,
+    }
+}
+
+/// The way from a directory to another as a link has it: relative, so that the directory may be moved as a whole.
+fn way(from: &Path, to: &Path) -> Option<String> {
+    let (from, to) = (std::path::absolute(from).ok()?, std::path::absolute(to).ok()?);
+    let (from, to) = (std::fs::canonicalize(&from).unwrap_or(from), std::fs::canonicalize(&to).unwrap_or(to));
+    let n_common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(n_common).map(|_| "..".to_string());
+    let down = to.components().skip(n_common).map(|component| match component {
+        Component::Normal(part) => encoded(part.as_encoded_bytes()),
+        other => encoded(other.as_os_str().as_encoded_bytes()),
+    });
+    let parts: Vec<String> = up.chain(down).collect();
+    // A first part with a colon would be taken for a scheme.
+    Some(format!("./{}", parts.join("/")))
+}
+
+/// A part of a path with every byte that a link may misread as its number.
+fn encoded(part: &[u8]) -> String {
+    part.iter().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'=' | b'+' => out.push(char::from(*byte)),
+            byte => _ = write!(out, "%{byte:02X}"),
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, status: JobStatus) -> JobResult {
+        let is_done = status != JobStatus::Failed;
+        JobResult {
+            job: name.into(),
+            status,
+            output: Some(format!("/out/{name}").into()),
+            before_bytes: is_done.then_some(4000),
+            after_bytes: is_done.then_some(1000),
+            ratio: is_done.then_some(4.0),
+            metrics: BTreeMap::new(),
+            seconds: 0.25,
+            seconds_before: None,
+            trained_with: None,
+            redone: None,
+            error: (!is_done).then(|| "model: no such file".to_string()),
+            exit_code: (!is_done).then_some(4),
+        }
+    }
+
+    fn report(jobs: Vec<JobResult>) -> BatchReport {
+        let count = |status: JobStatus| jobs.iter().filter(|job| job.status == status).count();
+        BatchReport {
+            jobs_file: "configs/sweep.toml".into(),
+            journal: "/out/sweep.journal.jsonl".into(),
+            page: "/out/sweep.report.html".into(),
+            shard: None,
+            n_done: count(JobStatus::Done),
+            n_skipped: count(JobStatus::Skipped),
+            n_failed: count(JobStatus::Failed),
+            jobs,
+        }
+    }
+
+    #[test]
+    fn every_job_is_a_row_with_its_figures_and_the_way_to_its_page() {
+        let mut jobs = vec![job("a b", JobStatus::Done), job("c", JobStatus::Skipped), job("d", JobStatus::Failed)];
+        jobs[0].metrics = [("cosine".to_string(), Some(0.98769)), ("accuracy".into(), None)].into();
+        jobs[1].metrics = [("cosine".to_string(), Some(0.9)), ("reference_cosine".into(), Some(1.0))].into();
+        (jobs[1].seconds_before, jobs[1].trained_with) = (Some(77.0), Some("a b".into()));
+        let page = of_batch(&report(jobs.clone()), 2);
+        assert_eq!(page, of_batch(&report(jobs), 2), "the same report gives the same bytes");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("<tr><th scope=\"row\">")).collect();
+        assert_eq!(rows.len(), 3);
+        for phrase in
+            ["<a href=\"./a%20b/report.html\">a b</a>", ">done<", ">4,000<", ">1,000<", ">4.00x<", ">0.9877<", ">0.25<"]
+        {
+            assert!(rows[0].contains(phrase), "{phrase}: {}", rows[0]);
+        }
+        for phrase in [">done before<", "0.9000 <small>of 1.0000</small>", ">77.00<", "trained once, with a b"] {
+            assert!(rows[1].contains(phrase), "{phrase}: {}", rows[1]);
+        }
+        assert!(
+            rows[2].contains(">failed<") && rows[2].contains("no such file") && !rows[2].contains("href"),
+            "{}",
+            rows[2]
+        );
+        assert!(page.contains("<b>2</b> not reached") && page.contains("5 jobs"));
+        assert!(page.matches("<circle").count() == 2 && !page.contains("NaN"), "cosine of two jobs is plotted");
+    }
+
+    #[test]
+    fn a_name_cannot_add_to_the_page_nor_lead_elsewhere() {
+        let evil = "a<script>alert(1)</script>\"'&";
+        let mut jobs = vec![job(evil, JobStatus::Done), job("x", JobStatus::Failed)];
+        jobs[0].metrics = [(evil.to_string(), Some(1.0))].into();
+        jobs[1].metrics = jobs[0].metrics.clone();
+        jobs[1].after_bytes = Some(7);
+        (jobs[1].error, jobs[0].redone) = (Some(evil.into()), Some(evil.into()));
+        jobs[0].output = Some("javascript:alert(1)".into());
+        let mut report = report(jobs);
+        report.page = std::path::absolute("sweep.report.html").unwrap();
+        report.jobs_file = evil.into();
+        let page = of_batch(&report, 0);
+        assert!(!page.contains("<script>alert") && page.contains("&lt;script&gt;alert"));
+        assert!(page.contains("href=\"./javascript%3Aalert%281%29/report.html\""), "{page}");
+        assert_eq!(page.matches("<script>").count(), 1, "the page's own");
+    }
+
+    #[test]
+    fn of_very_many_jobs_the_failed_ones_are_there() {
+        let of = |i: usize| job(&format!("job{i}"), if i % 1000 == 999 { JobStatus::Failed } else { JobStatus::Done });
+        let report = report((0..20_000).map(of).collect());
+        let page = of_batch(&report, 0);
+        assert!(page.len() < 1_000_000 && page.contains("19000 more are in the journal"), "{}", page.len());
+        assert_eq!(page.matches(">failed<").count(), 20);
+        assert_eq!(page.matches("<tr><th scope=\"row\">").count(), MAX_JOBS);
+    }
+
+    #[test]
+    fn the_way_to_a_directory_is_relative() {
+        for (from, to, expected) in [
+            ("/o", "/o/a/b", "./a/b"),
+            ("/o/x", "/o/a", "./../a"),
+            ("/o", "/o", "./"),
+            ("/o", "/o/100 %?#", "./100%20%25%3F%23"),
+        ] {
+            assert_eq!(way(Path::new(from), Path::new(to)).as_deref(), Some(expected));
+        }
+    }
+}

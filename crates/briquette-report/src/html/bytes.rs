@@ -1,0 +1,89 @@
+//! Bytes before and after, by tensor.
+
+use super::axis::PlotAxis;
+use super::escape::name;
+use super::family::{MAX_ROWS, TensorFamily, families};
+use super::rows::{FigureRow, RowFigure};
+use crate::{Report, TensorReport, numbers};
+use std::borrow::Cow;
+
+/// Rows of less than one part in so many of the largest cannot be seen.
+const LEAST_VISIBLE: u64 = 400;
+/// Rows that are drawn however small they are.
+const MIN_ROWS: usize = 8;
+
+/// The figure; nothing for a model without tensors.
+pub(super) fn section(report: &Report) -> String {
+    let tensors = with_gone(report);
+    let mut families = families(&tensors);
+    families.sort_by_key(|family| std::cmp::Reverse(family.before_bytes()));
+    let Some(largest) = families.first() else { return String::new() };
+    let is_shared = families.iter().any(|family| family.members.len() > 1);
+    let lead = lead_of(largest, is_shared, report);
+    let smaller = split_smaller(&mut families);
+    families.extend(smaller);
+    let extents = families.iter().map(|family| family.before_bytes().max(family.after_bytes()));
+    let axis = PlotAxis::holding(0.0, extents.max().unwrap_or(0) as f64);
+    RowFigure {
+        id: "bytes",
+        title: "Bytes by tensor",
+        lead,
+        axis: axis.labels(|tick| numbers::bytes(tick as u64).replace(".00", ""), |_| String::new()),
+        rows: families.iter().map(|family| row(family, &axis)).collect(),
+        foot: String::new(),
+    }
+    .to_html()
+}
+
+/// The tensors, and those that only the original had.
+fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
+    if report.gone.is_empty() {
+        return Cow::Borrowed(&report.tensors);
+    }
+    let gone = report.gone.iter().map(TensorReport::from);
+    Cow::Owned(report.tensors.iter().cloned().chain(gone).collect())
+}
+
+/// Takes out the families that are too small or too many to draw, and makes a single one of them.
+fn split_smaller<'a>(families: &mut Vec<TensorFamily<'a>>) -> Option<TensorFamily<'a>> {
+    let largest = families.first()?.before_bytes();
+    let n_visible = families.iter().take_while(|family| family.before_bytes() >= largest / LEAST_VISIBLE).count();
+    let n_rows = n_visible.clamp(MIN_ROWS, MAX_ROWS - 1);
+    if families.len() <= n_rows + 1 {
+        return None;
+    }
+    let members: Vec<_> = families.split_off(n_rows).into_iter().flat_map(|family| family.members).collect();
+    Some(TensorFamily { label: format!("{} smaller tensors", members.len()), members })
+}
+
+fn lead_of(largest: &TensorFamily, is_shared: bool, report: &Report) -> String {
+    let before = numbers::percent(numbers::share(largest.before_bytes(), report.before.tensor_bytes));
+    let after = numbers::percent(numbers::share(largest.after_bytes(), report.after.tensor_bytes));
+    let shared =
+        if is_shared { " Tensors whose names differ in layer numbers only share a row, marked ×." } else { "" };
+    format!(
+        "<span class=\"key before\"></span> before, <span class=\"key after\"></span> after. \
+         <b>{}</b> had {before} of the tensors' bytes and has {after} now.{shared}",
+        name(&largest.label)
+    )
+}
+
+fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
+    let (before, after) = (family.before_bytes(), family.after_bytes());
+    let bar = |class: &str, n: u64, y: u32, height: u32| {
+        let width = axis.place(n as f64);
+        format!("<rect class=\"{class}\" y=\"{y}\" height=\"{height}\" width=\"{width:.2}%\"/>")
+    };
+    let value = match (before, after) {
+        (before, after) if before == after => format!("{} <small>as before</small>", numbers::bytes(after)),
+        (0, after) => format!("new → {}", numbers::bytes(after)),
+        (before, after) if after == 0 && family.is_gone() => format!("{} → gone", numbers::bytes(before)),
+        (before, after) => format!("{} → {}", numbers::bytes(before), numbers::bytes(after)),
+    };
+    FigureRow {
+        label: name(&family.label),
+        note: family.note(),
+        marks: axis.grid() + &bar("before", before, 2, 16) + &bar("after", after, 6, 8),
+        value,
+    }
+}

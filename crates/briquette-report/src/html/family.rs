@@ -1,0 +1,86 @@
+//! Tensors that share a row of a plot, so that a model of many layers stays readable.
+
+use crate::TensorReport;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tensors that a plot shows one by one.
+const MAX_SINGLES: usize = 24;
+/// Rows that a plot has.
+pub(super) const MAX_ROWS: usize = 24;
+
+/// One tensor, or all whose names differ in layer numbers only.
+#[derive(Debug)]
+pub(super) struct TensorFamily<'a> {
+    /// The name, with `*` for what differs.
+    pub(super) label: String,
+    /// Never empty.
+    pub(super) members: Vec<&'a TensorReport>,
+}
+
+impl TensorFamily<'_> {
+    /// Bytes of all members.
+    pub(super) fn before_bytes(&self) -> u64 {
+        self.members.iter().map(|tensor| tensor.before_bytes).sum()
+    }
+
+    /// Bytes of all members after.
+    pub(super) fn after_bytes(&self) -> u64 {
+        self.members.iter().map(|tensor| tensor.after_bytes).sum()
+    }
+
+    /// Whether only the original had any of them.
+    pub(super) fn is_gone(&self) -> bool {
+        self.members.iter().all(|tensor| tensor.encoding.is_empty())
+    }
+
+    /// `×12`, or nothing where the label says it all.
+    pub(super) fn note(&self) -> String {
+        // A name is there twice where the original's tensor had another shape: one is new, the other gone.
+        let names: BTreeSet<&str> = self.members.iter().map(|tensor| tensor.name.as_str()).collect();
+        if names.len() == 1 || !self.label.contains('*') { String::new() } else { format!("×{}", names.len()) }
+    }
+}
+
+/// Families in the order of their first members. Few tensors are a family each.
+pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    let mut families: Vec<TensorFamily> = Vec::new();
+    for tensor in tensors {
+        let label = if tensors.len() > MAX_SINGLES { without_numbers(&tensor.name) } else { tensor.name.clone() };
+        let place = *places.entry(label.clone()).or_insert(families.len());
+        if place == families.len() {
+            families.push(TensorFamily { label, members: Vec::new() });
+        }
+        families[place].members.push(tensor);
+    }
+    for family in &mut families {
+        if let [only] = family.members[..] {
+            family.label = only.name.clone();
+        }
+    }
+    families
+}
+
+/// `layers.3.up.weight` as `layers.*.up.weight`.
+fn without_numbers(name: &str) -> String {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
+    parts.join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn layers_of_a_large_model_share_a_row_and_single_tensors_keep_their_names() {
+        let mut report = sample::of_layers(12);
+        report.tensors.push(sample::tensor("head.0.weight".into(), 0));
+        let found = families(&report.tensors);
+        let labels: Vec<&str> = found.iter().map(|family| family.label.as_str()).collect();
+        assert_eq!(labels[0], "encoder.layer.*.attention.query.weight");
+        assert_eq!((labels.len(), labels[3]), (4, "head.0.weight"));
+        assert_eq!(families(&sample::of_layers(3).tensors).len(), 9);
+    }
+}

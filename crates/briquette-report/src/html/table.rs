@@ -1,0 +1,131 @@
+//! Tensors one by one: all, or of very many the largest and the worst.
+
+use super::escape::{escape, name};
+use crate::numbers::shape_text;
+use crate::{Report, TensorReport, numbers};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+const HEADINGS: [(&str, bool); 11] = [
+    ("Tensor", false),
+    ("Role", false),
+    ("Type", false),
+    ("Shape", true),
+    ("Kept as, and why", false),
+    ("Bytes before", true),
+    ("Bytes after", true),
+    ("Bits per weight", true),
+    ("Sparsity", true),
+    ("SQNR dB", true),
+    ("Cosine", true),
+];
+
+/// Tensors that are all shown.
+const MAX_ALL: usize = 1000;
+/// Of a model with more tensors, so many of the largest and so many of the worst are shown.
+const N_LARGEST: usize = 300;
+const N_WORST: usize = 300;
+
+/// The table of tensors, and how many it leaves out.
+pub(super) fn section(report: &Report) -> String {
+    let headings: String = HEADINGS.iter().fold(String::new(), |mut out, (heading, is_number)| {
+        let class = if *is_number { " class=\"num\"" } else { "" };
+        let _ = write!(out, "<th scope=\"col\"{class}>{heading}</th>");
+        out
+    });
+    let n = report.tensors.len();
+    let shown = shown(&report.tensors);
+    let rows: String = shown.iter().copied().map(row).collect();
+    let (title, lead) = if shown.len() == n {
+        (format!("All {n} tensors"), String::new())
+    } else {
+        let (n, left) = (numbers::count(n as u64), numbers::count((n - shown.len()) as u64));
+        let title = format!("The largest and the worst of {n} tensors");
+        (title, format!("<p>The other {left} are in <code>report.json</code>.</p>\n"))
+    };
+    format!(
+        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">{title}</h2>\n{lead}{gone}\
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors\">\n\
+         <thead><tr>{headings}</tr></thead>\n<tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n",
+        gone = gone(report),
+    )
+}
+
+/// What the original had and the output has not.
+fn gone(report: &Report) -> String {
+    if report.gone.is_empty() {
+        return String::new();
+    }
+    let bytes = report.gone.iter().map(|tensor| tensor.bytes).sum();
+    format!(
+        "<p>{} tensors of the original are not in it, by name and shape: {} (report.json lists them).</p>\n",
+        report.gone.len(),
+        numbers::bytes(bytes)
+    )
+}
+
+/// All tensors, or the largest and those of most error, in the order of the model.
+fn shown(tensors: &[TensorReport]) -> Vec<&TensorReport> {
+    if tensors.len() <= MAX_ALL {
+        return tensors.iter().collect();
+    }
+    let mut largest: Vec<usize> = (0..tensors.len()).collect();
+    largest.sort_by_key(|&index| std::cmp::Reverse(tensors[index].before_bytes));
+    let decibels = |index: &usize| tensors[*index].error.and_then(|error| error.sqnr_db).unwrap_or(f64::INFINITY);
+    let mut worst: Vec<usize> = (0..tensors.len()).filter(|index| decibels(index) < f64::INFINITY).collect();
+    worst.sort_by(|a, b| decibels(a).total_cmp(&decibels(b)));
+    let both: BTreeSet<usize> = largest.into_iter().take(N_LARGEST).chain(worst.into_iter().take(N_WORST)).collect();
+    both.into_iter().map(|index| &tensors[index]).collect()
+}
+
+fn row(tensor: &TensorReport) -> String {
+    let error = tensor.error;
+    let n_elements: f64 = tensor.shape.iter().map(|extent| *extent as f64).product();
+    let numbers = [
+        cell(n_elements, shape_text(&tensor.shape)),
+        kept_as(tensor),
+        cell(
+            tensor.before_bytes as f64,
+            if tensor.is_new { "new".into() } else { numbers::count(tensor.before_bytes) },
+        ),
+        cell(tensor.after_bytes as f64, numbers::count(tensor.after_bytes)),
+        cell(tensor.bits_per_weight, numbers::decimal(tensor.bits_per_weight, 2)),
+        cell(tensor.sparsity, numbers::percent(tensor.sparsity)),
+        optional(error.map(|error| error.sqnr_db), 2, "equal"),
+        optional(error.map(|error| error.cosine), 6, numbers::NONE),
+    ];
+    format!(
+        "<tr><th scope=\"row\">{}</th>{}{}{}</tr>\n",
+        name(&tensor.name),
+        text(tensor.role.name()),
+        text(&tensor.dtype),
+        numbers.concat()
+    )
+}
+
+fn text(text: &str) -> String {
+    format!("<td>{}</td>", escape(text))
+}
+
+fn kept_as(tensor: &TensorReport) -> String {
+    let why = if tensor.why.is_empty() { String::new() } else { format!("<small>{}</small>", escape(&tensor.why)) };
+    format!("<td>{}{why}</td>", name(&tensor.encoding))
+}
+
+/// A number, with the value that it sorts by.
+fn cell(value: f64, text: String) -> String {
+    if value.is_finite() {
+        format!("<td class=\"num\" data-v=\"{value}\">{text}</td>")
+    } else {
+        format!("<td class=\"num\">{}</td>", numbers::NONE)
+    }
+}
+
+/// A figure of a tensor that was changed; `absent` where it has none.
+fn optional(value: Option<Option<f64>>, n_digits: usize, absent: &str) -> String {
+    match value {
+        Some(Some(value)) => cell(value, numbers::decimal(value, n_digits)),
+        Some(None) => format!("<td class=\"num\">{absent}</td>"),
+        None => "<td class=\"num\"></td>".into(),
+    }
+}

@@ -1,0 +1,216 @@
+//! What a model is made of.
+
+use crate::numbers::bytes;
+use briquette_core::Role;
+use briquette_core::{DType, Result, Storage};
+use briquette_flow::context::{RunOptions, Workers};
+use briquette_flow::known::Known;
+use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorSource};
+use briquette_plan::role::Roles;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::path::Path;
+
+/// Bytes looked through at a time.
+const PIECE: usize = 4 << 20;
+
+/// A model, tensor by tensor.
+#[derive(Debug, Serialize)]
+pub struct Inspection {
+    /// Where it is.
+    pub path: String,
+    /// What it is made of.
+    pub format: String,
+    /// What has been done to it already: "none", "pruned" or "quantized".
+    pub compressed: &'static str,
+    /// Bytes of its weight files.
+    pub file_bytes: u64,
+    /// Bytes of its tensors as they stand for, decoded.
+    pub tensor_bytes: u64,
+    /// Elements of all tensors.
+    pub n_elements: u64,
+    /// What its files hold besides the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutInspection>,
+    /// What names of tensors begin with in the file, and not here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stripped_prefixes: Vec<String>,
+    /// Files that come along.
+    pub companions: Vec<String>,
+    /// The tensors.
+    pub tensors: TensorInspections,
+}
+
+/// The tensors of a model, each looked at where it is asked for: there may be millions.
+#[derive(Debug)]
+pub struct TensorInspections {
+    checkpoint: Checkpoint,
+    known: Vec<Known>,
+    zeros: Option<Vec<u64>>,
+}
+
+/// Something that a file holds besides the model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LeftOutInspection {
+    /// Its key.
+    pub key: String,
+    /// Bytes of its tensors.
+    pub n_bytes: u64,
+    /// Whether it could be chosen as the model by its key.
+    pub is_model: bool,
+}
+
+/// One tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TensorInspection<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it is in its network, as `plan` will take it.
+    pub role: Role,
+    /// What shows that.
+    pub why: &'static str,
+    /// Its type.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// Its bytes, decoded.
+    pub n_bytes: u64,
+    /// How it is kept.
+    pub encoding: Cow<'static, str>,
+    /// Elements that are zero, where they were counted.
+    pub n_zeros: Option<u64>,
+}
+
+/// Looks at a model: headers only, or with `count_zeros` every element. `choice` says which of the things in a file it is.
+///
+/// # Errors
+/// Those of opening and reading.
+pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
+    let checkpoint = Checkpoint::open_as(path, choice)?;
+    let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
+    let roles = Roles::of_model(&checkpoint, checkpoint.layout(), &[])?;
+    let known = checkpoint.tensors().iter().map(|info| roles.of(info)).collect();
+    Ok(Inspection {
+        path: path.display().to_string(),
+        format: checkpoint.format().to_string(),
+        compressed: match checkpoint.compressed() {
+            Compressed::No => "none",
+            Compressed::Pruned => "pruned",
+            Compressed::Quantized => "quantized",
+        },
+        file_bytes: checkpoint.weight_bytes(),
+        tensor_bytes: checkpoint.tensors().iter().map(|info| info.n_bytes() as u64).sum(),
+        n_elements: checkpoint.tensors().iter().map(|info| info.n_elements() as u64).sum(),
+        left_out: checkpoint.left_out().iter().map(LeftOutInspection::of).collect(),
+        stripped_prefixes: checkpoint.stripped_prefixes().to_vec(),
+        companions: checkpoint.companions().iter().map(|path| path.display().to_string()).collect(),
+        tensors: TensorInspections { checkpoint, known, zeros },
+    })
+}
+
+impl LeftOutInspection {
+    fn of(left: &LeftOut) -> Self {
+        Self { key: left.key.clone(), n_bytes: left.n_bytes, is_model: left.is_model }
+    }
+}
+
+impl Inspection {
+    /// What its files hold besides the model, and what names are without, in sentences.
+    pub fn notes(&self) -> Vec<String> {
+        notes(&self.left_out, &self.stripped_prefixes)
+    }
+}
+
+/// The same, of an open model.
+pub fn notes_of(checkpoint: &Checkpoint) -> Vec<String> {
+    let left: Vec<LeftOutInspection> = checkpoint.left_out().iter().map(LeftOutInspection::of).collect();
+    notes(&left, checkpoint.stripped_prefixes())
+}
+
+fn notes(left_out: &[LeftOutInspection], prefixes: &[String]) -> Vec<String> {
+    let note = |left: &LeftOutInspection| {
+        // A key is what somebody wrote into a file: it may hold anything.
+        let key = left.key.escape_debug();
+        let hint = match left.is_model {
+            true => format!("; key = {:?} takes it instead", left.key),
+            false => String::new(),
+        };
+        format!("{key}, {}, left out: it is no part of the model{hint}.", bytes(left.n_bytes))
+    };
+    let mut notes: Vec<String> = left_out.iter().map(note).collect();
+    if !prefixes.is_empty() {
+        let prefix = prefixes.concat();
+        notes.push(format!("Names are without {prefix:?}, which they begin with in the file."));
+    }
+    notes
+}
+
+impl TensorInspections {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.checkpoint.tensors().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The tensor at a place, in the order of the model.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn get(&self, index: usize) -> TensorInspection<'_> {
+        let info = &self.checkpoint.tensors()[index];
+        TensorInspection {
+            name: &info.name,
+            role: self.known[index].role,
+            why: self.known[index].why.words(),
+            dtype: info.dtype,
+            shape: &info.shape.0,
+            n_bytes: info.n_bytes() as u64,
+            encoding: encoding_of(&self.checkpoint, index),
+            n_zeros: self.zeros.as_ref().map(|zeros| zeros[index]),
+        }
+    }
+
+    /// Each of them, in the order of the model.
+    pub fn iter(&self) -> impl Iterator<Item = TensorInspection<'_>> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+impl Serialize for TensorInspections {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+fn encoding_of(checkpoint: &Checkpoint, index: usize) -> Cow<'static, str> {
+    let Some(stored) = checkpoint.stored() else { return "dense".into() };
+    let coding = stored.tensors[index].coding;
+    let values = coding.codes.map_or("dense".to_string(), |codes| format!("int{} {}", codes.bits, codes.grouping));
+    if coding.storage == Storage::Bitmask { format!("{values}, bitmask").into() } else { values.into() }
+}
+
+fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {
+    let workers = Workers::new(options)?;
+    let indices: Vec<usize> = (0..checkpoint.tensors().len()).collect();
+    workers.begin("count zeros", checkpoint.tensors().iter().map(|info| info.n_bytes()).sum());
+    let zeros = workers.map(&indices, Vec::new, |bytes, &index| {
+        let info = &checkpoint.tensors()[index];
+        let width = (info.dtype.n_bits() / 8).max(1);
+        let piece = if checkpoint.reads_ranges(index) { PIECE } else { info.n_bytes().max(1) };
+        let mut n_zeros = 0;
+        for start in (0..info.n_bytes()).step_by(piece) {
+            bytes.resize(piece.min(info.n_bytes() - start), 0);
+            checkpoint.read(index, start, bytes)?;
+            n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count() as u64;
+            workers.advance(bytes.len());
+            workers.check_stop()?;
+        }
+        Ok(n_zeros)
+    })?;
+    checkpoint.check_unchanged()?;
+    Ok(zeros)
+}

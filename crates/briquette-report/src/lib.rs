@@ -1,0 +1,61 @@
+//! What a run claims and what it measured, side by side: as JSON, as a page and for a terminal.
+//!
+//! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
+//! puts a [`Report`] together.
+
+pub mod diff;
+mod evidence;
+mod figures;
+mod histogram;
+pub mod html;
+pub mod inspect;
+mod make;
+pub mod numbers;
+mod origin;
+mod original;
+mod remarks;
+mod running;
+#[cfg(test)]
+mod sample;
+mod tensors;
+pub mod terminal;
+
+use briquette_core::printable::printable_json;
+use briquette_core::{Error, Result};
+use briquette_formats::Draft;
+pub use evidence::{Evidence, Timing};
+pub use figures::{
+    BatchReport, BatchStatus, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, FactorReport,
+    Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, Report, RunFigures,
+    StageBytes, TensorReport, VERSION, WeightHistogram,
+};
+pub use make::make;
+pub use origin::Origin;
+pub use original::Original;
+pub use remarks::untested_text;
+use std::path::Path;
+
+impl Report {
+    /// Writes it into a draft for programs and for people: `report.json` and `report.html`. No sum covers either.
+    ///
+    /// # Errors
+    /// Bug, where it cannot be written as JSON; Io.
+    pub fn write(&self, draft: &Draft) -> Result<()> {
+        draft.write_file(Path::new("report.json"), &to_json(self)?)?;
+        draft.write_file(Path::new("report.html"), html::to_html(self).as_bytes())
+    }
+}
+
+/// The report as it is written.
+///
+/// # Errors
+/// Bug, where it cannot be written as JSON.
+pub fn to_json(report: &Report) -> Result<Vec<u8>> {
+    let json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    Ok((printable_json(&json) + "\n").into_bytes())
+}
+
+/// The JSON Schema of report.json.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Report).to_value()
+}

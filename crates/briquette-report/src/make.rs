@@ -1,0 +1,86 @@
+//! Puts a report together from what a run showed.
+
+use super::evidence::{Evidence, Timing};
+use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};
+use super::{histogram, remarks, tensors};
+use briquette_core::Result;
+use briquette_core::memory::{MemoryMeter, ResidentSet};
+use briquette_flow::context::Workers;
+use briquette_recipe::StageKind;
+use briquette_recipe::raw::RawStage;
+use std::time::Instant;
+
+/// Puts a report together.
+///
+/// # Errors
+/// Those of reading a few tensors once more for their histograms.
+pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Instant) -> Result<Report> {
+    let mut tensors = tensors::of(evidence);
+    let original = evidence.origin.original.as_ref();
+    let gone = original.map_or(Vec::new(), |original| original.put_before(&mut tensors));
+    let n_elements = evidence.plan.tensors.iter().map(|tensor| tensor.info.n_elements() as u64).sum();
+    let mut report = Report {
+        version: VERSION,
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
+        model: evidence.origin.model.display().to_string(),
+        model_format: original
+            .map_or_else(|| evidence.checkpoint.format().to_string(), |original| original.format.clone()),
+        output: evidence.recipe.output.display().to_string(),
+        format: evidence.plan.profile.name().to_string(),
+        stages: stages_in_words(evidence),
+        before: original.map_or_else(|| of_what_is_read(evidence, n_elements), |original| original.footprint),
+        after: Footprint {
+            file_bytes: evidence.written.weight_bytes(),
+            tensor_bytes: tensors.iter().map(|tensor| tensor.after_bytes).sum(),
+            n_elements,
+            n_zeros: Some(evidence.found.iter().map(|found| found.n_zeros as u64).sum()),
+        },
+        predicted_bytes: evidence.prediction.n_bytes,
+        prediction_is_exact: evidence.prediction.is_exact,
+        histograms: histogram::of_worst(evidence, &tensors, workers)?,
+        tensors,
+        gone,
+        evaluation: evidence.evaluation.clone(),
+        trained: evidence.origin.trained.clone(),
+        factorized: evidence.origin.factorized.clone(),
+        stage_bytes: stage_bytes(evidence),
+        remarks: Vec::new(),
+        seconds: evidence.origin.seconds.iter().cloned().chain(timing.0).collect(),
+        total_seconds: evidence.origin.spent + started.elapsed().as_secs_f64(),
+        threads: workers.n_threads(),
+        peak_bytes: ResidentSet.peak_bytes(),
+        peak_meter: ResidentSet.name().to_string(),
+    };
+    report.remarks = remarks::of(&report, evidence);
+    Ok(report)
+}
+
+fn of_what_is_read(evidence: &Evidence, n_elements: u64) -> Footprint {
+    Footprint {
+        file_bytes: evidence.checkpoint.weight_bytes(),
+        tensor_bytes: evidence.plan.tensors.iter().map(|tensor| tensor.info.n_bytes() as u64).sum(),
+        n_elements,
+        n_zeros: None,
+    }
+}
+
+/// The stages in words: of a student of fewer layers, how many of how many.
+fn stages_in_words(evidence: &Evidence) -> Vec<String> {
+    let mut trained = evidence.origin.trained.iter();
+    let words = |stage: &RawStage| {
+        let layers =
+            if stage.kind() == Some(StageKind::Distill) { trained.next().and_then(|found| found.layers) } else { None };
+        let words = stage.in_words();
+        layers.map_or(words.clone(), |LayersKept { n, of }| words.replacen("layers", &format!("layers {n} of {of}"), 1))
+    };
+    evidence.recipe.asked.stage.iter().map(words).collect()
+}
+
+/// Bytes after each part, the output's last; none where there was one part only.
+fn stage_bytes(evidence: &Evidence) -> Vec<StageBytes> {
+    let mut bytes = evidence.origin.bytes.clone();
+    if !bytes.is_empty() {
+        bytes.push(StageBytes { stage: "output".into(), file_bytes: evidence.written.weight_bytes() });
+    }
+    bytes
+}

@@ -1,0 +1,115 @@
+//! Numbers as text, for the page and the terminal alike. What is not finite is a dash, never `NaN`.
+
+use super::figures::Report;
+use briquette_core::Shape;
+pub(super) use briquette_core::printable::printable;
+
+/// Stands for a number that there is not.
+pub(super) const NONE: &str = "–";
+
+/// `90.90 MB`, in powers of 1000.
+pub fn bytes(n: u64) -> String {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    match units.iter().find(|(_, size)| n as f64 >= *size) {
+        Some((unit, size)) => format!("{:.2} {unit}", n as f64 / size),
+        None => format!("{n} B"),
+    }
+}
+
+/// `14,204,112`.
+pub(super) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number with so many digits after the point.
+pub(super) fn decimal(value: f64, n_digits: usize) -> String {
+    if value.is_finite() { format!("{value:.n_digits$}") } else { NONE.into() }
+}
+
+/// `40.0 %` of a share of 0.4; a share too small to show is `< 0.1 %`.
+pub(super) fn percent(share: f64) -> String {
+    match share {
+        share if !share.is_finite() => NONE.into(),
+        share if share > 0.0 && share < 0.001 => "< 0.1 %".into(),
+        share if share < 1.0 && share > 0.999 => "> 99.9 %".into(),
+        share => format!("{:.1} %", 100.0 * share),
+    }
+}
+
+/// `3.21 s`, `41 ms`.
+pub(super) fn seconds(seconds: f64) -> String {
+    match seconds {
+        seconds if !seconds.is_finite() || seconds < 0.0 => NONE.into(),
+        seconds if seconds >= 60.0 => format!("{:.0} min {:.0} s", (seconds / 60.0).floor(), (seconds % 60.0).floor()),
+        seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
+        seconds if seconds >= 0.01 => format!("{:.0} ms", seconds * 1e3),
+        seconds => format!("{:.1} ms", seconds * 1e3),
+    }
+}
+
+/// `a / b`, or 0 where there is nothing to divide by.
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// `6.40x`, how many times `after` goes into `before`.
+pub(super) fn ratio(before: u64, after: u64) -> String {
+    if before == 0 || after == 0 { NONE.into() } else { format!("{:.2}x", before as f64 / after as f64) }
+}
+
+/// Bits for each element.
+pub(super) fn bits_per_weight(n_bytes: u64, n_elements: u64) -> String {
+    if n_elements == 0 { NONE.into() } else { decimal(n_bytes as f64 * 8.0 / n_elements as f64, 2) }
+}
+
+/// A shape as text: `[768, 3072]`.
+pub fn shape_text(shape: &[usize]) -> String {
+    Shape::from(shape).to_string()
+}
+
+/// What was foretold, and what became of it.
+pub(super) fn prediction(report: &Report) -> String {
+    let (foretold, measured) = (report.predicted_bytes, report.after.file_bytes);
+    let bound = if report.prediction_is_exact { "exactly" } else { "at most" };
+    let outcome = if foretold == measured {
+        "equal".to_string()
+    } else if measured < foretold {
+        format!("{} less", percent(share(foretold - measured, foretold)))
+    } else {
+        format!("{} more", percent(share(measured - foretold, foretold)))
+    };
+    format!("predicted {bound} {} bytes, measured {}: {outcome}", count(foretold), count(measured))
+}
+
+/// Whether what was measured is what the prediction allows.
+pub(super) fn prediction_holds(report: &Report) -> bool {
+    let (foretold, measured) = (report.predicted_bytes, report.after.file_bytes);
+    if report.prediction_is_exact { measured == foretold } else { measured <= foretold }
+}
+
+/// The last part of a path, to name a model by.
+pub(super) fn last_part(path: &str) -> &str {
+    let trimmed = path.trim_end_matches(['/', '\\']);
+    trimmed.rsplit(['/', '\\']).next().filter(|part| !part.is_empty()).unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_never_not_a_number() {
+        assert_eq!([count(0), count(999), count(1_000), count(14_204_112)], ["0", "999", "1,000", "14,204,112"]);
+        assert_eq!([decimal(f64::NAN, 2), percent(f64::INFINITY), seconds(f64::NAN), ratio(0, 0)], [NONE; 4]);
+        assert_eq!([percent(0.4), percent(0.0002), percent(0.9999)], ["40.0 %", "< 0.1 %", "> 99.9 %"]);
+        assert_eq!([seconds(75.5), seconds(1.0), seconds(0.04)], ["1 min 15 s", "1.00 s", "40 ms"]);
+    }
+}

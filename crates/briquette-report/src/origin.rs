@@ -1,0 +1,47 @@
+//! What was done to a model before the last stages of its recipe read it.
+
+use super::figures::{DistillReport, FactorReport, StageBytes};
+use super::original::Original;
+use briquette_recipe::Recipe;
+use std::path::PathBuf;
+
+/// Where the model of a run comes from: what was done to it before.
+#[derive(Debug, Clone, Default)]
+pub struct Origin {
+    /// The recipe's own model: what the output is compared with.
+    pub model: PathBuf,
+    /// Its figures, where the last stages read another model: a student, or factors.
+    pub original: Option<Original>,
+    /// The trainings.
+    pub trained: Vec<DistillReport>,
+    /// Linear layers that became two factors.
+    pub factorized: Vec<FactorReport>,
+    /// What the model's file holds besides the model, in words, where the run reads another.
+    pub notes: Vec<String>,
+    /// Bytes after each part.
+    pub bytes: Vec<StageBytes>,
+    /// The file of metrics that the last training wrote line by line.
+    pub metrics: Option<PathBuf>,
+    /// Seconds of each part.
+    pub seconds: Vec<(String, f64)>,
+    /// Seconds that all of it took before the last stages, in runs before this one too.
+    pub spent: f64,
+}
+
+impl Origin {
+    /// Of a run that reads the recipe's own model.
+    pub fn of(recipe: &Recipe) -> Self {
+        Self { model: recipe.model.clone(), ..Self::default() }
+    }
+
+    /// A part took so many seconds, of which so many were in this run: those are spent by its own clock.
+    pub fn add_seconds(&mut self, part: String, seconds: f64, now: f64) {
+        self.seconds.push((part, seconds));
+        self.spent += seconds - now;
+    }
+
+    /// The weight files have so many bytes after a part.
+    pub fn add_bytes(&mut self, stage: String, file_bytes: u64) {
+        self.bytes.push(StageBytes { stage, file_bytes });
+    }
+}

@@ -1,0 +1,70 @@
+//! What became of each tensor: how it is kept and why, its bytes and its error.
+
+use super::evidence::Evidence;
+use super::figures::{ErrorReport, TensorReport};
+use briquette_core::Storage;
+use briquette_flow::TensorPlan;
+
+/// What became of each tensor, in the order of the model.
+pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
+    let mut by_name: Vec<&str> = evidence.plan.tensors.iter().map(|tensor| tensor.info.name.as_str()).collect();
+    by_name.sort_unstable();
+    let one = |tensor: &TensorPlan| {
+        let placed = &evidence.layout.tensors[tensor.index];
+        let parts = placed.coding.parts(tensor.value_dtype(), tensor.rows.n_rows, tensor.rows.n_cols, placed.n_kept);
+        let n = tensor.info.n_elements().max(1) as f64;
+        let after_bytes =
+            if tensor.tied_to.is_some() { 0 } else { parts.iter().map(|part| part.n_bytes() as u64).sum::<u64>() };
+        let found = by_name.binary_search(&tensor.info.name.as_str()).ok().and_then(|place| evidence.found.get(place));
+        let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index].stats.figures()));
+        TensorReport {
+            name: tensor.info.name.clone(),
+            role: tensor.role,
+            dtype: tensor.info.dtype.to_string(),
+            shape: tensor.info.shape.0.clone(),
+            encoding: encoding_of(evidence, tensor),
+            why: why_of(evidence, tensor),
+            before_bytes: tensor.info.n_bytes() as u64,
+            is_new: false,
+            after_bytes,
+            bits_per_weight: after_bytes as f64 * 8.0 / n,
+            sparsity: found.map_or(0.0, |found| found.n_zeros as f64 / n),
+            error,
+        }
+    };
+    evidence.plan.tensors.iter().map(one).collect()
+}
+
+/// How a tensor is kept, in words: `int8 per channel, bitmask`.
+fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
+    if let Some(main) = tensor.tied_to {
+        return format!("tied to {}", evidence.plan.tensors[main].info.name);
+    }
+    let coding = evidence.layout.tensors[tensor.index].coding;
+    let values = match coding.codes {
+        Some(codes) => {
+            let sign = if codes.grid == briquette_core::GridKind::Asymmetric { " asymmetric" } else { "" };
+            format!("int{}{sign} {}", codes.bits, codes.grouping)
+        }
+        None => tensor.stored_dtype().to_string().to_lowercase(),
+    };
+    match coding.storage {
+        Storage::Dense => values,
+        Storage::Bitmask => format!("{values}, bitmask"),
+    }
+}
+
+/// Why it is kept so, where there was a choice or nothing was done.
+fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
+    if let Some(skipped) = &tensor.skipped {
+        return skipped.clone();
+    }
+    let placed = &evidence.layout.tensors[tensor.index];
+    if tensor.prune.is_none() || evidence.plan.profile != briquette_formats::Profile::Briquette {
+        return String::new();
+    }
+    match placed.coding.storage {
+        Storage::Bitmask => "bitmask is smaller than dense".into(),
+        Storage::Dense => "too few zeros for a bitmask to save anything".into(),
+    }
+}

@@ -1,0 +1,94 @@
+//! From flags to the recipe that they stand for.
+
+use super::stage_flags::{LayoutArg, What};
+use briquette::pipeline::recipe;
+use briquette::pipeline::recipe::raw::{self, StageKeys};
+use briquette::{Error, Recipe, Result};
+use std::path::{Path, PathBuf};
+
+/// A path that a recipe in another directory may have.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))
+}
+
+/// The recipe that the flags stand for, or the one they name with its paths overridden.
+pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
+    let (mut raw, directory) = match &what.recipe {
+        Some(path) => (recipe::read_raw(path)?, recipe::directory_of(path)),
+        None => (raw_of(what)?, PathBuf::new()),
+    };
+    let is_placeholder = |path: &&Path| *path == Path::new("-");
+    if let Some(model) = model {
+        raw.model.path = Some(if directory.as_os_str().is_empty() { model.to_path_buf() } else { absolute(model)? });
+    }
+    if let Some(output) = output.filter(|path| !(is_placeholder(path) && raw.output.path.is_some())) {
+        raw.output.path = Some(if directory.as_os_str().is_empty() { output.to_path_buf() } else { absolute(output)? });
+    }
+    if raw.model.path.is_none() {
+        return Err(Error::config("no MODEL: name a file, an index or a directory to compress"));
+    }
+    if raw.output.path.is_none() {
+        return Err(Error::config("no output: name the directory to write with --output OUT"));
+    }
+    if what.format.is_some() {
+        raw.output.format = what.format.clone();
+    }
+    if let Some(layout) = what.layout {
+        raw.model.layout = Some(layout_of(layout));
+    }
+    raw.model.allow_nonfinite |= what.allow_nonfinite;
+    raw.output.allow_untested |= what.allow_untested;
+    what.choice.over(&mut raw.model);
+    Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
+        Some(path) => recipe::locate(error, path),
+        None => error,
+    })
+}
+
+fn raw_of(what: &What) -> Result<raw::RawRecipe> {
+    let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
+    Ok(raw::RawRecipe { model, stage: stages_of(what)?, ..Default::default() })
+}
+
+fn layout_of(layout: LayoutArg) -> raw::RawLayout {
+    match layout {
+        LayoutArg::Torch => raw::RawLayout::Torch,
+        LayoutArg::Burn => raw::RawLayout::Burn,
+    }
+}
+
+fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
+    let include = (!what.include.is_empty()).then(|| what.include.clone());
+    let mut stages = Vec::new();
+    if what.prune.is_some() || what.prune_pattern.is_some() {
+        stages.push(StageKeys::Prune(raw::RawPrune {
+            sparsity: what.prune,
+            pattern: what.prune_pattern.clone(),
+            scope: what.scope.clone(),
+            method: what.prune_method.clone(),
+            seed: what.seed,
+            include: include.clone(),
+            exclude: what.exclude.clone(),
+            roles: what.prune_roles.clone(),
+            ..Default::default()
+        }));
+    }
+    if let Some(scheme) = &what.quantize {
+        stages.push(StageKeys::Quantize(raw::RawQuantize {
+            scheme: Some(scheme.clone()),
+            range: what.range.clone(),
+            include: include.clone(),
+            exclude: what.exclude.clone(),
+            roles: what.quantize_roles.clone(),
+            ..Default::default()
+        }));
+    }
+    if let Some(dtype) = &what.cast {
+        let (dtype, exclude) = (Some(dtype.clone()), what.exclude.clone());
+        stages.push(StageKeys::Cast(raw::RawCast { dtype, include, exclude, roles: None }));
+    }
+    if stages.is_empty() {
+        return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));
+    }
+    Ok(stages.into_iter().map(Into::into).collect())
+}

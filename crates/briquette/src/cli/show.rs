@@ -1,0 +1,54 @@
+//! What a command found, as text for people or as JSON for programs.
+
+use super::args::Common;
+use super::text;
+use briquette::{Error, Result};
+use serde::Serialize;
+use std::io::Write;
+
+/// Prints JSON or text, or nothing.
+pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
+    if common.json {
+        text::print_json(value)?;
+    } else if !common.quiet {
+        text::print(&to_text()?)?;
+    }
+    Ok(0)
+}
+
+/// Prints JSON or text, or nothing, bit by bit: of every tensor of a model there may be much to say.
+pub(super) fn show_long<T: Serialize>(
+    common: &Common,
+    value: &T,
+    put_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<u8> {
+    if common.json {
+        text::print_json(value)?;
+    } else if !common.quiet {
+        text::write(put_text)?;
+    }
+    Ok(0)
+}
+
+/// As [`show`], of findings that may be a failure all the same: as JSON, they say so.
+pub(super) fn show_and_check<T: Serialize>(
+    common: &Common,
+    value: &T,
+    to_text: impl FnOnce() -> Result<String>,
+    check: Result<()>,
+) -> Result<u8> {
+    match &check {
+        Err(error) if common.json => {
+            let mut value = serde_json::to_value(value).map_err(|error| Error::bug(format!("JSON: {error}")))?;
+            value["error"] = error_json(error);
+            show(common, &value, to_text)?
+        }
+        _ => show(common, value, to_text)?,
+    };
+    check.map(|()| 0)
+}
+
+/// An error for programs.
+pub(super) fn error_json(error: &Error) -> serde_json::Value {
+    serde_json::json!({ "kind": error.kind.name(), "message": error.to_string(), "exit_code": error.exit_code() })
+}
