@@ -30,8 +30,8 @@ static KEYS: LazyLock<Vec<&'static str>> =
 
 impl<'de> Deserialize<'de> for RawStage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Stage;
-        impl<'de> Visitor<'de> for Stage {
+        struct StageTable;
+        impl<'de> Visitor<'de> for StageTable {
             type Value = RawStage;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for RawStage {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawStage, A::Error> {
                 let (mut kind, mut given): (Option<String>, _) = (None, Map::new());
-                while let Some(key) = map.next_key_seed(Key)? {
+                while let Some(key) = map.next_key_seed(StageKey)? {
                     if given.contains_key(key) || key == "kind" && kind.is_some() {
                         return Err(A::Error::duplicate_field(key));
                     }
@@ -54,14 +54,14 @@ impl<'de> Deserialize<'de> for RawStage {
                 RawStage::of(&kind, given).map_err(A::Error::custom)
             }
         }
-        deserializer.deserialize_struct("RawStage", &KEYS, Stage)
+        deserializer.deserialize_struct("RawStage", &KEYS, StageTable)
     }
 }
 
 /// A key that some kind has.
-struct Key;
+struct StageKey;
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for StageKey {
     type Value = &'static str;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<&'static str, D::Error> {
@@ -69,7 +69,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl Visitor<'_> for Key {
+impl Visitor<'_> for StageKey {
     type Value = &'static str;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
