@@ -47,14 +47,3 @@ impl Choice {
 pub(crate) fn no_keys(key: &str) -> Error {
     Error::config(format!("key: found {key:?} for a model that is no PyTorch file, which alone has keys; leave it out"))
 }
-
-/// Something that a file holds besides the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Its key.
-    pub key: String,
-    /// Bytes of its tensors.
-    pub n_bytes: u64,
-    /// Whether it could be chosen as the model by its key.
-    pub is_model: bool,
-}

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The name of the manifest in a directory.
-pub const FILE_NAME: &str = "briquette.json";
+pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
 pub const VERSION: u32 = 2;
 /// What most directories need: an output says the lowest version that holds it, so that older programs read it where they can.

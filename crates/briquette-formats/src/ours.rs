@@ -19,7 +19,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     let mut plain = PlainFiles::default();
     let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
     for name in names {
-        if !crate::index::stays_inside(name) {
+        if !briquette_files::paths::stays_inside(name) {
             return Err(
                 Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
             );

@@ -1,10 +1,10 @@
 //! Checkpoints whose tensors lie in files as they are: safetensors, PyTorch and burnpack, one file or many.
 
-use crate::pytorch::{self, Place};
 use crate::sniff::Kind;
 use crate::tensor::{self, TensorInfo, TensorSource};
 use crate::{Choice, InputFile, LeftOut, burnpack, names, safetensors};
 use briquette_core::{Error, Result};
+use briquette_pytorch::TensorPlace;
 use std::collections::BTreeMap;
 
 /// Tensors at known places in open files.
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
-    places: Vec<Place>,
+    places: Vec<TensorPlace>,
     /// The first tensor of each file, as there may be millions of tensors and few files.
     firsts: Vec<usize>,
     n_bytes: u64,
@@ -35,7 +35,7 @@ impl PlainFiles {
             Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
             Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
             Kind::PyTorch => {
-                let (file, found) = pytorch::read(file, choice.key.as_deref())?;
+                let (file, found) = briquette_pytorch::read(file, choice.key.as_deref())?;
                 for (info, place) in found.tensors {
                     self.places.push(place);
                     self.infos.push(info);
@@ -57,7 +57,7 @@ impl PlainFiles {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
-            self.places.push(Place::At(offset));
+            self.places.push(TensorPlace::At(offset));
             self.infos.push(info);
         }
         for (key, value) in header.metadata {
@@ -120,7 +120,7 @@ impl PlainFiles {
     pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
         let mut found = BTreeMap::new();
         for (index, (info, place)) in self.infos.iter().zip(&self.places).enumerate() {
-            if let Place::At(offset) = place {
+            if let TensorPlace::At(offset) = place {
                 found.insert(info.name.as_str(), (info, self.file_of(index), *offset));
             }
         }
@@ -142,8 +142,8 @@ impl TensorSource for PlainFiles {
         assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
         let file = &self.files[self.file_of(index)];
         match &self.places[index] {
-            Place::At(offset) => file.read_at(offset + start as u64, out),
-            Place::Gathered(tensor) => {
+            TensorPlace::At(offset) => file.read_at(offset + start as u64, out),
+            TensorPlace::Gathered(tensor) => {
                 let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
@@ -153,7 +153,7 @@ impl TensorSource for PlainFiles {
     }
 
     fn reads_ranges(&self, index: usize) -> bool {
-        matches!(self.places[index], Place::At(_))
+        matches!(self.places[index], TensorPlace::At(_))
     }
 
     fn files(&self) -> Vec<&InputFile> {

@@ -1,11 +1,12 @@
 //! Finding and opening the weight files of a model.
 
 use crate::choice::no_keys;
-use crate::index::{Index, parent_of};
+use crate::index::Index;
 use crate::plain::PlainFiles;
 use crate::sniff::{self, Kind};
 use crate::{Choice, InputFile, TensorSource, cache, contained};
 use briquette_core::{Error, Result};
+use briquette_files::paths::parent_of;
 use std::path::{Path, PathBuf};
 
 /// Reads a weight file, or every shard that an index names; they lie in its directory.
