@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// The manifest, by which a directory that Briquette wrote is known.
 pub const MANIFEST: &str = "briquette.json";
 
+/// The model's description of itself, as transformers writes it.
+pub const CONFIG: &str = "config.json";
+
 /// A model's directory.
 #[derive(Debug, Clone)]
 pub struct ModelDir {

@@ -1,14 +1,14 @@
 //! Opening a model, whatever it is made of.
 
-use crate::companions::Companions;
+mod choice;
+
+use crate::companions::{Companions, companions_of};
 use crate::plain::PlainFiles;
 use crate::quantization::{self, Method};
 use crate::sniff::Kind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{
-    Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, companions, compressed_tensors, manifest, ours, weights,
-};
+use crate::{Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, compressed_tensors, manifest, ours, weights};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -95,7 +95,7 @@ impl Checkpoint {
             let file = InputFile::open(path)?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
-        let (companions, directory) = (companions::companions_of(path)?, ModelDir::open(path)?);
+        let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);
         if path.join(manifest::FILE_NAME).exists() {
             let source = ours::open(&directory)?;
             let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Which model of a file is meant, where it holds more than that.
 
-use crate::{Checkpoint, Format, Manifest};
-use briquette_core::{Error, Result};
+use crate::Manifest;
+use briquette_core::Error;
 
 /// Which of the things in a file is the model, and how its tensors are called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,26 +20,6 @@ impl Choice {
     pub fn of_manifest(manifest: &Manifest) -> Self {
         let text = |key: &str| manifest.recipe.pointer(key).and_then(|value| value.as_str()).map(str::to_string);
         Self { key: text("/model/key"), strip_prefix: text("/model/strip_prefix"), is_for_one_of_two: true }
-    }
-
-    /// This, or where it says nothing what the manifest of another model says.
-    #[must_use]
-    pub fn or_of(&self, other: &Checkpoint) -> Self {
-        match other.manifest().filter(|_| self.key.is_none() && self.strip_prefix.is_none()) {
-            Some(manifest) => Self::of_manifest(manifest),
-            None => self.clone(),
-        }
-    }
-
-    /// Refuses a key where none of these models is of a file that has any.
-    ///
-    /// # Errors
-    /// Config, with the key.
-    pub fn check_used(&self, models: &[&Checkpoint]) -> Result<()> {
-        match &self.key {
-            Some(key) if models.iter().all(|model| model.format() != Format::PyTorch) => Err(no_keys(key)),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What `config.json` says about quantization by another program.
 
-use crate::{Activations, ModelDir, TensorInfo, json, limits, model_config};
+use crate::model_dir::CONFIG;
+use crate::{Activations, ModelDir, TensorInfo, json, limits};
 use briquette_core::{Error, Grouping, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -71,7 +72,7 @@ pub(crate) struct Form {
 /// # Errors
 /// Input where it is not valid, Io where it cannot be read.
 pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<Method>> {
-    let name = Path::new(model_config::FILE_NAME);
+    let name = Path::new(CONFIG);
     let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
     let path = directory.path().join(name);
     let config: Config = json::parse(&bytes, "the configuration", &path)?;

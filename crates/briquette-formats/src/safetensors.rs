@@ -5,15 +5,13 @@ mod header_json;
 use crate::json::Strings;
 use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result, Shape};
+use header_json::METADATA;
 pub use header_json::{Counted, HeaderJson};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
-
-/// The key of the free-form strings in a header.
-const METADATA: &str = "__metadata__";
 
 /// A checked header: spans cover the data exactly, in order, without holes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
 
+mod checked;
 mod source;
 
 use crate::digests::Digests;

@@ -3,7 +3,7 @@
 //! A line goes in when `bench/interop_families.py` has loaded it. Heads that share the embedding, routers, convolutions and
 //! tables that are looked up are no Linear layers here, whatever their shape.
 
-use super::{FAMILY, Family, Limits};
+use super::family::{FAMILY, Family, Limits};
 
 /// Why transformers cannot load packed codes of some families: it writes to `weight` while it looks for what is missing.
 const INITIALISES: Limits =

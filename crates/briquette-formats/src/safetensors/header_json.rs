@@ -1,8 +1,10 @@
 //! The header of a safetensors file as it is written, entry by entry: there may be millions.
 
-use super::METADATA;
 use crate::TensorInfo;
 use std::io::{self, Write};
+
+/// The key of the free-form strings in a header.
+pub(super) const METADATA: &str = "__metadata__";
 
 /// Gives each free-form string, by the order of keys, to what it is called with.
 type Strings<'a> = Box<dyn FnOnce(&mut dyn FnMut(&str, &str)) + 'a>;
