@@ -15,12 +15,12 @@ pub struct Index {
     files: BTreeMap<String, usize>,
     text: String,
     /// In the order of the names.
-    tensors: Vec<Entry>,
+    tensors: Vec<IndexedTensor>,
 }
 
 /// Where the name of a tensor and its file are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct IndexedTensor {
     start: u32,
     end: u32,
     file: u32,
@@ -46,7 +46,7 @@ impl Index {
     }
 
     fn checked(RawMap { text, mut tensors, files }: RawMap) -> Result<Self> {
-        let name = |entry: &Entry| &text[entry.start as usize..entry.end as usize];
+        let name = |entry: &IndexedTensor| &text[entry.start as usize..entry.end as usize];
         if let Some(outside) = files.keys().find(|file| !stays_inside(file)) {
             let first = tensors.iter().find(|entry| files.get(outside) == Some(&entry.file)).map_or("", name);
             return Err(Error::input(format!(
@@ -76,7 +76,7 @@ impl Index {
         self.files.keys().map(String::as_str)
     }
 
-    fn name(&self, entry: &Entry) -> &str {
+    fn name(&self, entry: &IndexedTensor) -> &str {
         &self.text[entry.start as usize..entry.end as usize]
     }
 
@@ -100,7 +100,8 @@ impl Index {
         }
         let mut names: Vec<&str> = found.iter().map(|info| info.name.as_str()).collect();
         names.sort_unstable();
-        let is_missing = |entry: &&Entry| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
+        let is_missing =
+            |entry: &&IndexedTensor| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
         let name = self.tensors.iter().find(is_missing).map_or("", |entry| self.name(entry));
         let message =
             format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
@@ -112,7 +113,7 @@ impl Index {
 #[derive(Default)]
 struct RawMap {
     text: String,
-    tensors: Vec<Entry>,
+    tensors: Vec<IndexedTensor>,
     files: BTreeMap<String, u32>,
 }
 
@@ -135,7 +136,7 @@ impl<'de> Deserialize<'de> for RawMap {
                     let end = u32::try_from(found.text.len()).map_err(too_long)?;
                     let n_files = u32::try_from(found.files.len()).map_err(too_long)?;
                     let file = *found.files.entry(file).or_insert(n_files);
-                    found.tensors.push(Entry { start, end, file });
+                    found.tensors.push(IndexedTensor { start, end, file });
                 }
                 Ok(found)
             }

@@ -34,16 +34,16 @@ pub mod stored;
 pub mod weight_layout;
 mod weights;
 
-pub use activations::Activations;
+pub use activations::ActivationRounding;
 pub use briquette_files::{
     Draft, DraftFile, InputFile, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits, model_dir, sums,
     tensor,
 };
 pub use briquette_pytorch::LeftOut;
-pub use checkpoint::{Checkpoint, Compressed, Format};
+pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;
-pub use loadable::{Family, Limits};
-pub use manifest::{Entry, Manifest};
+pub use loadable::{Limits, LoadableFamily};
+pub use manifest::{Manifest, ManifestEntry};
 pub use profile::Profile;
 pub use stored::{StoredDir, StoredTensor};
 pub use weight_layout::WeightLayout;

@@ -6,10 +6,10 @@
 mod family;
 mod known;
 
-pub use family::{Family, Limits};
+pub use family::{Limits, LoadableFamily};
 use serde_json::Value;
 
-impl Family {
+impl LoadableFamily {
     /// The family that a `config.json` names.
     ///
     /// # Errors
@@ -29,8 +29,8 @@ impl Family {
 mod tests {
     use super::*;
 
-    fn family(model_type: &str) -> &'static Family {
-        Family::of(Some(format!("{{\"model_type\": {model_type:?}}}").as_bytes())).unwrap()
+    fn family(model_type: &str) -> &'static LoadableFamily {
+        LoadableFamily::of(Some(format!("{{\"model_type\": {model_type:?}}}").as_bytes())).unwrap()
     }
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_says_why() {
-        let why = |config: Option<&str>| Family::of(config.map(str::as_bytes)).unwrap_err();
+        let why = |config: Option<&str>| LoadableFamily::of(config.map(str::as_bytes)).unwrap_err();
         assert!(why(None).contains("no config.json"));
         assert!(why(Some("[")).contains("no JSON"));
         assert!(why(Some("{\"model_type\": 3}")).contains("no model_type"));

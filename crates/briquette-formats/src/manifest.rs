@@ -30,13 +30,13 @@ pub struct Manifest {
     pub recipe: serde_json::Value,
     /// One entry for each tensor of the model.
     #[serde(deserialize_with = "json::unique")]
-    pub tensors: BTreeMap<String, Entry>,
+    pub tensors: BTreeMap<String, ManifestEntry>,
 }
 
 /// What one tensor of the model is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct ManifestEntry {
     /// Its original type.
     pub dtype: DType,
     /// Its original shape.
@@ -66,8 +66,8 @@ fn is_first(axis: &OutputAxis) -> bool {
 }
 
 /// The version that holds these tensors: 2 where some are stacks of matrices.
-pub fn version_of(tensors: &BTreeMap<String, Entry>) -> u32 {
-    let is_stacked = |entry: &Entry| entry.output_axis == OutputAxis::Stacked;
+pub fn version_of(tensors: &BTreeMap<String, ManifestEntry>) -> u32 {
+    let is_stacked = |entry: &ManifestEntry| entry.output_axis == OutputAxis::Stacked;
     if tensors.values().any(is_stacked) { VERSION } else { LOWEST }
 }
 

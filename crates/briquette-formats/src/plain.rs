@@ -1,6 +1,6 @@
 //! Checkpoints whose tensors lie in files as they are: safetensors, PyTorch and burnpack, one file or many.
 
-use crate::sniff::Kind;
+use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
 use crate::{Choice, InputFile, LeftOut, burnpack, names, safetensors};
 use briquette_core::{Error, Result};
@@ -27,14 +27,14 @@ impl PlainFiles {
     ///
     /// # Errors
     /// Input where the file is damaged, or has a tensor that an earlier one has too; Config where it has no such key.
-    pub fn push(&mut self, file: InputFile, kind: Kind, choice: &Choice) -> Result<&[TensorInfo]> {
+    pub fn push(&mut self, file: InputFile, kind: FileKind, choice: &Choice) -> Result<&[TensorInfo]> {
         let before = self.infos.len();
         self.firsts.push(before);
         let n_bytes = file.len();
         let file = match kind {
-            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
-            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
-            Kind::PyTorch => {
+            FileKind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
+            FileKind::Safetensors => self.push_header(safetensors::FileHeader::read(&file)?, file),
+            FileKind::PyTorch => {
                 let (file, found) = briquette_pytorch::read(file, choice.key.as_deref())?;
                 for (info, place) in found.tensors {
                     self.places.push(place);
@@ -46,14 +46,14 @@ impl PlainFiles {
                 file
             }
         };
-        if kind != Kind::PyTorch {
+        if kind != FileKind::PyTorch {
             self.n_bytes += n_bytes;
         }
         self.files.push(file);
         Ok(&self.infos[before..])
     }
 
-    fn push_header(&mut self, header: safetensors::Header, file: InputFile) -> InputFile {
+    fn push_header(&mut self, header: safetensors::FileHeader, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
@@ -75,11 +75,11 @@ impl PlainFiles {
     ///
     /// # Errors
     /// Config where no name begins so; Input where two names become one.
-    pub fn strip(&mut self, choice: &Choice, kind: Kind) -> Result<()> {
+    pub fn strip(&mut self, choice: &Choice, kind: FileKind) -> Result<()> {
         self.stripped = match choice.strip_prefix.as_deref() {
             Some("") => Vec::new(),
             Some(prefix) => names::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
-            None if kind == Kind::PyTorch => names::unwrap(&mut self.infos),
+            None if kind == FileKind::PyTorch => names::unwrap(&mut self.infos),
             None => Vec::new(),
         };
         match self.stripped.is_empty() {

@@ -3,7 +3,7 @@
 use crate::choice::no_keys;
 use crate::index::Index;
 use crate::plain::PlainFiles;
-use crate::sniff::{self, Kind};
+use crate::sniff::{self, FileKind};
 use crate::{Choice, InputFile, TensorSource, cache, contained};
 use briquette_core::{Error, Result};
 use briquette_files::paths::parent_of;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// Input where there is no model or it is damaged, Config where what `choice` names is not there, Io where it cannot be read.
-pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, Kind)> {
+pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, FileKind)> {
     let (path, mut plain) = (file.path().to_path_buf(), PlainFiles::default());
     let kind = if path.extension().is_some_and(|extension| extension == "json") {
         open_shards(&file, &mut plain, choice)?
@@ -22,7 +22,7 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, Kind
         plain.push(file, kind, choice)?;
         kind
     };
-    if let Some(key) = choice.key.as_deref().filter(|_| kind != Kind::PyTorch && !choice.is_for_one_of_two) {
+    if let Some(key) = choice.key.as_deref().filter(|_| kind != FileKind::PyTorch && !choice.is_for_one_of_two) {
         return Err(no_keys(key).at(path.display()));
     }
     if plain.tensors().is_empty() {
@@ -68,10 +68,10 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Result<Kind> {
+fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Result<FileKind> {
     let index = Index::read(file)?;
     let directory = parent_of(file.path());
-    let mut kind = Kind::Safetensors;
+    let mut kind = FileKind::Safetensors;
     for name in index.files() {
         let shard = directory.join(name);
         if !shard.exists() {

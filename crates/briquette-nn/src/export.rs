@@ -8,10 +8,10 @@ use briquette_core::{
     Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Storage, TensorHasher, rows, simd,
 };
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::stored::Scratch;
+use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, StoredDir, TensorInfo, companions, manifest,
-    model_config, safetensors, sums,
+    Checkpoint, Draft, DraftFile, InputFile, Manifest, ManifestEntry, Profile, StoredDir, TensorInfo, companions,
+    manifest, model_config, safetensors, sums,
 };
 use briquette_quant::Activations;
 use burn::module::Module;
@@ -330,7 +330,7 @@ fn hash(bytes: &[u8], width: usize, rows: &Rows) -> Hash128 {
 
 /// The manifest, the check of what was written, the sums, and the step into place.
 fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>, layout: Layout) -> Result<()> {
-    let entry = |plan: &Planned| Entry {
+    let entry = |plan: &Planned| ManifestEntry {
         dtype: plan.info.dtype,
         shape: plan.info.shape.clone(),
         output_axis: plan.axis,
@@ -368,7 +368,7 @@ fn finish(draft: Draft, file: &str, planned: &BTreeMap<String, Planned>, layout:
 
 /// Decodes every tensor and compares the hash of its values with that of the module's.
 fn verify(stored: &StoredDir, planned: &BTreeMap<String, Planned>) -> Result<()> {
-    let mut scratch = Scratch::default();
+    let mut scratch = DecodeBuffers::default();
     for (index, tensor) in stored.tensors.iter().enumerate() {
         let (row_view, mut hasher) = (tensor.rows(), TensorHasher::default());
         for block in row_view.blocks() {

@@ -19,8 +19,8 @@ use crate::verify::{self, Found};
 use briquette_core::encoded::Part;
 use briquette_core::{DType, Error, ErrorKind, Result, Storage};
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, Entry, InputFile, Manifest, Profile, TensorSource, companions, index, manifest,
-    model_config, quantization_config, sums,
+    Checkpoint, Draft, DraftFile, InputFile, Manifest, ManifestEntry, Profile, TensorSource, companions, index,
+    manifest, model_config, quantization_config, sums,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -258,7 +258,7 @@ fn manifest_of(recipe: &Recipe, plan: &Plan, layout: &Layout, outcomes: &[Outcom
     let mut tensors = BTreeMap::new();
     for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
-        let entry = Entry {
+        let entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
             output_axis: tensor.stored_axis(placed.coding),

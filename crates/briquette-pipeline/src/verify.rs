@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::recipe::{Recipe, raw::RawRecipe};
 use crate::survey;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
-use briquette_formats::stored::Scratch;
+use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{Checkpoint, Choice, Manifest, StoredDir, contained, limits, manifest, sums};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -97,7 +97,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<Found>> {
     let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
     let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
     workers.begin("verify", tasks.iter().map(n_bytes).sum());
-    let decoded = workers.map(&tasks, <(Scratch, BlockHasher)>::default, |(scratch, hasher), task| {
+    let decoded = workers.map(&tasks, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
         let (index, rows) = task;
         let tensor = &stored.tensors[*index];
         // Other types come as bytes, whose zeros are no zeros of the tensor.

@@ -1,6 +1,6 @@
 //! What was chosen for one model, said of several.
 
-use super::{Checkpoint, Format};
+use super::{Checkpoint, InputFormat};
 use crate::Choice;
 use crate::choice::no_keys;
 use briquette_core::Result;
@@ -21,7 +21,7 @@ impl Choice {
     /// Config, with the key.
     pub fn check_used(&self, models: &[&Checkpoint]) -> Result<()> {
         match &self.key {
-            Some(key) if models.iter().all(|model| model.format() != Format::PyTorch) => Err(no_keys(key)),
+            Some(key) if models.iter().all(|model| model.format() != InputFormat::PyTorch) => Err(no_keys(key)),
             _ => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 /// One or more model types whose weights have the same names and the same layers.
 #[derive(Debug)]
-pub struct Family {
+pub struct LoadableFamily {
     /// `model_type`, as `config.json` has it.
     pub(super) model_types: &'static [&'static str],
     /// What classes with a head call the bare model; names come with this in front of them and without.
@@ -33,7 +33,7 @@ pub enum Limits {
 }
 
 /// Most families differ in names only.
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: LoadableFamily = LoadableFamily {
     model_types: &[],
     base: "",
     linear: &[],
@@ -44,7 +44,7 @@ pub(super) const FAMILY: Family = Family {
     limits: Limits::None,
 };
 
-impl Family {
+impl LoadableFamily {
     /// The first of its model types, which stands for all.
     pub fn name(&self) -> &'static str {
         self.model_types.first().copied().unwrap_or_default()

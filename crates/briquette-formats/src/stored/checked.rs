@@ -1,6 +1,6 @@
 //! Values that are read of a directory of ours, held against the hashes of its manifest.
 
-use super::{PartBytes, Scratch, StoredDir, StoredTensor};
+use super::{DecodeBuffers, PartBytes, StoredDir, StoredTensor};
 use crate::InputFile;
 use crate::digests::Lengths;
 use briquette_core::{Error, Hash128, Result};
@@ -26,7 +26,7 @@ impl StoredDir {
     pub(crate) fn check_hashes(&self) -> Result<()> {
         let Some(digests) = &self.digests else { return Ok(()) };
         let begun = digests.begun().into_iter().filter(|(index, _)| self.is_unchecked(*index));
-        let (mut scratch, mut values) = (Scratch::default(), Vec::<u64>::new());
+        let (mut scratch, mut values) = (DecodeBuffers::default(), Vec::<u64>::new());
         for (index, numbers) in begun {
             let (rows, width) = (self.tensors[index].rows(), self.tensors[index].value_width());
             for number in numbers {

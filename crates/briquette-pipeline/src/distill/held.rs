@@ -4,7 +4,7 @@ use super::learner::Learner;
 use crate::recipe::{Course, DistillStage, Gradual, Selection};
 use crate::role::{Role, RoleRule, Roles};
 use briquette_core::{DType, Error, Result};
-use briquette_formats::model_config::Family;
+use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{TensorInfo, WeightLayout};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
         TensorInfo::checked(name, DType::F32, parameter.shape.0.clone())
     };
     let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
-    let known = Roles::new(&infos, Family::default(), Some(WeightLayout::Burn), roles);
+    let known = Roles::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles);
     let one = |(parameter, info): (Parameter, &TensorInfo)| Named {
         is_matrix: parameter.shape.rank() >= 2,
         path: parameter.path,

@@ -9,7 +9,7 @@ use crate::recipe::{DistillStage, Recipe, Student, Whole};
 use crate::role::{RoleRule, Roles};
 use crate::ties::ties_of;
 use briquette_core::Result;
-use briquette_formats::model_config::Family;
+use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, Profile, TensorInfo, TensorSource, WeightLayout};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +80,7 @@ fn untouched<'a>(
     let layout = recipe.layout.unwrap_or(RawLayout::Torch);
     // What is trained is written as PyTorch has it.
     let said = if layout == RawLayout::Burn { WeightLayout::Burn } else { WeightLayout::Torch };
-    let roles = Roles::new(tensors, Family::of(checkpoint)?, Some(said), &recipe.roles);
+    let roles = Roles::new(tensors, ModelFamily::of(checkpoint)?, Some(said), &recipe.roles);
     let tensors = untouched_tensors(tensors, &roles);
     let Plan { profile, max_shard_bytes, allow_nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);
