@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MAX_SMALL: usize = 4 << 10;
 /// What is read at once instead.
 const WINDOW: u64 = 64 << 10;
-/// How far after the end of a read one may start that follows it.
+/// A read that starts at most this far after the end of another continues it: what lies between is read too.
 const NEAR: u64 = 16 << 10;
-/// Places that a thread follows at once: the parts of a tensor are apart.
+/// How many places of files a thread reads on from at once: codes, scales and zero points of a tensor lie apart.
 const N_STREAMS: usize = 6;
 
-/// Tells a file that was opened from all others that were.
+/// A number of its own for each file that is opened, so that bytes of one are never taken for those of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId(u64);
 
@@ -37,7 +37,7 @@ struct Stream {
 }
 
 thread_local! {
-    /// The one that was last used first.
+    /// Most recently used first: the last makes room for a new one.
     static STREAMS: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn read(
         if end > stream.start + stream.bytes.len() as u64 || offset < stream.start {
             let n = WINDOW.min(n_file.saturating_sub(offset)) as usize;
             stream.bytes.resize(n.max(out.len()), 0);
-            // Of a file that was cut short meanwhile there may be just what is asked for.
+            // The file may have been cut short meanwhile, and still have the bytes that are asked for.
             if read(offset, &mut stream.bytes).is_err() {
                 streams.remove(0);
                 return read(offset, out);

@@ -1,25 +1,26 @@
-//! What the contents of a model's directory lead to stays inside it, whatever links are on the way.
+//! Opens files that a model's own files name, and refuses those that lie outside of the model's directory: a stranger's model
+//! could have a link to a private key.
 //!
-//! Inside is below the directory, links followed; or, of a snapshot of the hub's cache, below the `blobs` that its links lead
-//! to. A path that a person named may lead anywhere: only what is found there may not.
+//! Inside means below the directory once all links are followed; for a snapshot in the Hugging Face cache also below the `blobs`
+//! that its links lead to. A path that a person gave may lead anywhere: only paths that come from files are checked.
 
 use crate::InputFile;
 use briquette_core::{Error, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Opens a file that the contents of the directory `root` name. `relative` is below it as far as its words go.
+/// Opens the file `relative` of the directory `root`. Links are followed as long as they end inside.
 ///
 /// # Errors
 /// Input where a link leads out of the directory, and as [`InputFile::open`].
 pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     let path = root.join(relative);
-    // What is outside is not even opened; that it is not there is better said by opening it.
+    // A file outside is not even opened. One that is missing gets its error from opening it.
     if let Ok(target) = std::fs::canonicalize(&path) {
         check(root, &path, &target)?;
     }
     let file = InputFile::open(&path)?;
-    // Links may have been changed meanwhile: what counts is what was opened.
+    // Somebody may have changed a link since the check: the file that was opened must be the one that lies inside.
     let target = std::fs::canonicalize(&path).map_err(|source| Error::io("cannot resolve", &path, source))?;
     check(root, &path, &target)?;
     let found = std::fs::symlink_metadata(&target).map_err(|source| Error::io("cannot read", &target, source))?;

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a stretch of a file must add up to. Each byte is looked at once, however often it is read: the sums of
-/// neighbouring pieces are combined, and where one piece is the whole, it is compared.
+/// The CRC-32 that a stretch of a file must have. Each byte is summed once, however often it is read: the sums of
+/// neighbouring pieces are combined, and once they are those of the whole stretch, the result is compared.
 #[derive(Debug)]
 pub struct Sum {
     what: String,

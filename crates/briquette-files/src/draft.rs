@@ -1,4 +1,4 @@
-//! Writing a directory that is there whole or not at all. The only module that opens files for writing.
+//! Writing an output directory that appears whole or not at all. Only this module and those below it open files for writing.
 
 mod copy;
 mod directory_lock;
@@ -75,7 +75,8 @@ impl Draft {
         &self.partial
     }
 
-    /// What an error of making this draft comes from: where someone removed it meanwhile, nothing that is read back is to blame.
+    /// The cause of an error that came up while this draft was written. Where somebody removed the draft meanwhile, the error says
+    /// so, and not that a file is missing or damaged.
     pub fn explain(&self, error: Error) -> Error {
         if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.lock, &self.partial) {
             return error;
@@ -126,7 +127,7 @@ impl Draft {
         file.sync()
     }
 
-    /// Moves the directory into place in one step and makes that last.
+    /// Moves the directory into place in one step, and syncs it so that a power cut does not undo that.
     ///
     /// # Errors
     /// Refused where something came to be at the target meanwhile, Io where the draft is gone or the move failed.
@@ -180,7 +181,7 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
         }
         match lock(&partial) {
             Ok(Lock::Held(lock) | Lock::Unknown(lock)) => return Ok((partial, lock)),
-            // Another run took the new directory for one left behind, before it was locked.
+            // Another run thought it was left behind, and locked it before we did.
             Ok(Lock::Taken) => remove_quietly(&partial),
             Err(source) => {
                 remove_quietly(&partial);
@@ -190,8 +191,8 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
     }
 }
 
-/// Removes a directory beside `target` that nobody needs any more. It is gone in one step: what a kill leaves of it has the name of
-/// a draft of `target`, and goes as those do.
+/// Removes a directory beside `target` that nobody needs any more. It is renamed to a draft of `target` first, so that it
+/// disappears in one step; should the process be killed while removing it, the next draft of `target` removes the rest.
 ///
 /// # Errors
 /// Io, where it cannot be renamed.
@@ -225,7 +226,7 @@ impl DraftFile {
     fn reserve(&self, n_bytes: u64) -> Result<()> {
         let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, n_bytes);
         match reserved {
-            // Not every file system can reserve; there a full disk shows when writing.
+            // Not every file system can reserve space; on those a full disk is noticed while writing.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
             Err(source) => Err(Error::io(&format!("cannot reserve {n_bytes} bytes"), &self.path, source)),
         }

@@ -1,4 +1,5 @@
-//! The small files of a model's directory: they stay inside it, and where Briquette wrote it they are as they were written.
+//! The small files of a model's directory. None is read from outside of it, and those that Briquette wrote are held against their
+//! SHA-256.
 
 use crate::paths::parent_of;
 use crate::{InputFile, contained, sums};
@@ -7,10 +8,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The manifest, by which a directory that Briquette wrote is known.
+/// The name of the manifest. A directory that has one was written by Briquette.
 pub const MANIFEST: &str = "briquette.json";
 
-/// The model's description of itself, as transformers writes it.
+/// The name of the file in which transformers keeps the architecture and sizes of a model.
 pub const CONFIG: &str = "config.json";
 
 /// A model's directory.
@@ -22,7 +23,8 @@ pub struct ModelDir {
 }
 
 impl ModelDir {
-    /// A directory that somebody named. Of one that Briquette wrote its sums are read; one in the making has none yet.
+    /// A model's directory. Where Briquette wrote it, `SHA256SUMS` is read too, unless the output is still being written and has
+    /// none yet.
     ///
     /// # Errors
     /// Input where the sums are damaged or lead out of the directory; Io.
@@ -35,7 +37,7 @@ impl ModelDir {
         Ok(Self { sums: Arc::new(sums), ..here })
     }
 
-    /// A directory that one of its files was named in, which is taken as it is.
+    /// The directory around a weight file that was given instead of it. No sums are checked.
     pub fn around(file: &Path) -> Self {
         Self { path: parent_of(file), sums: Arc::default() }
     }

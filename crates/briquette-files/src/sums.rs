@@ -11,7 +11,7 @@ use std::sync::mpsc;
 
 /// The name of the file in a directory.
 pub const FILE_NAME: &str = "SHA256SUMS";
-/// What a training wrote line by line.
+/// The name of the file with the metrics of a training, one JSON object a line.
 pub const METRICS: &str = "metrics.jsonl";
 const BUFFER: usize = 1 << 20;
 
@@ -47,7 +47,7 @@ fn read_ahead(file: &InputFile, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Re
             for offset in (0..file.len()).step_by(BUFFER) {
                 let mut buffer = used.try_recv().unwrap_or_default();
                 let filled = fill(&mut buffer, file, offset).map(|()| buffer);
-                // Nobody takes any more where the other side has failed.
+                // The receiver is gone: it has failed, and nobody needs the rest.
                 if give.send(filled).is_err() {
                     return;
                 }
@@ -127,7 +127,7 @@ pub fn differs(found: &str, expected: &str) -> Error {
     Error::input(format!("found SHA-256 {found}, expected {expected}; the file was changed, make the output again"))
 }
 
-/// Whether the sums leave a file out: themselves, and what two runs of one recipe may differ in.
+/// Whether a file has no line in `SHA256SUMS`: the sums themselves, and files in which two runs of one recipe may differ.
 pub fn is_uncovered(name: &str) -> bool {
     let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(PARTIAL)).unwrap_or(name);
     ["report.json", "report.html", METRICS, FILE_NAME].contains(&name)
@@ -189,7 +189,7 @@ mod tests {
             let file = InputFile::open(&path).unwrap();
             let [plain, ahead] = [false, true].map(|ahead| sha256_of(&file, ahead, &|| Ok(())).unwrap());
             assert_eq!((&plain, &ahead), (&sha256_of_bytes(&bytes), &plain), "{n}");
-            // Opened anew: little is kept in memory once it was read.
+            // Opened anew, so that nothing is served from what was read ahead.
             let file = InputFile::open(&path).unwrap();
             std::fs::File::options().write(true).open(&path).unwrap().set_len(n as u64 / 2).unwrap();
             let error = |ahead| sha256_of(&file, ahead, &|| Ok(())).err().map(|error| error.to_string());

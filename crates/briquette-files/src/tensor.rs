@@ -16,7 +16,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// The one place where a declared shape becomes a size.
+    /// Checks a shape that a file declares. All sizes in bytes are computed from shapes that came through here.
     ///
     /// # Errors
     /// Input, where the rank is above 64, the element count overflows, or elements do not fill whole bytes.

@@ -18,7 +18,8 @@ pub enum ActivationRounding {
 }
 
 impl ActivationRounding {
-    /// What a manifest says; none where they stay floats. What is written for compressed-tensors is run by it.
+    /// What a manifest says; none where they stay floats. Outputs in the format of compressed-tensors are run by that library, and so
+    /// have its scale.
     pub(crate) fn of_entry(entry: &ManifestEntry, profile: Profile) -> Option<Self> {
         Some(match (entry.activations.as_deref()?, profile) {
             (SYMMETRIC, Profile::CompressedTensors) => Self::SymmetricFull,

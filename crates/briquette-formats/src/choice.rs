@@ -1,4 +1,4 @@
-//! Which model of a file is meant, where it holds more than that.
+//! Which part of a file is the model, where it holds more than one thing.
 
 use crate::Manifest;
 use briquette_core::Error;
@@ -11,7 +11,7 @@ pub struct Choice {
     /// What names begin with and are to be without. Where absent, `module.` and `_orig_mod.` go where all names of a PyTorch file
     /// begin so; `""` keeps names as they are.
     pub strip_prefix: Option<String>,
-    /// Whether a model that it does not fit is taken as it is: it is said for one of two.
+    /// Whether it is no error where it does not fit a model: two models are compared, and it is meant for one of them.
     pub is_for_one_of_two: bool,
 }
 

@@ -9,7 +9,7 @@ use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, Mask, OutputAxis, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Endings of tensors that mean nothing without codes.
+/// Endings of tensors that only make sense beside codes.
 const PARTS: [&str; 8] = [
     ".weight_packed",
     ".weight_scale",
@@ -23,7 +23,7 @@ const PARTS: [&str; 8] = [
 
 type PartsByName<'a> = BTreeMap<&'a str, (&'a TensorInfo, usize, u64)>;
 
-/// What a checkpoint holds, while its tensors are put together.
+/// Puts tensors together from the parts that a checkpoint holds.
 struct TensorAssembler<'a> {
     found: PartsByName<'a>,
     files: Vec<&'a InputFile>,

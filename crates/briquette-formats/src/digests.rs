@@ -93,7 +93,7 @@ impl Digests {
         if self.seen().blocks(index, lengths).has(number) {
             return;
         }
-        // Without the lock: this is what takes the time.
+        // Hashed without the lock, as this takes most of the time.
         let mut hasher = BlockHasher::default();
         hasher.push(values);
         let digest = hasher.take();
@@ -119,7 +119,7 @@ impl Digests {
 }
 
 impl Seen {
-    /// The blocks of a tensor. One that is sound already begins anew, of which nothing comes.
+    /// The blocks of a tensor. Another thread may have finished it in between: then it is begun again, which does no harm.
     fn blocks(&mut self, index: usize, lengths: Lengths) -> &mut SeenBlocks {
         let new = || SeenBlocks { digests: vec![None; lengths.total.div_ceil(lengths.block)], ..SeenBlocks::default() };
         self.begun.entry(index).or_insert_with(new)

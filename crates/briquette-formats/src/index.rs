@@ -60,7 +60,7 @@ impl Index {
         if let Some(pair) = tensors.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
             return Err(Error::input(format!("key {:?} comes twice; the index is damaged", name(&pair[0]))));
         }
-        // From the order in which files were met to that of their names.
+        // Files were numbered in the order in which they were met; from here on by the order of their names.
         let mut place = vec![0; files.len()];
         files.values().zip(0..).for_each(|(met, sorted)| place[*met as usize] = sorted);
         let mut counts = vec![0; files.len()];

@@ -1,8 +1,11 @@
-//! Checkpoint formats, in and out. The only crate that names a file format or opens a file for writing.
+//! Checkpoint formats, in and out: the one crate that knows them all.
 //!
 //! [`Checkpoint::open`] reads safetensors (one file or shards), PyTorch archives, burnpack, compressed-tensors and our
 //! own directory, and hands out tensors by name, lazily. [`Draft`] writes a directory that appears whole or not at all.
 //! Reading never runs code, never trusts a length, and never leaves the model's directory.
+//!
+//! Files are opened, checked and written by `briquette-files`, PyTorch's formats are read by `briquette-pytorch`; what others need
+//! of those two has its name here too.
 //!
 //! Non-goals: deciding anything about the numbers.
 
@@ -10,19 +13,19 @@
 
 pub mod activations;
 pub mod burnpack;
-mod cache;
 pub mod checkpoint;
 pub mod choice;
 pub mod companions;
 mod compressed_tensors;
 mod digests;
 pub mod foreign;
+mod hub_cache;
 pub mod index;
 pub mod json;
 pub mod loadable;
 pub mod manifest;
 pub mod model_config;
-mod names;
+mod name_prefix;
 mod ours;
 pub mod plain;
 pub mod profile;

@@ -10,10 +10,10 @@ use std::path::Path;
 pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
 pub const VERSION: u32 = 2;
-/// What most directories need: an output says the lowest version that holds it, so that older programs read it where they can.
+/// The version that is written where nothing newer is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
-/// The authority on an output directory.
+/// What an output directory holds, and how it was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {

@@ -80,7 +80,7 @@ impl ModelFamily {
         Ok(Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()))
     }
 
-    /// A configuration, and those one level within it: a model of text and images has one of each.
+    /// Reads a configuration and the objects one level within it: a model of text and images has one for each.
     pub fn read(config: &serde_json::Value) -> Self {
         let mut found = Self::default();
         let parts = config.as_object().into_iter().flat_map(|object| object.values()).filter(|value| value.is_object());
@@ -157,7 +157,7 @@ fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Whether text that cannot be taken apart may speak of quantization.
+/// Whether text that is no valid JSON may have one of the keys of quantization in it.
 fn names_old_keys(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.contains(quantization::KEY) || text.contains(quantization::OLD_KEY)

@@ -2,7 +2,7 @@
 
 use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
-use crate::{Choice, InputFile, LeftOut, burnpack, names, safetensors};
+use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, safetensors};
 use briquette_core::{Error, Result};
 use briquette_pytorch::TensorPlace;
 use std::collections::BTreeMap;
@@ -78,13 +78,13 @@ impl PlainFiles {
     pub fn strip(&mut self, choice: &Choice, kind: FileKind) -> Result<()> {
         self.stripped = match choice.strip_prefix.as_deref() {
             Some("") => Vec::new(),
-            Some(prefix) => names::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
-            None if kind == FileKind::PyTorch => names::unwrap(&mut self.infos),
+            Some(prefix) => name_prefix::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
+            None if kind == FileKind::PyTorch => name_prefix::unwrap(&mut self.infos),
             None => Vec::new(),
         };
         match self.stripped.is_empty() {
             true => Ok(()),
-            false => names::check_unique(&self.infos),
+            false => name_prefix::check_unique(&self.infos),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The shapes an output directory comes in, and what each calls the parts of a tensor.
+//! The formats of output directories, and what each calls the parts of a tensor.
 
 use crate::TensorInfo;
 use crate::foreign::ForeignLayout;
@@ -132,7 +132,7 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Op
     }
 }
 
-/// Whether codes are kept unpacked: `int-quantized` is for int8 weights that meet int8 activations.
+/// Whether codes are kept unpacked (`int-quantized`): run times take that for int8 weights with int8 activations only.
 pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
     codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

@@ -1,4 +1,4 @@
-//! What `config.json` says about quantization by another program.
+//! Reads what `config.json` says about quantization by another program.
 
 use crate::model_dir::CONFIG;
 use crate::{ActivationRounding, ModelDir, TensorInfo, json, limits};
@@ -10,9 +10,9 @@ use std::path::Path;
 
 /// The key in `config.json`.
 pub const KEY: &str = "quantization_config";
-/// What the key was called once.
+/// The key in files of older versions of compressed-tensors.
 pub(crate) const OLD_KEY: &str = "compression_config";
-/// Endings of names that only a quantized checkpoint has, and whose they are.
+/// Endings of tensor names that only quantized checkpoints have, and the program that writes them.
 const SIGNS: [(&str, &str); 9] = [
     (".qweight", "GPTQ or AWQ"),
     (".qzeros", "GPTQ or AWQ"),
@@ -156,7 +156,7 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
         other => return Err(unread(&format!("the format {other:?}"))),
     };
     let input = group.get("input_activations").filter(|input| !input.is_null());
-    // A scale is static where nothing else is said.
+    // Where `dynamic` is missing, the scale is static.
     if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| dynamic.as_bool() == Some(false))) {
         return Err(unread("a static scale of activations"));
     }
@@ -183,7 +183,8 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     })
 }
 
-/// What is done to the activations that a weight meets, which may be of any of some schemes: a name goes before a class.
+/// What is done to the activations that a weight is multiplied with, where several schemes fit its shape. A scheme that names the module
+/// goes before one that names a class of modules; where they still differ, it is not known.
 pub(crate) fn activations_of(schemes: &[&ModuleScheme], weight: &str) -> Option<ActivationRounding> {
     let module = weight.strip_suffix(".weight").unwrap_or(weight);
     let named: Vec<&&ModuleScheme> =

@@ -1,4 +1,4 @@
-//! The `quantization_config` that tells transformers and vLLM what an output holds.
+//! Writes the `quantization_config` that tells transformers and vLLM what an output holds.
 
 use crate::Manifest;
 use crate::loadable::LoadableFamily;
@@ -16,7 +16,7 @@ pub const ASYMMETRIC: &str = "int8-dynamic-asymmetric";
 /// The version of compressed-tensors whose layout this is.
 const VERSION: &str = "0.15.0";
 
-/// The experts of a family that has any, whatever each is called.
+/// The pattern that stands for all experts of a family, whatever each is called.
 const EXPERTS: &str = r"re:.*\.experts\..*";
 
 /// The configuration of a directory; none where nothing in it is coded.

@@ -48,7 +48,7 @@ pub struct StoredTensor {
     pub n_kept: usize,
     /// What is done to the activations it meets, where they do not stay floats.
     pub activations: Option<ActivationRounding>,
-    /// Its parts: a few, of which a tree would take more memory than all else.
+    /// Its parts. A list, as there are few, and a map for each of millions of tensors would take too much memory.
     pub parts: Vec<(Part, PartBytes)>,
 }
 

@@ -4,7 +4,7 @@ use crate::choice::no_keys;
 use crate::index::Index;
 use crate::plain::PlainFiles;
 use crate::sniff::{self, FileKind};
-use crate::{Choice, InputFile, TensorSource, cache, contained};
+use crate::{Choice, InputFile, TensorSource, contained, hub_cache};
 use briquette_core::{Error, Result};
 use briquette_files::paths::parent_of;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     found.sort();
     match found.as_slice() {
         [path] => Ok(path.clone()),
-        [] => Err(Error::input(cache::no_weights(directory)).at(directory.display())),
+        [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),
         [first, ..] => {
             let message =
                 format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());

@@ -1,4 +1,5 @@
-//! A second reader, which must find the same tensors in an archive.
+//! A second reader, the crate `pytorch-reader`, must find the same tensors in an archive: a pickle that two programs read
+//! differently could hide something from one of them.
 
 use crate::pickle::{Flattened, Node, Pickle};
 use briquette_core::{DType, Error, Result};
@@ -22,7 +23,7 @@ pub(crate) fn agree<'a>(
     }
     let opened = PytorchReader::new(file.path());
     let opened = opened.map_err(|error| Error::input(format!("{error}; the archive is damaged or too unusual")))?;
-    // It opened the file by its name.
+    // The other reader opened the path anew: it must have been the same file.
     file.check_unchanged()?;
     let mut others = opened.into_tensors();
     let differs = |name: &str| {

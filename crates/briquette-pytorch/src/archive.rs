@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 type Entries = BTreeMap<String, ZipEntry>;
 
-/// How many times the bytes of the file a compressed entry may unpack to: weights do not shrink by more.
+/// A compressed entry may unpack to so many times the bytes of the file: weights do not compress better, and more is a zip bomb.
 const MAX_UNPACKING: u64 = 16;
 
 /// Reads the pickle, and finds the storages.
@@ -33,7 +33,7 @@ pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     Ok(opened)
 }
 
-/// What entries that lie in the file as they are must add up to. 0 is what `torch.save` writes where it was told not to compute it.
+/// The CRC-32 of each entry that is not compressed. `torch.save` writes 0 where it was told not to compute it: those are not checked.
 fn sums_of(entries: &Entries) -> Vec<Sum> {
     let stored = entries.iter().filter(|(_, entry)| entry.is_stored && entry.crc != 0 && entry.n_bytes > 0);
     let sum = |(name, entry): (&String, &ZipEntry)| {
@@ -82,7 +82,7 @@ fn is_program(name: &str, root: &str) -> bool {
     name == "constants.pkl" || ["code/", "constants/", "extra/"].iter().any(|directory| name.starts_with(directory))
 }
 
-/// Refuses numbers that lie the other way round. Archives of before 2.1 do not say.
+/// Refuses an archive from a big-endian machine. Archives of PyTorch before 2.1 do not say; they are taken for little-endian.
 fn check_byte_order(file: &InputFile, entries: &Entries, root: &str) -> Result<()> {
     let Some(entry) = entries.get(&format!("{root}byteorder")) else { return Ok(()) };
     if entry.n_bytes > 16 {

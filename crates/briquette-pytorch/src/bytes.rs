@@ -1,6 +1,6 @@
 //! Little-endian numbers out of bytes that may end too early.
 
-/// What is left of some bytes.
+/// The bytes that were not read yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 

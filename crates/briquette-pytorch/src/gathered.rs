@@ -6,7 +6,7 @@ use briquette_core::{Error, Result};
 use briquette_files::InputFile;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How many times the bytes of a view are read at once around it, where it leaves gaps; wider ones are read stretch by stretch.
+/// A strided view is read together with its gaps where that is at most so many times its own bytes; else stretch by stretch.
 const MAX_AROUND: u64 = 8;
 
 /// A tensor that is put together each time it is read. Its view is known to lie within its storage.
@@ -24,7 +24,7 @@ impl Gathered {
         Self { view, stored, is_sound: AtomicBool::new(false) }
     }
 
-    /// Reads all of the storage once, where it has a sum: a view looks at what it takes only.
+    /// Reads all of the storage once, where it has a CRC-32: the bytes of the view alone would not be enough to check it.
     fn check_sum(&self, file: &InputFile) -> Result<()> {
         if !self.is_sound.load(Ordering::Acquire) {
             file.sum_at(self.stored.start).map_or(Ok(()), |sum| file.read_rest(sum))?;
@@ -80,7 +80,7 @@ pub(crate) fn reach(view: &View) -> Option<u64> {
     last.checked_add(1)
 }
 
-/// The first of the axes whose elements follow each other in row-major order, with all after it.
+/// The first axis from which on the elements lie in row-major order without gaps; 0 where all of the view does.
 pub(crate) fn first_dense_axis(view: &View) -> usize {
     let mut step = 1;
     for (axis, (&extent, &stride)) in view.shape.iter().zip(&view.strides).enumerate().rev() {
@@ -92,7 +92,8 @@ pub(crate) fn first_dense_axis(view: &View) -> usize {
     0
 }
 
-/// Has each stretch of a view that lies together read into its place; `read` is told where it is, in bytes from the view's first.
+/// Calls `read` for each stretch of a view that lies together, with its place in bytes from the view's first element, and the part of
+/// `out` to fill.
 fn stretches(
     view: &View,
     width: usize,

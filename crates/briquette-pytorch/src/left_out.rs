@@ -1,4 +1,4 @@
-//! What a file holds beside the model.
+//! What a file holds beside the model, such as the state of an optimizer.
 
 /// Something that a file holds besides the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -7,6 +7,6 @@ pub struct LeftOut {
     pub key: String,
     /// Bytes of its tensors.
     pub n_bytes: u64,
-    /// Whether it could be chosen as the model by its key.
+    /// Whether it looks like a model too, so that it could be chosen by its key.
     pub is_model: bool,
 }

@@ -1,4 +1,4 @@
-//! What each kind of container gives: its pickle, and where the storages lie that it speaks of.
+//! What is known of a file once its container (zip, tar or a plain stream) was read: its pickle, and where each storage lies.
 
 use crate::pickle::{Pickle, Value};
 use crate::stored::Stored;
@@ -16,11 +16,11 @@ pub(crate) struct Opened {
     pub(crate) root: Value,
     /// Where the bytes of each storage are, by its key.
     pub(crate) storages: BTreeMap<String, Stored>,
-    /// What messages put before the key of a storage.
+    /// The directory of storages in an archive, which error messages put before the key of one.
     pub(crate) place: String,
     /// Bytes of the code, where it is a TorchScript program.
     pub(crate) program_bytes: Option<u64>,
-    /// What stretches of the file must add up to.
+    /// CRC-32s of the entries of an archive.
     pub(crate) sums: Vec<Sum>,
 }
 

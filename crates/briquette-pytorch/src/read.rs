@@ -1,4 +1,4 @@
-//! The tensors of a file, whatever container it is, and where their bytes lie.
+//! Reads the tensors of a PyTorch file of any age, and where their bytes lie.
 
 use crate::gathered::{self, Gathered};
 use crate::opened::Opened;
@@ -9,7 +9,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use briquette_files::crc::Sum;
 use briquette_files::{InputFile, TensorInfo};
 
-/// How often the tensors of a file may share its bytes, all in all.
+/// The tensors of a file may take this many times its bytes: views share storages, and a made-up file could have millions.
 const MAX_SHARING: u64 = 16;
 
 /// Where a tensor's bytes are.
@@ -17,7 +17,7 @@ const MAX_SHARING: u64 = 16;
 pub enum TensorPlace {
     /// In the file from this offset, as they are.
     At(u64),
-    /// To be gathered from a view, or unpacked.
+    /// Put together on each read: a strided view, or a compressed storage.
     Gathered(Box<Gathered>),
 }
 

@@ -42,7 +42,7 @@ impl From<&ZipEntry> for Stored {
 pub(crate) fn unpack(file: &InputFile, stored: Stored) -> Result<Vec<u8>> {
     let packed = RangeReader { file, at: stored.start, end: stored.start + stored.n_packed };
     let mut bytes = Vec::new();
-    // What a length declares is no reason to reserve memory.
+    // No memory is reserved by the length that the file declares: it may be a lie.
     let read = DeflateDecoder::new(packed).take(stored.n_bytes.saturating_add(1)).read_to_end(&mut bytes);
     match read {
         Ok(n) if n as u64 == stored.n_bytes && has_sum(&bytes, stored.crc) => Ok(bytes),
@@ -72,7 +72,7 @@ fn read_error(file: &InputFile, error: std::io::Error) -> Error {
     }
 }
 
-/// A part of a file, from its start to its end.
+/// Reads a range of a file from its start to its end.
 struct RangeReader<'a> {
     file: &'a InputFile,
     at: u64,

@@ -73,7 +73,7 @@ fn parse(bytes: &[u8]) -> Result<Head> {
     Ok(Head { pickle, root, keys, n_bytes: end as u64 })
 }
 
-/// Refuses numbers that lie the other way round.
+/// Refuses a file from a big-endian machine.
 pub(crate) fn check_byte_order(pickle: &Pickle, info: &Value) -> Result<()> {
     let is_it = |key: &Value| matches!(key, Value::Text(text) if &**text == "little_endian");
     let found = pickle.items(info).and_then(|items| items.iter().find(|(key, _)| is_it(key)));
@@ -84,7 +84,7 @@ pub(crate) fn check_byte_order(pickle: &Pickle, info: &Value) -> Result<()> {
     }
 }
 
-/// The error of numbers that lie the other way round.
+/// The error of a file from a big-endian machine.
 pub(crate) fn big_endian() -> Error {
     Error::input(
         "was written on a big-endian machine, expected little-endian; load it there and save it as safetensors",
@@ -118,7 +118,7 @@ fn storages(file: &InputFile, pickle: &Pickle, keys: &[String], start: u64) -> R
     }
 }
 
-/// What the pickle says of each storage; it may say so often.
+/// What the pickle says of each storage: once for each tensor that is a view of it, and these must agree.
 fn declared(pickle: &Pickle) -> Result<BTreeMap<&str, &TorchStorage>> {
     let mut found: BTreeMap<&str, &TorchStorage> = BTreeMap::new();
     for node in pickle.nodes() {

@@ -19,7 +19,7 @@ const MAX_ROWS: u64 = 1 << 18;
 /// How much is looked at first for a pickle among other data; more where it does not end there.
 const FIRST_LOOK: u64 = 512;
 
-/// The tables, by the numbers that rows have.
+/// The table of storages, by their numbers.
 type Storages = BTreeMap<i64, TorchStorage>;
 
 /// Reads the tables and the pickle.
@@ -79,12 +79,12 @@ fn parse_header(header: &[u8; BLOCK as usize]) -> Option<TarHeader> {
     let name = header[..100].split(|&byte| byte == 0).next()?;
     let name = std::str::from_utf8(name).ok()?.trim_start_matches("./").to_string();
     let n_bytes = octal(&header[124..136])?;
-    // Regular files; other kinds, and what is said of them, are passed over.
+    // Entries that are no regular files are skipped.
     let is_file = matches!(header[156], b'0' | 0);
     (octal(&header[SUM]) == Some(sum)).then_some(TarHeader { name, n_bytes, is_file })
 }
 
-/// A number in octal digits, or in binary where they would not do.
+/// A number in octal digits; one that is too long for them is binary, after a byte 0x80.
 fn octal(field: &[u8]) -> Option<u64> {
     if let [0x80, rest @ ..] = field {
         let (high, low) = rest.split_at_checked(rest.len().checked_sub(8)?)?;
@@ -197,7 +197,7 @@ fn tensors(bytes: &[u8], storages: &Storages) -> Result<BTreeMap<i64, View>> {
 
 fn view_of(rest: &mut Bytes, storage: &TorchStorage) -> Option<View> {
     let rank = rest.u32().and_then(|rank| usize::try_from(rank).ok()).filter(|&rank| rank <= MAX_RANK)?;
-    // The rank had 64 bits once.
+    // The rank was written in 8 bytes once: the upper four are skipped.
     rest.u32()?;
     let mut extents = || (0..rank).map(|_| usize::try_from(rest.u64()?).ok()).collect::<Option<Vec<usize>>>();
     let (shape, strides) = (extents()?, extents()?);

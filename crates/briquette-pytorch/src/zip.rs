@@ -1,4 +1,5 @@
-//! The directory of a zip archive, checked: what `torch.save` writes, and nothing more ambiguous than that.
+//! The directory of a zip archive. Only archives as `torch.save` writes them are taken: in others, such as those with comments or with
+//! entries that overlap, two programs could see different entries.
 
 use crate::bytes::Bytes;
 use briquette_core::{Error, Result};

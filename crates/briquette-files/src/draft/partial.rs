@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a file that is being replaced is called until it is whole, after a dot and its name.
+/// The ending of the hidden file that is written before it replaces another: `.NAME.partial`.
 pub(crate) const PARTIAL: &str = ".partial";
 
 fn prefix_of(target: &Path) -> Result<String> {
@@ -42,7 +42,7 @@ pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
     }
 }
 
-/// Locks what was opened at a path, and is there no more where another removed it meanwhile.
+/// Locks what was opened at a path. Where another run removed it in between, the lock counts as taken.
 pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::io::Result<Lock> {
     use rustix::io::Errno;
     match rustix::fs::flock(&file, how) {
@@ -77,11 +77,11 @@ pub(super) fn remove_stale(target: &Path, parent: &Path) {
 }
 
 pub(super) fn remove_quietly(directory: &Path) {
-    // What cannot be removed now is found by the next run; there is nobody to tell.
+    // An error is of no use to the caller: the next run finds what is left and tries again.
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// An output went away, with what was in it, while it was being made.
+/// The error of an output that somebody removed while it was being written.
 pub(super) fn removed(directory: &Path) -> Error {
     let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
     Error::io("what is written here was removed meanwhile; leave it in place and run it again", directory, gone)

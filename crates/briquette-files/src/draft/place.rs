@@ -5,7 +5,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The path from the root. What is not there cannot be a link, so that `..` behind it just takes it back.
+/// The path from the root. `..` after a part that does not exist just removes that part: it cannot be a link.
 pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
     let mut found = PathBuf::new();
@@ -44,7 +44,7 @@ pub(super) fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Re
     if metadata.is_dir() && is_empty() { Ok(()) } else { check_is_ours(target) }
 }
 
-/// Whether `inner`, or a directory it is in, is `outer`: by device and inode, not by name.
+/// Whether `inner`, or a directory around it, is `outer`. Compared by device and inode, as one directory can have several names.
 pub(super) fn lies_in(inner: &Path, outer: &Path) -> bool {
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let Some(outer) = identity(outer) else { return false };

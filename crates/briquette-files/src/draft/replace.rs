@@ -19,7 +19,7 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
     file.sync_all().map_err(|source| Error::io("cannot sync", path, source))
 }
 
-/// Where a file is until it is whole. One name for all runs: what a killed one left is written over.
+/// The hidden file that is written first, beside `path`. It has one name for all runs, so that what a killed run left is overwritten.
 pub(super) fn partial_of(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     path.with_file_name(format!(".{name}{PARTIAL}"))
@@ -45,7 +45,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_directory(&parent_of(path))
 }
 
-/// Makes last what was named, renamed or removed in a directory.
+/// Waits until files that were created, renamed or removed in a directory are so on disk.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|file| file.sync_all());
     synced.map_err(|source| Error::io("cannot sync the directory", directory, source))

@@ -1,4 +1,4 @@
-//! What was chosen for one model, said of several.
+//! A choice that was made for one model, applied to several that are compared.
 
 use super::{Checkpoint, InputFormat};
 use crate::Choice;
@@ -6,7 +6,7 @@ use crate::choice::no_keys;
 use briquette_core::Result;
 
 impl Choice {
-    /// This, or where it says nothing what the manifest of another model says.
+    /// This choice; where it is empty, the one that the manifest of `other` tells.
     #[must_use]
     pub fn or_of(&self, other: &Checkpoint) -> Self {
         match other.manifest().filter(|_| self.key.is_none() && self.strip_prefix.is_none()) {

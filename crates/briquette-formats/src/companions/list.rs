@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 3;
 /// What weight files are called; they never come along.
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
-/// What we write ourselves.
+/// What Briquette writes itself, anew for each output.
 const OUR_OWN: [&str; 8] = [
     "briquette.json",
     "SHA256SUMS",
@@ -27,7 +27,7 @@ const OUR_OWN: [&str; 8] = [
 pub struct Companions {
     /// Those that come along.
     pub taken: Vec<PathBuf>,
-    /// Those that would but for something about them, and what.
+    /// Those that stay behind though they are neither weights nor ours, and why.
     pub left: Vec<(PathBuf, &'static str)>,
 }
 

@@ -32,7 +32,7 @@ pub enum Limits {
     Codes(&'static str),
 }
 
-/// Most families differ in names only.
+/// What a family has where it says nothing else.
 pub(super) const FAMILY: LoadableFamily = LoadableFamily {
     model_types: &[],
     base: "",

@@ -267,7 +267,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         ],
         ..FAMILY
     },
-    // Its feature projection is set up as packed codes cannot be; it is small.
+    // transformers sets up its feature projection by `weight`, which packed codes lack; it is small, and stays as it is.
     LoadableFamily {
         model_types: &["wav2vec2"],
         base: "wav2vec2",

@@ -7,7 +7,7 @@ use briquette_core::{Error, Hash128, Result};
 use std::ops::Range;
 
 impl StoredDir {
-    /// Whether values of a tensor that are read are still of use to know whether it is sound.
+    /// Whether the hash of a tensor is known and was not confirmed yet.
     pub(crate) fn is_unchecked(&self, index: usize) -> bool {
         self.digests.as_ref().is_some_and(|digests| !digests.is_sound(index))
     }

@@ -1,4 +1,4 @@
-//! Tensors kept in parts, as bytes in their own type and order.
+//! Tensors kept in parts, read as if they were not: decoded to their own type, in row-major order of their own shape.
 
 use super::{DecodeBuffers, StoredDir};
 use crate::InputFile;

@@ -91,6 +91,6 @@ fn extents(pickle: &Pickle, value: &Value) -> Option<Vec<usize>> {
         Value::Int(n) => usize::try_from(*n).ok(),
         _ => None,
     };
-    // One list can be the shape of every tensor: a long one would be copied for each.
+    // Every tensor may refer to one list as its shape: a long one would be copied for each.
     if items.len() <= MAX_RANK { items.iter().map(extent).collect() } else { None }
 }

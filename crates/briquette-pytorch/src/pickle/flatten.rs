@@ -1,4 +1,4 @@
-//! From nested dictionaries to tensors with names.
+//! Names the tensors of nested dictionaries by the keys that lead to them, joined with dots.
 
 use super::choose::{self, Chosen};
 use super::graph::Pickle;
@@ -8,12 +8,12 @@ use briquette_core::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How deep dictionaries are followed, and how many values are looked at: a pickle may share them without end.
+/// How deep dictionaries are followed, and how many values are looked at: one that holds itself would never end.
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 4_000_000;
 /// How many bytes the names and shapes below a root may take: a long key counts for every tensor under it.
 const MAX_BYTES: usize = 32 << 20;
-/// How many things that are left out are named one by one.
+/// At most so many things that are left out are listed by name; the rest is summed up as "others".
 const MAX_NAMED: usize = 64;
 
 /// The tensors of a pickle.
@@ -141,7 +141,7 @@ impl StorageSizes<'_> {
     }
 }
 
-/// Counts the bytes of a tensor to its storage, which is never more than it has: tied tensors count once.
+/// Adds the bytes of a tensor to those of its storage, up to the size of that: tied tensors count once.
 fn add_bytes(by_storage: &mut BTreeMap<Arc<str>, u64>, view: &View) {
     let stored = view.storage.n_stored.saturating_mul(view.storage.width());
     let width = (view.dtype.n_bits() / 8) as u64;

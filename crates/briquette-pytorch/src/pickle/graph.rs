@@ -3,15 +3,15 @@
 use super::value::{Node, Value, View};
 use std::collections::BTreeMap;
 
-/// What a pickle may refer to outside of itself.
+/// What the persistent ids of a pickle stand for: objects that are kept beside it.
 #[derive(Debug, Default)]
 pub(crate) enum Outside {
     /// Storages, as `torch.save` has it.
     #[default]
     Storages,
-    /// Storages, and the classes of a TorchScript program.
+    /// Storages; and the pickle may name classes of its TorchScript program.
     Script,
-    /// Tensors of a table, by number, as PyTorch before 0.1.10 had it.
+    /// Tensors by number, as PyTorch before 0.1.10 had it.
     Tensors(BTreeMap<i64, View>),
 }
 

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 /// What the values of a pickle may take in memory.
 const MAX_BYTES: usize = 48 << 20;
-/// What an entry of the memo takes, with its share of the tree.
+/// Bytes that an entry of the memo is counted as, with its share of the tree that holds it.
 const MEMO_BYTES: usize = 64;
-/// What a node takes, with what its allocation costs.
+/// Bytes that a node is counted as, with the overhead of its allocation.
 const NODE_BYTES: usize = size_of::<Node>() + 16;
 
 /// A pickle while it is run through.
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Counts the memory of what was made, whether each value has an opcode of its own or one opcode copied many.
+    /// Counts the memory that values take: a short pickle can copy one value very often.
     fn charge(&mut self, n_bytes: usize) -> Result<(), Refusal> {
         self.n_bytes = self.n_bytes.saturating_add(n_bytes);
         if self.n_bytes > MAX_BYTES {
@@ -213,7 +213,7 @@ impl Machine {
         PickleName::of(module, name, matches!(self.pickle.outside, Outside::Script))
     }
 
-    /// Sets state on an object. That of an OrderedDict, its `_metadata`, is of no matter.
+    /// Sets the state of an object. An OrderedDict has one too (`_metadata` of a state dict), which is ignored.
     fn build(&mut self) -> Result<(), Refusal> {
         let state = self.pop()?;
         if let Some(Value::Node(index)) = self.stack.last()

@@ -20,13 +20,13 @@ pub(crate) enum PickleName {
     Type(DType),
     /// `torch.Size`: a tuple.
     Size,
-    /// A list of TorchScript: its first argument.
+    /// A TorchScript function that gives back its first argument, such as `build_intlist`.
     Passed,
     /// `collections.defaultdict` and `Counter`: dictionaries, whatever they are made with.
     AnyDict,
     /// A class of a TorchScript program.
     Class,
-    /// What is of no matter here, and harmless: settings and counters that lie beside weights.
+    /// Settings and counters that lie beside weights. A call of it gives nothing.
     Inert,
 }
 
@@ -63,7 +63,7 @@ const TYPES: [(&str, DType); 18] = [
     ("bool", DType::Bool),
 ];
 
-/// What training scripts put beside weights, and what becomes of it is nothing: such a call makes no value here.
+/// What training scripts save beside weights. None of it is needed: a call of one of these makes no value here.
 const INERT: [(&str, &[&str]); 11] = [
     ("argparse", &["Namespace"]),
     ("pathlib", &["Path", "PosixPath", "PurePath", "PurePosixPath", "WindowsPath", "PureWindowsPath"]),
@@ -81,7 +81,7 @@ const BUILTINS: [&str; 11] =
     ["list", "dict", "set", "frozenset", "tuple", "int", "float", "str", "bool", "complex", "slice"];
 
 impl PickleName {
-    /// The name, where it is one of those above. Those of a program are only known in one.
+    /// The name, where it is one of those above. Classes and functions of TorchScript are known in its programs only.
     pub(super) fn of(module: &str, name: &str, is_script: bool) -> Result<Self, Refusal> {
         let find = |list: &[(&str, DType)]| list.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype);
         let known = match (module, name) {

@@ -1,4 +1,4 @@
-//! What the names of a model's tensors begin with, where that is of a wrapper and not of the model.
+//! Takes away what wrappers such as `DataParallel` put before the names of all tensors.
 
 use crate::TensorInfo;
 use crate::tensor::first_repeated;
@@ -39,7 +39,7 @@ pub(crate) fn strip(infos: &mut [TensorInfo], prefix: &str, is_optional: bool) -
     Ok(vec![prefix.to_string()])
 }
 
-/// How many names had it. One that is nothing else stays.
+/// Takes the prefix from each name that has it, and counts them. A name that is just the prefix stays.
 fn take(infos: &mut [TensorInfo], prefix: &str) -> usize {
     let mut n_taken = 0;
     for info in infos {

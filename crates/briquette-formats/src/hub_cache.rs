@@ -1,4 +1,4 @@
-//! Directories of a Hugging Face cache that lead to models and are none.
+//! Directories of the Hugging Face cache that hold models but are none themselves: somebody who names one is told what to name.
 
 use crate::{InputFile, limits};
 use std::path::Path;
