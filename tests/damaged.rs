@@ -19,7 +19,7 @@ const COMPRESSING: [&str; 3] = [
 fn parts_of(sandbox: &Sandbox, file: &str) -> Vec<(TensorInfo, u64)> {
     let file = InputFile::open(&sandbox.path(file)).unwrap();
     let is_burnpack = file.path().extension().is_some_and(|extension| extension == "bpk");
-    let header = if is_burnpack { burnpack::read_header(&file) } else { safetensors::Header::read(&file) };
+    let header = if is_burnpack { burnpack::read_header(&file) } else { safetensors::FileHeader::read(&file) };
     header.unwrap().tensors.into_iter().filter(|(info, _)| info.n_bytes() > 0).collect()
 }
 

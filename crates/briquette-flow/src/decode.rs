@@ -2,7 +2,7 @@
 
 use crate::context::Workers;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
-use briquette_formats::stored::Scratch;
+use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{Manifest, StoredDir};
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
     let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
     workers.begin("verify", tasks.iter().map(n_bytes).sum());
-    let decoded = workers.map(&tasks, <(Scratch, BlockHasher)>::default, |(scratch, hasher), task| {
+    let decoded = workers.map(&tasks, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
         let (index, rows) = task;
         let tensor = &stored.tensors[*index];
         // Other types come as bytes, whose zeros are no zeros of the tensor.

@@ -5,7 +5,7 @@ mod order;
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Result, Shape};
-use briquette_formats::foreign::Layout as ForeignLayout;
+use briquette_formats::foreign::ForeignLayout;
 use briquette_formats::profile::FilePart;
 use briquette_formats::safetensors::{Counted, HeaderJson};
 use briquette_formats::{Profile, TensorInfo, WeightLayout, burnpack, limits, weight_layout};

@@ -4,7 +4,7 @@ use crate::encode::Outcome;
 use crate::layout::FileLayouts;
 use crate::plan::Plan;
 use briquette_core::Storage;
-use briquette_formats::{Entry, Manifest, WeightLayout, manifest};
+use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
     let mut tensors = BTreeMap::new();
     for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
-        let entry = Entry {
+        let entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
             output_axis: tensor.stored_axis(placed.coding),

@@ -1,12 +1,12 @@
 //! What is done to the activations that meet codes, as a model runs.
 
 use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
-use crate::{Entry, Profile};
+use crate::{ManifestEntry, Profile};
 use serde_json::Value;
 
 /// How activations are rounded: to int8, at a scale for each token that is found as the model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activations {
+pub enum ActivationRounding {
     /// Around zero, `scale = max |x| / 127`.
     Symmetric,
     /// Around zero, `scale = max |x| / 127.5`: as the compressed-tensors library has it.
@@ -17,9 +17,10 @@ pub enum Activations {
     Other,
 }
 
-impl Activations {
-    /// What a manifest says; none where they stay floats. What is written for compressed-tensors is run by it.
-    pub(crate) fn of_entry(entry: &Entry, profile: Profile) -> Option<Self> {
+impl ActivationRounding {
+    /// What a manifest says; none where they stay floats. Outputs in the format of compressed-tensors are run by that library, and so
+    /// have its scale.
+    pub(crate) fn of_entry(entry: &ManifestEntry, profile: Profile) -> Option<Self> {
         Some(match (entry.activations.as_deref()?, profile) {
             (SYMMETRIC, Profile::CompressedTensors) => Self::SymmetricFull,
             (SYMMETRIC, _) => Self::Symmetric,
@@ -54,22 +55,22 @@ mod tests {
 
     #[test]
     fn only_int8_by_the_token_is_known() {
-        let input = |input: Value| Activations::of_group(&json!({ "input_activations": input }));
+        let input = |input: Value| ActivationRounding::of_group(&json!({ "input_activations": input }));
         assert_eq!(input(Value::Null), None);
         let token = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "token", "dynamic": true });
-        assert_eq!(input(token.clone()), Some(Activations::SymmetricFull));
+        assert_eq!(input(token.clone()), Some(ActivationRounding::SymmetricFull));
         for (key, value, expected) in [
-            ("symmetric", json!(false), Activations::Asymmetric),
-            ("num_bits", json!(4), Activations::Other),
-            ("type", json!("float"), Activations::Other),
-            ("strategy", json!("tensor"), Activations::Other),
-            ("dynamic", json!("local"), Activations::Other),
+            ("symmetric", json!(false), ActivationRounding::Asymmetric),
+            ("num_bits", json!(4), ActivationRounding::Other),
+            ("type", json!("float"), ActivationRounding::Other),
+            ("strategy", json!("tensor"), ActivationRounding::Other),
+            ("dynamic", json!("local"), ActivationRounding::Other),
         ] {
             let mut changed = token.clone();
             changed[key] = value;
             assert_eq!(input(changed), Some(expected), "{key}");
         }
         let output = json!({ "input_activations": token, "output_activations": {} });
-        assert_eq!(Activations::of_group(&output), Some(Activations::Other));
+        assert_eq!(ActivationRounding::of_group(&output), Some(ActivationRounding::Other));
     }
 }

@@ -3,8 +3,8 @@
 //! The crate `burn-pack` defines the header and the descriptors; we read them through our own checks and at explicit
 //! offsets, and write them ourselves, because its writer wants each tensor whole in memory.
 
-use crate::json::{Strings, UniqueMap};
-use crate::safetensors::Header;
+use crate::json::{MetadataStrings, UniqueMap};
+use crate::safetensors::FileHeader;
 use crate::{InputFile, TensorInfo};
 use briquette_core::{DType, Error, Result, Shape};
 use burn_pack::{DType as BurnDType, HEADER_SIZE, MAX_METADATA_SIZE, TENSOR_ALIGNMENT};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 struct Descriptors {
     tensors: UniqueMap<Descriptor>,
     #[serde(default)]
-    metadata: Strings,
+    metadata: MetadataStrings,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,14 +29,14 @@ struct Descriptor {
 ///
 /// # Errors
 /// Input where the file is damaged or holds burn's own quantized tensors, Io where it cannot be read.
-pub fn read_header(file: &InputFile) -> Result<Header> {
+pub fn read_header(file: &InputFile) -> Result<FileHeader> {
     read_checked(file).map_err(|error| match error.kind {
         briquette_core::ErrorKind::Input => error.at(file.path().display()),
         _ => error,
     })
 }
 
-fn read_checked(file: &InputFile) -> Result<Header> {
+fn read_checked(file: &InputFile) -> Result<FileHeader> {
     let damaged = |what: &str| Error::input(format!("{what}; the burnpack file is damaged or cut short"));
     let mut head = [0; HEADER_SIZE];
     if file.len() < HEADER_SIZE as u64 {
@@ -65,7 +65,7 @@ fn read_checked(file: &InputFile) -> Result<Header> {
             return Err(damaged("overlaps the tensor before it").at(format_args!("tensor {:?}", pair[1].0.name)));
         }
     }
-    Ok(Header { tensors, metadata: found.metadata.0 })
+    Ok(FileHeader { tensors, metadata: found.metadata.0 })
 }
 
 /// What ciborium found, without the names of its own types.

@@ -1,22 +1,22 @@
 //! Opening a model, whatever it is made of.
 
-use crate::companions::Companions;
+mod choice;
+
+use crate::companions::{Companions, companions_of};
 use crate::plain::PlainFiles;
-use crate::quantization::{self, Method};
-use crate::sniff::Kind;
+use crate::quantization::{self, QuantMethod};
+use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{
-    Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, companions, compressed_tensors, manifest, ours, weights,
-};
+use crate::{Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, compressed_tensors, manifest, ours, weights};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What a model turned out to be.
+/// The format that a model was found in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum InputFormat {
     /// safetensors, one file or shards.
     Safetensors,
     /// A PyTorch archive, or shards of them.
@@ -29,7 +29,7 @@ pub enum Format {
     CompressedTensors,
 }
 
-impl std::fmt::Display for Format {
+impl std::fmt::Display for InputFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Safetensors => f.write_str("safetensors"),
@@ -63,7 +63,7 @@ enum Source {
 pub struct Checkpoint {
     path: PathBuf,
     directory: ModelDir,
-    format: Format,
+    format: InputFormat,
     source: Source,
     companions: Companions,
     quantized_by: Option<String>,
@@ -95,11 +95,11 @@ impl Checkpoint {
             let file = InputFile::open(path)?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
-        let (companions, directory) = (companions::companions_of(path)?, ModelDir::open(path)?);
+        let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);
         if path.join(manifest::FILE_NAME).exists() {
             let source = ours::open(&directory)?;
             let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();
-            let format = Format::Briquette(profile);
+            let format = InputFormat::Briquette(profile);
             let path = path.to_path_buf();
             let source = Source::Stored(source);
             return Ok(Self { path, directory, format, source, companions, quantized_by: None });
@@ -115,23 +115,23 @@ impl Checkpoint {
         let path = file.path().to_path_buf();
         let (plain, kind) = weights::open(file, choice)?;
         let format = match kind {
-            Kind::Safetensors => Format::Safetensors,
-            Kind::PyTorch => Format::PyTorch,
-            Kind::Burnpack => Format::Burnpack,
+            FileKind::Safetensors => InputFormat::Safetensors,
+            FileKind::PyTorch => InputFormat::PyTorch,
+            FileKind::Burnpack => InputFormat::Burnpack,
         };
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
         Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by })
     }
 
     /// Sees the tensors as `quantization_config` says they are to be seen.
-    fn with_quantization(mut self, found: Option<Method>) -> Result<Self> {
+    fn with_quantization(mut self, found: Option<QuantMethod>) -> Result<Self> {
         match (found, self.source) {
-            (Some(Method::CompressedTensors(config)), Source::Plain(plain)) => {
+            (Some(QuantMethod::CompressedTensors(config)), Source::Plain(plain)) => {
                 let stored = compressed_tensors::open(plain, &config).map_err(|error| error.at(self.path.display()))?;
                 self.source = Source::Stored(stored);
-                (self.format, self.quantized_by) = (Format::CompressedTensors, None);
+                (self.format, self.quantized_by) = (InputFormat::CompressedTensors, None);
             }
-            (Some(Method::Other(name)), source) => (self.source, self.quantized_by) = (source, Some(name)),
+            (Some(QuantMethod::Other(name)), source) => (self.source, self.quantized_by) = (source, Some(name)),
             (_, source) => self.source = source,
         }
         Ok(self)
@@ -143,7 +143,7 @@ impl Checkpoint {
     }
 
     /// What it turned out to be.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> InputFormat {
         self.format
     }
 

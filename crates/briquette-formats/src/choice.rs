@@ -1,7 +1,7 @@
-//! Which model of a file is meant, where it holds more than that.
+//! Which part of a file is the model, where it holds more than one thing.
 
-use crate::{Checkpoint, Format, Manifest};
-use briquette_core::{Error, Result};
+use crate::Manifest;
+use briquette_core::Error;
 
 /// Which of the things in a file is the model, and how its tensors are called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Choice {
     /// What names begin with and are to be without. Where absent, `module.` and `_orig_mod.` go where all names of a PyTorch file
     /// begin so; `""` keeps names as they are.
     pub strip_prefix: Option<String>,
-    /// Whether a model that it does not fit is taken as it is: it is said for one of two.
+    /// Whether it is no error where it does not fit a model: two models are compared, and it is meant for one of them.
     pub is_for_one_of_two: bool,
 }
 
@@ -21,40 +21,9 @@ impl Choice {
         let text = |key: &str| manifest.recipe.pointer(key).and_then(|value| value.as_str()).map(str::to_string);
         Self { key: text("/model/key"), strip_prefix: text("/model/strip_prefix"), is_for_one_of_two: true }
     }
-
-    /// This, or where it says nothing what the manifest of another model says.
-    #[must_use]
-    pub fn or_of(&self, other: &Checkpoint) -> Self {
-        match other.manifest().filter(|_| self.key.is_none() && self.strip_prefix.is_none()) {
-            Some(manifest) => Self::of_manifest(manifest),
-            None => self.clone(),
-        }
-    }
-
-    /// Refuses a key where none of these models is of a file that has any.
-    ///
-    /// # Errors
-    /// Config, with the key.
-    pub fn check_used(&self, models: &[&Checkpoint]) -> Result<()> {
-        match &self.key {
-            Some(key) if models.iter().all(|model| model.format() != Format::PyTorch) => Err(no_keys(key)),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The error of a key for a model that is of no such file.
 pub(crate) fn no_keys(key: &str) -> Error {
     Error::config(format!("key: found {key:?} for a model that is no PyTorch file, which alone has keys; leave it out"))
-}
-
-/// Something that a file holds besides the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Its key.
-    pub key: String,
-    /// Bytes of its tensors.
-    pub n_bytes: u64,
-    /// Whether it could be chosen as the model by its key.
-    pub is_model: bool,
 }

@@ -1,51 +1,11 @@
 //! The small files that belong to a model: config, tokenizer, and their like.
 
-use crate::contained::leads_inside;
-use crate::{Checkpoint, Draft, limits, model_config, sums};
-use briquette_core::{Error, Result};
-use std::path::{Path, PathBuf};
+mod list;
 
-/// How deep below the model's directory files are still taken along.
-const MAX_DEPTH: usize = 3;
-/// What weight files are called; they never come along.
-const WEIGHT_EXTENSIONS: [&str; 14] =
-    ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
-/// What we write ourselves.
-const OUR_OWN: [&str; 8] = [
-    "briquette.json",
-    "SHA256SUMS",
-    "report.json",
-    "report.html",
-    "distill.json",
-    "factorize.json",
-    "metrics.jsonl",
-    "model.safetensors.index.json",
-];
-
-/// The small files of a model's directory, relative to it, in order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Companions {
-    /// Those that come along.
-    pub taken: Vec<PathBuf>,
-    /// Those that would but for something about them, and what.
-    pub left: Vec<(PathBuf, &'static str)>,
-}
-
-/// What comes along from a model's directory.
-///
-/// Hidden files, weight files in any format, indices and our own files never do. Files above 128 MiB, links that lead out of
-/// the directory (a stranger's model could have one to a private key) and names that a line of `SHA256SUMS` cannot hold stay
-/// behind and are told.
-///
-/// # Errors
-/// Io where the directory cannot be read.
-pub fn companions_of(directory: &Path) -> Result<Companions> {
-    let mut found = Companions::default();
-    collect(directory, Path::new(""), MAX_DEPTH, &mut found)?;
-    found.taken.sort();
-    found.left.sort();
-    Ok(found)
-}
+use crate::{Checkpoint, Draft, model_config, sums};
+use briquette_core::Result;
+pub use list::{Companions, companions_of};
+use std::path::Path;
 
 /// Copies the small files of a model into a draft: all but its config.json, which may have to change.
 ///
@@ -62,94 +22,4 @@ pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, go_on: &dyn Fn() -> Res
         directory.check(companion, || hasher.finish())?;
     }
     Ok(())
-}
-
-/// Why a file stays behind that otherwise would come along.
-fn reason_to_leave(root: &Path, relative: &Path, metadata: &std::fs::Metadata, is_link: bool) -> Option<&'static str> {
-    let name = relative.to_str();
-    if metadata.len() > limits::MAX_COMPANION_BYTES {
-        Some("it is larger than 128 MiB")
-    } else if name.is_none_or(|name| name.contains('\\') || name.contains(char::is_control)) {
-        Some("its name has bytes that SHA256SUMS cannot list")
-    } else if is_link && !leads_inside(root, &root.join(relative)) {
-        Some("it is a link out of the model's directory")
-    } else {
-        None
-    }
-}
-
-fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> Result<()> {
-    let directory = root.join(below);
-    let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
-    for entry in entries {
-        let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
-        let relative = below.join(entry.file_name());
-        let name = entry.file_name().to_string_lossy().into_owned();
-        // The cache of the hub is made of links to files; links to directories could lead round in circles.
-        let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
-        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-        if metadata.is_dir() && depth > 1 && !is_link && !name.starts_with('.') {
-            collect(root, &relative, depth - 1, found)?;
-        } else if metadata.is_file() && comes_along(&name) {
-            match reason_to_leave(root, &relative, &metadata, is_link) {
-                Some(reason) => found.left.push((relative, reason)),
-                None => found.taken.push(relative),
-            }
-        }
-    }
-    Ok(())
-}
-
-fn comes_along(name: &str) -> bool {
-    let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
-    let is_weight = WEIGHT_EXTENSIONS.iter().any(|weight| extension.eq_ignore_ascii_case(weight));
-    !(is_weight || name.starts_with('.') || name.ends_with(".index.json") || OUR_OWN.contains(&name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn configs_come_along_and_weights_never() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("1_Pooling/.git")).unwrap();
-        for name in [
-            "config.json",
-            "vocab.txt",
-            "model.safetensors",
-            "pytorch_model.BIN",
-            "x.index.json",
-            ".hidden",
-            "report.json",
-            "1_Pooling/config.json",
-            "1_Pooling/w.onnx",
-            "chat_template.jinja",
-        ] {
-            std::fs::write(dir.path().join(name), "x").unwrap();
-        }
-        let found = companions_of(dir.path()).unwrap();
-        let names: Vec<_> = found.taken.iter().map(|path| path.to_str().unwrap()).collect();
-        assert_eq!(names, ["1_Pooling/config.json", "chat_template.jinja", "config.json", "vocab.txt"]);
-        assert_eq!(found.left, []);
-    }
-
-    #[test]
-    fn links_that_lead_out_stay_behind_but_for_those_of_the_hub_cache() {
-        let dir = tempfile::tempdir().unwrap();
-        let (blobs, snapshot) = (dir.path().join("m/blobs"), dir.path().join("m/snapshots/abc"));
-        std::fs::create_dir_all(&blobs).unwrap();
-        std::fs::create_dir_all(&snapshot).unwrap();
-        for (path, link) in [(blobs.join("1"), "config.json"), (dir.path().join("id_rsa"), "notes.txt")] {
-            std::fs::write(&path, "x").unwrap();
-            std::os::unix::fs::symlink(&path, snapshot.join(link)).unwrap();
-        }
-        std::os::unix::fs::symlink("config.json", snapshot.join("copy.json")).unwrap();
-        std::fs::write(snapshot.join("a\\b.txt"), "x").unwrap();
-        std::fs::write(snapshot.join("a\nb.txt"), "x").unwrap();
-        let found = companions_of(&snapshot).unwrap();
-        assert_eq!(found.taken, [PathBuf::from("config.json"), "copy.json".into()]);
-        let left: Vec<_> = found.left.iter().map(|(path, _)| path.to_str().unwrap()).collect();
-        assert_eq!(left, ["a\nb.txt", "a\\b.txt", "notes.txt"]);
-    }
 }

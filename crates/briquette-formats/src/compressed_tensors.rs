@@ -1,15 +1,15 @@
 //! Checkpoints of the compressed-tensors library, decoded: int-quantized, pack-quantized, and its former sparse-bitmask.
 
-use crate::foreign::Layout;
+use crate::foreign::ForeignLayout;
 use crate::plain::PlainFiles;
-use crate::quantization::{self, Form, Scheme};
+use crate::quantization::{self, ModuleScheme, WeightForm};
 use crate::stored::{PartBytes, StoredDir, StoredTensor};
 use crate::{InputFile, TensorInfo, TensorSource};
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, Mask, OutputAxis, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Endings of tensors that mean nothing without codes.
+/// Endings of tensors that only make sense beside codes.
 const PARTS: [&str; 8] = [
     ".weight_packed",
     ".weight_scale",
@@ -21,13 +21,13 @@ const PARTS: [&str; 8] = [
     ".input_zero_point",
 ];
 
-type Found<'a> = BTreeMap<&'a str, (&'a TensorInfo, usize, u64)>;
+type PartsByName<'a> = BTreeMap<&'a str, (&'a TensorInfo, usize, u64)>;
 
-/// What a checkpoint holds, while its tensors are put together.
-struct Parts<'a> {
-    found: Found<'a>,
+/// Puts tensors together from the parts that a checkpoint holds.
+struct TensorAssembler<'a> {
+    found: PartsByName<'a>,
     files: Vec<&'a InputFile>,
-    schemes: Vec<Scheme>,
+    schemes: Vec<ModuleScheme>,
     used: BTreeSet<String>,
 }
 
@@ -37,7 +37,7 @@ struct Parts<'a> {
 /// Input for parts that are missing or contradict each other, and for schemes that are not read; Io.
 pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<StoredDir> {
     let schemes = quantization::schemes_of(config)?;
-    let mut parts = Parts { found: plain.by_name(), files: plain.files(), schemes, used: BTreeSet::new() };
+    let mut parts = TensorAssembler { found: plain.by_name(), files: plain.files(), schemes, used: BTreeSet::new() };
     let mut coded = BTreeMap::new();
     for info in plain.tensors() {
         let tensor = parts.tensor(info).map_err(|error| error.at(format_args!("tensor {:?}", info.name)))?;
@@ -62,7 +62,7 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
     Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None, digests: None })
 }
 
-impl Parts<'_> {
+impl TensorAssembler<'_> {
     /// The tensor that `main`, its largest part, stands for; none where `main` is no such part.
     fn tensor(&mut self, main: &TensorInfo) -> Result<Option<StoredTensor>> {
         if let Some(module) = main.name.strip_suffix(".weight_packed") {
@@ -89,15 +89,15 @@ impl Parts<'_> {
         let (scale, ..) = part("_scale").ok_or_else(|| Error::input("its scales are missing; it is damaged"))?;
         let zero = part("_zero_point").map(|(info, ..)| info);
         let is_packed = main.name != name;
-        let fits = |scheme: &&Scheme| {
+        let fits = |scheme: &&ModuleScheme| {
             let scheme = &scheme.form;
             let n_words = shape[1].checked_mul(scheme.n_bits.into()).map(|n_bits| n_bits.div_ceil(32));
             let is_main =
                 !is_packed || n_words.is_some_and(|n| main.shape.0 == [shape[0], n] && main.dtype == DType::I32);
             scheme.is_packed == is_packed && is_main && fits_scales(scheme.grouping, shape, &scale.shape.0)
         };
-        let fitting: Vec<&Scheme> = self.schemes.iter().filter(fits).collect();
-        let mut forms: Vec<Form> = fitting.iter().map(|scheme| scheme.form).collect();
+        let fitting: Vec<&ModuleScheme> = self.schemes.iter().filter(fits).collect();
+        let mut forms: Vec<WeightForm> = fitting.iter().map(|scheme| scheme.form).collect();
         forms.dedup();
         let [scheme] = forms.as_slice() else {
             return Err(misfit(main, scale, forms.len()));
@@ -110,7 +110,12 @@ impl Parts<'_> {
         tensor.activations = quantization::activations_of(&fitting, name);
         let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
         let layout = zero.map(|zero| zero_layout(zero, scheme, shape[0], n_groups)).transpose()?.flatten();
-        self.put(&mut tensor, Part::Codes, &main.name, is_packed.then(|| Layout::words(scheme.n_bits, shape[1])))?;
+        self.put(
+            &mut tensor,
+            Part::Codes,
+            &main.name,
+            is_packed.then(|| ForeignLayout::words(scheme.n_bits, shape[1])),
+        )?;
         self.put(&mut tensor, Part::Scale, &format!("{name}_scale"), scale_layout(scale)?)?;
         if zero.is_some() {
             self.put(&mut tensor, Part::Zero, &format!("{name}_zero_point"), layout)?;
@@ -167,7 +172,7 @@ impl Parts<'_> {
     }
 
     /// Records where a part of a tensor is.
-    fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<Layout>) -> Result<()> {
+    fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<ForeignLayout>) -> Result<()> {
         let place = self.found.get(name).map(|(_, file, offset)| (*file, *offset));
         let (file, offset) =
             place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; it is damaged")))?;
@@ -221,16 +226,21 @@ fn fits_scales(grouping: Grouping, [n_rows, n_cols]: [usize; 2], scales: &[usize
     }
 }
 
-fn scale_layout(scale: &TensorInfo) -> Result<Option<Layout>> {
+fn scale_layout(scale: &TensorInfo) -> Result<Option<ForeignLayout>> {
     match scale.dtype {
         DType::F32 | DType::F16 => Ok(None),
-        DType::BF16 => Ok(Some(Layout::Bf16)),
+        DType::BF16 => Ok(Some(ForeignLayout::Bf16)),
         other => Err(Error::input(format!("found scales of {other}, expected F32, F16 or BF16; they are not read"))),
     }
 }
 
 /// How zero points are laid out: one byte each, or packed as codes are, but along rows.
-fn zero_layout(zero: &TensorInfo, scheme: &Form, n_rows: usize, n_groups: usize) -> Result<Option<Layout>> {
+fn zero_layout(
+    zero: &TensorInfo,
+    scheme: &WeightForm,
+    n_rows: usize,
+    n_groups: usize,
+) -> Result<Option<ForeignLayout>> {
     let n_bits = usize::from(scheme.n_bits);
     let n_scales = if scheme.grouping == Grouping::Tensor { 1 } else { n_rows * n_groups };
     let n_rows = if scheme.grouping == Grouping::Tensor { 1 } else { n_rows };
@@ -238,7 +248,7 @@ fn zero_layout(zero: &TensorInfo, scheme: &Form, n_rows: usize, n_groups: usize)
         return Ok(None);
     }
     if n_groups > 0 && zero.dtype == DType::I32 && zero.shape.0 == [(n_rows * n_bits).div_ceil(32), n_groups] {
-        return Ok(Some(Layout::ZeroColumns { n_groups, n_bits }));
+        return Ok(Some(ForeignLayout::ZeroColumns { n_groups, n_bits }));
     }
     Err(Error::input(format!(
         "found zero points {} {}, expected one for each scale; it is damaged",

@@ -2,13 +2,11 @@
 //! it first, and where all blocks of a tensor were seen their hash is compared with the manifest's.
 //!
 //! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
-//! where they do not, it is read again at the end ([`StoredDir::check_hashes`]).
+//! where they do not, it is read again at the end ([`StoredDir::check_hashes`](crate::StoredDir::check_hashes)).
 
-use crate::stored::{PartBytes, Scratch, StoredDir, StoredTensor};
-use crate::{InputFile, Manifest, TensorInfo};
-use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
+use crate::{Manifest, TensorInfo};
+use briquette_core::{BlockHasher, Hash128, TensorHasher};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The digests of the tensors of a directory, as far as they were read.
@@ -22,14 +20,14 @@ pub(crate) struct Digests {
 #[derive(Debug, Default)]
 struct Seen {
     /// Tensors of which something was read, and not yet all.
-    begun: BTreeMap<usize, Blocks>,
+    begun: BTreeMap<usize, SeenBlocks>,
     /// Those that are what they should be.
     sound: BTreeSet<usize>,
 }
 
 /// The blocks of one tensor.
 #[derive(Debug, Default)]
-struct Blocks {
+struct SeenBlocks {
     digests: Vec<Option<Hash128>>,
     n_known: usize,
     /// A block of which only the start was seen: which, how many bytes of it, and their hash so far.
@@ -38,11 +36,11 @@ struct Blocks {
 
 /// How the values of a tensor lie in blocks.
 #[derive(Debug, Clone, Copy)]
-struct Lengths {
+pub(crate) struct Lengths {
     /// Bytes of each block but the last.
-    block: usize,
+    pub(crate) block: usize,
     /// Bytes of all.
-    total: usize,
+    pub(crate) total: usize,
 }
 
 impl Digests {
@@ -56,12 +54,23 @@ impl Digests {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_sound(&self, index: usize) -> bool {
+    /// What a tensor should hash to.
+    pub(crate) fn expected(&self, index: usize) -> Option<Hash128> {
+        self.expected.get(index).copied()
+    }
+
+    /// Tensors of which something was read and not yet all, and the numbers of their blocks that were not.
+    pub(crate) fn begun(&self) -> Vec<(usize, Vec<usize>)> {
+        self.seen().begun.iter().map(|(index, blocks)| (*index, blocks.unknown())).collect()
+    }
+
+    /// Whether all of a tensor was seen, and is what it should be.
+    pub(crate) fn is_sound(&self, index: usize) -> bool {
         self.seen().sound.contains(&index)
     }
 
     /// Adds values of a tensor. Returns what they hash to, where all were seen and it is not what it should be.
-    fn add(&self, index: usize, lengths: Lengths, start: usize, values: &[u8]) -> Result<(), Hash128> {
+    pub(crate) fn add(&self, index: usize, lengths: Lengths, start: usize, values: &[u8]) -> Result<(), Hash128> {
         if self.is_sound(index) {
             return Ok(());
         }
@@ -84,14 +93,15 @@ impl Digests {
         if self.seen().blocks(index, lengths).has(number) {
             return;
         }
-        // Without the lock: this is what takes the time.
+        // Hashed without the lock, as this takes most of the time.
         let mut hasher = BlockHasher::default();
         hasher.push(values);
         let digest = hasher.take();
         self.seen().blocks(index, lengths).put(number, digest);
     }
 
-    fn compare(&self, index: usize, lengths: Lengths) -> Result<(), Hash128> {
+    /// Compares the hash of a tensor, where all its blocks were seen. Returns what it is, where it is not what it should be.
+    pub(crate) fn compare(&self, index: usize, lengths: Lengths) -> Result<(), Hash128> {
         let mut seen = self.seen();
         let blocks = seen.blocks(index, lengths);
         if blocks.n_known < blocks.digests.len() {
@@ -109,16 +119,20 @@ impl Digests {
 }
 
 impl Seen {
-    /// The blocks of a tensor. One that is sound already begins anew, of which nothing comes.
-    fn blocks(&mut self, index: usize, lengths: Lengths) -> &mut Blocks {
-        let new = || Blocks { digests: vec![None; lengths.total.div_ceil(lengths.block)], ..Blocks::default() };
+    /// The blocks of a tensor. Another thread may have finished it in between: then it is begun again, which does no harm.
+    fn blocks(&mut self, index: usize, lengths: Lengths) -> &mut SeenBlocks {
+        let new = || SeenBlocks { digests: vec![None; lengths.total.div_ceil(lengths.block)], ..SeenBlocks::default() };
         self.begun.entry(index).or_insert_with(new)
     }
 }
 
-impl Blocks {
+impl SeenBlocks {
     fn has(&self, number: usize) -> bool {
         self.digests.get(number).is_some_and(Option::is_some)
+    }
+
+    fn unknown(&self) -> Vec<usize> {
+        (0..self.digests.len()).filter(|&number| !self.has(number)).collect()
     }
 
     fn put(&mut self, number: usize, digest: Hash128) {
@@ -149,84 +163,10 @@ impl Blocks {
     }
 }
 
-impl StoredDir {
-    /// Whether values of a tensor that are read are still of use to know whether it is sound.
-    pub(crate) fn is_unchecked(&self, index: usize) -> bool {
-        self.digests.as_ref().is_some_and(|digests| !digests.is_sound(index))
-    }
-
-    /// Holds values of a tensor, from byte `start` of them on, against its hash, once all of them were seen.
-    pub(crate) fn check_values(&self, index: usize, start: usize, values: &[u8]) -> Result<()> {
-        let Some(digests) = &self.digests else { return Ok(()) };
-        let tensor = &self.tensors[index];
-        digests.add(index, lengths_of(tensor), start, values).map_err(|found| self.differs(index, found))
-    }
-
-    /// Reads what is missing of every tensor that was read in part, and so checks it.
-    ///
-    /// # Errors
-    /// Input where values are not those that were written; those of reading.
-    pub(crate) fn check_hashes(&self) -> Result<()> {
-        let Some(digests) = &self.digests else { return Ok(()) };
-        let begun: Vec<(usize, Vec<usize>)> =
-            digests.seen().begun.iter().map(|(index, blocks)| (*index, blocks.unknown())).collect();
-        let begun = begun.into_iter().filter(|(index, _)| self.is_unchecked(*index));
-        let (mut scratch, mut values) = (Scratch::default(), Vec::<u64>::new());
-        for (index, numbers) in begun {
-            let (rows, width) = (self.tensors[index].rows(), self.tensors[index].value_width());
-            for number in numbers {
-                let block = block_rows(number, rows.rows_per_block(), rows.n_rows);
-                let n_bytes = block.len() * rows.n_cols * width;
-                values.resize(n_bytes.div_ceil(8), 0);
-                let out = &mut bytemuck::cast_slice_mut(&mut values)[..n_bytes];
-                self.decode_rows(index, block, &mut scratch, out)?;
-            }
-            if self.is_unchecked(index) {
-                digests.compare(index, lengths_of(&self.tensors[index])).map_err(|found| self.differs(index, found))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The error of a tensor that holds other values than were written.
-    pub(crate) fn differs(&self, index: usize, found: Hash128) -> Error {
-        let expected = self.digests.as_ref().and_then(|digests| digests.expected.get(index)).copied();
-        let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
-        let message = format!("its values hash to {found}, expected {expected}; the output is damaged, make it again");
-        let error = Error::input(message).at(format_args!("tensor {:?}", self.infos[index].name));
-        match self.file_of(index) {
-            Some(file) => error.at(file.path().display()),
-            None => error,
-        }
-    }
-
-    /// The file that the parts of a tensor are in.
-    fn file_of(&self, index: usize) -> Option<&InputFile> {
-        let file = match &self.tensors[index].parts.first()?.1 {
-            PartBytes::File { file, .. } | PartBytes::Foreign { file, .. } => *file,
-        };
-        self.files.get(file)
-    }
-}
-
-impl Blocks {
-    fn unknown(&self) -> Vec<usize> {
-        (0..self.digests.len()).filter(|&number| !self.has(number)).collect()
-    }
-}
-
-fn lengths_of(tensor: &StoredTensor) -> Lengths {
-    let (rows, width) = (tensor.rows(), tensor.value_width());
-    Lengths { block: (rows.rows_per_block() * rows.n_cols * width).max(1), total: rows.n_elements() * width }
-}
-
-fn block_rows(number: usize, rows_per_block: usize, n_rows: usize) -> Range<usize> {
-    number * rows_per_block..((number + 1) * rows_per_block).min(n_rows)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     const BLOCK: usize = 1000;
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// How another program lays out a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub enum ForeignLayout {
     /// Rows of codes `q + 2^(b-1)`, each padded to whole 32-bit words; low bit first, as ours.
     Words {
         /// Bytes of a row of ours.
@@ -27,7 +27,7 @@ pub enum Layout {
     Bf16,
 }
 
-impl Layout {
+impl ForeignLayout {
     /// Rows of `n_cols` codes packed into words.
     pub fn words(n_bits: u8, n_cols: usize) -> Self {
         let flip = if n_bits == 8 { 0x80 } else { 0 };
@@ -95,7 +95,7 @@ fn zero_of(word: u32, n_bits: usize) -> u8 {
 mod tests {
     use super::*;
 
-    fn read(layout: Layout, bytes: &[u8], range: Range<usize>) -> Vec<u8> {
+    fn read(layout: ForeignLayout, bytes: &[u8], range: Range<usize>) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("part");
         std::fs::write(&path, [b"xyz", bytes].concat()).unwrap();
@@ -107,14 +107,14 @@ mod tests {
     #[test]
     fn the_padding_of_each_row_is_dropped() {
         let rows = [1, 2, 3, 0, 5, 6, 7, 0];
-        assert_eq!(read(Layout::Words { row_bytes: 3, pitch: 4, flip: 0 }, &rows, 0..6), [1, 2, 3, 5, 6, 7]);
-        assert_eq!(read(Layout::Words { row_bytes: 3, pitch: 4, flip: 0x80 }, &rows, 3..6), [0x85, 0x86, 0x87]);
+        assert_eq!(read(ForeignLayout::Words { row_bytes: 3, pitch: 4, flip: 0 }, &rows, 0..6), [1, 2, 3, 5, 6, 7]);
+        assert_eq!(read(ForeignLayout::Words { row_bytes: 3, pitch: 4, flip: 0x80 }, &rows, 3..6), [0x85, 0x86, 0x87]);
     }
 
     #[test]
     fn rows_that_are_written_read_back() {
         for (n_bits, n_cols) in [(8, 10), (8, 1), (8, 8), (4, 8), (4, 10), (4, 1)] {
-            let layout = Layout::words(n_bits, n_cols);
+            let layout = ForeignLayout::words(n_bits, n_cols);
             let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| (i * 37) as u8).collect();
             let (offset, words) = layout.write(0, &ours).unwrap();
             assert_eq!((offset, words.len() % 12), (0, 0));
@@ -135,7 +135,7 @@ mod tests {
         let words = [word(0, 0), word(0, 1), word(8, 0), word(8, 1)];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let expected: Vec<u8> = (0..20).map(|i| (code(i / 2, i % 2) as i8 - 8) as u8).collect();
-        let layout = Layout::ZeroColumns { n_groups: 2, n_bits: 4 };
+        let layout = ForeignLayout::ZeroColumns { n_groups: 2, n_bits: 4 };
         assert_eq!(read(layout, &bytes, 0..20), expected);
         assert_eq!(read(layout, &bytes, 18..20), expected[18..]);
         assert_eq!(read(layout, &bytes, 6..18), expected[6..18]);
@@ -144,6 +144,6 @@ mod tests {
     #[test]
     fn bf16_is_widened() {
         let halves: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect();
-        assert_eq!(read(Layout::Bf16, &halves, 4..8), (-2.0_f32).to_le_bytes());
+        assert_eq!(read(ForeignLayout::Bf16, &halves, 4..8), (-2.0_f32).to_le_bytes());
     }
 }

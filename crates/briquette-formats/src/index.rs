@@ -2,10 +2,11 @@
 
 use crate::{InputFile, TensorInfo, json, limits};
 use briquette_core::{Error, Result};
+use briquette_files::paths::stays_inside;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 /// The file of each tensor, by name. Names lie in one string, as there may be millions of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,12 +15,12 @@ pub struct Index {
     files: BTreeMap<String, usize>,
     text: String,
     /// In the order of the names.
-    tensors: Vec<Entry>,
+    tensors: Vec<IndexedTensor>,
 }
 
 /// Where the name of a tensor and its file are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct IndexedTensor {
     start: u32,
     end: u32,
     file: u32,
@@ -45,7 +46,7 @@ impl Index {
     }
 
     fn checked(RawMap { text, mut tensors, files }: RawMap) -> Result<Self> {
-        let name = |entry: &Entry| &text[entry.start as usize..entry.end as usize];
+        let name = |entry: &IndexedTensor| &text[entry.start as usize..entry.end as usize];
         if let Some(outside) = files.keys().find(|file| !stays_inside(file)) {
             let first = tensors.iter().find(|entry| files.get(outside) == Some(&entry.file)).map_or("", name);
             return Err(Error::input(format!(
@@ -59,7 +60,7 @@ impl Index {
         if let Some(pair) = tensors.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
             return Err(Error::input(format!("key {:?} comes twice; the index is damaged", name(&pair[0]))));
         }
-        // From the order in which files were met to that of their names.
+        // Files were numbered in the order in which they were met; from here on by the order of their names.
         let mut place = vec![0; files.len()];
         files.values().zip(0..).for_each(|(met, sorted)| place[*met as usize] = sorted);
         let mut counts = vec![0; files.len()];
@@ -75,7 +76,7 @@ impl Index {
         self.files.keys().map(String::as_str)
     }
 
-    fn name(&self, entry: &Entry) -> &str {
+    fn name(&self, entry: &IndexedTensor) -> &str {
         &self.text[entry.start as usize..entry.end as usize]
     }
 
@@ -99,7 +100,8 @@ impl Index {
         }
         let mut names: Vec<&str> = found.iter().map(|info| info.name.as_str()).collect();
         names.sort_unstable();
-        let is_missing = |entry: &&Entry| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
+        let is_missing =
+            |entry: &&IndexedTensor| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
         let name = self.tensors.iter().find(is_missing).map_or("", |entry| self.name(entry));
         let message =
             format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
@@ -111,7 +113,7 @@ impl Index {
 #[derive(Default)]
 struct RawMap {
     text: String,
-    tensors: Vec<Entry>,
+    tensors: Vec<IndexedTensor>,
     files: BTreeMap<String, u32>,
 }
 
@@ -134,7 +136,7 @@ impl<'de> Deserialize<'de> for RawMap {
                     let end = u32::try_from(found.text.len()).map_err(too_long)?;
                     let n_files = u32::try_from(found.files.len()).map_err(too_long)?;
                     let file = *found.files.entry(file).or_insert(n_files);
-                    found.tensors.push(Entry { start, end, file });
+                    found.tensors.push(IndexedTensor { start, end, file });
                 }
                 Ok(found)
             }
@@ -151,33 +153,9 @@ pub fn to_json(weight_map: &BTreeMap<String, String>, total_size: u64) -> Vec<u8
     bytes
 }
 
-/// Whether a relative path names something below the directory it is relative to.
-pub fn stays_inside(path: &str) -> bool {
-    let is_plain = !path.is_empty() && !path.contains(['\0', '\\']);
-    is_plain && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
-}
-
-/// The directory of a file, never empty.
-pub(crate) fn parent_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_that_leave_the_directory_are_refused() {
-        for bad in ["", "..", "../a", "/etc/passwd", "a/../../b", "a\0b", "./a", "a\\b"] {
-            assert!(!stays_inside(bad), "{bad:?}");
-        }
-        for good in ["a", "a.safetensors", "sub/a"] {
-            assert!(stays_inside(good), "{good:?}");
-        }
-    }
 
     #[test]
     fn an_index_is_held_against_its_shards() {

@@ -55,9 +55,9 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
 
 /// Free-form strings, as many as anyone needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Strings(pub BTreeMap<String, String>);
+pub struct MetadataStrings(pub BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Strings {
+impl<'de> Deserialize<'de> for MetadataStrings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Unique::new(limits::MAX_METADATA)).map(|found| Self(found.0))
     }

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The name of the manifest in a directory.
-pub const FILE_NAME: &str = "briquette.json";
+pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
 pub const VERSION: u32 = 2;
-/// What most directories need: an output says the lowest version that holds it, so that older programs read it where they can.
+/// The version that is written where nothing newer is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
-/// The authority on an output directory.
+/// What an output directory holds, and how it was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -30,13 +30,13 @@ pub struct Manifest {
     pub recipe: serde_json::Value,
     /// One entry for each tensor of the model.
     #[serde(deserialize_with = "json::unique")]
-    pub tensors: BTreeMap<String, Entry>,
+    pub tensors: BTreeMap<String, ManifestEntry>,
 }
 
 /// What one tensor of the model is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct ManifestEntry {
     /// Its original type.
     pub dtype: DType,
     /// Its original shape.
@@ -66,8 +66,8 @@ fn is_first(axis: &OutputAxis) -> bool {
 }
 
 /// The version that holds these tensors: 2 where some are stacks of matrices.
-pub fn version_of(tensors: &BTreeMap<String, Entry>) -> u32 {
-    let is_stacked = |entry: &Entry| entry.output_axis == OutputAxis::Stacked;
+pub fn version_of(tensors: &BTreeMap<String, ManifestEntry>) -> u32 {
+    let is_stacked = |entry: &ManifestEntry| entry.output_axis == OutputAxis::Stacked;
     if tensors.values().any(is_stacked) { VERSION } else { LOWEST }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The name of the file.
-pub const FILE_NAME: &str = "config.json";
+pub use briquette_files::model_dir::CONFIG as FILE_NAME;
 
 /// What transformers calls the type of the weights, in newer and in older files.
 const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
@@ -17,19 +17,19 @@ const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 const WIDTH_KEYS: [&str; 4] = ["hidden_size", "d_model", "n_embd", "dim"];
 
 /// An object's keys in their order, each value as it was written.
-struct Pairs(Vec<(String, Box<RawValue>)>);
+struct OrderedObject(Vec<(String, Box<RawValue>)>);
 
-impl<'de> Deserialize<'de> for Pairs {
+impl<'de> Deserialize<'de> for OrderedObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
         impl<'de> Visitor<'de> for Object {
-            type Value = Pairs;
+            type Value = OrderedObject;
 
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedObject, A::Error> {
                 let (mut pairs, mut keys) = (Vec::new(), BTreeSet::new());
                 while let Some((key, value)) = map.next_entry::<String, _>()? {
                     if !keys.insert(key.clone()) {
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Pairs {
                     }
                     pairs.push((key, value));
                 }
-                Ok(Pairs(pairs))
+                Ok(OrderedObject(pairs))
             }
         }
         deserializer.deserialize_map(Object)
@@ -63,14 +63,14 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
 
 /// What a configuration says of the family of its model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Family {
+pub struct ModelFamily {
     /// Every `model_type`: the model's own, then those of its parts.
     pub model_types: Vec<String>,
     /// Every width of the activations between layers.
     pub hidden_sizes: Vec<usize>,
 }
 
-impl Family {
+impl ModelFamily {
     /// Reads it off `config.json`; nothing where there is none or it says nothing.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Family {
         Ok(Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()))
     }
 
-    /// A configuration, and those one level within it: a model of text and images has one of each.
+    /// Reads a configuration and the objects one level within it: a model of text and images has one for each.
     pub fn read(config: &serde_json::Value) -> Self {
         let mut found = Self::default();
         let parts = config.as_object().into_iter().flat_map(|object| object.values()).filter(|value| value.is_object());
@@ -105,7 +105,7 @@ pub fn with_quantization(
 ) -> Result<Option<Vec<u8>>> {
     let path = directory.join(FILE_NAME);
     let pairs = match &original {
-        Some(bytes) => match json::parse::<Pairs>(bytes, "the configuration", &path) {
+        Some(bytes) => match json::parse::<OrderedObject>(bytes, "the configuration", &path) {
             Ok(pairs) => pairs.0,
             Err(_) if quantization.is_none() && !names_old_keys(bytes) => return Ok(original),
             Err(error) => return Err(error),
@@ -135,7 +135,9 @@ pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<
         DType::F32 => "\"float32\"",
         _ => return Ok(original),
     };
-    let Some(Ok(Pairs(pairs))) = original.as_deref().map(serde_json::from_slice::<Pairs>) else { return Ok(original) };
+    let Some(Ok(OrderedObject(pairs))) = original.as_deref().map(serde_json::from_slice::<OrderedObject>) else {
+        return Ok(original);
+    };
     let is_told = |(key, value): &(String, Box<RawValue>)| {
         DTYPE_KEYS.contains(&key.as_str()) && value.get().starts_with('"') && value.get() != torch
     };
@@ -155,7 +157,7 @@ fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Whether text that cannot be taken apart may speak of quantization.
+/// Whether text that is no valid JSON may have one of the keys of quantization in it.
 fn names_old_keys(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.contains(quantization::KEY) || text.contains(quantization::OLD_KEY)
@@ -198,10 +200,10 @@ mod tests {
     fn a_family_is_that_of_the_model_and_of_its_parts() {
         let config =
             json!({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "gpt2", "n_embd": 8}, "x": [1]});
-        let found = Family::read(&config);
+        let found = ModelFamily::read(&config);
         assert_eq!((found.model_types.len(), found.model_types[1].as_str(), found.hidden_sizes), (2, "gpt2", vec![8]));
-        assert_eq!(Family::read(&json!([{"model_type": "gpt2"}])), Family::default());
-        assert_eq!(Family::read(&json!({"model_type": 3, "hidden_size": -1})), Family::default());
+        assert_eq!(ModelFamily::read(&json!([{"model_type": "gpt2"}])), ModelFamily::default());
+        assert_eq!(ModelFamily::read(&json!({"model_type": 3, "hidden_size": -1})), ModelFamily::default());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::digests::Digests;
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{Activations, Choice, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
+use crate::{ActivationRounding, Choice, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
 use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     let mut plain = PlainFiles::default();
     let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
     for name in names {
-        if !crate::index::stays_inside(name) {
+        if !briquette_files::paths::stays_inside(name) {
             return Err(
                 Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
             );
@@ -41,7 +41,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
 
 fn stored_tensor(
     name: &str,
-    entry: &manifest::Entry,
+    entry: &manifest::ManifestEntry,
     profile: Profile,
     found: &BTreeMap<&str, (&TensorInfo, usize, u64)>,
 ) -> Result<StoredTensor> {
@@ -61,7 +61,7 @@ fn stored_tensor(
         return Err(bad("more elements are kept than there are"));
     }
     let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
-    let activations = Activations::of_entry(entry, profile);
+    let activations = ActivationRounding::of_entry(entry, profile);
     let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, activations, parts: Vec::new() };
     let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
     tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;

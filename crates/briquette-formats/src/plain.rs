@@ -1,10 +1,10 @@
 //! Checkpoints whose tensors lie in files as they are: safetensors, PyTorch and burnpack, one file or many.
 
-use crate::pytorch::{self, Place};
-use crate::sniff::Kind;
+use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
-use crate::{Choice, InputFile, LeftOut, burnpack, names, safetensors};
+use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, safetensors};
 use briquette_core::{Error, Result};
+use briquette_pytorch::TensorPlace;
 use std::collections::BTreeMap;
 
 /// Tensors at known places in open files.
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
-    places: Vec<Place>,
+    places: Vec<TensorPlace>,
     /// The first tensor of each file, as there may be millions of tensors and few files.
     firsts: Vec<usize>,
     n_bytes: u64,
@@ -27,15 +27,15 @@ impl PlainFiles {
     ///
     /// # Errors
     /// Input where the file is damaged, or has a tensor that an earlier one has too; Config where it has no such key.
-    pub fn push(&mut self, file: InputFile, kind: Kind, choice: &Choice) -> Result<&[TensorInfo]> {
+    pub fn push(&mut self, file: InputFile, kind: FileKind, choice: &Choice) -> Result<&[TensorInfo]> {
         let before = self.infos.len();
         self.firsts.push(before);
         let n_bytes = file.len();
         let file = match kind {
-            Kind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
-            Kind::Safetensors => self.push_header(safetensors::Header::read(&file)?, file),
-            Kind::PyTorch => {
-                let (file, found) = pytorch::read(file, choice.key.as_deref())?;
+            FileKind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
+            FileKind::Safetensors => self.push_header(safetensors::FileHeader::read(&file)?, file),
+            FileKind::PyTorch => {
+                let (file, found) = briquette_pytorch::read(file, choice.key.as_deref())?;
                 for (info, place) in found.tensors {
                     self.places.push(place);
                     self.infos.push(info);
@@ -46,18 +46,18 @@ impl PlainFiles {
                 file
             }
         };
-        if kind != Kind::PyTorch {
+        if kind != FileKind::PyTorch {
             self.n_bytes += n_bytes;
         }
         self.files.push(file);
         Ok(&self.infos[before..])
     }
 
-    fn push_header(&mut self, header: safetensors::Header, file: InputFile) -> InputFile {
+    fn push_header(&mut self, header: safetensors::FileHeader, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
-            self.places.push(Place::At(offset));
+            self.places.push(TensorPlace::At(offset));
             self.infos.push(info);
         }
         for (key, value) in header.metadata {
@@ -75,16 +75,16 @@ impl PlainFiles {
     ///
     /// # Errors
     /// Config where no name begins so; Input where two names become one.
-    pub fn strip(&mut self, choice: &Choice, kind: Kind) -> Result<()> {
+    pub fn strip(&mut self, choice: &Choice, kind: FileKind) -> Result<()> {
         self.stripped = match choice.strip_prefix.as_deref() {
             Some("") => Vec::new(),
-            Some(prefix) => names::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
-            None if kind == Kind::PyTorch => names::unwrap(&mut self.infos),
+            Some(prefix) => name_prefix::strip(&mut self.infos, prefix, choice.is_for_one_of_two)?,
+            None if kind == FileKind::PyTorch => name_prefix::unwrap(&mut self.infos),
             None => Vec::new(),
         };
         match self.stripped.is_empty() {
             true => Ok(()),
-            false => names::check_unique(&self.infos),
+            false => name_prefix::check_unique(&self.infos),
         }
     }
 
@@ -120,7 +120,7 @@ impl PlainFiles {
     pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
         let mut found = BTreeMap::new();
         for (index, (info, place)) in self.infos.iter().zip(&self.places).enumerate() {
-            if let Place::At(offset) = place {
+            if let TensorPlace::At(offset) = place {
                 found.insert(info.name.as_str(), (info, self.file_of(index), *offset));
             }
         }
@@ -142,8 +142,8 @@ impl TensorSource for PlainFiles {
         assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
         let file = &self.files[self.file_of(index)];
         match &self.places[index] {
-            Place::At(offset) => file.read_at(offset + start as u64, out),
-            Place::Gathered(tensor) => {
+            TensorPlace::At(offset) => file.read_at(offset + start as u64, out),
+            TensorPlace::Gathered(tensor) => {
                 let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
@@ -153,7 +153,7 @@ impl TensorSource for PlainFiles {
     }
 
     fn reads_ranges(&self, index: usize) -> bool {
-        matches!(self.places[index], Place::At(_))
+        matches!(self.places[index], TensorPlace::At(_))
     }
 
     fn files(&self) -> Vec<&InputFile> {

@@ -1,7 +1,7 @@
-//! The shapes an output directory comes in, and what each calls the parts of a tensor.
+//! The formats of output directories, and what each calls the parts of a tensor.
 
 use crate::TensorInfo;
-use crate::foreign::Layout;
+use crate::foreign::ForeignLayout;
 use briquette_core::encoded::{Codes, Part};
 use briquette_core::{Coding, DType, Error, Grouping, OutputAxis, Result, Rows, Shape};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct FilePart {
     /// Its bytes, where they are known without the weights.
     pub constant: Option<Vec<u8>>,
     /// How its bytes differ from ours, where they do.
-    pub layout: Option<Layout>,
+    pub layout: Option<ForeignLayout>,
 }
 
 impl Profile {
@@ -123,7 +123,7 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Op
             let n_bits = n_cols.checked_mul(codes.bits.into());
             let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
             let mut packed = part(Some(Part::Codes), "_packed", DType::I32, vec![n_rows, n_words]);
-            packed.layout = Some(Layout::words(codes.bits, n_cols));
+            packed.layout = Some(ForeignLayout::words(codes.bits, n_cols));
             let mut shape = part(None, "_shape", DType::I64, vec![2]);
             shape.constant = Some([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
             Ok(vec![packed, scale, shape])
@@ -132,7 +132,7 @@ fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Op
     }
 }
 
-/// Whether codes are kept unpacked: `int-quantized` is for int8 weights that meet int8 activations.
+/// Whether codes are kept unpacked (`int-quantized`): run times take that for int8 weights with int8 activations only.
 pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
     codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

@@ -1,6 +1,7 @@
-//! What `config.json` says about quantization by another program.
+//! Reads what `config.json` says about quantization by another program.
 
-use crate::{Activations, ModelDir, TensorInfo, json, limits, model_config};
+use crate::model_dir::CONFIG;
+use crate::{ActivationRounding, ModelDir, TensorInfo, json, limits};
 use briquette_core::{Error, Grouping, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,9 +10,9 @@ use std::path::Path;
 
 /// The key in `config.json`.
 pub const KEY: &str = "quantization_config";
-/// What the key was called once.
+/// The key in files of older versions of compressed-tensors.
 pub(crate) const OLD_KEY: &str = "compression_config";
-/// Endings of names that only a quantized checkpoint has, and whose they are.
+/// Endings of tensor names that only quantized checkpoints have, and the program that writes them.
 const SIGNS: [(&str, &str); 9] = [
     (".qweight", "GPTQ or AWQ"),
     (".qzeros", "GPTQ or AWQ"),
@@ -26,7 +27,7 @@ const SIGNS: [(&str, &str); 9] = [
 
 /// What is read of a `config.json`; the rest of it may be anything.
 #[derive(Deserialize)]
-struct Config<'a> {
+struct ConfigJson<'a> {
     #[serde(borrow)]
     quantization_config: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -37,7 +38,7 @@ struct Config<'a> {
 
 /// How another program quantized a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Method {
+pub(crate) enum QuantMethod {
     /// In the way of the compressed-tensors library, with its configuration.
     CompressedTensors(Value),
     /// In another way.
@@ -46,18 +47,18 @@ pub(crate) enum Method {
 
 /// What is done to some modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Scheme {
+pub(crate) struct ModuleScheme {
     /// How their weights are kept.
-    pub(crate) form: Form,
+    pub(crate) form: WeightForm,
     /// What is done to their activations.
-    activations: Option<Activations>,
+    activations: Option<ActivationRounding>,
     /// Which modules: names, patterns and classes.
     targets: Vec<String>,
 }
 
 /// How the weights of some modules are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct WeightForm {
     /// Whether codes are packed into 32-bit words.
     pub(crate) is_packed: bool,
     /// Width of a code: 4 or 8.
@@ -70,13 +71,13 @@ pub(crate) struct Form {
 ///
 /// # Errors
 /// Input where it is not valid, Io where it cannot be read.
-pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<Method>> {
-    let name = Path::new(model_config::FILE_NAME);
+pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<QuantMethod>> {
+    let name = Path::new(CONFIG);
     let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
     let path = directory.path().join(name);
-    let config: Config = json::parse(&bytes, "the configuration", &path)?;
+    let config: ConfigJson = json::parse(&bytes, "the configuration", &path)?;
     let is_object = |raw: &&RawValue| raw.get().starts_with('{');
-    let text: Option<Config> = match config.text_config.filter(is_object) {
+    let text: Option<ConfigJson> = match config.text_config.filter(is_object) {
         Some(raw) => Some(json::parse(raw.get().as_bytes(), "the configuration", &path)?),
         None => None,
     };
@@ -87,14 +88,14 @@ pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<Method>> {
     Ok(Some(method_of(&value)))
 }
 
-fn method_of(config: &Value) -> Method {
+fn method_of(config: &Value) -> QuantMethod {
     let has = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
     match config.get("quant_method").and_then(Value::as_str) {
-        Some("compressed-tensors") => Method::CompressedTensors(config.clone()),
-        Some(name) => Method::Other(name.to_string()),
-        None if has("config_groups") || has("sparsity_config") => Method::CompressedTensors(config.clone()),
-        None if has("load_in_8bit") || has("load_in_4bit") => Method::Other("bitsandbytes".into()),
-        None => Method::Other("a method that its config.json does not name".into()),
+        Some("compressed-tensors") => QuantMethod::CompressedTensors(config.clone()),
+        Some(name) => QuantMethod::Other(name.to_string()),
+        None if has("config_groups") || has("sparsity_config") => QuantMethod::CompressedTensors(config.clone()),
+        None if has("load_in_8bit") || has("load_in_4bit") => QuantMethod::Other("bitsandbytes".into()),
+        None => QuantMethod::Other("a method that its config.json does not name".into()),
     }
 }
 
@@ -108,7 +109,7 @@ pub(crate) fn shown_by(tensors: &[TensorInfo]) -> Option<&'static str> {
 ///
 /// # Errors
 /// Input for what is not read, naming it.
-pub(crate) fn schemes_of(config: &Value) -> Result<Vec<Scheme>> {
+pub(crate) fn schemes_of(config: &Value) -> Result<Vec<ModuleScheme>> {
     refuse_unread(config)?;
     let groups = config.get("config_groups").and_then(Value::as_object);
     let format = config.get("format").and_then(Value::as_str).unwrap_or("dense");
@@ -147,7 +148,7 @@ fn refuse_unread(config: &Value) -> Result<()> {
     }
 }
 
-fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
+fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     let format = group.get("format").and_then(Value::as_str).unwrap_or(format);
     let is_packed = match format {
         "int-quantized" => false,
@@ -155,7 +156,7 @@ fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
         other => return Err(unread(&format!("the format {other:?}"))),
     };
     let input = group.get("input_activations").filter(|input| !input.is_null());
-    // A scale is static where nothing else is said.
+    // Where `dynamic` is missing, the scale is static.
     if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| dynamic.as_bool() == Some(false))) {
         return Err(unread("a static scale of activations"));
     }
@@ -175,26 +176,27 @@ fn scheme_of(group: &Value, format: &str) -> Result<Scheme> {
         other => return Err(unread(&format!("{format} of {} bits", other.unwrap_or(0)))),
     };
     let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten();
-    Ok(Scheme {
-        form: Form { is_packed, n_bits, grouping: grouping_of(weights)? },
-        activations: Activations::of_group(group),
+    Ok(ModuleScheme {
+        form: WeightForm { is_packed, n_bits, grouping: grouping_of(weights)? },
+        activations: ActivationRounding::of_group(group),
         targets: targets.filter_map(|target| Some(target.as_str()?.to_string())).collect(),
     })
 }
 
-/// What is done to the activations that a weight meets, which may be of any of some schemes: a name goes before a class.
-pub(crate) fn activations_of(schemes: &[&Scheme], weight: &str) -> Option<Activations> {
+/// What is done to the activations that a weight is multiplied with, where several schemes fit its shape. A scheme that names the module
+/// goes before one that names a class of modules; where they still differ, it is not known.
+pub(crate) fn activations_of(schemes: &[&ModuleScheme], weight: &str) -> Option<ActivationRounding> {
     let module = weight.strip_suffix(".weight").unwrap_or(weight);
-    let named: Vec<&&Scheme> =
+    let named: Vec<&&ModuleScheme> =
         schemes.iter().filter(|scheme| scheme.targets.iter().any(|name| name == module)).collect();
-    let mut found: Vec<Option<Activations>> = match named.is_empty() {
+    let mut found: Vec<Option<ActivationRounding>> = match named.is_empty() {
         true => schemes.iter().map(|scheme| scheme.activations).collect(),
         false => named.into_iter().map(|scheme| scheme.activations).collect(),
     };
     found.dedup();
     match found.as_slice() {
         [one] => *one,
-        _ => Some(Activations::Other),
+        _ => Some(ActivationRounding::Other),
     }
 }
 

@@ -1,8 +1,8 @@
-//! The `quantization_config` that tells transformers and vLLM what an output holds.
+//! Writes the `quantization_config` that tells transformers and vLLM what an output holds.
 
 use crate::Manifest;
-use crate::loadable::Family;
-use crate::manifest::Entry;
+use crate::loadable::LoadableFamily;
+use crate::manifest::ManifestEntry;
 use crate::profile::is_int_quantized;
 use briquette_core::Grouping;
 use briquette_core::encoded::Codes;
@@ -16,7 +16,7 @@ pub const ASYMMETRIC: &str = "int8-dynamic-asymmetric";
 /// The version of compressed-tensors whose layout this is.
 const VERSION: &str = "0.15.0";
 
-/// The experts of a family that has any, whatever each is called.
+/// The pattern that stands for all experts of a family, whatever each is called.
 const EXPERTS: &str = r"re:.*\.experts\..*";
 
 /// The configuration of a directory; none where nothing in it is coded.
@@ -24,15 +24,13 @@ const EXPERTS: &str = r"re:.*\.experts\..*";
 /// `linear` are the names of the weights of Linear layers: those that are not coded are named in `ignore`, for readers
 /// take every other Linear for a coded one. So are those that transformers makes of a `family` though files do not have
 /// them. `config` is the model's `config.json`.
-pub fn of(manifest: &Manifest, linear: &[&str], family: Option<&Family>, config: Option<&[u8]>) -> Option<Value> {
-    let mut groups: Vec<(Value, Vec<&str>)> = Vec::new();
-    for (name, entry) in &manifest.tensors {
-        let Some(scheme) = entry.coding.codes.map(|codes| scheme_of(codes, entry)) else { continue };
-        match groups.iter_mut().find(|(known, _)| *known == scheme) {
-            Some((_, names)) => names.push(name),
-            None => groups.push((scheme, vec![name])),
-        }
-    }
+pub fn of(
+    manifest: &Manifest,
+    linear: &[&str],
+    family: Option<&LoadableFamily>,
+    config: Option<&[u8]>,
+) -> Option<Value> {
+    let groups = groups_of(manifest);
     let first = groups.first()?.0.get("format").cloned();
     let is_one = groups.iter().all(|(scheme, _)| scheme.get("format") == first.as_ref());
     let format = first.filter(|_| is_one).unwrap_or_else(|| json!("mixed-precision"));
@@ -61,6 +59,19 @@ pub fn of(manifest: &Manifest, linear: &[&str], family: Option<&Family>, config:
     }))
 }
 
+/// The schemes in a manifest, each with the names of the tensors that have it.
+fn groups_of(manifest: &Manifest) -> Vec<(Value, Vec<&str>)> {
+    let mut groups: Vec<(Value, Vec<&str>)> = Vec::new();
+    for (name, entry) in &manifest.tensors {
+        let Some(scheme) = entry.coding.codes.map(|codes| scheme_of(codes, entry)) else { continue };
+        match groups.iter_mut().find(|(known, _)| *known == scheme) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((scheme, vec![name])),
+        }
+    }
+    groups
+}
+
 fn module_of(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
@@ -70,7 +81,7 @@ fn names_of(manifest: &Manifest) -> impl Iterator<Item = &str> + Clone {
 }
 
 /// The modules of a group, by every name they have. Readers look for the scheme of all experts by one pattern.
-fn targets_of(manifest: &Manifest, names: &[&str], family: Option<&Family>) -> Vec<String> {
+fn targets_of(manifest: &Manifest, names: &[&str], family: Option<&LoadableFamily>) -> Vec<String> {
     let Some(family) = family else { return names.iter().map(|name| module_of(name).to_string()).collect() };
     let is_bare = family.is_bare(names_of(manifest));
     let (experts, others): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| family.is_expert(name));
@@ -80,10 +91,10 @@ fn targets_of(manifest: &Manifest, names: &[&str], family: Option<&Family>) -> V
 }
 
 /// Modules of Linear layers that are left as they were, by every name they have, and those that files do not have.
-fn ignored_of(manifest: &Manifest, linear: &[&str], family: &Family) -> Vec<String> {
+fn ignored_of(manifest: &Manifest, linear: &[&str], family: &LoadableFamily) -> Vec<String> {
     let is_bare = family.is_bare(names_of(manifest));
     let linear: BTreeSet<&str> = linear.iter().copied().collect();
-    let is_left = |(name, entry): &(&String, &Entry)| {
+    let is_left = |(name, entry): &(&String, &ManifestEntry)| {
         let is_linear = || linear.contains(name.as_str()) || family.is_linear(name) || family.is_head(name);
         entry.coding.codes.is_none() && name.ends_with(".weight") && is_linear()
     };
@@ -113,7 +124,7 @@ fn ignored(manifest: &Manifest, linear: &[&str], config: Option<&[u8]>) -> Vec<S
     modules
 }
 
-fn scheme_of(codes: Codes, entry: &Entry) -> Value {
+fn scheme_of(codes: Codes, entry: &ManifestEntry) -> Value {
     let activations = entry.activations.as_deref().filter(|_| is_int_quantized(codes, entry.activations.as_deref()));
     let (strategy, group_size) = match codes.grouping {
         Grouping::Tensor => ("tensor", None),

@@ -2,9 +2,10 @@
 
 mod header_json;
 
-use crate::json::Strings;
+use crate::json::MetadataStrings;
 use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result, Shape};
+use header_json::METADATA;
 pub use header_json::{Counted, HeaderJson};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
@@ -12,12 +13,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 
-/// The key of the free-form strings in a header.
-const METADATA: &str = "__metadata__";
-
 /// A checked header: spans cover the data exactly, in order, without holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct FileHeader {
     /// The tensors in the order of their data, each with the offset of its first byte in the file.
     pub tensors: Vec<(TensorInfo, u64)>,
     /// Free-form strings.
@@ -72,7 +70,7 @@ impl<'de> Visitor<'de> for OfBytes {
                 if metadata.is_some() {
                     return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
                 }
-                metadata = Some(map.next_value::<Strings>()?.0);
+                metadata = Some(map.next_value::<MetadataStrings>()?.0);
                 continue;
             }
             match checked_tensor(key, map.next_value()?) {
@@ -93,7 +91,7 @@ fn raw_header<'de, R: serde_json::de::Read<'de>>(
     json.end().map(|()| raw)
 }
 
-impl Header {
+impl FileHeader {
     /// Reads and checks the header of a file.
     ///
     /// # Errors
@@ -273,7 +271,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn error_of(json: &str, n_data: u64) -> String {
-        Header::parse(json.as_bytes(), n_data).unwrap_err().to_string()
+        FileHeader::parse(json.as_bytes(), n_data).unwrap_err().to_string()
     }
 
     #[test]
@@ -323,7 +321,7 @@ mod tests {
         let path = dir.path().join("m");
         for n in 0..=bytes.len() {
             std::fs::write(&path, &bytes[..n]).unwrap();
-            let header = Header::read(&InputFile::open(&path).unwrap());
+            let header = FileHeader::read(&InputFile::open(&path).unwrap());
             assert_eq!(header.is_ok(), n == bytes.len(), "{n} of {} bytes", bytes.len());
         }
     }
@@ -334,7 +332,7 @@ mod tests {
         let path = dir.path().join("m");
         for length in [0, 1, 3, 100_000_001, u64::MAX, u64::MAX - 7] {
             std::fs::write(&path, [&length.to_le_bytes()[..], b"{}"].concat()).unwrap();
-            assert!(Header::read(&InputFile::open(&path).unwrap()).is_err(), "{length}");
+            assert!(FileHeader::read(&InputFile::open(&path).unwrap()).is_err(), "{length}");
         }
     }
 
@@ -348,7 +346,7 @@ mod tests {
             let (bytes, starts) = write_header(&infos, &BTreeMap::new());
             prop_assert_eq!(bytes.len() % 8, 0);
             let n_data = infos.iter().map(|info| info.n_bytes() as u64).sum();
-            let header = Header::parse(&bytes[8..], n_data).unwrap();
+            let header = FileHeader::parse(&bytes[8..], n_data).unwrap();
             for (info, start) in infos.iter().zip(starts) {
                 prop_assert!(header.tensors.contains(&(info.clone(), start)));
             }

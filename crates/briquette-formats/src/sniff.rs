@@ -5,7 +5,7 @@ use briquette_core::{Error, Result};
 
 /// A format we can read, as its first bytes show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// safetensors.
     Safetensors,
     /// PyTorch: a zip archive, a tar archive or pickles.
@@ -18,13 +18,13 @@ pub enum Kind {
 ///
 /// # Errors
 /// Input where it is none of ours.
-pub fn kind_of(file: &InputFile) -> Result<Kind> {
+pub fn kind_of(file: &InputFile) -> Result<FileKind> {
     let mut head = vec![0; file.len().min(512) as usize];
     file.read_at(0, &mut head)?;
     kind_of_head(&head).map_err(|message| Error::input(message).at(file.path().display()))
 }
 
-fn kind_of_head(head: &[u8]) -> Result<Kind, String> {
+fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     let wrong = |found: &str, todo: &str| Err(format!("found {found}, expected a checkpoint; {todo}"));
     let text = String::from_utf8_lossy(head).trim_start().to_lowercase();
     let length = head.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
@@ -37,11 +37,11 @@ fn kind_of_head(head: &[u8]) -> Result<Kind, String> {
     } else if head.starts_with(b"GGUF") {
         wrong("a GGUF file", "GGUF is not read; use the safetensors it was made from")
     } else if head.starts_with(&[0x4e, 0x52, 0x55, 0x42]) {
-        Ok(Kind::Burnpack)
+        Ok(FileKind::Burnpack)
     } else if head.get(8) == Some(&b'{') && length.is_some_and(|length| length <= crate::limits::MAX_HEADER_BYTES) {
-        Ok(Kind::Safetensors)
+        Ok(FileKind::Safetensors)
     } else if head.starts_with(b"PK") || head.get(257..262) == Some(b"ustar") || is_pickle(head) {
-        Ok(Kind::PyTorch)
+        Ok(FileKind::PyTorch)
     } else if is_onnx(head) {
         wrong("an ONNX file", "ONNX is not read; use the checkpoint it was exported from")
     } else if let Some((_, what, todo)) = OTHERS.iter().find(|(start, ..)| head.starts_with(start)) {
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn a_short_safetensors_header_is_not_taken_for_a_pickle() {
-        assert_eq!(kind_of_head(b"\x80\x02\0\0\0\0\0\0{\"a\":"), Ok(Kind::Safetensors));
-        assert_eq!(kind_of_head(b"\x80\x02}q\0."), Ok(Kind::PyTorch));
-        assert_eq!(kind_of_head(b"PK\x03\x04"), Ok(Kind::PyTorch));
-        assert_eq!(kind_of_head(b"NRUB\x01\0"), Ok(Kind::Burnpack));
+        assert_eq!(kind_of_head(b"\x80\x02\0\0\0\0\0\0{\"a\":"), Ok(FileKind::Safetensors));
+        assert_eq!(kind_of_head(b"\x80\x02}q\0."), Ok(FileKind::PyTorch));
+        assert_eq!(kind_of_head(b"PK\x03\x04"), Ok(FileKind::PyTorch));
+        assert_eq!(kind_of_head(b"NRUB\x01\0"), Ok(FileKind::Burnpack));
     }
 }

@@ -1,12 +1,13 @@
 //! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
 
+mod checked;
 mod source;
 
 use crate::digests::Digests;
-use crate::foreign::Layout;
+use crate::foreign::ForeignLayout;
 use crate::profile::FilePart;
 use crate::tensor::TensorInfo;
-use crate::{Activations, InputFile, Manifest};
+use crate::{ActivationRounding, InputFile, Manifest};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits};
@@ -30,7 +31,7 @@ pub enum PartBytes {
         /// First byte.
         offset: u64,
         /// How to read them.
-        layout: Layout,
+        layout: ForeignLayout,
     },
 }
 
@@ -46,8 +47,8 @@ pub struct StoredTensor {
     /// Elements kept, where storage is sparse.
     pub n_kept: usize,
     /// What is done to the activations it meets, where they do not stay floats.
-    pub activations: Option<Activations>,
-    /// Its parts: a few, of which a tree would take more memory than all else.
+    pub activations: Option<ActivationRounding>,
+    /// Its parts. A list, as there are few, and a map for each of millions of tensors would take too much memory.
     pub parts: Vec<(Part, PartBytes)>,
 }
 
@@ -68,7 +69,7 @@ pub struct StoredDir {
 
 /// Buffers that a thread reuses from one block to the next.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub struct DecodeBuffers {
     elements: Vec<u8>,
     bitmask: Vec<u8>,
     offsets: Vec<u8>,
@@ -156,13 +157,19 @@ impl StoredDir {
     ///
     /// # Panics
     /// If `out` does not hold those rows.
-    pub fn decode_rows(&self, index: usize, range: Range<usize>, scratch: &mut Scratch, out: &mut [u8]) -> Result<()> {
+    pub fn decode_rows(
+        &self,
+        index: usize,
+        range: Range<usize>,
+        scratch: &mut DecodeBuffers,
+        out: &mut [u8],
+    ) -> Result<()> {
         let tensor = &self.tensors[index];
         let n_cols = tensor.rows().n_cols;
         let start = range.start * n_cols * tensor.value_width();
         let first = self.read_elements(tensor, range.clone(), scratch)?;
         self.read_scales(tensor, range, scratch)?;
-        let Scratch { elements, bitmask, scale, zero, .. } = scratch;
+        let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
         let stored = StoredRows { elements, first, bitmask, scale, zero };
         let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, n_cols);
         match tensor.coding.codes {
@@ -181,14 +188,14 @@ impl StoredDir {
         &self,
         index: usize,
         range: Range<usize>,
-        scratch: &mut Scratch,
+        scratch: &mut DecodeBuffers,
         each: impl FnMut(&[u8], bool),
     ) -> Result<()> {
         let tensor = &self.tensors[index];
         let row_view = tensor.rows();
         let first = self.read_elements(tensor, range.clone(), scratch)?;
         self.read_scales(tensor, range.clone(), scratch)?;
-        let Scratch { elements, bitmask, scale, zero, .. } = scratch;
+        let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
         let stored = StoredRows { elements, first, bitmask, scale, zero };
         let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
         decoder.for_each_strip(&stored, range.len(), row_view.rows_per_block(), each);
@@ -202,7 +209,13 @@ impl StoredDir {
     ///
     /// # Panics
     /// If the tensor has no codes or `out` does not hold those rows.
-    pub fn read_codes(&self, index: usize, range: Range<usize>, scratch: &mut Scratch, out: &mut [i8]) -> Result<()> {
+    pub fn read_codes(
+        &self,
+        index: usize,
+        range: Range<usize>,
+        scratch: &mut DecodeBuffers,
+        out: &mut [i8],
+    ) -> Result<()> {
         let tensor = &self.tensors[index];
         let (row_view, n_rows) = (tensor.rows(), range.len());
         let mut at = range.start * row_view.n_cols * tensor.value_width();
@@ -211,7 +224,7 @@ impl StoredDir {
         if is_unchecked {
             self.read_scales(tensor, range, scratch)?;
         }
-        let Scratch { elements, bitmask, scale, zero, .. } = scratch;
+        let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
         let stored = StoredRows { elements, first, bitmask, scale, zero };
         let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
         decoder.unpack_codes(&stored, out);
@@ -229,7 +242,7 @@ impl StoredDir {
 
     /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
     /// stream come before.
-    fn read_elements(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<usize> {
+    fn read_elements(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<usize> {
         let n_cols = tensor.rows().n_cols;
         let width = if tensor.info.dtype.is_weight() { tensor.info.dtype.n_bits() / 8 } else { 1 };
         let n_bits = tensor.coding.codes.map_or(8 * width, |codes| usize::from(codes.bits));
@@ -260,7 +273,7 @@ impl StoredDir {
         }
     }
 
-    fn read_scales(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut Scratch) -> Result<()> {
+    fn read_scales(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<()> {
         let Some(codes) = tensor.coding.codes else { return Ok(()) };
         let per_row =
             codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
@@ -288,7 +301,7 @@ impl StoredDir {
 }
 
 /// Which of the kept values belong to the rows whose bits and offsets are in `scratch`; they must agree.
-fn kept_range(tensor: &StoredTensor, scratch: &Scratch, n_cols: usize) -> Result<Range<usize>> {
+fn kept_range(tensor: &StoredTensor, scratch: &DecodeBuffers, n_cols: usize) -> Result<Range<usize>> {
     let offset = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).ok();
     let offsets = scratch.offsets.as_chunks::<8>().0;
     let start = match offsets.first() {

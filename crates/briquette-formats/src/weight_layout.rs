@@ -1,6 +1,6 @@
 //! Which way the matrices of linear layers lie in a file.
 
-use crate::{Checkpoint, Format};
+use crate::{Checkpoint, InputFormat};
 
 /// Which way the matrices of linear layers lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Checkpoint {
             Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
             None => self.said(KEY),
         };
-        let own = (self.format() == Format::Burnpack).then_some(WeightLayout::Burn);
+        let own = (self.format() == InputFormat::Burnpack).then_some(WeightLayout::Burn);
         said.and_then(WeightLayout::of).or(own)
     }
 }

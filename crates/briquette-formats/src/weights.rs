@@ -1,18 +1,19 @@
 //! Finding and opening the weight files of a model.
 
 use crate::choice::no_keys;
-use crate::index::{Index, parent_of};
+use crate::index::Index;
 use crate::plain::PlainFiles;
-use crate::sniff::{self, Kind};
-use crate::{Choice, InputFile, TensorSource, cache, contained};
+use crate::sniff::{self, FileKind};
+use crate::{Choice, InputFile, TensorSource, contained, hub_cache};
 use briquette_core::{Error, Result};
+use briquette_files::paths::parent_of;
 use std::path::{Path, PathBuf};
 
 /// Reads a weight file, or every shard that an index names; they lie in its directory.
 ///
 /// # Errors
 /// Input where there is no model or it is damaged, Config where what `choice` names is not there, Io where it cannot be read.
-pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, Kind)> {
+pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, FileKind)> {
     let (path, mut plain) = (file.path().to_path_buf(), PlainFiles::default());
     let kind = if path.extension().is_some_and(|extension| extension == "json") {
         open_shards(&file, &mut plain, choice)?
@@ -21,7 +22,7 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, Kind
         plain.push(file, kind, choice)?;
         kind
     };
-    if let Some(key) = choice.key.as_deref().filter(|_| kind != Kind::PyTorch && !choice.is_for_one_of_two) {
+    if let Some(key) = choice.key.as_deref().filter(|_| kind != FileKind::PyTorch && !choice.is_for_one_of_two) {
         return Err(no_keys(key).at(path.display()));
     }
     if plain.tensors().is_empty() {
@@ -58,7 +59,7 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     found.sort();
     match found.as_slice() {
         [path] => Ok(path.clone()),
-        [] => Err(Error::input(cache::no_weights(directory)).at(directory.display())),
+        [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),
         [first, ..] => {
             let message =
                 format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
@@ -67,10 +68,10 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Result<Kind> {
+fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Result<FileKind> {
     let index = Index::read(file)?;
     let directory = parent_of(file.path());
-    let mut kind = Kind::Safetensors;
+    let mut kind = FileKind::Safetensors;
     for name in index.files() {
         let shard = directory.join(name);
         if !shard.exists() {

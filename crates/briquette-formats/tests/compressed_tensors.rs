@@ -5,7 +5,7 @@
 mod common;
 
 use briquette_core::ErrorKind;
-use briquette_formats::{Checkpoint, Compressed, Format, TensorSource};
+use briquette_formats::{Checkpoint, Compressed, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::PathBuf;
 
@@ -28,7 +28,10 @@ fn changed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
 fn each_golden_directory_decodes_bit_for_bit() {
     for name in ["ct-int8", "ct-int8-tensor", "ct-int8-packed", "ct-int4-g32", "ct-int4-g32-asym"] {
         let checkpoint = Checkpoint::open(&golden(name)).unwrap();
-        assert_eq!((checkpoint.format(), checkpoint.compressed()), (Format::CompressedTensors, Compressed::Quantized));
+        assert_eq!(
+            (checkpoint.format(), checkpoint.compressed()),
+            (InputFormat::CompressedTensors, Compressed::Quantized)
+        );
         assert_eq!(checkpoint.quantized_by(), None);
         let expected = tensors(&golden(&format!("{name}.expected.safetensors")));
         let found = tensors(&golden(name));

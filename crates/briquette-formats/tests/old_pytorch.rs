@@ -7,7 +7,7 @@ mod common;
 
 use archives::{How, dict, item, key, zip, zip_as};
 use briquette_core::ErrorKind;
-use briquette_formats::{Checkpoint, Choice, Format, TensorSource};
+use briquette_formats::{Checkpoint, Choice, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn each_format_holds_the_same_tensors_as_its_safetensors_twin() {
     ];
     for (name, twin) in twins {
         let path = pt(&format!("{name}.pt"));
-        assert_eq!(Checkpoint::open(&path).unwrap().format(), Format::PyTorch);
+        assert_eq!(Checkpoint::open(&path).unwrap().format(), InputFormat::PyTorch);
         assert_eq!(tensors(&path), tensors(&pt(&format!("{twin}.expected.safetensors"))), "{name}");
     }
 }

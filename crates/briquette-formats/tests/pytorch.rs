@@ -7,13 +7,13 @@ mod common;
 
 use archives::{How, dict, item, zip, zip_as};
 use briquette_core::ErrorKind;
-use briquette_formats::{Checkpoint, Format, TensorSource};
+use briquette_formats::{Checkpoint, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::Path;
 
 #[test]
 fn archives_hold_the_same_tensors_as_safetensors() {
-    assert_eq!(Checkpoint::open(&fixture("digits.pt")).unwrap().format(), Format::PyTorch);
+    assert_eq!(Checkpoint::open(&fixture("digits.pt")).unwrap().format(), InputFormat::PyTorch);
     assert_eq!(tensors(&fixture("digits.pt")), tensors(&fixture("digits")));
     for name in ["strided", "tied", "nested", "half"] {
         let expected = tensors(&fixture(&format!("pt/{name}.expected.safetensors")));
@@ -170,7 +170,10 @@ fn sharded_bin_files_are_read_through_their_index() {
     };
     write("pytorch_model.bin.index.json", index("d").as_bytes());
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    assert_eq!((checkpoint.format(), checkpoint.tensors().len(), checkpoint.files().len()), (Format::PyTorch, 4, 2));
+    assert_eq!(
+        (checkpoint.format(), checkpoint.tensors().len(), checkpoint.files().len()),
+        (InputFormat::PyTorch, 4, 2)
+    );
     let found = tensors(dir.path());
     assert_eq!(found["b"].1, [1.0_f32, 2.0].map(f32::to_le_bytes).concat());
     assert_eq!(found["c"].1, [3.0_f32, 4.0].map(f32::to_le_bytes).concat());

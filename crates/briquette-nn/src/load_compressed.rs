@@ -5,8 +5,8 @@ use crate::packed::{Coded, Packed, Use};
 use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Rows, Storage};
-use briquette_formats::stored::{Scratch, StoredDir};
-use briquette_formats::{Activations, Checkpoint, Format, Profile, StoredTensor, TensorSource};
+use briquette_formats::stored::{DecodeBuffers, StoredDir};
+use briquette_formats::{ActivationRounding, Checkpoint, InputFormat, Profile, StoredTensor, TensorSource};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
@@ -103,10 +103,10 @@ fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Optio
     let n_in = parameter.rows().n_cols;
     let grid = match tensor.activations {
         None => None,
-        Some(Activations::Asymmetric) => Some(ActivationGrid::Asymmetric),
-        Some(Activations::Symmetric) => Some(ActivationGrid::Symmetric),
-        Some(Activations::SymmetricFull) => Some(ActivationGrid::SymmetricFull),
-        Some(Activations::Other) => return None,
+        Some(ActivationRounding::Asymmetric) => Some(ActivationGrid::Asymmetric),
+        Some(ActivationRounding::Symmetric) => Some(ActivationGrid::Symmetric),
+        Some(ActivationRounding::SymmetricFull) => Some(ActivationGrid::SymmetricFull),
+        Some(ActivationRounding::Other) => return None,
     };
     let is_by_row = !matches!(grouping, Grouping::Group(_));
     match (grouping, grid, parameter.conv_dims()) {
@@ -122,15 +122,17 @@ fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Optio
 
 /// Refuses what other programs would run on rounded activations and this one on floats: its figures would be of another model.
 fn check_activations(parameter: &Parameter, place: Place, checkpoint: &Checkpoint, what: Option<Use>) -> Result<()> {
-    let is_foreign =
-        matches!(checkpoint.format(), Format::CompressedTensors | Format::Briquette(Profile::CompressedTensors));
+    let is_foreign = matches!(
+        checkpoint.format(),
+        InputFormat::CompressedTensors | InputFormat::Briquette(Profile::CompressedTensors)
+    );
     let Some(tensor) = checkpoint.stored().map(|stored| &stored.tensors[place.index]) else { return Ok(()) };
     let is_run = matches!(what, Some(Use::Int8(Some(_)) | Use::Conv(..)));
     if !is_foreign || is_run || tensor.activations.is_none() || !parameter.is_linear_weight() {
         return Ok(());
     }
     let what = match tensor.activations {
-        Some(Activations::Other) => "in a way that is not int8 by the token",
+        Some(ActivationRounding::Other) => "in a way that is not int8 by the token",
         _ => "and its weights are not int8 with one scale for each output",
     };
     let message = format!("its activations are rounded {what}, which is not run here; run it with what will serve it");
@@ -165,7 +167,7 @@ fn coded(stored: &StoredDir, index: usize, rank: usize) -> Result<Coded> {
     let tensor = &stored.tensors[index];
     let Rows { n_rows, n_cols, .. } = tensor.rows();
     let mut codes = vec![0; n_rows * n_cols];
-    let mut scratch = Scratch::default();
+    let mut scratch = DecodeBuffers::default();
     for block in tensor.rows().blocks() {
         let out = &mut codes[block.start * n_cols..block.end * n_cols];
         stored.read_codes(index, block, &mut scratch, out)?;

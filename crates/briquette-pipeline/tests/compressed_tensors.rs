@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::{Error, ErrorKind};
-use briquette_formats::{Checkpoint, Format, Profile, TensorSource, limits};
+use briquette_formats::{Checkpoint, InputFormat, Profile, TensorSource, limits};
 use briquette_pipeline::{Recipe, RunOptions, run, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -67,14 +67,14 @@ fn each_scheme_reads_back_without_our_manifest() {
         let stages = format!("[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\n{scheme}\n");
         let out = compress(&fixture("digits"), &stages, "compressed-tensors", dir.path()).unwrap();
         verify::verify(&out, Some(&fixture("digits")), &options()).unwrap();
-        assert_eq!(Checkpoint::open(&out).unwrap().format(), Format::Briquette(Profile::CompressedTensors));
+        assert_eq!(Checkpoint::open(&out).unwrap().format(), InputFormat::Briquette(Profile::CompressedTensors));
         let config = quantization(&out);
         assert_eq!((&config["format"], &config["ignore"]), (&json!(format), &json!([])), "{scheme}");
         let group = &config["config_groups"]["group_0"];
         assert_eq!((&group["targets"], &group["input_activations"]["symmetric"]), (&json!(["Linear"]), &symmetric));
         let ours = tensors(&out);
         std::fs::remove_file(out.join("briquette.json")).unwrap();
-        assert_eq!(Checkpoint::open(&out).unwrap().format(), Format::CompressedTensors, "{scheme}");
+        assert_eq!(Checkpoint::open(&out).unwrap().format(), InputFormat::CompressedTensors, "{scheme}");
         assert_eq!(tensors(&out), ours, "{scheme}");
     }
 }
@@ -124,7 +124,7 @@ fn shards_hold_the_same_tensors_as_one_file_with_our_manifest_and_without() {
         if format == "compressed-tensors" {
             std::fs::remove_file(out.join("briquette.json")).unwrap();
             let found = Checkpoint::open(&out).unwrap();
-            assert_eq!((found.format(), found.files().len() > 2), (Format::CompressedTensors, true));
+            assert_eq!((found.format(), found.files().len() > 2), (InputFormat::CompressedTensors, true));
             assert_eq!(tensors(&out), whole, "{scheme}");
         }
     }

@@ -6,7 +6,7 @@ use briquette_core::{Error, Result};
 use briquette_flow::known::{Known, Reason};
 use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::profile::is_int_quantized;
-use briquette_formats::{Checkpoint, Family, Limits, Profile, model_config};
+use briquette_formats::{Checkpoint, Limits, LoadableFamily, Profile, model_config};
 use briquette_recipe::{Recipe, Stage};
 
 /// Modules of heads, which often share the embedding; names of families that are not known show no more.
@@ -16,7 +16,7 @@ const HEADS: [&str; 3] = ["lm_head", "proj_out", "embed_out"];
 #[derive(Debug, Clone)]
 pub enum Loads {
     /// It is, and its Linear layers are known.
-    Known(&'static Family),
+    Known(&'static LoadableFamily),
     /// It is not, for this reason.
     Untested(String),
 }
@@ -28,11 +28,11 @@ impl Loads {
     /// Input or Io.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let config = model_config::read(checkpoint)?;
-        Ok(Family::of(config.as_deref()).map_or_else(Self::Untested, Self::Known))
+        Ok(LoadableFamily::of(config.as_deref()).map_or_else(Self::Untested, Self::Known))
     }
 
     /// The family, where it is known.
-    pub fn family(&self) -> Option<&'static Family> {
+    pub fn family(&self) -> Option<&'static LoadableFamily> {
         match self {
             Self::Known(family) => Some(family),
             Self::Untested(_) => None,
@@ -86,7 +86,7 @@ fn is_head(name: &str) -> bool {
 }
 
 /// A stage asks for codes, and none of what it chooses can be any.
-fn nothing_coded(family: &Family) -> Error {
+fn nothing_coded(family: &LoadableFamily) -> Error {
     let why = match family.limits() {
         Limits::Codes(why) => why,
         _ => "none of the tensors that are chosen is a Linear layer that transformers reads as codes",
@@ -95,7 +95,7 @@ fn nothing_coded(family: &Family) -> Error {
 }
 
 /// What of a known family transformers cannot load.
-fn problem_of(family: &Family, plan: &Plan, coded: &[&TensorPlan]) -> Option<String> {
+fn problem_of(family: &LoadableFamily, plan: &Plan, coded: &[&TensorPlan]) -> Option<String> {
     let packed = coded.iter().find(|tensor| is_packed(tensor, plan.profile));
     if let (Limits::Packed(why), Some(tensor)) = (family.limits(), packed) {
         return Some(format!(

@@ -35,7 +35,9 @@ fn keep_codes(profile: Profile, tensor: &mut TensorPlan, source: &StoredTensor, 
 /// Whether a format can hold these codes, or why not.
 fn holds(profile: Profile, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
     match profile {
-        Profile::Briquette | Profile::CompressedTensors if source.activations == Some(formats::Activations::Other) => {
+        Profile::Briquette | Profile::CompressedTensors
+            if source.activations == Some(formats::ActivationRounding::Other) =>
+        {
             Err("its activations are rounded in a way that is not kept")
         }
         Profile::Briquette => Ok(()),
@@ -55,9 +57,11 @@ fn quant_of(source: &StoredTensor, codes: Codes, profile: Profile) -> Option<Qua
     // The range is never asked: the scales are there.
     let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
     let activations = match source.activations {
-        Some(formats::Activations::Symmetric | formats::Activations::SymmetricFull) => Activations::DynamicSymmetric,
-        Some(formats::Activations::Asymmetric) => Activations::DynamicAsymmetric,
-        None | Some(formats::Activations::Other) => Activations::Float,
+        Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {
+            Activations::DynamicSymmetric
+        }
+        Some(formats::ActivationRounding::Asymmetric) => Activations::DynamicAsymmetric,
+        None | Some(formats::ActivationRounding::Other) => Activations::Float,
     };
     Some(Quant { spec, activations, is_given: true })
 }

@@ -8,7 +8,7 @@ use briquette_core::Result;
 use briquette_core::RoleRule;
 use briquette_flow::ties::ties_of;
 use briquette_flow::{Plan, Pool, Stop, TensorPlan};
-use briquette_formats::model_config::Family;
+use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_recipe::raw::RawLayout;
 use briquette_recipe::{DistillStage, Recipe, Student};
@@ -67,7 +67,7 @@ fn untouched<'a>(
     recipe.roles.iter().try_for_each(used).map_err(|error| error.at("model.roles"))?;
     // What is trained is written as PyTorch has it.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
-    let roles = Roles::new(tensors, Family::of(checkpoint)?, Some(layout), &recipe.roles);
+    let roles = Roles::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
     let tensors = untouched_tensors(tensors, &roles);
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);

@@ -3,7 +3,7 @@
 //! A line goes in when `bench/interop_families.py` has loaded it. Heads that share the embedding, routers, convolutions and
 //! tables that are looked up are no Linear layers here, whatever their shape.
 
-use super::{FAMILY, Family, Limits};
+use super::family::{FAMILY, Limits, LoadableFamily};
 
 /// Why transformers cannot load packed codes of some families: it writes to `weight` while it looks for what is missing.
 const INITIALISES: Limits =
@@ -22,8 +22,8 @@ const BERT: [&str; 5] = [
     "classifier|qa_outputs",
 ];
 
-pub(super) const FAMILIES: &[Family] = &[
-    Family {
+pub(super) const FAMILIES: &[LoadableFamily] = &[
+    LoadableFamily {
         model_types: &["bert"],
         base: "bert",
         linear: &[
@@ -39,7 +39,7 @@ pub(super) const FAMILIES: &[Family] = &[
         optional: &["pooler.dense"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["roberta", "xlm-roberta", "camembert"],
         base: "roberta",
         linear: &[BERT[0], BERT[1], BERT[2], BERT[3], BERT[4], "classifier.dense|out_proj"],
@@ -47,7 +47,7 @@ pub(super) const FAMILIES: &[Family] = &[
         optional: &["pooler.dense"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["albert"],
         base: "albert",
         linear: &[
@@ -62,7 +62,7 @@ pub(super) const FAMILIES: &[Family] = &[
         optional: &["pooler"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["distilbert"],
         base: "distilbert",
         linear: &[
@@ -73,7 +73,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["vocab_projector"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["electra"],
         base: "electra",
         linear: &[
@@ -89,7 +89,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["generator_lm_head"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["deberta-v2"],
         base: "deberta",
         linear: &[
@@ -103,7 +103,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["cls.predictions.decoder"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["mpnet"],
         base: "mpnet",
         linear: &[
@@ -117,7 +117,7 @@ pub(super) const FAMILIES: &[Family] = &[
         optional: &["pooler.dense"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["modernbert"],
         base: "model",
         linear: &["layers.*.attn.Wqkv|Wo", "layers.*.mlp.Wi|Wo", "head.dense", "classifier"],
@@ -125,7 +125,7 @@ pub(super) const FAMILIES: &[Family] = &[
         limits: INITIALISES,
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &[
             "llama",
             "mistral",
@@ -143,7 +143,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["lm_head"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["mixtral"],
         base: "model",
         linear: &[LLAMA[0], LLAMA[2]],
@@ -152,14 +152,14 @@ pub(super) const FAMILIES: &[Family] = &[
         renamed: &[(".block_sparse_moe.", ".mlp.")],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["phi3"],
         base: "model",
         linear: &["layers.*.self_attn.qkv_proj|o_proj", "layers.*.mlp.gate_up_proj|down_proj", LLAMA[2]],
         heads: &["lm_head"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["qwen3_moe", "qwen2_moe", "olmoe"],
         base: "model",
         linear: &[LLAMA[0], LLAMA[1], LLAMA[2], "layers.*.mlp.shared_expert.gate_proj|up_proj|down_proj"],
@@ -168,8 +168,14 @@ pub(super) const FAMILIES: &[Family] = &[
         ..FAMILY
     },
     // Its experts are one tensor each layer, which stays as it is.
-    Family { model_types: &["gpt_oss"], base: "model", linear: &[LLAMA[0], LLAMA[2]], heads: &["lm_head"], ..FAMILY },
-    Family {
+    LoadableFamily {
+        model_types: &["gpt_oss"],
+        base: "model",
+        linear: &[LLAMA[0], LLAMA[2]],
+        heads: &["lm_head"],
+        ..FAMILY
+    },
+    LoadableFamily {
         model_types: &["gpt2"],
         base: "transformer",
         heads: &["lm_head"],
@@ -178,7 +184,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ),
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["gpt_neox"],
         base: "gpt_neox",
         linear: &["layers.*.attention.query_key_value|dense", "layers.*.mlp.dense_h_to_4h|dense_4h_to_h"],
@@ -186,7 +192,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["lm_head", "embed_out"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["opt"],
         base: "model",
         linear: &[
@@ -198,7 +204,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["lm_head"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["t5"],
         base: "transformer",
         linear: &[
@@ -209,7 +215,7 @@ pub(super) const FAMILIES: &[Family] = &[
         limits: INITIALISES,
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["bart"],
         base: "model",
         linear: &[
@@ -220,7 +226,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["lm_head"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["whisper"],
         base: "model",
         linear: &[
@@ -230,7 +236,7 @@ pub(super) const FAMILIES: &[Family] = &[
         heads: &["proj_out"],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["vit"],
         base: "vit",
         linear: &[
@@ -252,7 +258,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["clip"],
         linear: &[
             "text_model|vision_model.encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
@@ -261,8 +267,8 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
         ..FAMILY
     },
-    // Its feature projection is set up as packed codes cannot be; it is small.
-    Family {
+    // transformers sets up its feature projection by `weight`, which packed codes lack; it is small, and stays as it is.
+    LoadableFamily {
         model_types: &["wav2vec2"],
         base: "wav2vec2",
         linear: &[
@@ -271,7 +277,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
         ..FAMILY
     },
-    Family {
+    LoadableFamily {
         model_types: &["hubert"],
         base: "hubert",
         linear: &[

@@ -1,18 +1,20 @@
 //! The header of a safetensors file as it is written, entry by entry: there may be millions.
 
-use super::METADATA;
 use crate::TensorInfo;
 use std::io::{self, Write};
 
+/// The key of the free-form strings in a header.
+pub(super) const METADATA: &str = "__metadata__";
+
 /// Gives each free-form string, by the order of keys, to what it is called with.
-type Strings<'a> = Box<dyn FnOnce(&mut dyn FnMut(&str, &str)) + 'a>;
+type ForEachString<'a> = Box<dyn FnOnce(&mut dyn FnMut(&str, &str)) + 'a>;
 
 /// The JSON of a header: an object whose keys are in order, as those of each of its objects are.
 pub struct HeaderJson<'a, W> {
     out: W,
     is_empty: bool,
     /// Free-form strings, until their turn has come among the names.
-    metadata: Option<Strings<'a>>,
+    metadata: Option<ForEachString<'a>>,
 }
 
 /// Counts bytes, and keeps none.

@@ -1,6 +1,6 @@
-//! Tensors kept in parts, as bytes in their own type and order.
+//! Tensors kept in parts, read as if they were not: decoded to their own type, in row-major order of their own shape.
 
-use super::{Scratch, StoredDir};
+use super::{DecodeBuffers, StoredDir};
 use crate::InputFile;
 use crate::tensor::{TensorInfo, TensorSource};
 use briquette_core::encoded::Part;
@@ -30,7 +30,7 @@ impl TensorSource for StoredDir {
             OutputAxis::Last => 0..row_view.n_rows,
         };
         let (skipped, n) = (rows.start * row_bytes, rows.len() * row_view.n_cols);
-        let mut scratch = Scratch::default();
+        let mut scratch = DecodeBuffers::default();
         let mut bytes = vec![0; n * width];
         if tensor.coding.codes.is_some() {
             let mut values = vec![0.0_f32; n];
@@ -51,7 +51,7 @@ impl TensorSource for StoredDir {
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
         let tensor = &self.tensors[index];
         let Some(codes) = tensor.coding.codes else { return Ok(Vec::new()) };
-        let mut scratch = Scratch::default();
+        let mut scratch = DecodeBuffers::default();
         self.read_scales(tensor, rows, &mut scratch)?;
         let n = scratch.scale.len() / codes.scale.n_bytes();
         Ok((0..n).map(|i| block::read_affine(codes, &scratch.scale, &scratch.zero, i)).collect())

@@ -3,7 +3,7 @@
 use super::learner::Learner;
 use briquette_core::{DType, Error, Result};
 use briquette_core::{Role, RoleRule};
-use briquette_formats::model_config::Family;
+use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{TensorInfo, WeightLayout};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
 use briquette_plan::role::Roles;
@@ -33,7 +33,7 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
         TensorInfo::checked(name, DType::F32, parameter.shape.0.clone())
     };
     let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
-    let known = Roles::new(&infos, Family::default(), Some(WeightLayout::Burn), roles);
+    let known = Roles::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles);
     let one = |(parameter, info): (Parameter, &TensorInfo)| StudentTensor {
         is_matrix: parameter.shape.rank() >= 2,
         path: parameter.path,

@@ -5,13 +5,13 @@ use briquette_core::Role;
 use briquette_core::{DType, OutputAxis, Shape};
 use briquette_flow::known::{Known, Reason};
 use briquette_formats::TensorInfo;
-use briquette_formats::model_config::Family;
+use briquette_formats::model_config::ModelFamily;
 use std::path::PathBuf;
 
 /// The tensors of a family: what each is, and the class of what uses it.
 struct Listed {
     name: String,
-    family: Family,
+    family: ModelFamily,
     tensors: Vec<(TensorInfo, String)>,
 }
 
@@ -29,7 +29,7 @@ fn listed() -> Vec<Listed> {
         };
         Listed {
             name: path.file_stem().unwrap().to_string_lossy().into_owned(),
-            family: Family::read(&serde_json::from_str(config).unwrap()),
+            family: ModelFamily::read(&serde_json::from_str(config).unwrap()),
             tensors: lines.lines().map(tensor).collect(),
         }
     };
@@ -39,7 +39,7 @@ fn listed() -> Vec<Listed> {
 /// What the tensors of a family are taken for.
 fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)> {
     let infos: Vec<TensorInfo> = listed.tensors.iter().map(|(info, _)| info.clone()).collect();
-    let family = if with_config { listed.family.clone() } else { Family::default() };
+    let family = if with_config { listed.family.clone() } else { ModelFamily::default() };
     let roles = Roles::new(&infos, family, None, &[]);
     listed.tensors.iter().map(|(info, class)| (info.clone(), class.clone(), roles.of(info))).collect()
 }
@@ -113,7 +113,7 @@ fn one(name: &str, shape: &[usize], beside: &[(&str, &[usize])]) -> Known {
     let info =
         |(name, shape): &(&str, &[usize])| TensorInfo::checked((*name).into(), DType::F32, shape.to_vec()).unwrap();
     let infos: Vec<TensorInfo> = std::iter::once(&(name, shape)).chain(beside).map(info).collect();
-    Roles::new(&infos, Family::default(), None, &[]).of(&infos[0])
+    Roles::new(&infos, ModelFamily::default(), None, &[]).of(&infos[0])
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn what_no_rule_knows_is_unknown_and_a_tensor_of_no_weights_is_other() {
     let experts = one("experts.up_proj", &[2, 4, 6], &[]);
     assert_eq!((experts.role, experts.why), (Role::Unknown, Reason::ExpertsEitherWay));
     let ints = TensorInfo { dtype: DType::I64, name: "a.weight".into(), shape: Shape(vec![2, 2]) };
-    assert_eq!(Roles::new(&[], Family::default(), None, &[]).of(&ints).role, Role::Other);
+    assert_eq!(Roles::new(&[], ModelFamily::default(), None, &[]).of(&ints).role, Role::Other);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_rule_wins_over_the_name_and_may_say_the_axis() {
     let infos = [info("a.w"), info("b.w"), info("c.w")];
     let rule = |glob: &str, axis| RoleRule { patterns: Patterns::new([glob]).unwrap(), role: Role::Linear, axis };
     let rules = [rule("a.*", None), rule("b.*", Some(OutputAxis::Stacked))];
-    let roles = Roles::new(&infos, Family::default(), None, &rules);
+    let roles = Roles::new(&infos, ModelFamily::default(), None, &rules);
     assert_eq!(roles.of(&infos[0]), Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Told });
     assert_eq!(roles.of(&infos[1]).axis, OutputAxis::Stacked);
     assert_eq!(roles.of(&infos[2]).role, Role::Unknown);

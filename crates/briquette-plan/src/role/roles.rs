@@ -8,14 +8,14 @@ use super::neighbours::{Name, Neighbours};
 use briquette_core::{OutputAxis, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_flow::known::{Known, Reason};
-use briquette_formats::model_config::Family;
+use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 
 /// What is known of a model, for telling what each of its tensors is.
 #[derive(Debug)]
 pub struct Roles<'a> {
     rules: &'a [RoleRule],
-    family: Family,
+    family: ModelFamily,
     layout: Option<WeightLayout>,
     near: Neighbours<'a>,
     conv1d: Option<Reason>,
@@ -24,7 +24,12 @@ pub struct Roles<'a> {
 impl<'a> Roles<'a> {
     /// Looks over all tensors of a model. `layout` is which way its Linear weights lie, where that is said; where it is not, `[out, in]`
     /// unless a bias shows the contrary.
-    pub fn new(tensors: &'a [TensorInfo], family: Family, layout: Option<WeightLayout>, rules: &'a [RoleRule]) -> Self {
+    pub fn new(
+        tensors: &'a [TensorInfo],
+        family: ModelFamily,
+        layout: Option<WeightLayout>,
+        rules: &'a [RoleRule],
+    ) -> Self {
         let near = Neighbours::of(tensors);
         let conv1d = conv1d::found(tensors, &near, &family.model_types);
         Self { rules, family, layout, near, conv1d }
@@ -35,7 +40,7 @@ impl<'a> Roles<'a> {
     /// # Errors
     /// Io.
     pub fn of_model(checkpoint: &'a Checkpoint, layout: Option<WeightLayout>, rules: &'a [RoleRule]) -> Result<Self> {
-        Ok(Self::new(checkpoint.tensors(), Family::of(checkpoint)?, layout, rules))
+        Ok(Self::new(checkpoint.tensors(), ModelFamily::of(checkpoint)?, layout, rules))
     }
 
     /// What a tensor is; the last rule that matches wins over its name.

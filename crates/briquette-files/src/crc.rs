@@ -1,0 +1,210 @@
+//! CRC-32 of what is read in pieces: in any order, by several threads, some of it more than once.
+
+use briquette_core::{Error, Result};
+use crc32fast::Hasher;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The CRC-32 that a stretch of a file must have. Each byte is summed once, however often it is read: the sums of
+/// neighbouring pieces are combined, and once they are those of the whole stretch, the result is compared.
+#[derive(Debug)]
+pub struct Sum {
+    what: String,
+    span: Range<u64>,
+    expected: u32,
+    /// Pieces of it by their start: their end and their sum. No two touch.
+    pieces: Mutex<BTreeMap<u64, (u64, Hasher)>>,
+    is_sound: AtomicBool,
+}
+
+impl Sum {
+    /// The CRC-32 that `what` has, which lies in this stretch of a file.
+    pub fn new(what: String, span: Range<u64>, expected: u32) -> Self {
+        Self { what, span, expected, pieces: Mutex::default(), is_sound: AtomicBool::new(false) }
+    }
+
+    /// Where it lies in the file.
+    pub fn span(&self) -> &Range<u64> {
+        &self.span
+    }
+
+    /// Whether some of it was read, but not all of it found to be sound.
+    pub fn is_begun(&self) -> bool {
+        !self.is_sound.load(Ordering::Acquire) && !self.pieces().is_empty()
+    }
+
+    /// What was not read yet.
+    pub fn gaps(&self) -> Vec<Range<u64>> {
+        match self.is_sound.load(Ordering::Acquire) {
+            true => Vec::new(),
+            false => missing(&self.pieces(), &self.span),
+        }
+    }
+
+    /// Adds bytes that were read from `start` on.
+    ///
+    /// # Errors
+    /// Input, where now all was read and it is not what it should be.
+    pub fn add(&self, start: u64, bytes: &[u8]) -> Result<()> {
+        if self.is_sound.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let range = start..start + bytes.len() as u64;
+        let gaps = missing(&self.pieces(), &range);
+        for gap in gaps {
+            let mut hasher = Hasher::new();
+            // Without the lock: this is what takes the time.
+            hasher.update(&bytes[(gap.start - start) as usize..(gap.end - start) as usize]);
+            let mut pieces = self.pieces();
+            // Another thread may have been faster with it.
+            if missing(&pieces, &gap) == [gap.clone()] {
+                insert(&mut pieces, gap, hasher);
+            }
+        }
+        self.compare()
+    }
+
+    /// Compares the sum, where it is there.
+    ///
+    /// # Errors
+    /// Input, where it is not what it should be.
+    pub fn compare(&self) -> Result<()> {
+        let found = match self.pieces().first_key_value() {
+            Some((start, (end, hasher))) if (*start..*end) == self.span => hasher.clone().finalize(),
+            _ => return Ok(()),
+        };
+        if found == self.expected {
+            self.is_sound.store(true, Ordering::Release);
+            return Ok(());
+        }
+        Err(differs(&self.what, found, self.expected))
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, BTreeMap<u64, (u64, Hasher)>> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses what is in memory whole and has another CRC-32; 0 says that nobody computed it.
+///
+/// # Errors
+/// Input, naming `what`.
+pub fn check(what: &str, bytes: &[u8], expected: u32) -> Result<()> {
+    match crc32fast::hash(bytes) {
+        found if expected != 0 && found != expected => Err(differs(what, found, expected)),
+        _ => Ok(()),
+    }
+}
+
+/// The error of a sum that does not hold.
+pub fn differs(what: &str, found: u32, expected: u32) -> Error {
+    Error::input(format!(
+        "{what} has the CRC-32 {found:08x}, expected {expected:08x}; the file is damaged, save or download it again"
+    ))
+}
+
+/// The parts of a range that no piece covers.
+fn missing(pieces: &BTreeMap<u64, (u64, Hasher)>, range: &Range<u64>) -> Vec<Range<u64>> {
+    let before = pieces.range(..=range.start).next_back().map_or(range.start, |(_, (end, _))| *end);
+    let mut at = before.clamp(range.start, range.end);
+    let mut gaps = Vec::new();
+    for (&start, &(end, _)) in pieces.range(at..range.end) {
+        if at < start {
+            gaps.push(at..start);
+        }
+        at = end.min(range.end);
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    gaps
+}
+
+/// Adds a piece, and makes one of those that now touch.
+fn insert(pieces: &mut BTreeMap<u64, (u64, Hasher)>, range: Range<u64>, mut hasher: Hasher) {
+    let mut end = range.end;
+    if let Some((after, next)) = pieces.remove(&end) {
+        hasher.combine(&next);
+        end = after;
+    }
+    match pieces.range_mut(..range.start).next_back() {
+        Some((_, (before, sum))) if *before == range.start => {
+            sum.combine(&hasher);
+            *before = end;
+        }
+        _ => drop(pieces.insert(range.start, (end, hasher))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 100;
+
+    fn bytes() -> Vec<u8> {
+        (0..10_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    }
+
+    fn sum_of(bytes: &[u8]) -> Sum {
+        Sum::new("it".into(), START..START + bytes.len() as u64, crc32fast::hash(bytes))
+    }
+
+    fn add(sum: &Sum, bytes: &[u8], range: Range<usize>) -> Result<()> {
+        sum.add(START + range.start as u64, &bytes[range])
+    }
+
+    #[test]
+    fn pieces_in_any_order_and_more_than_once_add_up() {
+        let bytes = bytes();
+        let n = bytes.len();
+        for size in [1, 7, 100, 999, 10_000] {
+            let mut ranges: Vec<Range<usize>> = (0..n).step_by(size).map(|at| at..(at + size).min(n)).collect();
+            ranges.sort_by_key(|range| (range.start.wrapping_mul(40_503) >> 3) % 97);
+            let wide = ranges.iter().map(|range| range.start.saturating_sub(3)..(range.end + 5).min(n));
+            for ranges in [ranges.clone(), wide.collect(), [ranges.as_slice(), &ranges].concat()] {
+                let sum = sum_of(&bytes);
+                ranges.iter().for_each(|range| add(&sum, &bytes, range.clone()).unwrap());
+                assert!(sum.gaps().is_empty() && sum.is_sound.load(Ordering::Acquire), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_piece_that_makes_it_whole_finds_a_flipped_bit_and_so_does_each_after_it() {
+        let good = bytes();
+        let mut bad = good.clone();
+        bad[7777] ^= 4;
+        let sum = sum_of(&good);
+        assert!(add(&sum, &bad, 5000..10_000).is_ok() && sum.is_begun());
+        assert!(sum.gaps().iter().eq([&(START..START + 5000)]));
+        for range in [0..5000, 0..5000, 0..10_000] {
+            let error = add(&sum, &bad, range).unwrap_err().to_string();
+            assert!(error.contains("it has the CRC-32") && error.contains("damaged"), "{error}");
+        }
+    }
+
+    #[test]
+    fn threads_that_read_the_same_agree() {
+        let bytes = bytes();
+        let sum = sum_of(&bytes);
+        std::thread::scope(|scope| {
+            for thread in 0..4_usize {
+                let (sum, bytes) = (&sum, &bytes);
+                scope.spawn(move || {
+                    for at in (0..bytes.len()).step_by(64) {
+                        let at = if thread % 2 == 0 { at } else { (bytes.len() - 1 - at) / 64 * 64 };
+                        add(sum, bytes, at..(at + 64 + thread).min(bytes.len())).unwrap();
+                    }
+                });
+            }
+        });
+        // What two threads had in part was left out by both.
+        for gap in sum.gaps() {
+            add(&sum, &bytes, (gap.start - START) as usize..(gap.end - START) as usize).unwrap();
+        }
+        assert!(sum.is_sound.load(Ordering::Acquire));
+    }
+}

@@ -1,0 +1,39 @@
+//! A lock on a directory that a run works in.
+
+use super::partial::{Lock, is_at, lock, removed};
+use briquette_core::{Error, ErrorKind, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Keeps a directory to one process for as long as it lives.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    /// Holds the lock.
+    file: File,
+    directory: PathBuf,
+}
+
+impl DirectoryLock {
+    /// Locks a directory. Where the file system has no locks, nothing is kept.
+    ///
+    /// # Errors
+    /// Refused where another holds the lock, Io where it cannot be had.
+    pub fn of(directory: &Path) -> Result<Self> {
+        match lock(directory) {
+            Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self { file, directory: directory.to_path_buf() }),
+            Ok(Lock::Taken) => {
+                let message = "another run is at work here; wait for it, or choose another output";
+                Err(Error::refused(message).at(directory.display()))
+            }
+            Err(source) => Err(Error::io("cannot lock the directory", directory, source)),
+        }
+    }
+
+    /// As [`Draft::explain`](super::Draft::explain), of what is kept in the directory.
+    pub fn explain(&self, error: Error) -> Error {
+        if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.file, &self.directory) {
+            return error;
+        }
+        removed(&self.directory)
+    }
+}

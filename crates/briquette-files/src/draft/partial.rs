@@ -1,0 +1,88 @@
+//! What is hidden until it is whole: its names, its locks, and what killed runs left.
+
+use briquette_core::{Error, Hash128, Result};
+use rustix::fs::FlockOperation;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The ending of the hidden file that is written before it replaces another: `.NAME.partial`.
+pub(crate) const PARTIAL: &str = ".partial";
+
+fn prefix_of(target: &Path) -> Result<String> {
+    match target.file_name() {
+        // File systems take names of up to 255 bytes.
+        Some(name) if name.len() > 200 => Ok(format!(".{}.partial-", Hash128::of_block(name.as_encoded_bytes()))),
+        Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
+        None => Err(Error::config("is no name for an output directory").at(target.display())),
+    }
+}
+
+pub(super) fn partial_name(target: &Path) -> Result<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ok(format!("{}{}-{n}", prefix_of(target)?, std::process::id()))
+}
+
+/// What became of locking a directory.
+pub(super) enum Lock {
+    /// Ours for as long as the handle lives.
+    Held(File),
+    /// Another's, or the directory is gone.
+    Taken,
+    /// The file system has no locks.
+    Unknown(File),
+}
+
+pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
+    match File::open(directory) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Lock::Taken),
+        opened => lock_opened(opened?, directory, FlockOperation::NonBlockingLockExclusive),
+    }
+}
+
+/// Locks what was opened at a path. Where another run removed it in between, the lock counts as taken.
+pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::io::Result<Lock> {
+    use rustix::io::Errno;
+    match rustix::fs::flock(&file, how) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(Lock::Taken),
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
+        Err(source) => return Err(source.into()),
+    }
+    Ok(if is_at(&file, path) { Lock::Held(file) } else { Lock::Taken })
+}
+
+/// Whether an open file or directory is still what lies at its path.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let there = std::fs::symlink_metadata(path).map(identity).ok();
+    there.is_some() && there == file.metadata().map(identity).ok()
+}
+
+/// Removes drafts of the same target whose lock is free: their run is gone.
+pub(super) fn remove_stale(target: &Path, parent: &Path) {
+    let (Ok(prefix), Ok(entries)) = (prefix_of(target), std::fs::read_dir(parent)) else { return };
+    for entry in entries.filter_map(std::result::Result::ok) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        let is_draft =
+            name.strip_prefix(&prefix).is_some_and(is_number) && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // Held until it is removed, so that only one run removes it.
+        if is_draft && let Ok(Lock::Held(_lock)) = lock(&entry.path()) {
+            remove_quietly(&entry.path());
+        }
+    }
+}
+
+pub(super) fn remove_quietly(directory: &Path) {
+    // An error is of no use to the caller: the next run finds what is left and tries again.
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+/// The error of an output that somebody removed while it was being written.
+pub(super) fn removed(directory: &Path) -> Error {
+    let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+    Error::io("what is written here was removed meanwhile; leave it in place and run it again", directory, gone)
+}

@@ -1,0 +1,81 @@
+//! Where an output may be written: apart from what is read, and in the place of nothing but an earlier output.
+
+use crate::{contained, model_dir, sums};
+use briquette_core::{Error, ErrorKind, Result};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The path from the root. `..` after a part that does not exist just removes that part: it cannot be a link.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
+    let mut found = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir && !found.exists() {
+            found.pop();
+        } else {
+            found.push(part);
+        }
+    }
+    Ok(found)
+}
+
+pub(super) fn exists_error(target: &Path) -> Error {
+    Error::refused("the output exists; choose another or pass --force to replace it").at(target.display())
+}
+
+/// Refuses a place to write that is, contains, or lies inside something that is read.
+///
+/// # Errors
+/// Refused, naming both.
+pub fn check_apart(target: &Path, inputs: &[&Path]) -> Result<()> {
+    let meets = |input: &&&Path| lies_in(target, input) || lies_in(input, target);
+    let Some(input) = inputs.iter().find(meets) else { return Ok(()) };
+    let message = format!("the output may not be, contain or lie inside the input {}; choose another", input.display());
+    Err(Error::refused(message).at(target.display()))
+}
+
+pub(super) fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Result<()> {
+    check_apart(target, inputs)?;
+    let Ok(metadata) = std::fs::symlink_metadata(target) else { return Ok(()) };
+    if !replace {
+        return Err(exists_error(target));
+    }
+    let is_empty = || std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
+    if metadata.is_dir() && is_empty() { Ok(()) } else { check_is_ours(target) }
+}
+
+/// Whether `inner`, or a directory around it, is `outer`. Compared by device and inode, as one directory can have several names.
+pub(super) fn lies_in(inner: &Path, outer: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let Some(outer) = identity(outer) else { return false };
+    let inner = std::fs::canonicalize(inner).unwrap_or_else(|_| existing_ancestor(inner));
+    inner.ancestors().any(|path| identity(path) == Some(outer))
+}
+
+fn existing_ancestor(path: &Path) -> PathBuf {
+    path.ancestors().find_map(|ancestor| std::fs::canonicalize(ancestor).ok()).unwrap_or_default()
+}
+
+/// Refuses a directory that is not as Briquette wrote it: without sums, or with a file that they do not know.
+///
+/// # Errors
+/// Refused, naming the file; Io.
+fn check_is_ours(directory: &Path) -> Result<()> {
+    let refused = |found: &str, path: &Path| {
+        let message = format!("{found}; only an output of briquette is replaced, move or remove this yourself");
+        Error::refused(message).at(path.display())
+    };
+    let not_ours = || refused("exists and is no output of briquette", directory);
+    let sums = contained::open(directory, Path::new(sums::FILE_NAME)).and_then(|file| sums::read(&file));
+    let sums = sums.map_err(|error| if error.kind == ErrorKind::Input { not_ours() } else { error })?;
+    if !sums.contains_key(model_dir::MANIFEST) {
+        return Err(not_ours());
+    }
+    for path in sums::files_below(directory)? {
+        let name = path.to_string_lossy();
+        if !sums::is_uncovered(&name) && !sums.contains_key(&*name) {
+            return Err(refused("is a file that briquette did not write", &directory.join(path)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! Files of models: read inside their directory and held against sums; written whole or not at all.
+//!
+//! [`InputFile`] reads at explicit offsets and knows whether it was changed; [`ModelDir`] opens what a model's directory holds and
+//! nothing outside of it; [`Draft`] is an output directory in the making. The only crate that opens a file for writing.
+//!
+//! Non-goals: what is in a file. The formats are `briquette-formats`' and `briquette-pytorch`'s.
+
+#![forbid(unsafe_code)]
+
+mod ahead;
+pub mod contained;
+pub mod crc;
+pub mod draft;
+pub mod file;
+pub mod limits;
+pub mod model_dir;
+pub mod paths;
+pub mod sums;
+pub mod tensor;
+
+pub use draft::{Draft, DraftFile};
+pub use file::InputFile;
+pub use model_dir::ModelDir;
+pub use tensor::{TensorInfo, TensorSource};

@@ -1,0 +1,32 @@
+//! Questions about paths that their text answers, without looking at the file system.
+
+use std::path::{Component, Path, PathBuf};
+
+/// Whether a relative path stays below its directory: no `..`, no root, no backslash. Links are not looked at.
+pub fn stays_inside(path: &str) -> bool {
+    let is_plain = !path.is_empty() && !path.contains(['\0', '\\']);
+    is_plain && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// The directory of a file; `.` where the path has none.
+pub fn parent_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_leave_the_directory_are_refused() {
+        for bad in ["", "..", "../a", "/etc/passwd", "a/../../b", "a\0b", "./a", "a\\b"] {
+            assert!(!stays_inside(bad), "{bad:?}");
+        }
+        for good in ["a", "a.safetensors", "sub/a"] {
+            assert!(stays_inside(good), "{good:?}");
+        }
+    }
+}

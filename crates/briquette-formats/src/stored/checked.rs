@@ -1,0 +1,74 @@
+//! Values that are read of a directory of ours, held against the hashes of its manifest.
+
+use super::{DecodeBuffers, PartBytes, StoredDir, StoredTensor};
+use crate::InputFile;
+use crate::digests::Lengths;
+use briquette_core::{Error, Hash128, Result};
+use std::ops::Range;
+
+impl StoredDir {
+    /// Whether the hash of a tensor is known and was not confirmed yet.
+    pub(crate) fn is_unchecked(&self, index: usize) -> bool {
+        self.digests.as_ref().is_some_and(|digests| !digests.is_sound(index))
+    }
+
+    /// Holds values of a tensor, from byte `start` of them on, against its hash, once all of them were seen.
+    pub(crate) fn check_values(&self, index: usize, start: usize, values: &[u8]) -> Result<()> {
+        let Some(digests) = &self.digests else { return Ok(()) };
+        let tensor = &self.tensors[index];
+        digests.add(index, lengths_of(tensor), start, values).map_err(|found| self.differs(index, found))
+    }
+
+    /// Reads what is missing of every tensor that was read in part, and so checks it.
+    ///
+    /// # Errors
+    /// Input where values are not those that were written; those of reading.
+    pub(crate) fn check_hashes(&self) -> Result<()> {
+        let Some(digests) = &self.digests else { return Ok(()) };
+        let begun = digests.begun().into_iter().filter(|(index, _)| self.is_unchecked(*index));
+        let (mut scratch, mut values) = (DecodeBuffers::default(), Vec::<u64>::new());
+        for (index, numbers) in begun {
+            let (rows, width) = (self.tensors[index].rows(), self.tensors[index].value_width());
+            for number in numbers {
+                let block = block_rows(number, rows.rows_per_block(), rows.n_rows);
+                let n_bytes = block.len() * rows.n_cols * width;
+                values.resize(n_bytes.div_ceil(8), 0);
+                let out = &mut bytemuck::cast_slice_mut(&mut values)[..n_bytes];
+                self.decode_rows(index, block, &mut scratch, out)?;
+            }
+            if self.is_unchecked(index) {
+                digests.compare(index, lengths_of(&self.tensors[index])).map_err(|found| self.differs(index, found))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The error of a tensor that holds other values than were written.
+    pub(crate) fn differs(&self, index: usize, found: Hash128) -> Error {
+        let expected = self.digests.as_ref().and_then(|digests| digests.expected(index));
+        let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
+        let message = format!("its values hash to {found}, expected {expected}; the output is damaged, make it again");
+        let error = Error::input(message).at(format_args!("tensor {:?}", self.infos[index].name));
+        match self.file_of(index) {
+            Some(file) => error.at(file.path().display()),
+            None => error,
+        }
+    }
+
+    /// The file that the parts of a tensor are in.
+    fn file_of(&self, index: usize) -> Option<&InputFile> {
+        let file = match &self.tensors[index].parts.first()?.1 {
+            PartBytes::File { file, .. } | PartBytes::Foreign { file, .. } => *file,
+        };
+        self.files.get(file)
+    }
+}
+
+fn lengths_of(tensor: &StoredTensor) -> Lengths {
+    let (rows, width) = (tensor.rows(), tensor.value_width());
+    Lengths { block: (rows.rows_per_block() * rows.n_cols * width).max(1), total: rows.n_elements() * width }
+}
+
+fn block_rows(number: usize, rows_per_block: usize, n_rows: usize) -> Range<usize> {
+    number * rows_per_block..((number + 1) * rows_per_block).min(n_rows)
+}

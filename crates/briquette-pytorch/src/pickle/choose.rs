@@ -1,0 +1,193 @@
+//! Which of the things in a training checkpoint is the model.
+
+use super::graph::Pickle;
+use super::value::{Node, Value};
+use briquette_core::{Error, Result};
+
+/// Keys under which training scripts keep the weights, beside an optimizer's state and other things; the first that is there counts.
+const MODELS: [&str; 10] = [
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "module",
+    "net",
+    "network",
+    "model_state",
+    "net_state_dict",
+    "weights",
+    "params",
+];
+/// Keys of averages of the weights, which are the model only where the weights themselves are not there.
+const AVERAGES: [&str; 8] = [
+    "model_ema",
+    "state_dict_ema",
+    "ema_state_dict",
+    "model_ema_state_dict",
+    "ema_model",
+    "ema",
+    "params_ema",
+    "averaged_model",
+];
+/// Most keys of the root of a training checkpoint: one with more is a state dict itself.
+const MAX_KEYS: usize = 1000;
+/// How deep it is looked for tensors in what may be the model, and at how many values.
+const MAX_DEPTH: usize = 32;
+const MAX_VISITS: usize = 10_000;
+/// How many items of a dictionary or a list tell what it is.
+const MAX_ITEMS: usize = 1000;
+const MAX_GROUPS: usize = 16;
+/// How many keys an error lists.
+const MAX_LISTED: usize = 20;
+
+/// What is the model.
+pub(super) struct Chosen<'a> {
+    /// Its items.
+    pub(super) items: Vec<(&'a Value, &'a Value)>,
+    /// The keys that lead there, joined with dots.
+    pub(super) path: String,
+    /// What else the root has.
+    pub(super) left: Vec<(String, &'a Value)>,
+}
+
+/// Finds the model below a root. The empty key means all there is.
+pub(super) fn choose<'a>(pickle: &'a Pickle, root: &'a Value, key: Option<&str>) -> Result<Chosen<'a>> {
+    let Some(items) = pickle.items(root) else {
+        return Err(Error::input("found no dictionary in it, expected a state dict; save model.state_dict()"));
+    };
+    match key {
+        Some("") => Ok(all_but(items, |_, _| false)),
+        Some(key) => named(pickle, items, key),
+        None => match found(pickle, root, items) {
+            Some(key) => named(pickle, items, &key),
+            None => Ok(all_but(items, |key, value| items.len() <= MAX_KEYS && is_training(pickle, key, value))),
+        },
+    }
+}
+
+/// A key as text.
+pub(super) fn text_of(key: &Value) -> Option<String> {
+    match key {
+        Value::Text(text) => Some(text.to_string()),
+        Value::Int(n) => Some(n.to_string()),
+        _ => None,
+    }
+}
+
+/// Whether something that is left out could be chosen instead.
+pub(super) fn is_model(pickle: &Pickle, key: &str, value: &Value) -> bool {
+    pickle.items(value).is_some() && !is_training(pickle, key, value) && holds_tensor(pickle, value)
+}
+
+/// The root itself, without what `is_left` says.
+fn all_but(items: &[(Value, Value)], is_left: impl Fn(&str, &Value) -> bool) -> Chosen<'_> {
+    let (mut kept, mut left) = (Vec::new(), Vec::new());
+    for (key, value) in items {
+        match text_of(key).filter(|key| is_left(key, value)) {
+            Some(key) => left.push((key, value)),
+            None => kept.push((key, value)),
+        }
+    }
+    Chosen { items: kept, path: String::new(), left }
+}
+
+/// The key of what is the model, where that is not the root.
+fn found(pickle: &Pickle, root: &Value, items: &[(Value, Value)]) -> Option<String> {
+    if matches!(pickle.node(root), Some(Node::Object(_))) || items.len() > MAX_KEYS {
+        return None;
+    }
+    let get = |name: &str| value_at(items, name).filter(|value| is_model(pickle, name, value));
+    if let Some(name) = MODELS.iter().chain(&AVERAGES).find(|name| get(name).is_some()) {
+        return Some(name.to_string());
+    }
+    // A checkpoint of a training with one model under a key of its own.
+    let keyed = || items.iter().filter_map(|(key, value)| Some((text_of(key)?, value)));
+    let is_weight = |value: &Value| matches!(pickle.node(value), Some(Node::Tensor(view)) if !view.shape.is_empty());
+    let trains = keyed().any(|(key, value)| is_training(pickle, &key, value));
+    let models: Vec<String> =
+        keyed().filter(|(key, value)| is_model(pickle, key, value)).map(|(key, _)| key).take(2).collect();
+    match models.as_slice() {
+        [one] if trains && !keyed().any(|(_, value)| is_weight(value)) => Some(one.clone()),
+        _ => None,
+    }
+}
+
+/// What a key leads to: one of the root, or keys joined with dots.
+fn named<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], key: &str) -> Result<Chosen<'a>> {
+    let value = value_at(items, key).or_else(|| below(pickle, items, key));
+    let Some(chosen) = value.and_then(|value| pickle.items(value).filter(|_| holds_tensor(pickle, value))) else {
+        return Err(unknown(pickle, items, key));
+    };
+    let first = if value_at(items, key).is_some() { key } else { key.split('.').next().unwrap_or(key) };
+    let others = items.iter().take(MAX_KEYS).filter_map(|(key, value)| Some((text_of(key)?, value)));
+    let left = others.filter(|(other, _)| other != first).collect();
+    Ok(Chosen { items: chosen.iter().map(|(key, value)| (key, value)).collect(), path: key.to_string(), left })
+}
+
+fn value_at<'a>(items: &'a [(Value, Value)], name: &str) -> Option<&'a Value> {
+    // Of keys that come twice the last counts, as it does in Python.
+    let is_it = |key: &Value| match key {
+        Value::Text(text) => &**text == name,
+        Value::Int(n) => n.to_string() == name,
+        _ => false,
+    };
+    items.iter().rev().find(|(key, _)| is_it(key)).map(|(_, value)| value)
+}
+
+fn below<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], path: &str) -> Option<&'a Value> {
+    let mut items = items;
+    let mut found = None;
+    for step in path.split('.') {
+        let value = value_at(items, step)?;
+        items = pickle.items(value).unwrap_or_default();
+        found = Some(value);
+    }
+    found
+}
+
+fn unknown(pickle: &Pickle, items: &[(Value, Value)], key: &str) -> Error {
+    let keyed = items.iter().take(MAX_KEYS).filter_map(|(key, value)| Some((text_of(key)?, value)));
+    let known = keyed.filter(|(_, value)| pickle.items(value).is_some() && holds_tensor(pickle, value));
+    let known: Vec<String> = known.map(|(key, _)| format!("{key:?}")).take(MAX_LISTED).collect();
+    let expected = match known.as_slice() {
+        [] => "its tensors are under no key; leave the key out".to_string(),
+        known => format!("expected one of {}, or \"\" for all", known.join(", ")),
+    };
+    Error::config(format!("key: found {key:?}, under which there are no tensors; {expected}"))
+}
+
+/// Whether it is of a training and no model: an optimizer, a schedule, the state of random numbers.
+fn is_training(pickle: &Pickle, key: &str, value: &Value) -> bool {
+    let is_groups = |(key, _): &(Value, Value)| matches!(key, Value::Text(text) if &**text == "param_groups");
+    let has_groups =
+        |value: &Value| pickle.items(value).is_some_and(|items| items.iter().take(MAX_GROUPS).any(is_groups));
+    let list = pickle.list(value);
+    if list.is_none() && pickle.items(value).is_none() {
+        return false;
+    }
+    let key = key.to_lowercase();
+    let is_named = ["optimizer", "scheduler", "rng_state", "grad_scaler"].iter().any(|word| key.contains(word))
+        || key.starts_with("optim_")
+        || ["optim", "opt", "scaler", "amp", "amp_scaler", "loss_scaler", "loops", "callbacks"].contains(&key.as_str());
+    let list = list.unwrap_or_default();
+    is_named || has_groups(value) || !list.is_empty() && list.iter().take(MAX_GROUPS).all(has_groups)
+}
+
+/// Whether there is a tensor below a value.
+fn holds_tensor(pickle: &Pickle, value: &Value) -> bool {
+    let mut left = vec![(value, 0)];
+    let mut n_visits = 0;
+    while let Some((value, depth)) = left.pop() {
+        n_visits += 1;
+        if depth > MAX_DEPTH || n_visits > MAX_VISITS {
+            return false;
+        }
+        match pickle.node(value) {
+            Some(Node::Tensor(_)) => return true,
+            Some(Node::Dict(items)) => left.extend(items.iter().take(MAX_ITEMS).map(|(_, value)| (value, depth + 1))),
+            Some(Node::List(items)) => left.extend(items.iter().take(MAX_ITEMS).map(|value| (value, depth + 1))),
+            Some(Node::Object(state)) => left.push((state, depth + 1)),
+            _ => {}
+        }
+    }
+    false
+}
