@@ -19,23 +19,25 @@
 //! Non-goals: running jobs at the same time on one machine (each uses every core), and starting machines.
 
 mod beside;
-mod distinct;
-mod expand;
-mod file;
-mod job;
-mod jobs;
 mod journal;
-mod matrix;
-mod multiplied;
-mod overrides;
 mod plan;
-pub mod raw;
 mod run;
 mod shard;
 mod shared;
 
-pub use job::Job;
-pub use jobs::{Document, Jobs, schema};
+pub use briquette_recipe::jobs::{Document, Job, Jobs, raw, schema};
 pub use plan::{JobPlan, plan};
 pub use run::{BatchOptions, run};
 pub use shard::Shard;
+use std::path::PathBuf;
+
+/// Everything that running jobs may read or write, but for what shards call their own.
+pub fn touched(jobs: &Jobs) -> Vec<PathBuf> {
+    let mut touched = jobs.touched();
+    if let Ok(beside::Beside { journal, page, shared, .. }) =
+        beside::Beside::of(&jobs.path, &jobs.directory, Shard::default())
+    {
+        touched.extend([journal, page, shared]);
+    }
+    touched.into_iter().collect()
+}

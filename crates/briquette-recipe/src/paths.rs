@@ -3,9 +3,9 @@
 
 use crate::kind::StageKind;
 use crate::raw::{RawData, RawRecipe, StageKeys};
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 use briquette_formats::InputFile;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// What is done at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub fn resolve(raw: &mut RawRecipe, directory: &Path) {
 }
 
 /// As [`resolve`], of the paths at one key and below it: `stage.1.teacher`, or all those of `stage`.
-pub fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
+pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
     let is_at = |found: &str| found.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     for (.., path) in slots(raw).into_iter().filter(|(found, ..)| is_at(found)) {
         path.iter_mut().for_each(|path| *path = path_from(directory, path));
@@ -144,7 +144,7 @@ pub fn directory_of(path: &Path) -> PathBuf {
 
 /// A path of a recipe in `directory`. `../out` in `configs` is `out`, not `configs/../out`, so that it prints short; unless
 /// `configs` is a link, whose parent is elsewhere.
-pub fn path_from(directory: &Path, path: &Path) -> PathBuf {
+pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
     let (mut directory, mut path) = (directory, path);
     while let Ok(rest) = path.strip_prefix("..")
         && rest.file_name().is_some()
@@ -155,6 +155,24 @@ pub fn path_from(directory: &Path, path: &Path) -> PathBuf {
         path = rest;
     }
     directory.join(path)
+}
+
+/// One spelling of a path that need not exist: links resolved as far as it does, `..` taken away beyond.
+///
+/// # Errors
+/// Io where there is no current directory.
+pub fn one_spelling(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
+    let there = absolute.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+    let Some((above, mut resolved)) = there else { return Ok(absolute) };
+    for component in absolute.strip_prefix(above).unwrap_or(&absolute).components() {
+        match component {
+            Component::ParentDir => _ = resolved.pop(),
+            Component::Normal(name) => resolved.push(name),
+            _ => {}
+        }
+    }
+    Ok(resolved)
 }
 
 #[cfg(test)]
@@ -188,6 +206,17 @@ mod tests {
         }
         assert_eq!(path_from(Path::new(""), Path::new("../out")), Path::new("../out"));
         assert_eq!(path_from(root, Path::new("/out")), Path::new("/out"));
+    }
+
+    #[test]
+    fn two_spellings_of_one_place_are_one_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        std::fs::create_dir(root.join("out")).unwrap();
+        std::os::unix::fs::symlink(root.join("out"), root.join("link")).unwrap();
+        for path in ["out/a", "out/./a", "out/b/../a", "link/a", "link/../out/a"] {
+            assert_eq!(one_spelling(&root.join(path)).unwrap(), root.join("out/a"), "{path}");
+        }
     }
 
     #[test]

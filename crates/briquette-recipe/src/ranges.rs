@@ -169,7 +169,7 @@ pub fn check(recipe: &RawRecipe) -> Result<()> {
 }
 
 /// What is wrong with a value at a dotted path, if anything is.
-pub fn refusal_at(path: &str, value: &Value) -> Option<String> {
+pub(crate) fn refusal_at(path: &str, value: &Value) -> Option<String> {
     let mut path = path.split('.').map(str::to_string).collect();
     walk(value, &mut path).err()
 }

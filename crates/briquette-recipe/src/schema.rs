@@ -12,7 +12,7 @@ pub fn schema() -> serde_json::Value {
 }
 
 /// Puts the range of every number into a schema, of a recipe or of what holds recipes.
-pub fn bound_numbers(schema: &mut Value) {
+pub(crate) fn bound_numbers(schema: &mut Value) {
     let mut found = Vec::new();
     collect(schema, "", "", &mut found);
     for (pointer, range) in found {

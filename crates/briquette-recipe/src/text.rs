@@ -15,7 +15,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 }
 
 /// Reads a TOML file as text.
-pub fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
     let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
     String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
@@ -49,7 +49,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
 
 /// Puts the file in front of what is wrong with a value of a recipe, with the line of the key that the error starts with:
 /// `stage 1 (prune): sparsity: found 7` is on the line of that stage's sparsity.
-pub fn locate(error: Error, text: &str, path: &Path) -> Error {
+pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
     let mut number = String::new();
     let mut steps: Vec<&str> = Vec::new();
     for word in error.message.split(": ") {
@@ -78,7 +78,7 @@ fn line_at(text: &str, start: usize) -> usize {
 }
 
 /// The line of a key, found by the keys and places in lists that lead to it.
-pub fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
+pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (mut start, mut value) = (0, DeValue::Table(table.into_inner()));
     for step in steps {
@@ -98,7 +98,7 @@ pub fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
 }
 
 /// serde's ``unknown field `a`, expected one of `b`, `c` `` with the nearest of them.
-pub fn explain(message: &str) -> String {
+pub(crate) fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [found, known @ ..] if message.starts_with("unknown field") => {

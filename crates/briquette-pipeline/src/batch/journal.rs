@@ -90,7 +90,7 @@ impl Journal {
 
     /// An output as lines name it: relative, so that a directory of outputs may be moved as a whole.
     pub(super) fn name_of(&self, output: &Path) -> Result<PathBuf> {
-        let output = super::distinct::resolve(output)?;
+        let output = briquette_recipe::paths::one_spelling(output)?;
         Ok(output.strip_prefix(&self.directory).map(Path::to_path_buf).unwrap_or(output))
     }
 

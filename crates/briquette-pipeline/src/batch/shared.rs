@@ -99,7 +99,9 @@ fn key_of(recipe: &Recipe, options: &RunOptions) -> Result<Option<Key>> {
     if recipe.parts.is_empty() {
         return Ok(None);
     }
-    let path = |named: &NamedPath| Ok(format!("{} {}\n", named.key, super::distinct::resolve(&named.path)?.display()));
+    let path = |named: &NamedPath| {
+        Ok(format!("{} {}\n", named.key, briquette_recipe::paths::one_spelling(&named.path)?.display()))
+    };
     let paths = read_by_training(recipe).map(path).collect::<Result<String>>()?;
     let text = format!("{}\n{paths}", asked_of_training(recipe, options));
     Ok(Some(Key(Hash128::of_block(text.as_bytes()))))

@@ -6,7 +6,7 @@ use super::stage_flags::What;
 use super::{allocator, commands};
 use briquette::formats::draft::OwnFile;
 use briquette::pipeline::Trace;
-use briquette::pipeline::batch::Document;
+use briquette::pipeline::batch::{self, Document};
 use briquette::pipeline::recipe::{directory_of, paths, read_raw};
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ fn is_toml(path: &Path) -> bool {
 fn of_document(path: &Path) -> Vec<PathBuf> {
     let mut named = match (read_raw(path), Document::from_file(path)) {
         (Ok(raw), _) => paths::touched(&raw, &directory_of(path)),
-        (_, Ok(Document::Jobs(jobs))) => jobs.touched(),
+        (_, Ok(Document::Jobs(jobs))) => batch::touched(&jobs),
         _ => Vec::new(),
     };
     named.push(path.to_path_buf());

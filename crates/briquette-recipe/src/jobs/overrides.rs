@@ -1,9 +1,9 @@
 //! Values put into a recipe by dotted path: `stage.0.sparsity`.
 
+use crate::ranges::refusal_at;
+use crate::raw::RawRecipe;
+use crate::text::explain;
 use briquette_core::{Error, Result};
-use briquette_recipe::ranges::refusal_at;
-use briquette_recipe::raw::RawRecipe;
-use briquette_recipe::text::explain;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette_recipe::raw::{RawPrune, RawQuantize, StageKeys};
+    use crate::raw::{RawPrune, RawQuantize, StageKeys};
     use serde_json::json;
 
     fn recipe() -> RawRecipe {

@@ -1,9 +1,10 @@
 //! No two jobs write to one place or have one name.
 
 use super::job::Job;
+use crate::paths::one_spelling;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Refuses jobs that share a name or an output, or write inside another's output. Returns every output, in one spelling, with
 /// the place of its job. What a job without a sound recipe would write may not be known.
@@ -14,7 +15,7 @@ pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
     let mut outputs: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for (index, job) in jobs.iter().enumerate() {
         let Some(output) = job.output() else { continue };
-        let output = resolve(output)?;
+        let output = one_spelling(output)?;
         if let Some(other) = outputs.insert(output.clone(), index) {
             let message = format!(
                 "jobs {:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
@@ -62,35 +63,9 @@ pub(super) fn common_directory<'a>(mut outputs: impl Iterator<Item = &'a PathBuf
     })
 }
 
-/// One spelling of a path that need not exist: links resolved as far as it does, `..` taken away beyond.
-pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
-    let absolute = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
-    let there = absolute.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
-    let Some((above, mut resolved)) = there else { return Ok(absolute) };
-    for component in absolute.strip_prefix(above).unwrap_or(&absolute).components() {
-        match component {
-            Component::ParentDir => _ = resolved.pop(),
-            Component::Normal(name) => resolved.push(name),
-            _ => {}
-        }
-    }
-    Ok(resolved)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_spellings_of_one_place_are_one_place() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = std::fs::canonicalize(dir.path()).unwrap();
-        std::fs::create_dir(root.join("out")).unwrap();
-        std::os::unix::fs::symlink(root.join("out"), root.join("link")).unwrap();
-        for path in ["out/a", "out/./a", "out/b/../a", "link/a", "link/../out/a"] {
-            assert_eq!(resolve(&root.join(path)).unwrap(), root.join("out/a"), "{path}");
-        }
-    }
 
     #[test]
     fn the_common_directory_holds_every_output() {

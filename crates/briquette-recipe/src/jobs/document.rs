@@ -1,15 +1,16 @@
 //! From a file to sound jobs: every recipe is whole, and no two write to one place, before anything runs.
 
-use super::beside::Beside;
 use super::distinct;
 use super::expand::expand;
 use super::file::JobsFile;
 use super::job::Job;
 use super::raw::RawJobs;
-use super::shard::Shard;
+use crate::paths::{self, directory_of};
+use crate::recipe::Recipe;
+use crate::schema::bound_numbers;
+use crate::text;
 use briquette_core::Result;
 use briquette_core::pattern::nearest;
-use briquette_recipe::{Recipe, bound_numbers, directory_of, paths, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct Jobs {
     /// The deepest directory that holds every output; the journal is here.
     pub directory: PathBuf,
     /// Every output, in one spelling, and the place of its job.
-    pub(super) outputs: BTreeMap<PathBuf, usize>,
+    outputs: BTreeMap<PathBuf, usize>,
 }
 
 /// What `run` and `plan` take: told apart by the keys at the top.
@@ -92,20 +93,18 @@ impl Jobs {
         Ok(Self { path: path.to_path_buf(), jobs, directory, outputs })
     }
 
-    /// Everything that running the jobs may read or write, but for what shards call their own.
-    pub fn touched(&self) -> Vec<PathBuf> {
+    /// Everything that the recipes of the jobs may read or write.
+    pub fn touched(&self) -> BTreeSet<PathBuf> {
         let recipes = self.jobs.iter().filter_map(|job| job.recipe().ok());
-        let mut touched: BTreeSet<PathBuf> =
-            recipes.flat_map(|recipe| paths::touched(&recipe.asked, Path::new(""))).collect();
-        if let Ok(Beside { journal, page, shared, .. }) = Beside::of(&self.path, &self.directory, Shard::default()) {
-            touched.extend([journal, page, shared]);
-        }
-        touched.into_iter().collect()
+        recipes.flat_map(|recipe| paths::touched(&recipe.asked, Path::new(""))).collect()
     }
 
     /// The job in an earlier place than `index` that makes what another reads at `path`.
-    pub(super) fn maker_of(&self, path: &Path, index: usize) -> Result<Option<&Job>> {
-        let path = distinct::resolve(path)?;
+    ///
+    /// # Errors
+    /// Io where there is no current directory.
+    pub fn maker_of(&self, path: &Path, index: usize) -> Result<Option<&Job>> {
+        let path = paths::one_spelling(path)?;
         let makers = path.ancestors().filter_map(|above| self.outputs.get(above));
         Ok(makers.copied().find(|maker| *maker < index).map(|maker| &self.jobs[maker]))
     }

@@ -1,6 +1,6 @@
 //! The jobs file as TOML has it: no behaviour, every key spelled out.
 
-use briquette_recipe::raw::{RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
+use crate::raw::{RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;

@@ -5,8 +5,8 @@ use super::job::Job;
 use super::matrix::JobMatrix;
 use super::multiplied::Multiplied;
 use super::raw::{RawJob, RawJobs};
+use crate::Recipe;
 use briquette_core::{Error, Result};
-use briquette_recipe::Recipe;
 use std::path::Path;
 use std::sync::Arc;
 

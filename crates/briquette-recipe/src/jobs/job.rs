@@ -1,8 +1,8 @@
 //! One job: its name, its output, and its recipe or why it has no sound one.
 
 use super::multiplied::Multiplied;
+use crate::Recipe;
 use briquette_core::{Error, ErrorKind, Result};
-use briquette_recipe::Recipe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@ use super::file::{JobsFile, name_of};
 use super::matrix::{JobMatrix, Point};
 use super::overrides;
 use super::raw::RawJob;
+use crate::paths::path_from;
+use crate::raw::RawRecipe;
+use crate::{Recipe, paths};
 use briquette_core::{Error, Result};
-use briquette_recipe::paths::path_from;
-use briquette_recipe::raw::RawRecipe;
-use briquette_recipe::{Recipe, paths};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,8 +86,8 @@ impl Multiplied {
 
 #[cfg(test)]
 mod tests {
-    use crate::batch::Jobs;
-    use crate::recipe::raw::StageKeys;
+    use crate::jobs::Jobs;
+    use crate::raw::StageKeys;
     use std::time::{Duration, Instant};
 
     /// A jobs file with a matrix of a hundred thousand points.
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_job_takes_little_room_until_it_is_asked_for() {
-        assert!(size_of::<crate::batch::Job>() <= 128, "{}", size_of::<crate::batch::Job>());
+        assert!(size_of::<crate::jobs::Job>() <= 128, "{}", size_of::<crate::jobs::Job>());
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::overrides;
 use super::raw::RawJob;
+use crate::raw::RawRecipe;
+use crate::{directory_of, paths, read_raw, text};
 use briquette_core::{Error, Result};
-use briquette_recipe::raw::RawRecipe;
-use briquette_recipe::{directory_of, paths, read_raw, text};
 use std::path::{Path, PathBuf};
 
 /// What errors and paths of a jobs file refer to.
