@@ -56,4 +56,3 @@ pub use schema::schema;
 pub use selection::Selection;
 pub use stage::{RecipePart, Stage, Whole};
 pub use text::parse;
-pub use words::one_of;

@@ -4,7 +4,7 @@ use briquette_core::{Error, Result};
 use briquette_prune::Ratio;
 
 /// Looks a word up, or says which words there are.
-pub fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
+pub(crate) fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = known.iter().find(|(name, _)| *name == found) {
         return Ok(*value);
     }
