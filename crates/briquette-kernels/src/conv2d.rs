@@ -3,25 +3,27 @@
 mod depthwise;
 mod finish;
 mod image;
+mod packed;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod unpacked;
 
-use crate::packed::{PackedInt8, check_depth, check_lengths};
+use crate::activations::{Activation, ActivationGrid};
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::quantize_rows::{Activation, ActivationGrid};
 use crate::simd::{Block, PANEL};
-use crate::sparse::SparseInt8;
-use crate::weights::{Int8Weights, to_rows};
-use briquette_core::Result;
+use crate::weights::Int8Weights;
 use depthwise::Taps;
 pub use finish::Finish;
 use image::Image;
+use packed::ConvPanels;
+pub use packed::PackedConv2d;
 pub use shape::Conv2dShape;
 use std::ops::Range;
 use tile::Tile;
+use unpacked::Unpacked;
 
 /// Output pixels that are made at once.
 const TILE: usize = 256;
@@ -31,76 +33,6 @@ const OUTPUTS: usize = 8 * PANEL;
 const FEW_PIXELS: usize = 64;
 /// Below this many multiplications of an image, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
-
-/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; how they
-/// step over an image is said where they are used.
-#[derive(Clone, Debug)]
-pub struct PackedConv2d {
-    dims: [usize; 4],
-    weights: Weights,
-}
-
-#[derive(Clone, Debug)]
-enum Weights {
-    Dense(PackedInt8),
-    Sparse(SparseInt8),
-}
-
-impl PackedConv2d {
-    /// Packs codes `[out, in / groups, ky, kx]` with one scale for each output; `is_sparse` keeps only those not zero.
-    ///
-    /// # Errors
-    /// Refuses a patch of more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
-    ///
-    /// # Panics
-    /// If the lengths disagree with the extents.
-    pub fn new(codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Result<Self> {
-        let [n_out, n_in, height, width] = dims;
-        let depth = n_in * height * width;
-        check_lengths(codes.len(), scales.len(), n_out, depth);
-        check_depth(depth)?;
-        let codes = swap_inner(codes, n_in, height * width);
-        let weights = match is_sparse {
-            true => Weights::Sparse(SparseInt8::new(&codes, scales, n_out, depth)?),
-            false => Weights::Dense(PackedInt8::new(&codes, scales, n_out, depth)?),
-        };
-        Ok(Self { dims, weights })
-    }
-
-    /// Extents of the weights, `[out, in / groups, ky, kx]`.
-    pub const fn dims(&self) -> [usize; 4] {
-        self.dims
-    }
-
-    /// Whether zeros are left out.
-    pub const fn is_sparse(&self) -> bool {
-        matches!(self.weights, Weights::Sparse(_))
-    }
-
-    /// Bytes held.
-    pub fn n_bytes(&self) -> usize {
-        match &self.weights {
-            Weights::Dense(weights) => weights.n_bytes(),
-            Weights::Sparse(weights) => weights.n_bytes(),
-        }
-    }
-
-    /// The weights as f32, `[out, in / groups, ky, kx]`.
-    pub fn to_floats(&self) -> Vec<f32> {
-        let floats = match &self.weights {
-            Weights::Dense(weights) => weights.to_floats(),
-            Weights::Sparse(weights) => weights.to_floats(),
-        };
-        let [_, n_in, height, width] = self.dims;
-        swap_inner(&floats, height * width, n_in)
-    }
-}
-
-/// `[.., a, b]` to `[.., b, a]`: a patch of neighbouring channels is one run of codes.
-fn swap_inner<E: Copy>(from: &[E], a: usize, b: usize) -> Vec<E> {
-    let each = from.chunks_exact((a * b).max(1));
-    each.flat_map(|one| (0..b).flat_map(move |j| (0..a).map(move |i| one[i * b + j]))).collect()
-}
 
 /// A convolution, and what becomes of its outputs.
 #[derive(Debug, Clone, Copy)]
@@ -123,9 +55,9 @@ pub struct Int8Conv2d<'a> {
 /// # Panics
 /// If the lengths of `x`, `y` or what finishes outputs disagree with the shape, or the shape with the weights.
 pub fn int8_conv2d<T: Activation>(path: Path, x: &[T], size: [usize; 3], conv: &Int8Conv2d, y: &mut [f32]) {
-    match &conv.weights.weights {
-        Weights::Dense(weights) => each_image(path, x, size, conv, weights, y),
-        Weights::Sparse(weights) => each_image(path, x, size, conv, weights, y),
+    match &conv.weights.panels {
+        ConvPanels::Dense(weights) => each_image(path, x, size, conv, weights, y),
+        ConvPanels::Sparse(weights) => each_image(path, x, size, conv, weights, y),
     }
 }
 
@@ -158,19 +90,6 @@ fn each_image<T: Activation, W: Int8Weights>(
     }
 }
 
-/// Weights as rows of codes, for as long as a call takes.
-pub(crate) struct Unpacked {
-    codes: Vec<i8>,
-    n_cols: usize,
-    scales: Vec<f32>,
-}
-
-impl Unpacked {
-    fn row(&self, row: usize) -> &[i8] {
-        &self.codes[row * self.n_cols..(row + 1) * self.n_cols]
-    }
-}
-
 /// How a convolution is best done.
 enum How {
     /// By panels of weights, which must not straddle groups.
@@ -189,8 +108,7 @@ impl How {
         if shape.is_depthwise() {
             return Self::Depthwise(Taps::new(weights));
         }
-        let scales = (0..shape.n_out).map(|row| weights.scale(row)).collect();
-        Self::Rows(Unpacked { codes: to_rows(weights), n_cols: shape.depth(), scales })
+        Self::Rows(Unpacked::new(weights))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows of floats, laid out to be multiplied by panels of codes.
 
+use crate::activations::Activation;
 use crate::panels::for_panels;
-use crate::quantize_rows::Activation;
 use crate::simd::Block;
 use std::cell::RefCell;
 

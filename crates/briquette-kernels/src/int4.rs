@@ -1,11 +1,11 @@
 //! Weight-only int4: f32 activations times codes of 4 bits.
 
+use crate::activations::Activation;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::quantize_rows::Activation;
-use crate::simd::{self, Block, PANEL};
+use crate::simd::{self, Block, Int4Panel, PANEL};
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
@@ -93,14 +93,6 @@ impl std::fmt::Debug for PackedInt4 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PackedInt4 [{}, {}] by {}", self.n_out, self.n_in, self.group)
     }
-}
-
-/// A panel of [`PackedInt4`].
-#[derive(Clone, Copy)]
-pub(crate) struct Int4Panel<'a> {
-    pub(crate) codes: &'a [u8],
-    pub(crate) scales: &'a [f32],
-    pub(crate) group: usize,
 }
 
 /// `y[m, o] = Σ_g scale[o, g] * Σ_{i in g} x[m, i] * code[o, i] + bias[o]`, in f32, inputs in order.

@@ -1,8 +1,9 @@
 //! `y = x · wᵀ + bias` in 8-bit codes.
 
+use crate::activations::{Activation, ActivationGrid};
 use crate::panels::{for_panels, threads_for};
 use crate::path::Path;
-use crate::quantize_rows::{Activation, ActivationGrid, QuantizedRows};
+use crate::quantize_rows::QuantizedRows;
 use crate::simd::{Block, Kernel, RowBlock};
 use crate::weights::Int8Weights;
 use std::cell::RefCell;

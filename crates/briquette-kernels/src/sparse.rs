@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::float_rows::FloatRows;
-use crate::packed::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
+use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
 use crate::simd::{self, Block, Columns, Kernel, PANEL, SparsePanels};
 use crate::weights::{Int8Weights, sealed};

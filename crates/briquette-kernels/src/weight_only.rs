@@ -1,10 +1,10 @@
 //! Weight-only int8: f32 activations times codes of 8 bits.
 
+use crate::activations::Activation;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::quantize_rows::Activation;
 use crate::simd::Block;
 use crate::weights::Int8Weights;
 

@@ -1,7 +1,7 @@
 //! What linear and convolution need of weights, however those are kept.
 
 use crate::float_rows::FloatRows;
-use crate::packed::panel_bytes;
+use crate::panel_layout::panel_bytes;
 use crate::path::Path;
 use crate::simd::{Block, Columns, Kernel, PANEL};
 

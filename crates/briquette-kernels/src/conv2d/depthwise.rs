@@ -1,7 +1,8 @@
 //! Convolutions in which every channel is its own group: tap by tap, channels side by side.
 
 use super::image::Image;
-use super::{Conv2dShape, swap_inner};
+use super::packed::swap_inner;
+use super::shape::Conv2dShape;
 use crate::path::Path;
 use crate::simd;
 use crate::weights::{Int8Weights, to_rows};

@@ -1,7 +1,7 @@
 //! The codes of one image, channels last.
 
+use crate::activations::{Activation, ActivationGrid};
 use crate::path::Path;
-use crate::quantize_rows::{Activation, ActivationGrid};
 use crate::simd::{self, RowScale, Span};
 use rayon::prelude::*;
 

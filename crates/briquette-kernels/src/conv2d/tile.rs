@@ -1,7 +1,8 @@
 //! A tile of output pixels: its patches, and its outputs before they are transposed.
 
 use super::image::Image;
-use super::{Conv2dShape, Unpacked};
+use super::shape::Conv2dShape;
+use super::unpacked::Unpacked;
 use crate::linear::multiply_panels;
 use crate::path::Path;
 use crate::quantize_rows::QuantizedRows;

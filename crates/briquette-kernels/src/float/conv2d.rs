@@ -7,12 +7,9 @@ mod tests;
 use crate::conv2d::Conv2dShape;
 use crate::panels::threads_for;
 use crate::simd::{Block, Matrix, multiply};
-use patches::{Patches, Tile};
+use patches::{PARTS, Patches, Tile, resized};
 use rayon::prelude::*;
 
-/// Parts that the gradient of the weights is summed in, and that there are of the work if it is enough, however many threads
-/// there are, so that bits are the same.
-const PARTS: usize = 8;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 21;
 
@@ -50,7 +47,7 @@ impl FloatConv2d {
     pub fn forward(&self, x: &[f32], weights: &[f32], bias: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check(x, weights));
         assert_eq!(bias.len(), n_out, "a bias for {n_out} outputs");
-        let (patches, mut y) = (Patches::new(self), vec![0.0; self.n_outputs()]);
+        let (patches, mut y) = (Patches::new(self.shape, self.size, self.n_images), vec![0.0; self.n_outputs()]);
         if y.is_empty() {
             return y;
         }
@@ -82,7 +79,7 @@ impl FloatConv2d {
     pub fn weight_grad(&self, x: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
         assert_eq!(x.len(), self.n_inputs(), "images of {:?}", self.size);
-        let patches = Patches::new(self);
+        let patches = Patches::new(self.shape, self.size, self.n_images);
         let tiles = patches.tiles();
         let part = |tiles: &[Tile]| {
             let (mut buffers, mut sum) = (Buffers::default(), vec![0.0; n_out * depth]);
@@ -104,7 +101,7 @@ impl FloatConv2d {
     /// As [`FloatConv2d::forward`].
     pub fn input_grad(&self, weights: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
-        let (patches, mut dx) = (Patches::new(self), vec![0.0; self.n_inputs()]);
+        let (patches, mut dx) = (Patches::new(self.shape, self.size, self.n_images), vec![0.0; self.n_inputs()]);
         let weights = Matrix::new(weights, n_out, depth).transposed();
         let tiles = patches.tiles();
         let of_same_images: Vec<&[Tile]> = tiles.chunk_by(|a, b| a.images == b.images).collect();
@@ -174,10 +171,4 @@ impl FloatConv2d {
 struct Buffers {
     columns: Vec<f32>,
     outputs: Vec<f32>,
-}
-
-/// A buffer of that length, of any values.
-fn resized(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
-    buffer.resize(n, 0.0);
-    buffer
 }

@@ -2,7 +2,7 @@
 
 use super::QuantizedOps;
 use super::weights::{Conv2dCall, ConvKind, Kind, LinearWeights, Table, TableKind, Weights};
-use crate::quantize_rows::ActivationGrid;
+use crate::activations::ActivationGrid;
 use briquette_cube::{Buffer, Conv2dSteps, ElemType, Ending, Floats, Gpu, Ids};
 use burn::backend::cubecl::dtype_to_elem_type;
 use burn::backend::tensor::{FloatTensor, IntTensor};

@@ -2,12 +2,12 @@
 
 use super::QuantizedOps;
 use super::weights::{Conv2dCall, ConvKind, Kind, LinearWeights, Table, TableKind, Weights};
+use crate::activations::Activation;
 use crate::conv2d::{Finish, Int8Conv2d, int8_conv2d};
 use crate::embedding::int8_embedding;
 use crate::int4::int4_linear;
 use crate::linear::int8_linear;
 use crate::path::active_path;
-use crate::quantize_rows::Activation;
 use crate::weight_only::weight_only_linear;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;

@@ -1,11 +1,12 @@
 //! Handles of weights, cheap to clone, laid out for the device they are used on.
 
+use crate::activations::ActivationGrid;
 use crate::code_rows::CodeRows;
 use crate::conv2d::{Conv2dShape, PackedConv2d};
 use crate::embedding::Int8Embedding;
 use crate::int4::PackedInt4;
-use crate::packed::{PackedInt8, check_depth};
-use crate::quantize_rows::ActivationGrid;
+use crate::packed::PackedInt8;
+use crate::panel_layout::check_depth;
 use crate::sparse::SparseInt8;
 use crate::weights::Int8Weights;
 use briquette_core::Result;

@@ -4,40 +4,23 @@
 //! it: 16 groups of 4 inputs, 128 bytes apart.
 #![allow(unsafe_code)]
 
+mod scratch;
 mod tiles;
 
 use super::avx512::{expand, finish_rows};
-use super::{Block, Columns, PANEL, RowBlock};
-use tiles::{Sums, load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
-pub(super) use tiles::{Tiles, is_available};
+use super::block::Block;
+use super::operands::{Columns, PANEL, RowBlock};
+use scratch::{Padded, STEP_BYTES, Step, Sums, TileScratch};
+pub(super) use tiles::Tiles;
+use tiles::{load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
 
 /// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
 pub(super) const FEW_ROWS: usize = 6;
 /// The same of sparse weights, which it must spread out in the units that multiply.
 pub(super) const FEW_SPARSE_ROWS: usize = 4;
-/// Groups of 4 inputs in a tile.
-const GROUPS: usize = 16;
-
-/// Bytes of weights in a step: 64 inputs of 32 outputs.
-const STEP_BYTES: usize = 4 * PANEL * GROUPS;
-type Step = [i8; STEP_BYTES];
-
-/// A step whose inputs do not fill it has zeros after them.
-#[derive(Clone)]
-#[repr(C, align(64))]
-struct Padded(Step);
-
 /// Steps after which the next tile of rows is begun: the weights of so many stay in the first cache while rows pass by.
 /// From the second cache, which gives half a line a cycle, both would come at half the speed.
 const CHUNK: usize = 8;
-
-/// Memory for a panel, used again for the next.
-#[derive(Default)]
-struct Scratch {
-    sums: Vec<Sums>,
-    /// Sparse weights of a chunk, spread out.
-    steps: Vec<Padded>,
-}
 
 /// Adds to the sums of tile `first..first + 32` rows: `weights` from step `at` of the rows on, then `last` if it is given.
 ///
@@ -190,7 +173,7 @@ pub(super) unsafe fn multiply_sparse_panel(
     columns: &Columns,
     out: &mut Block,
 ) {
-    let Scratch { sums, steps } = &mut tiles.scratch;
+    let TileScratch { sums, steps } = &mut tiles.scratch;
     steps.resize(CHUNK, Padded([0; STEP_BYTES]));
     let steps = Steps::Sparse { masks, values: values.as_ptr(), steps };
     // SAFETY: the caller vouches for all of it.

@@ -4,21 +4,15 @@
 //! VNNI, bytes are widened to 16 bits, whose products `vpmaddwd` adds in 32.
 #![allow(unsafe_code)]
 
-use super::scalar::{self, RowScale, Span};
-use super::{Block, Columns, PANEL, RowBlock};
-use crate::quantize_rows::ActivationGrid;
+use super::block::Block;
+use super::operands::{Columns, PANEL, RowBlock};
+use super::row_scale::{RowScale, Span};
+use super::scalar;
+use crate::activations::ActivationGrid;
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied at once: 12 sums, 2 vectors of weights and a code in 16 registers.
 const MAX_ROWS: usize = 6;
-
-pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx2")
-}
-
-pub(super) fn has_vnni() -> bool {
-    is_available() && is_x86_feature_detected!("avxvnni")
-}
 
 /// Compiles plain loops for AVX2.
 macro_rules! widened {

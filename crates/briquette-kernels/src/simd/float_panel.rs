@@ -1,7 +1,7 @@
 //! Rows of floats times a panel of floats, which codes are made into where more rows pass by than one tile has.
 #![allow(unsafe_code)]
 
-use super::PANEL;
+use super::operands::PANEL;
 use crate::buffer::Buffer;
 use std::arch::x86_64::*;
 use std::cell::RefCell;

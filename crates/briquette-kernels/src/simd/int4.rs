@@ -1,8 +1,17 @@
 //! The reference for 4-bit weights, which vectorises as it is, and its AVX-512 version.
 #![allow(unsafe_code)]
 
-use super::{Block, FloatRows, PANEL};
-use crate::int4::Int4Panel;
+use super::block::Block;
+use super::operands::PANEL;
+use crate::float_rows::FloatRows;
+
+/// A panel of [`PackedInt4`](crate::PackedInt4).
+#[derive(Clone, Copy)]
+pub(crate) struct Int4Panel<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) scales: &'a [f32],
+    pub(crate) group: usize,
+}
 
 /// `out[m, n] = Σ_g scales[g, n] * Σ_{i in g} x[m, i] * codes[i, n] + bias[n]`, with fused multiplications, in order.
 #[inline(always)]
@@ -33,12 +42,6 @@ fn finish(total: &[f32; PANEL], bias: &[f32], out: &mut [f32]) {
     for (j, value) in out.iter_mut().enumerate() {
         *value = total[j] + bias.get(j).copied().unwrap_or(0.0);
     }
-}
-
-/// Whether the processor has what [`multiply_panel_fma`] is compiled for.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn has_fma() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
 /// [`multiply_panel`] compiled for AVX2.

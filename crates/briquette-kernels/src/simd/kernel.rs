@@ -1,12 +1,16 @@
 //! Rows of codes times panels of weights: which instructions multiply them.
 #![allow(unsafe_code)]
 
+use super::block::Block;
+use super::isa::Isa;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
-use super::{Block, Columns, PANEL, RowBlock, SparsePanels, scalar};
+use super::operands::{Columns, PANEL, RowBlock};
+use super::scalar;
+use super::sparse_panels::SparsePanels;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
-use crate::path::{Isa, Path};
+use crate::path::Path;
 
 /// Rows, and what the instructions of a path need set up to multiply them by one panel after another.
 pub(crate) struct Kernel<'a> {

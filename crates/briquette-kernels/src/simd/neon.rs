@@ -3,16 +3,14 @@
 //! `sdot` multiplies signed bytes, so codes are taken as `code - 128` and 128 times the sums of the weights added.
 #![allow(unsafe_code)]
 
-use super::{Block, Columns, PANEL, RowBlock, scalar};
+use super::block::Block;
+use super::operands::{Columns, PANEL, RowBlock};
+use super::scalar;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 /// Rows that are multiplied at once: 16 sums, 4 vectors of weights and a code in 32 registers.
 const MAX_ROWS: usize = 4;
-
-pub(super) fn is_available() -> bool {
-    std::arch::is_aarch64_feature_detected!("dotprod")
-}
 
 /// `sums[i] += Σ codes[4i + t] * weights[4i + t]`. The intrinsic is not stable.
 #[inline]

@@ -1,6 +1,6 @@
 //! Panels of weights as a bitmask and the values it marks.
 
-use super::PANEL;
+use super::operands::PANEL;
 
 /// Bytes that a vector load at the last value may read beyond it.
 const SLACK: usize = 64;

@@ -1,7 +1,9 @@
 //! Rows of floats times a panel of 8-bit codes, which become floats in registers.
 #![allow(unsafe_code)]
 
-use super::{Block, Columns, FloatRows, PANEL};
+use super::block::Block;
+use super::operands::{Columns, PANEL};
+use crate::float_rows::FloatRows;
 
 /// `out[m, n] = Σ x[m, i] * panel[i, n] * scales[n] + bias[n]`, with fused multiplications, inputs in order; the panel laid
 /// out as `[n_in / 4][32][4]`.

@@ -1,7 +1,11 @@
 //! Patches of images as columns of a matrix, and back.
 
-use super::{FloatConv2d, PARTS, resized};
+use crate::conv2d::Conv2dShape;
 use std::ops::Range;
+
+/// Parts that the work is cut into where there is enough of it, and that the gradient of the weights is summed in: a fixed
+/// number, so that the bits do not depend on how many threads there are.
+pub(super) const PARTS: usize = 8;
 
 /// Floats in the patches of a tile: with what is multiplied by them they stay in the second cache.
 const TILE: usize = 1 << 18;
@@ -18,7 +22,9 @@ pub(super) struct Tile {
 
 /// The patches of a convolution: `[in * ky * kx, pixel]`, the pixels of a tile image by image.
 pub(super) struct Patches {
-    conv: FloatConv2d,
+    shape: Conv2dShape,
+    size: [usize; 2],
+    n_images: usize,
     out: [usize; 2],
 }
 
@@ -34,18 +40,18 @@ struct Window {
 }
 
 impl Patches {
-    pub(super) fn new(conv: &FloatConv2d) -> Self {
-        Self { conv: *conv, out: conv.shape.out_size(conv.size) }
+    pub(super) fn new(shape: Conv2dShape, size: [usize; 2], n_images: usize) -> Self {
+        Self { shape, size, n_images, out: shape.out_size(size) }
     }
 
     /// All outputs, image by image, in tiles that threads may share; the same ones however many threads there are.
     pub(super) fn tiles(&self) -> Vec<Tile> {
-        let ([height, width], n_images) = (self.out, self.conv.n_images);
+        let ([height, width], n_images) = (self.out, self.n_images);
         if height * width == 0 {
             return vec![];
         }
         let (all, shares) = (n_images * height, (n_images * height * width / PIXELS).clamp(1, PARTS));
-        let n_rows = (TILE / (self.conv.shape.depth() * width).max(1)).min(all.div_ceil(shares)).max(1);
+        let n_rows = (TILE / (self.shape.depth() * width).max(1)).min(all.div_ceil(shares)).max(1);
         let n_together = n_rows / height;
         if n_together > 0 {
             let tile = |image| Tile { images: image..(image + n_together).min(n_images), rows: 0..height };
@@ -57,12 +63,12 @@ impl Patches {
 
     /// The patches of a tile of images `x`.
     pub(super) fn gather<'b>(&self, x: &[f32], tile: &Tile, columns: &'b mut Vec<f32>) -> &'b [f32] {
-        let columns = resized(columns, self.conv.shape.depth() * self.n_pixels(tile));
-        let (mut window, [height, width]) = (self.window(tile), self.conv.size);
-        let (down, step) = (self.conv.shape.stride[0] * window.width, self.conv.shape.stride[1]);
+        let columns = resized(columns, self.shape.depth() * self.n_pixels(tile));
+        let (mut window, [height, width]) = (self.window(tile), self.size);
+        let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
         for (i, image) in tile.images.clone().enumerate() {
-            for channel in 0..self.conv.shape.n_in {
-                let plane = &x[(image * self.conv.shape.n_in + channel) * height * width..][..height * width];
+            for channel in 0..self.shape.n_in {
+                let plane = &x[(image * self.shape.n_in + channel) * height * width..][..height * width];
                 window.for_rows(width, |padded, pixels| copy(&plane[pixels], 1, padded));
                 self.for_taps(tile, [i, channel], &window, |run, source| {
                     copy_rows(&window.values[source..], [down, step], &mut columns[run], self.out[1]);
@@ -74,9 +80,9 @@ impl Patches {
 
     /// Adds the patches of a tile to the pixels they came from; `x` are the images of the tile.
     pub(super) fn scatter(&self, columns: &[f32], tile: &Tile, x: &mut [f32]) {
-        let (mut window, [height, width]) = (self.window(tile), self.conv.size);
-        let (down, step) = (self.conv.shape.stride[0] * window.width, self.conv.shape.stride[1]);
-        for (i, planes) in x.chunks_exact_mut(self.conv.shape.n_in * height * width).enumerate() {
+        let (mut window, [height, width]) = (self.window(tile), self.size);
+        let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
+        for (i, planes) in x.chunks_exact_mut(self.shape.n_in * height * width).enumerate() {
             for (channel, plane) in planes.chunks_exact_mut(height * width).enumerate() {
                 let mut values = std::mem::take(&mut window.values);
                 values.fill(0.0);
@@ -98,13 +104,13 @@ impl Patches {
     }
 
     fn window(&self, tile: &Tile) -> Window {
-        let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.conv.shape);
+        let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.shape);
         let extent =
             |i: usize, n: usize| (n - 1) * shape.stride[i] + (shape.kernel[i].max(1) - 1) * shape.dilation[i] + 1;
         let ([height, width], [[top, _], [left, _]]) = ([extent(0, n_y), extent(1, n_x)], shape.padding);
         let begin = tile.rows.start * shape.stride[0];
-        let rows = top.saturating_sub(begin).min(height)..(self.conv.size[0] + top).saturating_sub(begin).min(height);
-        let cols = left.min(width)..(self.conv.size[1] + left).min(width);
+        let rows = top.saturating_sub(begin).min(height)..(self.size[0] + top).saturating_sub(begin).min(height);
+        let cols = left.min(width)..(self.size[1] + left).min(width);
         Window { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
     }
 
@@ -117,7 +123,7 @@ impl Patches {
         window: &Window,
         mut each: impl FnMut(Range<usize>, usize),
     ) {
-        let (shape, n_pixels, n_run) = (&self.conv.shape, self.n_pixels(tile), tile.rows.len() * self.out[1]);
+        let (shape, n_pixels, n_run) = (&self.shape, self.n_pixels(tile), tile.rows.len() * self.out[1]);
         let [n_y, n_x] = shape.kernel;
         for (ky, kx) in (0..n_y).flat_map(|ky| (0..n_x).map(move |kx| (ky, kx))) {
             let first = ((channel * n_y + ky) * n_x + kx) * n_pixels + i * n_run;
@@ -135,6 +141,12 @@ impl Window {
             each(padded, first..first + self.cols.len());
         }
     }
+}
+
+/// The buffer at a length of `n`, whatever it holds.
+pub(super) fn resized(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
+    buffer.resize(n, 0.0);
+    buffer
 }
 
 /// `to[row, i] = from[row * down + i * step]`, rows of `n` values.

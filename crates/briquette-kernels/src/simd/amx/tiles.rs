@@ -1,49 +1,10 @@
 //! The instructions of AMX, as assembly; the intrinsics are not stable.
 #![allow(unsafe_code)]
 
-use super::Scratch;
-use crate::simd::PANEL;
+use super::scratch::{Sums, TileScratch};
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
-
-/// Whether the processor has 8-bit tiles and the system lets this process use them.
-pub(in crate::simd) fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| cfg!(target_os = "linux") && processor_has_tiles() && request_permission())
-}
-
-fn processor_has_tiles() -> bool {
-    const TILE_AND_INT8: u32 = 0b11 << 24;
-    const TILE_STATE: u64 = 0b11 << 17;
-    if !is_x86_feature_detected!("xsave") || __cpuid(0).eax < 7 {
-        return false;
-    }
-    #[target_feature(enable = "xsave")]
-    fn enabled_states() -> u64 {
-        // SAFETY: the caller has found XSAVE, and AVX-512, which only a system that sets OSXSAVE reports.
-        unsafe { _xgetbv(0) }
-    }
-    // SAFETY: `xsave` was just detected.
-    let states = unsafe { enabled_states() };
-    __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && states & TILE_STATE == TILE_STATE
-}
-
-/// Linux keeps the 8 KiB of tile registers from a process until it asks: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`.
-fn request_permission() -> bool {
-    const ARCH_PRCTL: i64 = 158;
-    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
-    const XTILEDATA: u64 = 18;
-    let result: i64;
-    // SAFETY: the call reads its two numbers and writes no memory of ours.
-    unsafe {
-        asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XTILEDATA,
-            out("rcx") _, out("r11") _, options(nostack));
-    }
-    result == 0
-}
 
 /// The shapes of tiles: rows of 64 bytes.
 #[repr(C, align(64))]
@@ -72,12 +33,12 @@ impl Config {
 
 thread_local! {
     /// Taken while the tiles are in use.
-    static SCRATCH: Cell<Option<Scratch>> = Cell::new(Some(Scratch::default()));
+    static SCRATCH: Cell<Option<TileScratch>> = Cell::new(Some(TileScratch::default()));
 }
 
 /// The tiles of this thread in use, for as long as this lives; the registers then go back to their initial state.
 pub(in crate::simd) struct Tiles {
-    pub(super) scratch: Scratch,
+    pub(super) scratch: TileScratch,
     /// They are those of a thread, so this must stay there.
     thread: PhantomData<*const ()>,
 }
@@ -106,10 +67,6 @@ impl Drop for Tiles {
         SCRATCH.set(Some(std::mem::take(&mut self.scratch)));
     }
 }
-
-/// Sums of up to 32 rows and 32 outputs.
-#[repr(C, align(64))]
-pub(super) struct Sums(pub(super) [[i32; PANEL]; 32]);
 
 /// 32 rows by 32 outputs: `tmm0..3` are sums, `tmm4..5` codes, `tmm6..7` weights.
 macro_rules! tall_step {
@@ -239,10 +196,11 @@ pub(super) unsafe fn store_sums(sums: &mut Sums, is_tall: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::isa::{Isa, is_available};
 
     #[test]
     fn tiles_in_use_are_refused_and_given_back() {
-        if !is_available() {
+        if !is_available(Isa::Amx) {
             return;
         }
         // SAFETY: the processor has AMX.
