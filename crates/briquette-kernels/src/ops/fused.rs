@@ -1,6 +1,6 @@
 //! What lies between matrix products, fused where the CPU runs it.
 
-use super::{floats, is_cpu};
+use super::device::is_cpu;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
@@ -97,4 +97,8 @@ pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, n_heads: usize, paddi
     }
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, Heads { n: n_heads, padding }))
+}
+
+fn floats(vector: Tensor<1>) -> Vec<f32> {
+    vector.into_data().iter::<f32>().collect()
 }

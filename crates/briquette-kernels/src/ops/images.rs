@@ -1,6 +1,6 @@
 //! Convolution and max pool of floats on the CPU, and their gradients.
 
-use super::is_cpu;
+use super::device::is_cpu;
 use crate::Conv2dShape;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;

@@ -1,8 +1,8 @@
-//! The fused operations on the CPU.
+//! The fused operations.
 
-use super::flex::{change, elements};
-use super::fused::{FusedOps, Heads, Norm};
+use super::tensor::{change, elements};
 use crate::float::{self, AttentionShape};
+use crate::ops::fused::{FusedOps, Heads, Norm};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
