@@ -1,40 +1,14 @@
 //! Convolutions of int8 weights on a device.
 
+use crate::conv2d_steps::Conv2dSteps;
+use crate::fastest::multiply;
 use crate::gpu::Gpu;
+use crate::int8::Int8;
 use crate::launch::{self, Ending, Floats, Place, Product};
 use crate::pack;
-use crate::weights::Int8;
 
 /// Patches are made in pieces of at most so many bytes.
 const PIECE: usize = 64 << 20;
-
-/// How a kernel steps over images of one size; pairs are of height and width.
-#[derive(Debug, Clone, Copy)]
-pub struct Conv2dSteps {
-    /// Channels of an image.
-    pub channels: usize,
-    /// Extent of an image.
-    pub size: [usize; 2],
-    /// Extent of the kernel.
-    pub kernel: [usize; 2],
-    /// Steps between patches.
-    pub stride: [usize; 2],
-    /// Zeros before and after.
-    pub padding: [[usize; 2]; 2],
-    /// Steps between taps.
-    pub dilation: [usize; 2],
-}
-
-impl Conv2dSteps {
-    /// Extent of the output, 0 where the kernel does not fit.
-    pub fn out_size(&self) -> [usize; 2] {
-        std::array::from_fn(|i| {
-            let extent = self.dilation[i] * (self.kernel[i].max(1) - 1) + 1;
-            let padded = self.size[i] + self.padding[i].iter().sum::<usize>();
-            padded.checked_sub(extent).map_or(0, |room| room / self.stride[i] + 1)
-        })
-    }
-}
 
 /// Weights `[out, in / groups, ky, kx]` with a scale for each output.
 #[derive(Debug, Clone)]
@@ -100,7 +74,7 @@ impl Conv2d {
         };
         if groups > 1 && groups == n_out && n_in == 1 {
             let product = Product { codes: &images, rows: &rows, weights, place, ending };
-            return launch::depthwise(gpu, &product, &weights.words(), steps, y);
+            return launch::depthwise(gpu, &product, &launch::dense_words(weights), steps, y);
         }
         let (row_words, n) = (weights.row_words(), n_out / groups);
         let piece = (PIECE / 4 / row_words.max(1)).max(128) / 128 * 128;
@@ -110,7 +84,7 @@ impl Conv2d {
                 let from = [first_row, n_rows, group * n_in];
                 let patches = launch::patches(gpu, &images, &rows.zeros, from, [weights.n_in(), row_words], steps);
                 let place = Place { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
-                weights.multiply(&patches, &rows, place, ending, y);
+                multiply(&Product { codes: &patches, rows: &rows, weights, place, ending }, y);
             }
         }
     }

@@ -14,8 +14,8 @@ pub(crate) use convolve::{depthwise, patches};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::BufferArg;
 pub use decode::Ids;
-pub(crate) use decode::{decode, expand, lookup, lookup_bitmask};
-pub(crate) use few::{few_rows_codes, few_rows_int4, few_rows_int8};
+pub(crate) use decode::{decode, dense_words, lookup, lookup_bitmask};
+pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8};
 pub(crate) use product::{Product, product_cubek, product_dp4a, product_mma};
 pub(crate) use quantize::quantize;
 

@@ -2,7 +2,7 @@
 
 use super::{Codes, Floats, Product, arg};
 use crate::conv::{self, StepsLaunch};
-use crate::conv2d::Conv2dSteps;
+use crate::conv2d_steps::Conv2dSteps;
 use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
 use cubecl_core::prelude::CubeDim;
 

@@ -2,13 +2,22 @@
 
 use super::{Codes, Floats, arg};
 use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
-use crate::weights::Blocks;
+use crate::int8::Int8;
+use crate::stored::{Blocks, Kept};
 use crate::{bitmask, decode};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::CubeDim;
 
+/// The codes of weights with their zeros: those that are kept, or a copy that is soon gone.
+pub(crate) fn dense_words(weights: &Int8) -> Buffer {
+    match &weights.kept {
+        Kept::Dense(words) => words.clone(),
+        Kept::Blocks(blocks) => expand(weights.gpu(), blocks, weights.n_out(), weights.n_in()),
+    }
+}
+
 /// Weights with their zeros, in memory that is soon free again.
-pub(crate) fn expand(gpu: &Gpu, blocks: &Blocks, n_out: usize, n_in: usize) -> Buffer {
+fn expand(gpu: &Gpu, blocks: &Blocks, n_out: usize, n_in: usize) -> Buffer {
     let row_words = crate::pack::row_words(n_in);
     let codes = Codes::empty(gpu, n_out, row_words);
     let row_blocks = n_in.div_ceil(bitmask::BLOCK_INPUTS);

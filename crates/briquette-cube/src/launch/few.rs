@@ -3,8 +3,11 @@
 use super::{Floats, Product, arg};
 use crate::few_rows;
 use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
-use crate::weights::Int8;
+use crate::int8::Int8;
 use cubecl_core::prelude::{CubeCount, CubeDim};
+
+/// Most rows of floats that are multiplied with codes as they are; more have the weights decoded first.
+pub(crate) const FEW_FLOATS: usize = 15;
 
 /// How many rows kernels of few rows take at once.
 fn rows_at_once(n_rows: usize) -> usize {

@@ -4,9 +4,10 @@ use super::{Codes, Ending, Floats, Place, RowScales, arg};
 use crate::cubek::Cubek;
 use crate::dp4a;
 use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
+use crate::int8::Int8;
 use crate::mma::{self, Tile};
+use crate::stored::{Blocks, Kept};
 use crate::sums;
-use crate::weights::{Blocks, Int8, Kept};
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
 /// What a product is made of.
