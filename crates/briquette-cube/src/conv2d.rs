@@ -4,7 +4,7 @@ use crate::conv2d_steps::Conv2dSteps;
 use crate::fastest::multiply;
 use crate::gpu::Gpu;
 use crate::int8::Int8;
-use crate::launch::{self, Ending, Floats, Place, Product};
+use crate::launch::{self, DeviceEpilogue, Floats, OutputPlacement, Product};
 use crate::pack;
 
 /// Patches are made in pieces of at most so many bytes.
@@ -12,12 +12,12 @@ const PIECE: usize = 64 << 20;
 
 /// Weights `[out, in / groups, ky, kx]` with a scale for each output.
 #[derive(Debug, Clone)]
-pub struct Conv2d {
+pub struct DeviceConv2d {
     dims: [usize; 4],
     weights: Int8,
 }
 
-impl Conv2d {
+impl DeviceConv2d {
     /// Copies row-major `codes`, worth `codes[o, ..] * scales[o]` each, to the device.
     ///
     /// # Panics
@@ -51,7 +51,7 @@ impl Conv2d {
     ///
     /// # Panics
     /// If sizes disagree, or the groups do not divide the outputs.
-    pub fn forward(&self, x: &Floats, steps: &Conv2dSteps, symmetric: bool, ending: &Ending, y: &Floats) {
+    pub fn forward(&self, x: &Floats, steps: &Conv2dSteps, symmetric: bool, epilogue: &DeviceEpilogue, y: &Floats) {
         let [out_height, out_width] = steps.out_size();
         let (n_pixels, [n_out, n_in, ..]) = (out_height * out_width, self.dims);
         let groups = steps.channels.checked_div(n_in).unwrap_or(1).max(1);
@@ -63,7 +63,7 @@ impl Conv2d {
         }
         let (gpu, weights) = (self.weights.gpu(), &self.weights);
         let (images, rows) = launch::quantize(gpu, x, pack::row_words(x.n_cols), symmetric);
-        let place = Place {
+        let place = OutputPlacement {
             image_rows: n_pixels,
             image_stride: n_out * n_pixels,
             row_stride: 1,
@@ -73,7 +73,7 @@ impl Conv2d {
             end_col: n_out,
         };
         if groups > 1 && groups == n_out && n_in == 1 {
-            let product = Product { codes: &images, rows: &rows, weights, place, ending };
+            let product = Product { codes: &images, rows: &rows, weights, place, epilogue };
             return launch::depthwise(gpu, &product, &launch::dense_words(weights), steps, y);
         }
         let (row_words, n) = (weights.row_words(), n_out / groups);
@@ -83,8 +83,8 @@ impl Conv2d {
                 let n_rows = piece.min(x.n_rows * n_pixels - first_row);
                 let from = [first_row, n_rows, group * n_in];
                 let patches = launch::patches(gpu, &images, &rows.zeros, from, [weights.n_in(), row_words], steps);
-                let place = Place { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
-                multiply(&Product { codes: &patches, rows: &rows, weights, place, ending }, y);
+                let place = OutputPlacement { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
+                multiply(&Product { codes: &patches, rows: &rows, weights, place, epilogue }, y);
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::cubek::Cubek;
 use crate::int8::Int8;
-use crate::launch::{Codes, Ending, Floats, Place, Product, RowScales};
-use crate::mma::Tile;
+use crate::launch::{CodeWords, DeviceEpilogue, Floats, OutputPlacement, Product, RowScales};
+use crate::mma::MmaTile;
 use crate::way::{Way, multiply_by};
 use cubecl_runtime::tune::{LocalTuner, Tunable, TunableSet};
 
@@ -12,9 +12,9 @@ const FEW: usize = 8;
 
 /// Those that take matrix instructions; all of them give the same sums.
 pub const WAYS: [Way; 7] = [
-    Way::Mma(Tile::MEDIUM),
-    Way::Mma(Tile::LARGE),
-    Way::Mma(Tile::SMALL),
+    Way::Mma(MmaTile::MEDIUM),
+    Way::Mma(MmaTile::LARGE),
+    Way::Mma(MmaTile::SMALL),
     Way::Cubek(Cubek::Simple),
     Way::Cubek(Cubek::Double),
     Way::Cubek(Cubek::Ordered),
@@ -23,15 +23,16 @@ pub const WAYS: [Way; 7] = [
 
 /// Makes a product by the kernel that is known, or found, to be the fastest.
 pub(crate) fn multiply(product: &Product, y: &Floats) {
-    let Product { codes, rows, weights, place, ending } = *product;
+    let Product { codes, rows, weights, place, epilogue } = *product;
     if place.is_empty(codes.n_rows) {
         return;
     }
     if let Some(way) = known_way(weights, codes.n_rows) {
         return multiply_by(way, product, y).expect("kernels that fit all extents");
     }
-    let (weights, codes, rows, ending, y) = (weights.clone(), codes.clone(), rows.clone(), ending.clone(), y.clone());
-    Call { weights, codes, rows, place, ending, y }.by_the_fastest();
+    let (weights, codes, rows, epilogue, y) =
+        (weights.clone(), codes.clone(), rows.clone(), epilogue.clone(), y.clone());
+    Call { weights, codes, rows, place, epilogue, y }.by_the_fastest();
 }
 
 /// The kernel of `n_rows` rows of codes where none has to be measured: for few rows, and on devices without matrix
@@ -49,10 +50,10 @@ fn known_way(weights: &Int8, n_rows: usize) -> Option<Way> {
 #[derive(Clone)]
 struct Call {
     weights: Int8,
-    codes: Codes,
+    codes: CodeWords,
     rows: RowScales,
-    place: Place,
-    ending: Ending,
+    place: OutputPlacement,
+    epilogue: DeviceEpilogue,
     y: Floats,
 }
 
@@ -74,8 +75,8 @@ impl Call {
     }
 
     fn by(&self, way: Way) -> Result<(), String> {
-        let Self { weights, codes, rows, place, ending, y } = self;
-        multiply_by(way, &Product { codes, rows, weights, place: *place, ending }, y)
+        let Self { weights, codes, rows, place, epilogue, y } = self;
+        multiply_by(way, &Product { codes, rows, weights, place: *place, epilogue }, y)
     }
 
     /// Makes the product by the fastest of [`WAYS`].

@@ -8,12 +8,12 @@ use cubecl_core::server::Handle;
 
 /// Elements that lie one behind the other.
 #[derive(Clone)]
-pub struct Buffer {
+pub struct DeviceBuffer {
     handle: Handle,
     n_bytes: usize,
 }
 
-impl Buffer {
+impl DeviceBuffer {
     /// Takes what another library has allocated.
     pub const fn new(handle: Handle, n_bytes: usize) -> Self {
         Self { handle, n_bytes }
@@ -34,9 +34,9 @@ impl Buffer {
     }
 }
 
-impl std::fmt::Debug for Buffer {
+impl std::fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer of {} bytes", self.n_bytes)
+        write!(f, "DeviceBuffer of {} bytes", self.n_bytes)
     }
 }
 
@@ -57,29 +57,29 @@ impl Gpu {
     }
 
     /// Copies elements to memory that is theirs for as long as they are needed, as weights are.
-    pub fn keep<E: bytemuck::Pod + Sync>(&self, elements: &[E]) -> Buffer {
+    pub fn keep<E: bytemuck::Pod + Sync>(&self, elements: &[E]) -> DeviceBuffer {
         self.client.memory_persistent_allocation(elements, |elements| self.copy(elements))
     }
 
     /// Copies elements to memory that is soon free again.
-    pub fn copy<E: bytemuck::Pod>(&self, elements: &[E]) -> Buffer {
+    pub fn copy<E: bytemuck::Pod>(&self, elements: &[E]) -> DeviceBuffer {
         let bytes: &[u8] = bytemuck::cast_slice(elements);
         // Nothing can be asked for no bytes.
         let bytes = if bytes.is_empty() { &[0; 4] } else { bytes };
-        Buffer { handle: self.client.create_from_slice(bytes), n_bytes: size_of_val(elements) }
+        DeviceBuffer { handle: self.client.create_from_slice(bytes), n_bytes: size_of_val(elements) }
     }
 
     /// Room for elements that are soon gone again.
-    pub fn empty<E>(&self, n: usize) -> Buffer {
+    pub fn empty<E>(&self, n: usize) -> DeviceBuffer {
         let n_bytes = n * size_of::<E>();
-        Buffer { handle: self.client.empty(n_bytes.max(4)), n_bytes }
+        DeviceBuffer { handle: self.client.empty(n_bytes.max(4)), n_bytes }
     }
 
     /// Copies a buffer back.
     ///
     /// # Errors
     /// Whatever went wrong on the device since.
-    pub fn read<E: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<E>, String> {
+    pub fn read<E: bytemuck::Pod>(&self, buffer: &DeviceBuffer) -> Result<Vec<E>, String> {
         let bytes = self.client.read_one(buffer.handle.clone()).map_err(|error| error.to_string())?;
         Ok(bytemuck::pod_collect_to_vec(&bytes[..buffer.n_bytes]))
     }

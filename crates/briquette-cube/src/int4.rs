@@ -1,6 +1,6 @@
 //! int4 weights on a device.
 
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{DeviceBuffer, Gpu};
 use crate::launch::{self, FEW_FLOATS, Floats};
 use crate::pack;
 use cubecl_core::ir::ElemType;
@@ -12,8 +12,8 @@ pub struct Int4 {
     n_out: usize,
     n_in: usize,
     group: usize,
-    words: Buffer,
-    scales: Buffer,
+    words: DeviceBuffer,
+    scales: DeviceBuffer,
 }
 
 impl Int4 {
@@ -53,7 +53,7 @@ impl Int4 {
     }
 
     /// As [`Int8::weight_only`].
-    pub fn weight_only(&self, x: &Floats, shift: Option<&Buffer>) -> Option<Floats> {
+    pub fn weight_only(&self, x: &Floats, shift: Option<&DeviceBuffer>) -> Option<Floats> {
         let is_whole = self.n_in.is_multiple_of(8) && self.group.is_multiple_of(8);
         let fits = (1..=FEW_FLOATS).contains(&x.n_rows) && x.n_cols == self.n_in && is_whole;
         if !fits || self.n_in == 0 || self.n_out == 0 {

@@ -1,8 +1,8 @@
 //! int8 weights on a device.
 
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{DeviceBuffer, Gpu};
 use crate::pack;
-use crate::stored::{Blocks, Kept};
+use crate::stored::{DeviceBitmask, DeviceCodes};
 
 /// int8 weights `[n_out, n_in]` with a scale for each output.
 #[derive(Debug, Clone)]
@@ -10,10 +10,10 @@ pub struct Int8 {
     gpu: Gpu,
     n_out: usize,
     n_in: usize,
-    pub(crate) kept: Kept,
+    pub(crate) kept: DeviceCodes,
     /// Sums of the codes of each output, which a zero point of the activations multiplies.
-    pub(crate) sums: Buffer,
-    pub(crate) scales: Buffer,
+    pub(crate) sums: DeviceBuffer,
+    pub(crate) scales: DeviceBuffer,
 }
 
 impl Int8 {
@@ -24,8 +24,8 @@ impl Int8 {
     pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], is_sparse: bool) -> Self {
         assert_eq!((codes.len(), scales.len()), (n_out * n_in, n_out), "codes and scales of [{n_out}, {n_in}]");
         let kept = match is_sparse {
-            true => Kept::Blocks(Blocks::new(gpu, &pack::blocks(codes, n_out, n_in))),
-            false => Kept::Dense(gpu.keep(&pack::rows(codes, n_out, n_in))),
+            true => DeviceCodes::Bitmask(DeviceBitmask::new(gpu, &pack::blocks(codes, n_out, n_in))),
+            false => DeviceCodes::Dense(gpu.keep(&pack::rows(codes, n_out, n_in))),
         };
         let sum = |row: usize| codes[row * n_in..(row + 1) * n_in].iter().map(|&code| i32::from(code)).sum::<i32>();
         let sums: Vec<i32> = (0..n_out).map(sum).collect();
@@ -44,7 +44,7 @@ impl Int8 {
 
     /// Whether zeros are left out.
     pub const fn is_sparse(&self) -> bool {
-        matches!(self.kept, Kept::Blocks(_))
+        matches!(self.kept, DeviceCodes::Bitmask(_))
     }
 
     /// Bytes held on the device.

@@ -12,9 +12,9 @@ mod conv2d_steps;
 mod cubek;
 pub mod decode;
 pub mod dp4a;
+pub mod epilogue;
 mod fastest;
 pub mod few_rows;
-pub mod finish;
 mod gpu;
 mod int4;
 mod int8;
@@ -28,16 +28,16 @@ pub mod sums;
 mod table;
 mod way;
 
-pub use conv2d::Conv2d;
+pub use conv2d::DeviceConv2d;
 pub use conv2d_steps::Conv2dSteps;
 pub use cubecl_core::ir::ElemType;
 pub use cubek::Cubek;
 pub use fastest::WAYS;
-pub use gpu::{Buffer, Gpu};
+pub use gpu::{DeviceBuffer, Gpu};
 pub use int4::Int4;
 pub use int8::Int8;
-pub use launch::{Ending, Floats, Ids};
-pub use table::Table;
+pub use launch::{DeviceEpilogue, Floats, Ids};
+pub use table::DeviceTable;
 pub use way::Way;
 
 /// 32-bit floats.

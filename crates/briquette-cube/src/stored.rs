@@ -1,17 +1,17 @@
 //! Codes on a device, with their zeros or without.
 
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{DeviceBuffer, Gpu};
 use crate::pack;
 
 /// Codes without their zeros, on a device.
 #[derive(Debug, Clone)]
-pub(crate) struct Blocks {
-    pub(crate) bits: Buffer,
-    pub(crate) values: Buffer,
-    pub(crate) bases: Buffer,
+pub(crate) struct DeviceBitmask {
+    pub(crate) bits: DeviceBuffer,
+    pub(crate) values: DeviceBuffer,
+    pub(crate) bases: DeviceBuffer,
 }
 
-impl Blocks {
+impl DeviceBitmask {
     pub(crate) fn new(gpu: &Gpu, packed: &pack::Bitmask) -> Self {
         Self { bits: gpu.keep(&packed.bits), values: gpu.keep(&packed.values), bases: gpu.keep(&packed.bases) }
     }
@@ -23,16 +23,16 @@ impl Blocks {
 
 /// How codes are kept.
 #[derive(Debug, Clone)]
-pub(crate) enum Kept {
-    Dense(Buffer),
-    Blocks(Blocks),
+pub(crate) enum DeviceCodes {
+    Dense(DeviceBuffer),
+    Bitmask(DeviceBitmask),
 }
 
-impl Kept {
+impl DeviceCodes {
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Dense(words) => words.n_bytes(),
-            Self::Blocks(blocks) => blocks.n_bytes(),
+            Self::Bitmask(blocks) => blocks.n_bytes(),
         }
     }
 }

@@ -1,22 +1,22 @@
 //! Tables on a device.
 
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{DeviceBuffer, Gpu};
 use crate::launch::{self, Floats, Ids};
 use crate::pack;
-use crate::stored::{Blocks, Kept};
+use crate::stored::{DeviceBitmask, DeviceCodes};
 use cubecl_core::ir::ElemType;
 
 /// A table `[n_rows, n_cols]` of int8 codes with a scale for each row.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct DeviceTable {
     gpu: Gpu,
     n_rows: usize,
     n_cols: usize,
-    kept: Kept,
-    scales: Buffer,
+    kept: DeviceCodes,
+    scales: DeviceBuffer,
 }
 
-impl Table {
+impl DeviceTable {
     /// Copies row-major `codes`, worth `codes[r, c] * scales[r]` each, to the device.
     ///
     /// # Panics
@@ -24,8 +24,8 @@ impl Table {
     pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
         assert_eq!((codes.len(), scales.len()), (n_rows * n_cols, n_rows), "codes and scales of [{n_rows}, {n_cols}]");
         let kept = match is_sparse {
-            true => Kept::Blocks(Blocks::new(gpu, &pack::row_bitmasks(codes, n_cols))),
-            false => Kept::Dense(gpu.keep(&pack::rows(codes, n_rows, n_cols))),
+            true => DeviceCodes::Bitmask(DeviceBitmask::new(gpu, &pack::row_bitmasks(codes, n_cols))),
+            false => DeviceCodes::Dense(gpu.keep(&pack::rows(codes, n_rows, n_cols))),
         };
         Self { gpu: gpu.clone(), n_rows, n_cols, kept, scales: gpu.keep(scales) }
     }
@@ -42,7 +42,7 @@ impl Table {
 
     /// Whether zeros are left out.
     pub const fn is_sparse(&self) -> bool {
-        matches!(self.kept, Kept::Blocks(_))
+        matches!(self.kept, DeviceCodes::Bitmask(_))
     }
 
     /// Bytes held on the device.
@@ -55,8 +55,10 @@ impl Table {
         let out = Floats::empty(&self.gpu, dtype, ids.n(), self.n_cols);
         if ids.n() * self.n_rows * self.n_cols > 0 {
             match &self.kept {
-                Kept::Dense(words) => launch::lookup(&self.gpu, ids, words, &self.scales, self.n_rows, &out),
-                Kept::Blocks(rows) => launch::lookup_bitmask(&self.gpu, ids, rows, &self.scales, self.n_rows, &out),
+                DeviceCodes::Dense(words) => launch::lookup(&self.gpu, ids, words, &self.scales, self.n_rows, &out),
+                DeviceCodes::Bitmask(rows) => {
+                    launch::lookup_bitmask(&self.gpu, ids, rows, &self.scales, self.n_rows, &out)
+                }
             }
         }
         out

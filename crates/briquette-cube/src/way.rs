@@ -3,14 +3,14 @@
 use crate::bitmask::BLOCK_ROWS;
 use crate::cubek::Cubek;
 use crate::launch::{self, Floats, Product};
-use crate::mma::Tile;
+use crate::mma::MmaTile;
 use std::fmt;
 
 /// Which kernel makes a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Matrix instructions.
-    Mma(Tile),
+    Mma(MmaTile),
     /// Matrix instructions, by a kernel of CubeK.
     Cubek(Cubek),
     /// Dot products, a warp for some outputs.

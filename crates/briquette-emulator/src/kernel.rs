@@ -18,7 +18,7 @@ const STACKS_BYTES: usize = 1024 * (128 << 10);
 
 /// A kernel, compiled and loaded.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct LoadedKernel {
     library: Library,
 }
 
@@ -40,7 +40,7 @@ struct Launch {
 
 /// What a launch is given beside its parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
+pub struct LaunchConfig {
     /// Blocks of it.
     pub blocks: [u32; 3],
     /// Threads of a block.
@@ -113,14 +113,14 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
 }
 
 /// Compiles `cpp` and loads it; else what the compiler says against it.
-pub fn load(compiler: &Path, cpp: &str) -> Result<Kernel, String> {
+pub fn load(compiler: &Path, cpp: &str) -> Result<LoadedKernel, String> {
     // A loaded library no longer needs its file.
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     // SAFETY: the file is ours, just made by `compile`.
-    unsafe { Kernel::open(&compile(compiler, cpp, folder.path())?) }
+    unsafe { LoadedKernel::open(&compile(compiler, cpp, folder.path())?) }
 }
 
-impl Kernel {
+impl LoadedKernel {
     /// Loads what [`compile`] has made.
     ///
     /// # Safety
@@ -155,7 +155,7 @@ impl Kernel {
     /// # Safety
     /// There are as many parameters as the kernel has, each points to as many bytes as it has, and the buffers that they name
     /// are nobody else's until this returns.
-    pub unsafe fn launch(&self, grid: &Grid, parameters: &[*mut c_void]) -> Result<(), Mistake> {
+    pub unsafe fn launch(&self, config: &LaunchConfig, parameters: &[*mut c_void]) -> Result<(), Mistake> {
         // There is one set of stacks, and the process has one set of signal handlers.
         static STACKS: Mutex<Option<Guarded>> = Mutex::new(None);
         let mut stacks = STACKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,18 +164,18 @@ impl Kernel {
             *stacks = Guarded::untouched(STACKS_BYTES);
         }
         let stacks = stacks.as_ref().ok_or_else(no_memory)?;
-        let side = if grid.backwards { Side::Begin } else { Side::End(16) };
-        let shared = Guarded::new(grid.shared_bytes, side, 1 << 30).ok_or_else(no_memory)?;
+        let side = if config.backwards { Side::Begin } else { Side::End(16) };
+        let shared = Guarded::new(config.shared_bytes, side, 1 << 30).ok_or_else(no_memory)?;
         let mut message = [0u8; 1024];
         let mut launch = Launch {
-            grid: grid.blocks,
-            block: grid.threads,
+            grid: config.blocks,
+            block: config.threads,
             shared: shared.pointer(),
-            shared_bytes: grid.shared_bytes,
+            shared_bytes: config.shared_bytes,
             parameters: parameters.as_ptr(),
             stacks: stacks.pointer(),
-            backwards: grid.backwards,
-            saturates: grid.saturates,
+            backwards: config.backwards,
+            saturates: config.saturates,
             message: message.as_mut_ptr().cast(),
             message_bytes: message.len(),
             fault: null(),
@@ -190,8 +190,8 @@ impl Kernel {
         let mut text = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy().into_owned();
         match (failed, shared.offset_of(launch.fault), shared.damage()) {
             (0, _, None) => return Ok(()),
-            (0, _, Some(at)) => text = format!("byte {at} of {} shared ones was written", grid.shared_bytes),
-            (_, Some(at), _) => text.push_str(&format!(" byte {at} of {} shared ones", grid.shared_bytes)),
+            (0, _, Some(at)) => text = format!("byte {at} of {} shared ones was written", config.shared_bytes),
+            (_, Some(at), _) => text.push_str(&format!(" byte {at} of {} shared ones", config.shared_bytes)),
             (_, None, _) => {}
         }
         Err(Mistake { text, fault: launch.fault })

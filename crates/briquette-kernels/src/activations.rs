@@ -16,18 +16,18 @@ pub enum ActivationGrid {
 }
 
 /// Floats that rows are made of: f32, f16 and bf16.
-pub trait Activation: Copy + Send + Sync {
+pub trait ActivationElement: Copy + Send + Sync {
     /// The row as f32, in `scratch` where it is not f32 already.
     fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32];
 }
 
-impl Activation for f32 {
+impl ActivationElement for f32 {
     fn widened<'a>(row: &'a [Self], _scratch: &'a mut Vec<f32>) -> &'a [f32] {
         row
     }
 }
 
-impl Activation for f16 {
+impl ActivationElement for f16 {
     fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32] {
         scratch.resize(row.len(), 0.0);
         row.convert_to_f32_slice(scratch);
@@ -35,7 +35,7 @@ impl Activation for f16 {
     }
 }
 
-impl Activation for bf16 {
+impl ActivationElement for bf16 {
     fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32] {
         scratch.resize(row.len(), 0.0);
         briquette_core::simd::widen_bf16(bytemuck::cast_slice(row), scratch);

@@ -1,7 +1,7 @@
 //! 2-D convolution in 8-bit codes, as products of tiles of patches.
 
 mod depthwise;
-mod finish;
+mod epilogue;
 mod image;
 mod packed;
 mod shape;
@@ -10,19 +10,19 @@ mod tests;
 mod tile;
 mod unpacked;
 
-use crate::activations::{Activation, ActivationGrid};
+use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::simd::{Block, PANEL};
+use crate::simd::{OutputBlock, PANEL};
 use crate::weights::Int8Weights;
 use depthwise::Taps;
-pub use finish::Finish;
+pub use epilogue::ConvEpilogue;
 use image::Image;
 use packed::ConvPanels;
 pub use packed::PackedConv2d;
 pub use shape::Conv2dShape;
 use std::ops::Range;
-use tile::Tile;
+use tile::PatchTile;
 use unpacked::Unpacked;
 
 /// Output pixels that are made at once.
@@ -44,7 +44,7 @@ pub struct Int8Conv2d<'a> {
     /// How images are rounded.
     pub grid: ActivationGrid,
     /// What becomes of its outputs.
-    pub finish: Finish<'a>,
+    pub epilogue: ConvEpilogue<'a>,
 }
 
 /// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`, by the instructions of `path`.
@@ -54,14 +54,14 @@ pub struct Int8Conv2d<'a> {
 ///
 /// # Panics
 /// If the lengths of `x`, `y` or what finishes outputs disagree with the shape, or the shape with the weights.
-pub fn int8_conv2d<T: Activation>(path: Path, x: &[T], size: [usize; 3], conv: &Int8Conv2d, y: &mut [f32]) {
+pub fn int8_conv2d<T: ActivationElement>(path: Path, x: &[T], size: [usize; 3], conv: &Int8Conv2d, y: &mut [f32]) {
     match &conv.weights.panels {
         ConvPanels::Dense(weights) => each_image(path, x, size, conv, weights, y),
         ConvPanels::Sparse(weights) => each_image(path, x, size, conv, weights, y),
     }
 }
 
-fn each_image<T: Activation, W: Int8Weights>(
+fn each_image<T: ActivationElement, W: Int8Weights>(
     path: Path,
     x: &[T],
     [n_images, height, width]: [usize; 3],
@@ -69,9 +69,9 @@ fn each_image<T: Activation, W: Int8Weights>(
     weights: &W,
     y: &mut [f32],
 ) {
-    let Int8Conv2d { shape, grid, finish, .. } = *conv;
+    let Int8Conv2d { shape, grid, epilogue, .. } = *conv;
     assert_eq!(conv.weights.dims, shape.weight_dims(), "weights and {shape:?}");
-    finish.assert_channels(shape.n_out);
+    epilogue.assert_channels(shape.n_out);
     let n_values = shape.n_in * height * width;
     assert_eq!(x.len(), n_images * n_values, "{} inputs for [{n_images}, {}, {height}, {width}]", x.len(), shape.n_in);
     let [out_height, out_width] = shape.out_size([height, width]);
@@ -84,9 +84,9 @@ fn each_image<T: Activation, W: Int8Weights>(
     let how = How::of(&shape, weights);
     for (i, y) in y.chunks_exact_mut(shape.n_out * n_pixels).enumerate() {
         let image = Image::new(path, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
-        let run = Run { path, shape: &shape, weights, image: &image, how: &how, finish };
+        let run = ImageConv { path, shape: &shape, weights, image: &image, how: &how, epilogue };
         let n_threads = threads_for(shape.depth() * shape.n_out * n_pixels, PAYS);
-        run.pixels(0, Block::new(y, shape.n_out, n_pixels), n_threads);
+        run.pixels(0, OutputBlock::new(y, shape.n_out, n_pixels), n_threads);
     }
 }
 
@@ -113,18 +113,18 @@ impl How {
 }
 
 /// The convolution of one image.
-struct Run<'a, W> {
+struct ImageConv<'a, W> {
     path: Path,
     shape: &'a Conv2dShape,
     weights: &'a W,
     image: &'a Image,
     how: &'a How,
-    finish: Finish<'a>,
+    epilogue: ConvEpilogue<'a>,
 }
 
-impl<W: Int8Weights> Run<'_, W> {
+impl<W: Int8Weights> ImageConv<'_, W> {
     /// Makes the pixels from `first` on, as many as `out` has columns for.
-    fn pixels(&self, mut first: usize, mut out: Block, n_threads: usize) {
+    fn pixels(&self, mut first: usize, mut out: OutputBlock, n_threads: usize) {
         if n_threads > 1 && out.n_cols() >= 2 * FEW_PIXELS {
             let half = (out.n_cols() / 2).next_multiple_of(PANEL);
             let (left, right) = out.split_cols(half);
@@ -134,7 +134,7 @@ impl<W: Int8Weights> Run<'_, W> {
             );
             return;
         }
-        let mut tile = Tile::default();
+        let mut tile = PatchTile::default();
         let n_tiles = out.n_cols().div_ceil(TILE);
         let size = out.n_cols().div_ceil(n_tiles.max(1)).next_multiple_of(PANEL);
         while out.n_cols() > 0 {
@@ -145,11 +145,11 @@ impl<W: Int8Weights> Run<'_, W> {
         }
     }
 
-    fn tile(&self, pixels: Range<usize>, tile: &mut Tile, mut out: Block, n_threads: usize) {
+    fn tile(&self, pixels: Range<usize>, tile: &mut PatchTile, mut out: OutputBlock, n_threads: usize) {
         let n_out = self.shape.n_out / self.shape.groups;
         if let How::Depthwise(taps) = self.how {
             taps.convolve(self.path, self.shape, self.image, pixels, &mut tile.values);
-            return self.finish.write(self.path, &tile.values, 0, out);
+            return self.epilogue.write(self.path, &tile.values, 0, out);
         }
         for group in 0..self.shape.groups {
             tile.gather(self.shape, self.image, group, pixels.clone());
@@ -160,7 +160,7 @@ impl<W: Int8Weights> Run<'_, W> {
                     _ => tile.multiply(self.path, self.weights, first / PANEL, n, n_threads),
                 }
                 let (now, later) = out.split_rows(n);
-                self.finish.write(self.path, &tile.values, first, now);
+                self.epilogue.write(self.path, &tile.values, first, now);
                 out = later;
             }
         }

@@ -1,8 +1,8 @@
 //! Rows of floats, laid out to be multiplied by panels of codes.
 
-use crate::activations::Activation;
+use crate::activations::ActivationElement;
 use crate::panels::for_panels;
-use crate::simd::Block;
+use crate::simd::OutputBlock;
 use std::cell::RefCell;
 
 /// Rows of a tile: 24 sums of 16 outputs, and what they are made of, fill 32 registers.
@@ -78,12 +78,12 @@ impl FloatRows {
 
 /// Calls `each` with rows of `x`, a panel's index and the outputs `out` of both, for as many rows as the caches hold at a
 /// time and all panels that `out` has columns for, split over `n_threads`.
-pub(crate) fn for_float_rows<T: Activation>(
+pub(crate) fn for_float_rows<T: ActivationElement>(
     mut x: &[T],
     n_in: usize,
-    mut out: Block,
+    mut out: OutputBlock,
     n_threads: usize,
-    each: &(impl Fn(&FloatRows, usize, Block) + Sync),
+    each: &(impl Fn(&FloatRows, usize, OutputBlock) + Sync),
 ) {
     let block_rows = (BLOCK_FLOATS / n_in.max(1)).clamp(4 * TILE_ROWS, 44 * TILE_ROWS) / TILE_ROWS * TILE_ROWS;
     let (mut rows, mut scratch) = (ROWS.take(), Vec::new());

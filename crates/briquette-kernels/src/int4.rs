@@ -1,11 +1,11 @@
 //! Weight-only int4: f32 activations times codes of 4 bits.
 
-use crate::activations::Activation;
+use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::simd::{self, Block, Int4Panel, PANEL};
+use crate::simd::{self, Int4Panel, OutputBlock, PANEL};
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
@@ -101,7 +101,7 @@ impl std::fmt::Debug for PackedInt4 {
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn int4_linear<T: Activation>(
+pub fn int4_linear<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -111,7 +111,7 @@ pub fn int4_linear<T: Activation>(
 ) {
     assert_shapes(x.len(), n_rows, [weights.n_out, weights.n_in], bias, y.len());
     let n_threads = threads_for(n_rows * weights.n_in * weights.n_out, PAYS);
-    for_float_rows(x, weights.n_in, Block::new(y, n_rows, weights.n_out), n_threads, &|rows, index, out| {
+    for_float_rows(x, weights.n_in, OutputBlock::new(y, n_rows, weights.n_out), n_threads, &|rows, index, out| {
         let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
         simd::multiply_int4_panel(path, rows, weights.panel(index), bias, out);
     });

@@ -17,7 +17,7 @@
 //! ```
 
 mod activations;
-mod buffer;
+mod aligned_bytes;
 mod code_rows;
 mod conv2d;
 mod embedding;
@@ -36,9 +36,9 @@ mod sparse;
 mod weight_only;
 mod weights;
 
-pub use activations::{Activation, ActivationGrid};
+pub use activations::{ActivationElement, ActivationGrid};
 pub use code_rows::CodeRows;
-pub use conv2d::{Conv2dShape, Finish, Int8Conv2d, PackedConv2d, int8_conv2d};
+pub use conv2d::{Conv2dShape, ConvEpilogue, Int8Conv2d, PackedConv2d, int8_conv2d};
 pub use embedding::{Int8Embedding, int8_embedding};
 pub use float::{AttentionShape, FloatConv2d, add_norm, attention, gelu, max_pool2d, max_pool2d_grad};
 pub use int4::{PackedInt4, int4_linear};

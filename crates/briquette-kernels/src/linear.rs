@@ -1,10 +1,10 @@
 //! `y = x · wᵀ + bias` in 8-bit codes.
 
-use crate::activations::{Activation, ActivationGrid};
+use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::{for_panels, threads_for};
 use crate::path::Path;
 use crate::quantize_rows::QuantizedRows;
-use crate::simd::{Block, Kernel, RowBlock};
+use crate::simd::{Kernel, OutputBlock, RowBlock};
 use crate::weights::Int8Weights;
 use std::cell::RefCell;
 
@@ -26,7 +26,7 @@ thread_local! {
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn int8_linear<T: Activation>(
+pub fn int8_linear<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -37,8 +37,8 @@ pub fn int8_linear<T: Activation>(
 ) {
     let (n_in, n_out) = (weights.n_in(), weights.n_out());
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
-    let task = Task { path, n_in, grid, weights, bias };
-    task.run(x, Block::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
+    let task = Int8Linear { path, n_in, grid, weights, bias };
+    task.run(x, OutputBlock::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
 }
 
 /// Panics with the shapes where they do not fit.
@@ -50,7 +50,7 @@ pub(crate) fn assert_shapes(x: usize, n_rows: usize, [n_out, n_in]: [usize; 2], 
     }
 }
 
-struct Task<'a, W> {
+struct Int8Linear<'a, W> {
     path: Path,
     n_in: usize,
     grid: ActivationGrid,
@@ -58,9 +58,9 @@ struct Task<'a, W> {
     bias: Option<&'a [f32]>,
 }
 
-impl<W: Int8Weights> Task<'_, W> {
+impl<W: Int8Weights> Int8Linear<'_, W> {
     /// Splits rows over threads while each has a few tiles of them, else outputs.
-    fn run<T: Activation>(&self, x: &[T], out: Block, n_threads: usize) {
+    fn run<T: ActivationElement>(&self, x: &[T], out: OutputBlock, n_threads: usize) {
         let half = (out.n_rows() / 2).next_multiple_of(32);
         if n_threads > 1 && out.n_rows() >= 128 {
             let (x, out) = (x.split_at(half * self.n_in), out.split_rows(half));
@@ -70,7 +70,7 @@ impl<W: Int8Weights> Task<'_, W> {
         }
     }
 
-    fn blocks<T: Activation>(&self, mut x: &[T], mut out: Block, n_threads: usize) {
+    fn blocks<T: ActivationElement>(&self, mut x: &[T], mut out: OutputBlock, n_threads: usize) {
         let block_rows = (BLOCK_BYTES / self.n_in.next_multiple_of(64).max(1)).clamp(32, BLOCK_ROWS) / 32 * 32;
         let mut rows = ROWS.with(RefCell::take);
         while out.n_rows() > 0 {
@@ -92,7 +92,7 @@ pub(crate) fn multiply_panels(
     weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     first: usize,
-    out: Block,
+    out: OutputBlock,
     n_threads: usize,
 ) {
     for_panels(out, first, n_threads, &|run| {

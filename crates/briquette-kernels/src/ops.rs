@@ -14,8 +14,8 @@ mod device;
 #[cfg(feature = "flex")]
 mod flex;
 mod fused;
+mod host_or_cuda;
 mod images;
-mod placed;
 mod quantized;
 mod shapes;
 #[cfg(all(test, feature = "flex"))]
@@ -25,7 +25,7 @@ mod weights;
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use device::runs_on;
-pub use fused::{FusedOps, Heads, Norm, add_norm, attention, fuses, gelu, rows_at_once};
+pub use fused::{AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rows_at_once};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use quantized::{QuantizedOps, conv2d, decode, embedding, linear};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

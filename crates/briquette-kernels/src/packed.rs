@@ -1,10 +1,10 @@
 //! int8 weights laid out for the kernels.
 
-use crate::buffer::Buffer;
+use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
-use crate::simd::{self, Block, Columns, Kernel, PANEL};
+use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::Result;
 
@@ -16,7 +16,7 @@ use briquette_core::Result;
 pub struct PackedInt8 {
     n_out: usize,
     n_in: usize,
-    codes: Buffer,
+    codes: AlignedBytes,
     sums: Vec<i32>,
     scales: Vec<f32>,
 }
@@ -33,7 +33,7 @@ impl PackedInt8 {
         check_lengths(codes.len(), scales.len(), n_out, n_in);
         check_depth(n_in)?;
         let n_bytes = panel_bytes(n_in);
-        let mut packed = Buffer::zeroed(n_out.div_ceil(PANEL) * n_bytes);
+        let mut packed = AlignedBytes::zeroed(n_out.div_ceil(PANEL) * n_bytes);
         if n_bytes > 0 {
             for (i, panel) in packed.codes_mut().chunks_exact_mut(n_bytes).enumerate() {
                 pack_panel(codes, n_out, n_in, i * PANEL, panel);
@@ -70,16 +70,16 @@ impl Int8Weights for PackedInt8 {
 
 #[expect(private_interfaces, reason = "the trait is sealed")]
 impl sealed::Panels for PackedInt8 {
-    fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns {
-        Columns::new(&self.sums, &self.scales, bias, index * PANEL)
+    fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns {
+        PanelColumns::new(&self.sums, &self.scales, bias, index * PANEL)
     }
 
-    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, out: Block) {
+    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock) {
         let next = if is_last { &[] } else { self.panel(index + 1) };
         kernel.multiply_panel(self.panel(index), next, columns, out);
     }
 
-    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block) {
+    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &PanelColumns, out: OutputBlock) {
         simd::multiply_float_panel(path, rows, self.panel(index), columns, out);
     }
 

@@ -1,7 +1,7 @@
 //! Activations as 8-bit codes, a scale and a zero point for each row.
 
-use crate::activations::{Activation, ActivationGrid};
-use crate::buffer::Buffer;
+use crate::activations::{ActivationElement, ActivationGrid};
+use crate::aligned_bytes::AlignedBytes;
 use crate::path::Path;
 use crate::simd::{self, RowBlock};
 
@@ -10,7 +10,7 @@ use crate::simd::{self, RowBlock};
 #[derive(Clone, Default)]
 pub struct QuantizedRows {
     n_cols: usize,
-    codes: Buffer,
+    codes: AlignedBytes,
     scales: Vec<f32>,
     zeros: Vec<i32>,
 }
@@ -66,7 +66,7 @@ impl QuantizedRows {
     }
 
     /// Replaces the rows by those of `x`, keeping the memory.
-    pub(crate) fn fill<T: Activation>(
+    pub(crate) fn fill<T: ActivationElement>(
         &mut self,
         path: Path,
         x: &[T],
@@ -99,7 +99,7 @@ impl QuantizedRows {
 ///
 /// # Panics
 /// If `x` is not `n_rows * n_cols` long.
-pub fn quantize_rows<T: Activation>(
+pub fn quantize_rows<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -128,7 +128,7 @@ mod tests {
         ]
     }
 
-    fn all_paths_agree<T: Activation>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) {
+    fn all_paths_agree<T: ActivationElement>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) {
         let reference = quantize_rows(Path::SCALAR, x, n_rows, n_cols, grid);
         for path in Path::available() {
             let rows = quantize_rows(path, x, n_rows, n_cols, grid);

@@ -24,26 +24,26 @@ mod operands;
 #[cfg(target_arch = "x86_64")]
 mod peak;
 mod product;
-mod row_scale;
+mod row_quantizer;
 mod scalar;
 mod sparse_panels;
 mod turn;
 mod weight_only;
 
 pub(crate) use attend::{HeadRows, attend};
-pub(crate) use block::Block;
+pub(crate) use block::OutputBlock;
 pub(crate) use dispatch::{
-    depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, quantize, quantize_row, span, turn_bytes,
-    turn_square,
+    depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, quantize, quantize_row, turn_bytes,
+    turn_square, value_range,
 };
 pub(crate) use float::{add_norm, gelu};
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;
-pub(crate) use operands::{Columns, PANEL, RowBlock};
+pub(crate) use operands::{PANEL, PanelColumns, RowBlock};
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
-pub(crate) use product::{Matrix, multiply};
-pub(crate) use row_scale::{RowScale, Span};
+pub(crate) use product::{MatrixView, multiply};
+pub(crate) use row_quantizer::{RowQuantizer, ValueRange};
 pub(crate) use sparse_panels::SparsePanels;
 pub(crate) use turn::SIDE;
 

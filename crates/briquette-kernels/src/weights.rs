@@ -3,7 +3,7 @@
 use crate::float_rows::FloatRows;
 use crate::panel_layout::panel_bytes;
 use crate::path::Path;
-use crate::simd::{Block, Columns, Kernel, PANEL};
+use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns};
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs: [`PackedInt8`](crate::PackedInt8) or
 /// [`SparseInt8`](crate::SparseInt8).
@@ -45,15 +45,15 @@ pub(crate) mod sealed {
     pub trait Panels: Sync {
         /// What panel `index` is finished with.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns;
+        fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns;
 
         /// Multiplies the kernel's rows by panel `index`; `is_last` says that the one after it will not be next.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, out: Block);
+        fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock);
 
         /// Multiplies rows of floats by panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block);
+        fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &PanelColumns, out: OutputBlock);
 
         /// Writes the codes of panel `index` out, zeros too.
         fn unpack(&self, index: usize, codes: &mut [i8]);

@@ -6,8 +6,8 @@ mod tests;
 
 use crate::conv2d::Conv2dShape;
 use crate::panels::threads_for;
-use crate::simd::{Block, Matrix, multiply};
-use patches::{PARTS, Patches, Tile, resized};
+use crate::simd::{MatrixView, OutputBlock, multiply};
+use patches::{ImageTile, PARTS, Patches, resized};
 use rayon::prelude::*;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
@@ -52,14 +52,14 @@ impl FloatConv2d {
             return y;
         }
         let n_threads = threads_for(y.len() * depth, PAYS);
-        let (weights, tiles) = (Matrix::new(weights, n_out, depth), patches.tiles());
+        let (weights, tiles) = (MatrixView::new(weights, n_out, depth), patches.tiles());
         let (outputs, together) = (self.split(&mut y, &tiles), tiles.len().div_ceil(n_threads));
         tiles.par_iter().zip(outputs).with_min_len(together).for_each_init(
-            Buffers::default,
+            ConvScratch::default,
             |buffers, (tile, outputs)| {
                 let (columns, n) = (patches.gather(x, tile, &mut buffers.columns), patches.n_pixels(tile));
                 let values = resized(&mut buffers.outputs, n_out * n);
-                multiply(weights, Matrix::new(columns, depth, n), false, values);
+                multiply(weights, MatrixView::new(columns, depth, n), false, values);
                 let n_pixels = n / tile.images.len();
                 for (i, mut output) in outputs.into_iter().enumerate() {
                     for (o, row) in values.chunks_exact(n).enumerate() {
@@ -81,12 +81,17 @@ impl FloatConv2d {
         assert_eq!(x.len(), self.n_inputs(), "images of {:?}", self.size);
         let patches = Patches::new(self.shape, self.size, self.n_images);
         let tiles = patches.tiles();
-        let part = |tiles: &[Tile]| {
-            let (mut buffers, mut sum) = (Buffers::default(), vec![0.0; n_out * depth]);
+        let part = |tiles: &[ImageTile]| {
+            let (mut buffers, mut sum) = (ConvScratch::default(), vec![0.0; n_out * depth]);
             for tile in tiles {
                 let (columns, n) = (patches.gather(x, tile, &mut buffers.columns), patches.n_pixels(tile));
                 let dy = self.gather_outputs(dy, tile, &mut buffers.outputs);
-                multiply(Matrix::new(dy, n_out, n), Matrix::new(columns, depth, n).transposed(), true, &mut sum);
+                multiply(
+                    MatrixView::new(dy, n_out, n),
+                    MatrixView::new(columns, depth, n).transposed(),
+                    true,
+                    &mut sum,
+                );
             }
             sum
         };
@@ -102,19 +107,19 @@ impl FloatConv2d {
     pub fn input_grad(&self, weights: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
         let (patches, mut dx) = (Patches::new(self.shape, self.size, self.n_images), vec![0.0; self.n_inputs()]);
-        let weights = Matrix::new(weights, n_out, depth).transposed();
+        let weights = MatrixView::new(weights, n_out, depth).transposed();
         let tiles = patches.tiles();
-        let of_same_images: Vec<&[Tile]> = tiles.chunk_by(|a, b| a.images == b.images).collect();
+        let of_same_images: Vec<&[ImageTile]> = tiles.chunk_by(|a, b| a.images == b.images).collect();
         let n_image = self.n_inputs() / self.n_images.max(1);
         let n_chunk = of_same_images.first().map_or(1, |tiles| tiles[0].images.len() * n_image).max(1);
         let together = of_same_images.len().div_ceil(rayon::current_num_threads());
         dx.par_chunks_mut(n_chunk).zip(of_same_images).with_min_len(together).for_each_init(
-            Buffers::default,
+            ConvScratch::default,
             |buffers, (dx, tiles)| {
                 for tile in tiles {
                     let (dy, n) = (self.gather_outputs(dy, tile, &mut buffers.outputs), patches.n_pixels(tile));
                     let columns = resized(&mut buffers.columns, depth * n);
-                    multiply(weights, Matrix::new(dy, n_out, n), false, columns);
+                    multiply(weights, MatrixView::new(dy, n_out, n), false, columns);
                     patches.scatter(columns, tile, dx);
                 }
             },
@@ -123,7 +128,7 @@ impl FloatConv2d {
     }
 
     /// The outputs of a tile of `dy` as a matrix `[out, pixel]`.
-    fn gather_outputs<'b>(&self, dy: &[f32], tile: &Tile, buffer: &'b mut Vec<f32>) -> &'b [f32] {
+    fn gather_outputs<'b>(&self, dy: &[f32], tile: &ImageTile, buffer: &'b mut Vec<f32>) -> &'b [f32] {
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
         let width = self.shape.out_size(self.size)[1];
         let pixels = tile.rows.start * width..tile.rows.end * width;
@@ -137,12 +142,12 @@ impl FloatConv2d {
     }
 
     /// What each tile writes: for each of its images `[out, pixel]`.
-    fn split<'y>(&self, y: &'y mut [f32], tiles: &[Tile]) -> Vec<Vec<Block<'y>>> {
+    fn split<'y>(&self, y: &'y mut [f32], tiles: &[ImageTile]) -> Vec<Vec<OutputBlock<'y>>> {
         let width = self.shape.out_size(self.size)[1];
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
-        let mut images = y.chunks_mut((n_out * n_pixels).max(1)).map(|image| Block::new(image, n_out, n_pixels));
+        let mut images = y.chunks_mut((n_out * n_pixels).max(1)).map(|image| OutputBlock::new(image, n_out, n_pixels));
         let mut rest = None;
-        let mut take = |tile: &Tile| {
+        let mut take = |tile: &ImageTile| {
             let whole = rest.take().or_else(|| images.next()).expect("tiles of these images");
             let (now, later) = whole.split_cols(tile.rows.len() * width);
             rest = (later.n_cols() > 0).then_some(later);
@@ -168,7 +173,7 @@ impl FloatConv2d {
 
 /// What a thread keeps from tile to tile.
 #[derive(Default)]
-struct Buffers {
+struct ConvScratch {
     columns: Vec<f32>,
     outputs: Vec<f32>,
 }

@@ -21,8 +21,8 @@ pub struct Norm {
 
 /// How attention is split, and what it does not see.
 #[derive(Debug, Clone)]
-pub struct Heads {
-    /// Heads.
+pub struct AttentionHeads {
+    /// How many heads there are.
     pub n: usize,
     /// `[batch, length]`, or empty where nothing is padding.
     pub padding: Vec<bool>,
@@ -42,7 +42,7 @@ pub trait FusedOps: Backend {
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
-        heads: Heads,
+        heads: AttentionHeads,
     ) -> FloatTensor<Self>;
 }
 
@@ -96,7 +96,7 @@ pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, n_heads: usize, paddi
         padding.clear();
     }
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, Heads { n: n_heads, padding }))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, AttentionHeads { n: n_heads, padding }))
 }
 
 fn floats(vector: Tensor<1>) -> Vec<f32> {

@@ -1,14 +1,11 @@
 //! What stands for CUDA where it is not built in: no device is one, so no weights are on one.
 
-use super::placed::Stored;
+use super::host_or_cuda::WeightInfo;
 use burn::tensor::Device;
 use std::convert::Infallible;
+pub(super) use std::convert::{Infallible as CudaLinear, Infallible as CudaConv2d, Infallible as CudaTable};
 
-pub(super) type CudaLinear = Infallible;
-pub(super) type CudaConv2d = Infallible;
-pub(super) type CudaTable = Infallible;
-
-impl Stored for Infallible {
+impl WeightInfo for Infallible {
     fn dims(&self) -> [usize; 2] {
         match *self {}
     }

@@ -61,7 +61,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Optio
 }
 
 /// A convolution of `x` `[n, in, height, width]`, added to `y` where it is given, each output channel times `scale` and
-/// plus `shift` where they are given: see [`int8_conv2d`](crate::int8_conv2d()) and [`Finish`](crate::Finish).
+/// plus `shift` where they are given: see [`int8_conv2d`](crate::int8_conv2d()) and [`ConvEpilogue`](crate::ConvEpilogue).
 ///
 /// # Panics
 /// If `x` does not have the channels of the weights, `y` is not of the output's shape, either is not f32 while `y` is

@@ -5,7 +5,7 @@ mod linear;
 mod table;
 
 use super::device::{is_cpu, runs_on};
-use super::placed::Stored;
+use super::host_or_cuda::WeightInfo;
 use burn::tensor::Device;
 pub use conv2d::{Conv2dCall, QuantizedConv2d};
 pub(super) use linear::HostLinear;

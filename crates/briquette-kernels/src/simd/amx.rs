@@ -8,10 +8,10 @@ mod scratch;
 mod tiles;
 
 use super::avx512::{expand, finish_rows};
-use super::block::Block;
-use super::operands::{Columns, PANEL, RowBlock};
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
 use scratch::{Padded, STEP_BYTES, Step, Sums, TileScratch};
-pub(super) use tiles::Tiles;
+pub(super) use tiles::AmxTiles;
 use tiles::{load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
 
 /// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
@@ -50,14 +50,14 @@ unsafe fn multiply_tile(
 }
 
 /// The weights of a panel, step by step.
-enum Steps<'a> {
+enum WeightSteps<'a> {
     /// As they are; the last apart where it had to be padded; `next` is what will be multiplied next.
     Dense { whole: &'a [Step], last: Option<&'a Padded>, next: &'a [i8] },
     /// Spread out a chunk at a time: masks, and the next value.
     Sparse { masks: &'a [u64], values: *const i8, steps: &'a mut [Padded] },
 }
 
-impl Steps<'_> {
+impl WeightSteps<'_> {
     fn n_steps(&self) -> usize {
         match self {
             Self::Dense { whole, last, .. } => whole.len() + usize::from(last.is_some()),
@@ -142,12 +142,12 @@ unsafe fn expand_half(masks: &[u64], half: usize, values: *const i8, step: &mut 
 /// [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_panel(
-    tiles: &mut Tiles,
+    tiles: &mut AmxTiles,
     rows: RowBlock,
     panel: &[i8],
     next: &[i8],
-    columns: &Columns,
-    out: &mut Block,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     let (whole, rest) = panel.as_chunks::<STEP_BYTES>();
     let last = (!rest.is_empty()).then(|| {
@@ -155,7 +155,7 @@ pub(super) unsafe fn multiply_panel(
         last.0[..rest.len()].copy_from_slice(rest);
         last
     });
-    let steps = Steps::Dense { whole, last: last.as_ref(), next };
+    let steps = WeightSteps::Dense { whole, last: last.as_ref(), next };
     // SAFETY: the caller vouches for all of it.
     unsafe { multiply(rows, steps, &mut tiles.scratch.sums, columns, out) };
 }
@@ -166,16 +166,16 @@ pub(super) unsafe fn multiply_panel(
 /// As [`multiply_panel`]; the panel is one of [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_sparse_panel(
-    tiles: &mut Tiles,
+    tiles: &mut AmxTiles,
     rows: RowBlock,
     masks: &[u64],
     values: &[i8],
-    columns: &Columns,
-    out: &mut Block,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     let TileScratch { sums, steps } = &mut tiles.scratch;
     steps.resize(CHUNK, Padded([0; STEP_BYTES]));
-    let steps = Steps::Sparse { masks, values: values.as_ptr(), steps };
+    let steps = WeightSteps::Sparse { masks, values: values.as_ptr(), steps };
     // SAFETY: the caller vouches for all of it.
     unsafe { multiply(rows, steps, sums, columns, out) };
 }
@@ -183,7 +183,13 @@ pub(super) unsafe fn multiply_sparse_panel(
 /// # Safety
 /// As [`multiply_panel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-unsafe fn multiply(rows: RowBlock, mut steps: Steps, sums: &mut Vec<Sums>, columns: &Columns, out: &mut Block) {
+unsafe fn multiply(
+    rows: RowBlock,
+    mut steps: WeightSteps,
+    sums: &mut Vec<Sums>,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
     let (n_tiles, n_steps) = (rows.n_rows().div_ceil(32), steps.n_steps());
     sums.resize_with(n_tiles.max(sums.len()), || Sums([[0; PANEL]; 32]));
     let chunk = if n_tiles > 1 { CHUNK } else { n_steps.max(1) };

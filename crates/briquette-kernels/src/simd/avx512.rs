@@ -3,11 +3,11 @@
 
 mod quantize;
 
-use super::block::Block;
-use super::operands::{Columns, PANEL, RowBlock};
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
-pub(super) use quantize::{quantize, span};
+pub(super) use quantize::{quantize, value_range};
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied at once: 28 sums, 2 vectors of weights and a code in 32 registers.
@@ -45,13 +45,13 @@ pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
 }
 
 /// The columns of a panel in registers.
-struct Epilogue<'a> {
-    columns: &'a Columns,
+struct PanelEpilogue<'a> {
+    columns: &'a PanelColumns,
     mask: [u16; 2],
 }
 
-impl<'a> Epilogue<'a> {
-    fn new(columns: &'a Columns) -> Self {
+impl<'a> PanelEpilogue<'a> {
+    fn new(columns: &'a PanelColumns) -> Self {
         let bits = ((1_u64 << columns.n) - 1) as u32;
         Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
     }
@@ -76,8 +76,14 @@ impl<'a> Epilogue<'a> {
 
 /// Writes rows of 32 sums, as a tile left them.
 #[target_feature(enable = "avx512f")]
-pub(super) fn finish_rows(sums: &[[i32; PANEL]], first: usize, rows: RowBlock, columns: &Columns, out: &mut Block) {
-    let epilogue = Epilogue::new(columns);
+pub(super) fn finish_rows(
+    sums: &[[i32; PANEL]],
+    first: usize,
+    rows: RowBlock,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
+    let epilogue = PanelEpilogue::new(columns);
     for (i, sums) in sums.iter().enumerate() {
         let row = first + i;
         let (zero, scale) = (rows.zeros[row], rows.scales[row]);
@@ -92,12 +98,12 @@ pub(super) fn finish_rows(sums: &[[i32; PANEL]], first: usize, rows: RowBlock, c
 
 /// A panel of weights, as a tile reads it.
 #[derive(Clone, Copy)]
-enum Weights<'a> {
+enum PanelView<'a> {
     Dense(&'a [i8]),
     Sparse(&'a [u64], &'a [i8]),
 }
 
-impl Weights<'_> {
+impl PanelView<'_> {
     const fn n_groups(self) -> usize {
         match self {
             Self::Dense(panel) => panel.len() / (4 * PANEL),
@@ -108,16 +114,16 @@ impl Weights<'_> {
 
 /// Reads a panel group by group. For `SPARSE`, `masks` is of the next group and `codes` of its first value; else `codes` is
 /// of the next group.
-struct Reader<const SPARSE: bool> {
+struct PanelReader<const SPARSE: bool> {
     codes: *const i8,
     masks: *const u64,
 }
 
-impl<const SPARSE: bool> Reader<SPARSE> {
-    const fn new(weights: Weights) -> Self {
+impl<const SPARSE: bool> PanelReader<SPARSE> {
+    const fn new(weights: PanelView) -> Self {
         match weights {
-            Weights::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
-            Weights::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
+            PanelView::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
+            PanelView::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
         }
     }
 
@@ -159,13 +165,13 @@ impl<const SPARSE: bool> Reader<SPARSE> {
 unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     rows: RowBlock,
     first: usize,
-    weights: Weights,
-    columns: &Columns,
-    out: &mut Block,
+    weights: PanelView,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
-    let (n_groups, mut reader) = (weights.n_groups(), Reader::<SPARSE>::new(weights));
+    let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights));
     // SAFETY: a step for each group, which has 4 codes in each row.
     unsafe {
         for _ in 0..n_groups / U {
@@ -179,7 +185,7 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
             codes = codes.add(4);
         }
     }
-    let epilogue = Epilogue::new(columns);
+    let epilogue = PanelEpilogue::new(columns);
     for i in 0..M {
         let out = out.row(first + i);
         for j in 0..2 {
@@ -220,7 +226,12 @@ macro_rules! for_rows {
 /// # Safety
 /// As for [`tile`], for all rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns: &Columns, out: &mut Block) {
+unsafe fn multiply<const SPARSE: bool>(
+    rows: RowBlock,
+    weights: PanelView,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
     let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
     let mut first = 0;
     for i in 0..n_tiles {
@@ -240,9 +251,9 @@ unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns
 /// # Safety
 /// The caller has checked the shapes: see [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<false>(rows, Weights::Dense(panel), columns, out) }
+    unsafe { multiply::<false>(rows, PanelView::Dense(panel), columns, out) }
 }
 
 /// See [`super::Kernel::multiply_sparse_panel`].
@@ -254,11 +265,11 @@ pub(super) unsafe fn multiply_sparse_panel(
     rows: RowBlock,
     masks: &[u64],
     values: &[i8],
-    columns: &Columns,
-    out: &mut Block,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<true>(rows, Weights::Sparse(masks, values), columns, out) }
+    unsafe { multiply::<true>(rows, PanelView::Sparse(masks, values), columns, out) }
 }
 
 /// Writes a sparse panel out, zeros too.

@@ -1,12 +1,12 @@
 //! Each loop by the instructions of a path: which of its versions runs.
 #![allow(unsafe_code)]
 
-use super::block::Block;
+use super::block::OutputBlock;
 use super::int4::{self, Int4Panel};
 #[cfg(target_arch = "x86_64")]
 use super::isa::{Isa, has_fma};
-use super::operands::{Columns, PANEL};
-use super::row_scale::{RowScale, Span};
+use super::operands::{PANEL, PanelColumns};
+use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
 use super::turn::{self, SIDE};
@@ -18,20 +18,20 @@ use crate::float_rows::FloatRows;
 use crate::path::Path;
 
 /// What the scale of values is made from.
-pub(crate) fn span(path: Path, x: &[f32], grid: ActivationGrid) -> Span {
+pub(crate) fn value_range(path: Path, x: &[f32], grid: ActivationGrid) -> ValueRange {
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::span(x, grid) },
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::value_range(x, grid) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::span(x, grid) },
-        _ => scalar::span(x, grid),
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::value_range(x, grid) },
+        _ => scalar::value_range(x, grid),
     }
 }
 
 /// Codes of values; `codes` may be longer than `x`.
-pub(crate) fn quantize(path: Path, x: &[f32], row: RowScale, codes: &mut [u8]) {
+pub(crate) fn quantize(path: Path, x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     assert!(x.len() <= codes.len(), "{} codes for {} values", codes.len(), x.len());
     match path.0 {
         #[cfg(target_arch = "x86_64")]
@@ -46,7 +46,7 @@ pub(crate) fn quantize(path: Path, x: &[f32], row: RowScale, codes: &mut [u8]) {
 
 /// Codes, scale and zero point of one row; `codes` may be longer than `x`.
 pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
-    let row = span(path, x, grid).scale(grid);
+    let row = value_range(path, x, grid).scale(grid);
     quantize(path, x, row, codes);
     (row.scale, row.zero)
 }
@@ -101,7 +101,7 @@ pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
 }
 
 /// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. No bias is an empty one.
-pub(crate) fn multiply_int4_panel(path: Path, rows: &FloatRows, panel: Int4Panel, bias: &[f32], mut out: Block) {
+pub(crate) fn multiply_int4_panel(path: Path, rows: &FloatRows, panel: Int4Panel, bias: &[f32], mut out: OutputBlock) {
     let n_in = panel.codes.len() / (PANEL / 2);
     assert_eq!([rows.n_rows(), rows.n_in()], [out.n_rows(), n_in], "rows of activations");
     assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
@@ -117,7 +117,13 @@ pub(crate) fn multiply_int4_panel(path: Path, rows: &FloatRows, panel: Int4Panel
 }
 
 /// Rows of floats times a panel of 8-bit codes; see [`weight_only::multiply_panel`].
-pub(crate) fn multiply_float_panel(path: Path, rows: &FloatRows, panel: &[i8], columns: &Columns, mut out: Block) {
+pub(crate) fn multiply_float_panel(
+    path: Path,
+    rows: &FloatRows,
+    panel: &[i8],
+    columns: &PanelColumns,
+    mut out: OutputBlock,
+) {
     assert_eq!(rows.n_rows(), out.n_rows(), "rows of activations");
     assert_eq!(
         (panel.len(), out.n_cols()),

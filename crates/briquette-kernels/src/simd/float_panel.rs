@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::operands::PANEL;
-use crate::buffer::Buffer;
+use crate::aligned_bytes::AlignedBytes;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
 thread_local! {
-    static FLOATS: RefCell<Buffer> = RefCell::new(Buffer::default());
+    static FLOATS: RefCell<AlignedBytes> = RefCell::new(AlignedBytes::default());
 }
 
 /// Gives `f` memory for a panel `[n_in][32]` of floats, whatever they are.

@@ -20,14 +20,14 @@ impl RowBlock<'_> {
 
 /// What the outputs of a panel are made with besides its codes; zeros beyond the last output.
 #[repr(C, align(64))]
-pub(crate) struct Columns {
+pub(crate) struct PanelColumns {
     pub(crate) sums: [i32; PANEL],
     pub(crate) scales: [f32; PANEL],
     pub(crate) bias: [f32; PANEL],
     pub(crate) n: usize,
 }
 
-impl Columns {
+impl PanelColumns {
     /// Those of outputs `first..first + 32`.
     pub(crate) fn new(sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) -> Self {
         let n = PANEL.min(sums.len() - first);

@@ -1,8 +1,8 @@
 //! The reference: what each operation means, in plain code.
 
-use super::block::Block;
-use super::operands::{Columns, PANEL, RowBlock};
-use super::row_scale::{RowScale, Span};
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::row_quantizer::{RowQuantizer, ValueRange};
 use crate::activations::ActivationGrid;
 
 /// The bits of the largest magnitude.
@@ -13,19 +13,19 @@ fn magnitude(x: &[f32]) -> u32 {
 
 /// The span of values.
 #[inline(always)]
-pub(crate) fn span(x: &[f32], grid: ActivationGrid) -> Span {
+pub(crate) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
     let (min, max) = match grid {
         ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => (0.0, 0.0),
         ActivationGrid::Asymmetric => {
             x.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)))
         }
     };
-    Span { min, max, magnitude: magnitude(x) }
+    ValueRange { min, max, magnitude: magnitude(x) }
 }
 
 /// Codes of values.
 #[inline(always)]
-pub(crate) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
+pub(crate) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     for (code, &value) in codes.iter_mut().zip(x) {
         *code = row.code(value);
     }
@@ -33,13 +33,13 @@ pub(crate) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
 
 /// `(sum - zero * column sum) * row scale * column scale + bias`.
 #[inline(always)]
-pub(crate) fn finish(sum: i32, zero: i32, row_scale: f32, columns: &Columns, n: usize) -> f32 {
+pub(crate) fn finish(sum: i32, zero: i32, row_scale: f32, columns: &PanelColumns, n: usize) -> f32 {
     let sum = sum.wrapping_sub(zero.wrapping_mul(columns.sums[n]));
     sum as f32 * row_scale * columns.scales[n] + columns.bias[n]
 }
 
 /// Rows times one panel.
-pub(crate) fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+pub(crate) fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     for row in 0..rows.n_rows() {
         let codes = &rows.codes[row * rows.stride..(row + 1) * rows.stride];
         let mut sums = [0_i32; PANEL];

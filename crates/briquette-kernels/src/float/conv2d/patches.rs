@@ -15,7 +15,7 @@ const PIXELS: usize = 64;
 
 /// Rows of the outputs of some images: all rows of several, or some of one.
 #[derive(Debug, Clone)]
-pub(super) struct Tile {
+pub(super) struct ImageTile {
     pub(super) images: Range<usize>,
     pub(super) rows: Range<usize>,
 }
@@ -45,7 +45,7 @@ impl Patches {
     }
 
     /// All outputs, image by image, in tiles that threads may share; the same ones however many threads there are.
-    pub(super) fn tiles(&self) -> Vec<Tile> {
+    pub(super) fn tiles(&self) -> Vec<ImageTile> {
         let ([height, width], n_images) = (self.out, self.n_images);
         if height * width == 0 {
             return vec![];
@@ -54,15 +54,15 @@ impl Patches {
         let n_rows = (TILE / (self.shape.depth() * width).max(1)).min(all.div_ceil(shares)).max(1);
         let n_together = n_rows / height;
         if n_together > 0 {
-            let tile = |image| Tile { images: image..(image + n_together).min(n_images), rows: 0..height };
+            let tile = |image| ImageTile { images: image..(image + n_together).min(n_images), rows: 0..height };
             return (0..n_images).step_by(n_together).map(tile).collect();
         }
-        let tile = |image, row| Tile { images: image..image + 1, rows: row..(row + n_rows).min(height) };
+        let tile = |image, row| ImageTile { images: image..image + 1, rows: row..(row + n_rows).min(height) };
         (0..n_images).flat_map(|image| (0..height).step_by(n_rows).map(move |row| tile(image, row))).collect()
     }
 
     /// The patches of a tile of images `x`.
-    pub(super) fn gather<'b>(&self, x: &[f32], tile: &Tile, columns: &'b mut Vec<f32>) -> &'b [f32] {
+    pub(super) fn gather<'b>(&self, x: &[f32], tile: &ImageTile, columns: &'b mut Vec<f32>) -> &'b [f32] {
         let columns = resized(columns, self.shape.depth() * self.n_pixels(tile));
         let (mut window, [height, width]) = (self.window(tile), self.size);
         let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
@@ -79,7 +79,7 @@ impl Patches {
     }
 
     /// Adds the patches of a tile to the pixels they came from; `x` are the images of the tile.
-    pub(super) fn scatter(&self, columns: &[f32], tile: &Tile, x: &mut [f32]) {
+    pub(super) fn scatter(&self, columns: &[f32], tile: &ImageTile, x: &mut [f32]) {
         let (mut window, [height, width]) = (self.window(tile), self.size);
         let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
         for (i, planes) in x.chunks_exact_mut(self.shape.n_in * height * width).enumerate() {
@@ -99,11 +99,11 @@ impl Patches {
         }
     }
 
-    pub(super) fn n_pixels(&self, tile: &Tile) -> usize {
+    pub(super) fn n_pixels(&self, tile: &ImageTile) -> usize {
         tile.images.len() * tile.rows.len() * self.out[1]
     }
 
-    fn window(&self, tile: &Tile) -> Window {
+    fn window(&self, tile: &ImageTile) -> Window {
         let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.shape);
         let extent =
             |i: usize, n: usize| (n - 1) * shape.stride[i] + (shape.kernel[i].max(1) - 1) * shape.dilation[i] + 1;
@@ -118,7 +118,7 @@ impl Patches {
     /// in the window that begins. A row of outputs is as many rows of the window further down as a row before it.
     fn for_taps(
         &self,
-        tile: &Tile,
+        tile: &ImageTile,
         [i, channel]: [usize; 2],
         window: &Window,
         mut each: impl FnMut(Range<usize>, usize),

@@ -3,11 +3,11 @@
 use super::tensor::{Like, buffer, elem_type, floats, vector};
 use super::weights::CudaLinear;
 use crate::activations::ActivationGrid;
-use crate::ops::placed::{ELSEWHERE, Placed};
+use crate::ops::host_or_cuda::{ELSEWHERE, HostOrCuda};
 use crate::ops::quantized::QuantizedOps;
 use crate::ops::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::ops::weights::{Conv2dCall, LinearWeights, Table, Weights};
-use briquette_cube::{Conv2dSteps, Ending, Floats, Gpu, Ids};
+use briquette_cube::{Conv2dSteps, DeviceEpilogue, Floats, Gpu, Ids};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
@@ -16,10 +16,10 @@ use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 
 /// The weights that are on a CUDA device.
-fn on_cuda<H, C>(placed: &Placed<H, C>) -> &C {
+fn on_cuda<H, C>(placed: &HostOrCuda<H, C>) -> &C {
     match placed {
-        Placed::Cuda(weights) => weights,
-        Placed::Host(_) => panic!("{ELSEWHERE}"),
+        HostOrCuda::Cuda(weights) => weights,
+        HostOrCuda::Host(_) => panic!("{ELSEWHERE}"),
     }
 }
 
@@ -42,9 +42,9 @@ fn conv2d(x: CubeTensor, y: Floats, [scale, shift]: [CubeTensor; 2], call: &Conv
     assert!(shape.num_dims() == 4 && shape[1] == call.shape.n_in, "{shape:?} convolved as {:?}", call.shape);
     let steps = steps(call, [shape[2], shape[3]]);
     let (scale, shift) = (vector(scale, call.has_scale), vector(shift, call.has_shift));
-    let ending = Ending { scale, shift, adds, relu: call.relu };
+    let epilogue = DeviceEpilogue { scale, shift, adds, relu: call.relu };
     let is_symmetric = call.weights.grid != ActivationGrid::Asymmetric;
-    weights.forward(&floats(x, shape[1] * shape[2] * shape[3]), &steps, is_symmetric, &ending, &y);
+    weights.forward(&floats(x, shape[1] * shape[2] * shape[3]), &steps, is_symmetric, &epilogue, &y);
     y
 }
 
@@ -68,8 +68,8 @@ impl QuantizedOps for CubeBackend {
         };
         let y = match (on_cuda(&weights.placed), weights.grid) {
             (CudaLinear::Int8(weights), Some(grid)) => {
-                let ending = Ending { shift, ..Ending::default() };
-                weights.linear(&x, grid != ActivationGrid::Asymmetric, &ending)
+                let epilogue = DeviceEpilogue { shift, ..DeviceEpilogue::default() };
+                weights.linear(&x, grid != ActivationGrid::Asymmetric, &epilogue)
             }
             (CudaLinear::Int8(weights), None) => match weights.weight_only(&x, shift.as_ref()) {
                 Some(y) => y,

@@ -1,6 +1,6 @@
 //! Tensors of burn as buffers of the kernels, and back.
 
-use briquette_cube::{Buffer, ElemType, Floats};
+use briquette_cube::{DeviceBuffer, ElemType, Floats};
 use burn::backend::cubecl::dtype_to_elem_type;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
@@ -9,10 +9,10 @@ use burn_cubecl::ops;
 use burn_cubecl::tensor::CubeTensor;
 
 /// Elements one behind the other.
-pub(super) fn buffer(tensor: CubeTensor) -> Buffer {
+pub(super) fn buffer(tensor: CubeTensor) -> DeviceBuffer {
     let tensor = into_contiguous(tensor);
     let n_bytes = tensor.meta.shape().num_elements() * tensor.dtype.size();
-    Buffer::new(tensor.handle, n_bytes)
+    DeviceBuffer::new(tensor.handle, n_bytes)
 }
 
 /// A tensor as rows of its last `n_cols` elements.
@@ -26,7 +26,7 @@ pub(super) fn elem_type(dtype: DType) -> ElemType {
 }
 
 /// f32 elements of a vector, where there is one.
-pub(super) fn vector(tensor: CubeTensor, is_there: bool) -> Option<Buffer> {
+pub(super) fn vector(tensor: CubeTensor, is_there: bool) -> Option<DeviceBuffer> {
     is_there.then(|| buffer(if tensor.dtype == DType::F32 { tensor } else { cast(tensor, DType::F32) }))
 }
 

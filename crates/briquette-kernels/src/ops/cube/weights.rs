@@ -1,8 +1,8 @@
 //! Weights on a CUDA device. Each function copies them there if `device` is one.
 
 use super::device::gpu_of;
-use crate::ops::placed::Stored;
-use briquette_cube::{Conv2d, Int4, Int8, Table};
+use crate::ops::host_or_cuda::WeightInfo;
+use briquette_cube::{DeviceConv2d, DeviceTable, Int4, Int8};
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ pub(in crate::ops) enum CudaLinear {
     Int4(Box<Int4>),
 }
 
-pub(in crate::ops) type CudaConv2d = Arc<Conv2d>;
-pub(in crate::ops) type CudaTable = Arc<Table>;
+pub(in crate::ops) type CudaConv2d = Arc<DeviceConv2d>;
+pub(in crate::ops) type CudaTable = Arc<DeviceTable>;
 
 /// Rows of int8 codes.
 pub(in crate::ops) fn int8(
@@ -45,7 +45,7 @@ pub(in crate::ops) fn conv2d(
     dims: [usize; 4],
     is_sparse: bool,
 ) -> Option<CudaConv2d> {
-    gpu_of(device).map(|gpu| Arc::new(Conv2d::new(&gpu, codes, scales, dims, is_sparse)))
+    gpu_of(device).map(|gpu| Arc::new(DeviceConv2d::new(&gpu, codes, scales, dims, is_sparse)))
 }
 
 /// Rows that are looked up.
@@ -56,10 +56,10 @@ pub(in crate::ops) fn table(
     dims: [usize; 2],
     is_sparse: bool,
 ) -> Option<CudaTable> {
-    gpu_of(device).map(|gpu| Arc::new(Table::new(&gpu, codes, scales, dims, is_sparse)))
+    gpu_of(device).map(|gpu| Arc::new(DeviceTable::new(&gpu, codes, scales, dims, is_sparse)))
 }
 
-impl Stored for CudaLinear {
+impl WeightInfo for CudaLinear {
     fn dims(&self) -> [usize; 2] {
         match self {
             Self::Int8(weights) => [weights.n_out(), weights.n_in()],
@@ -86,7 +86,7 @@ impl Stored for CudaLinear {
     }
 }
 
-impl Stored for Conv2d {
+impl WeightInfo for DeviceConv2d {
     fn dims(&self) -> [usize; 2] {
         [self.rows().n_out(), self.rows().n_in()]
     }
@@ -100,7 +100,7 @@ impl Stored for Conv2d {
     }
 }
 
-impl Stored for Table {
+impl WeightInfo for DeviceTable {
     fn dims(&self) -> [usize; 2] {
         [self.n_rows(), self.n_cols()]
     }

@@ -1,12 +1,12 @@
 //! Operations with quantized weights.
 
 use super::tensor::{change, elements, vector};
-use crate::activations::Activation;
-use crate::conv2d::{Finish, Int8Conv2d, int8_conv2d};
+use crate::activations::ActivationElement;
+use crate::conv2d::{ConvEpilogue, Int8Conv2d, int8_conv2d};
 use crate::embedding::int8_embedding;
 use crate::int4::int4_linear;
 use crate::linear::int8_linear;
-use crate::ops::placed::ELSEWHERE;
+use crate::ops::host_or_cuda::ELSEWHERE;
 use crate::ops::quantized::QuantizedOps;
 use crate::ops::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::ops::weights::{Conv2dCall, HostLinear, LinearWeights, Table, Weights};
@@ -40,7 +40,7 @@ macro_rules! with_floats {
     }};
 }
 
-fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: Option<&[f32]>) -> Vec<f32> {
+fn linear<T: ActivationElement>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: Option<&[f32]>) -> Vec<f32> {
     let (path, mut y) = (active_path(), vec![0.0; n_rows * weights.n_out()]);
     match (weights.placed.on_host().expect(ELSEWHERE), weights.grid) {
         (HostLinear::Int8(weights), Some(grid)) => int8_linear(path, x, n_rows, grid, &**weights, bias, &mut y),
@@ -52,7 +52,7 @@ fn linear<T: Activation>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: 
     y
 }
 
-fn conv2d<T: Activation>(
+fn conv2d<T: ActivationElement>(
     x: &[T],
     size: [usize; 3],
     call: &Conv2dCall,
@@ -61,8 +61,8 @@ fn conv2d<T: Activation>(
     y: &mut [f32],
 ) {
     let weights = call.weights.placed.on_host().expect(ELSEWHERE);
-    let finish = Finish { scale: scale.as_deref(), shift: shift.as_deref(), adds, relu: call.relu };
-    let conv = Int8Conv2d { weights, shape: call.shape, grid: call.weights.grid, finish };
+    let epilogue = ConvEpilogue { scale: scale.as_deref(), shift: shift.as_deref(), adds, relu: call.relu };
+    let conv = Int8Conv2d { weights, shape: call.shape, grid: call.weights.grid, epilogue };
     int8_conv2d(active_path(), x, size, &conv, y);
 }
 

@@ -3,7 +3,7 @@
 use crate::activations::ActivationGrid;
 use crate::conv2d::{Conv2dShape, PackedConv2d};
 use crate::ops::cube::{self, CudaConv2d};
-use crate::ops::placed::{Placed, Stored};
+use crate::ops::host_or_cuda::{HostOrCuda, WeightInfo};
 use crate::panel_layout::check_depth;
 use briquette_core::Result;
 use burn::tensor::Device;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct QuantizedConv2d {
     dims: [usize; 4],
-    pub(in crate::ops) placed: Placed<Arc<PackedConv2d>, CudaConv2d>,
+    pub(in crate::ops) placed: HostOrCuda<Arc<PackedConv2d>, CudaConv2d>,
     pub(in crate::ops) grid: ActivationGrid,
 }
 
-impl Stored for PackedConv2d {
+impl WeightInfo for PackedConv2d {
     fn dims(&self) -> [usize; 2] {
         let [n_out, n_in, height, width] = self.dims();
         [n_out, n_in * height * width]
@@ -35,7 +35,7 @@ impl Stored for PackedConv2d {
 impl QuantizedConv2d {
     /// int8 weights for the CPU, each image quantized by itself.
     pub fn new(weights: PackedConv2d, grid: ActivationGrid) -> Self {
-        Self { dims: weights.dims(), placed: Placed::Host(Arc::new(weights)), grid }
+        Self { dims: weights.dims(), placed: HostOrCuda::Host(Arc::new(weights)), grid }
     }
 
     /// Lays out row-major `codes` `[out, in / groups, ky, kx]`, worth `codes[o, ..] * scales[o]` each, for `device`.
@@ -55,7 +55,7 @@ impl QuantizedConv2d {
     ) -> Result<Self> {
         check_depth(dims[1] * dims[2] * dims[3])?;
         match cube::conv2d(device, codes, scales, dims, is_sparse) {
-            Some(weights) => Ok(Self { dims, placed: Placed::Cuda(weights), grid }),
+            Some(weights) => Ok(Self { dims, placed: HostOrCuda::Cuda(weights), grid }),
             None => Ok(Self::new(PackedConv2d::new(codes, scales, dims, is_sparse)?, grid)),
         }
     }
@@ -76,7 +76,7 @@ impl QuantizedConv2d {
     }
 }
 
-/// A convolution as an operation: see [`Finish`](crate::Finish) for its last three.
+/// A convolution as an operation: see [`ConvEpilogue`](crate::ConvEpilogue) for its last three.
 #[derive(Debug, Clone)]
 pub struct Conv2dCall {
     /// Its weights.

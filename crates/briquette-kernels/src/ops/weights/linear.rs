@@ -3,7 +3,7 @@
 use crate::activations::ActivationGrid;
 use crate::int4::PackedInt4;
 use crate::ops::cube::{self, CudaLinear};
-use crate::ops::placed::{Placed, Stored};
+use crate::ops::host_or_cuda::{HostOrCuda, WeightInfo};
 use crate::packed::PackedInt8;
 use crate::panel_layout::check_depth;
 use crate::sparse::SparseInt8;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Weights of a linear layer, however they are kept.
 #[derive(Debug, Clone)]
 pub struct LinearWeights {
-    pub(in crate::ops) placed: Placed<HostLinear, CudaLinear>,
+    pub(in crate::ops) placed: HostOrCuda<HostLinear, CudaLinear>,
     /// How activations are rounded; none where they stay floats.
     pub(in crate::ops) grid: Option<ActivationGrid>,
 }
@@ -38,7 +38,7 @@ impl HostLinear {
     }
 }
 
-impl Stored for HostLinear {
+impl WeightInfo for HostLinear {
     fn dims(&self) -> [usize; 2] {
         match self {
             Self::Int8(weights) => [weights.n_out(), weights.n_in()],
@@ -81,7 +81,7 @@ impl LinearWeights {
     }
 
     const fn on_host(weights: HostLinear, grid: Option<ActivationGrid>) -> Self {
-        Self { placed: Placed::Host(weights), grid }
+        Self { placed: HostOrCuda::Host(weights), grid }
     }
 
     /// Lays out row-major int8 `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each, for `device`.
@@ -101,7 +101,7 @@ impl LinearWeights {
     ) -> Result<Self> {
         check_depth(n_in)?;
         if let Some(weights) = cube::int8(device, codes, scales, [n_out, n_in], is_sparse) {
-            return Ok(Self { placed: Placed::Cuda(weights), grid });
+            return Ok(Self { placed: HostOrCuda::Cuda(weights), grid });
         }
         Ok(match is_sparse {
             true => Self::sparse_int8(SparseInt8::new(codes, scales, n_out, n_in)?, grid),
@@ -115,7 +115,7 @@ impl LinearWeights {
     /// If the lengths disagree with the shape, a code has more than 4 bits, or `group` is 0.
     pub fn int4_on(device: &Device, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
         match cube::int4(device, codes, scales, [n_out, n_in], group) {
-            Some(weights) => Self { placed: Placed::Cuda(weights), grid: None },
+            Some(weights) => Self { placed: HostOrCuda::Cuda(weights), grid: None },
             None => Self::int4(PackedInt4::new(codes, scales, n_out, n_in, group)),
         }
     }

@@ -3,17 +3,17 @@
 use crate::code_rows::CodeRows;
 use crate::embedding::Int8Embedding;
 use crate::ops::cube::{self, CudaTable};
-use crate::ops::placed::{Placed, Stored};
+use crate::ops::host_or_cuda::{HostOrCuda, WeightInfo};
 use burn::tensor::Device;
 use std::sync::Arc;
 
 /// Rows that are looked up.
 #[derive(Debug, Clone)]
 pub struct Table {
-    pub(in crate::ops) placed: Placed<Arc<Int8Embedding>, CudaTable>,
+    pub(in crate::ops) placed: HostOrCuda<Arc<Int8Embedding>, CudaTable>,
 }
 
-impl Stored for Int8Embedding {
+impl WeightInfo for Int8Embedding {
     fn dims(&self) -> [usize; 2] {
         [self.n_rows(), self.n_cols()]
     }
@@ -30,7 +30,7 @@ impl Stored for Int8Embedding {
 impl Table {
     /// A table for the CPU.
     pub fn new(table: Int8Embedding) -> Self {
-        Self { placed: Placed::Host(Arc::new(table)) }
+        Self { placed: HostOrCuda::Host(Arc::new(table)) }
     }
 
     /// Lays out row-major `codes` `[n_rows, n_cols]`, worth `codes[r, c] * scales[r]` each, for `device`.
@@ -39,7 +39,7 @@ impl Table {
     /// If the lengths disagree with the shape.
     pub fn on(device: &Device, codes: &[i8], scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
         if let Some(table) = cube::table(device, codes, scales, [n_rows, n_cols], is_sparse) {
-            return Self { placed: Placed::Cuda(table) };
+            return Self { placed: HostOrCuda::Cuda(table) };
         }
         let pack = if is_sparse { CodeRows::bitmask } else { CodeRows::dense };
         Self::new(Int8Embedding::new(pack(codes, n_rows, n_cols), scales.to_vec()))

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 /// The shapes of tiles: rows of 64 bytes.
 #[repr(C, align(64))]
-struct Config {
+struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -16,7 +16,7 @@ struct Config {
     rows: [u8; 16],
 }
 
-impl Config {
+impl TileConfig {
     /// 16 rows each; the tiles of codes and sums have fewer where there are fewer, since a product takes a cycle for
     /// each row of codes.
     const fn of(n_rows: usize) -> Self {
@@ -37,13 +37,13 @@ thread_local! {
 }
 
 /// The tiles of this thread in use, for as long as this lives; the registers then go back to their initial state.
-pub(in crate::simd) struct Tiles {
+pub(in crate::simd) struct AmxTiles {
     pub(super) scratch: TileScratch,
     /// They are those of a thread, so this must stay there.
     thread: PhantomData<*const ()>,
 }
 
-impl Tiles {
+impl AmxTiles {
     /// Tiles for rows in blocks of 16, or fewer where there are fewer.
     ///
     /// # Safety
@@ -53,14 +53,14 @@ impl Tiles {
     /// If they are in use.
     pub(in crate::simd) unsafe fn configure(n_rows: usize) -> Self {
         let Some(scratch) = SCRATCH.take() else { panic!("the tiles of this thread are in use") };
-        let config = Config::of(n_rows);
+        let config = TileConfig::of(n_rows);
         // SAFETY: the configuration is 64 readable bytes of palette 1.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
         Self { scratch, thread: PhantomData }
     }
 }
 
-impl Drop for Tiles {
+impl Drop for AmxTiles {
     fn drop(&mut self) {
         // SAFETY: `configure` ran, so the processor has AMX.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
@@ -204,7 +204,7 @@ mod tests {
             return;
         }
         // SAFETY: the processor has AMX.
-        let configure = || unsafe { Tiles::configure(3) };
+        let configure = || unsafe { AmxTiles::configure(3) };
         let tiles = configure();
         assert!(std::panic::catch_unwind(configure).is_err());
         drop(tiles);

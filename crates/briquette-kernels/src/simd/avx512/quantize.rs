@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::activations::ActivationGrid;
-use crate::simd::row_scale::{RowScale, Span};
+use crate::simd::row_quantizer::{RowQuantizer, ValueRange};
 use crate::simd::scalar;
 use std::arch::x86_64::*;
 
@@ -32,11 +32,11 @@ fn magnitude(x: &[f32]) -> u32 {
     _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_max_epu32(a, b), _mm512_max_epu32(c, d)))
 }
 
-/// See [`scalar::span`].
+/// See [`scalar::value_range`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(in crate::simd) fn span(x: &[f32], grid: ActivationGrid) -> Span {
+pub(in crate::simd) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
     if grid != ActivationGrid::Asymmetric {
-        return Span { magnitude: magnitude(x), ..Span::default() };
+        return ValueRange { magnitude: magnitude(x), ..ValueRange::default() };
     }
     // All in one pass: a convolution's input is larger than the caches.
     let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
@@ -50,7 +50,7 @@ pub(in crate::simd) fn span(x: &[f32], grid: ActivationGrid) -> Span {
             largest[i] = _mm512_max_epu32(largest[i], bits);
         }
     }
-    Span {
+    ValueRange {
         min: _mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
         max: _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
         magnitude: _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])),
@@ -59,7 +59,7 @@ pub(in crate::simd) fn span(x: &[f32], grid: ActivationGrid) -> Span {
 
 /// See [`scalar::quantize`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(in crate::simd) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
+pub(in crate::simd) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     if !row.inverse.is_finite() {
         return scalar::quantize(x, row, codes);
     }

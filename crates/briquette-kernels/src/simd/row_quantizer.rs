@@ -4,14 +4,14 @@ use crate::activations::ActivationGrid;
 
 /// How a row is mapped to codes: `code = clamp(round(x * inverse) + zero, 0, 255)`.
 #[derive(Clone, Copy)]
-pub(crate) struct RowScale {
+pub(crate) struct RowQuantizer {
     pub(crate) scale: f32,
     pub(crate) zero: i32,
     /// `1 / scale`, infinite where the scale is too small for it; then codes come from dividing.
     pub(crate) inverse: f32,
 }
 
-impl RowScale {
+impl RowQuantizer {
     const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
 
     /// The scale of a row whose largest magnitude, so many steps, has the given bits: NaN where those are not of a finite number.
@@ -63,25 +63,25 @@ fn inverse(largest: f32, scale: f32, n_steps: f32) -> f32 {
 
 /// What the scale of values is made from; the range is left at 0 where the grid does not ask for it.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Span {
+pub(crate) struct ValueRange {
     pub(crate) min: f32,
     pub(crate) max: f32,
     /// The bits of the largest magnitude.
     pub(crate) magnitude: u32,
 }
 
-impl Span {
+impl ValueRange {
     /// That of the values of both.
     pub(crate) fn merge(self, other: Self) -> Self {
         let (min, max) = (self.min.min(other.min), self.max.max(other.max));
         Self { min, max, magnitude: self.magnitude.max(other.magnitude) }
     }
 
-    pub(crate) fn scale(self, grid: ActivationGrid) -> RowScale {
+    pub(crate) fn scale(self, grid: ActivationGrid) -> RowQuantizer {
         match grid {
-            ActivationGrid::Symmetric => RowScale::symmetric(self.magnitude, 127.0),
-            ActivationGrid::SymmetricFull => RowScale::symmetric(self.magnitude, 127.5),
-            ActivationGrid::Asymmetric => RowScale::asymmetric(self.min, self.max, self.magnitude),
+            ActivationGrid::Symmetric => RowQuantizer::symmetric(self.magnitude, 127.0),
+            ActivationGrid::SymmetricFull => RowQuantizer::symmetric(self.magnitude, 127.5),
+            ActivationGrid::Asymmetric => RowQuantizer::asymmetric(self.min, self.max, self.magnitude),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub(super) const ELSEWHERE: &str = "weights are laid out for another device";
 
 /// What is known of weights wherever they lie.
-pub(super) trait Stored {
+pub(super) trait WeightInfo {
     /// Rows, of outputs, and columns.
     fn dims(&self) -> [usize; 2];
 
@@ -22,7 +22,7 @@ pub(super) trait Stored {
     }
 }
 
-impl<T: Stored> Stored for Arc<T> {
+impl<T: WeightInfo> WeightInfo for Arc<T> {
     fn dims(&self) -> [usize; 2] {
         T::dims(self)
     }
@@ -42,14 +42,14 @@ impl<T: Stored> Stored for Arc<T> {
 
 /// Weights of one kind, where they were laid out.
 #[derive(Debug, Clone)]
-pub(super) enum Placed<H, C> {
+pub(super) enum HostOrCuda<H, C> {
     /// For the CPU.
     Host(H),
     /// On a CUDA device.
     Cuda(C),
 }
 
-impl<H, C> Placed<H, C> {
+impl<H, C> HostOrCuda<H, C> {
     /// Those for the CPU.
     pub(super) const fn on_host(&self) -> Option<&H> {
         match self {
@@ -59,8 +59,8 @@ impl<H, C> Placed<H, C> {
     }
 }
 
-impl<H: Stored, C: Stored> Placed<H, C> {
-    fn stored(&self) -> &dyn Stored {
+impl<H: WeightInfo, C: WeightInfo> HostOrCuda<H, C> {
+    fn info(&self) -> &dyn WeightInfo {
         match self {
             Self::Host(weights) => weights,
             Self::Cuda(weights) => weights,
@@ -68,20 +68,20 @@ impl<H: Stored, C: Stored> Placed<H, C> {
     }
 }
 
-impl<H: Stored, C: Stored> Stored for Placed<H, C> {
+impl<H: WeightInfo, C: WeightInfo> WeightInfo for HostOrCuda<H, C> {
     fn dims(&self) -> [usize; 2] {
-        self.stored().dims()
+        self.info().dims()
     }
 
     fn is_sparse(&self) -> bool {
-        self.stored().is_sparse()
+        self.info().is_sparse()
     }
 
     fn n_bytes(&self) -> usize {
-        self.stored().n_bytes()
+        self.info().n_bytes()
     }
 
     fn n_bits(&self) -> usize {
-        self.stored().n_bits()
+        self.info().n_bits()
     }
 }
