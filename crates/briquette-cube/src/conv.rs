@@ -50,7 +50,7 @@ fn tap(codes: &[u32], image: u32, channel: u32, ky: u32, kx: u32, pixel: u32, ze
     let y = pixel / steps.out_width * steps.stride_y + ky * steps.dilation_y;
     let x = pixel % steps.out_width * steps.stride_x + kx * steps.dilation_x;
     let mut code = zero;
-    // What lies before the image wraps to more than its size.
+    // A position before the image wraps around to more than its size.
     let (y, x) = (y - steps.top, x - steps.left);
     if y < steps.height && x < steps.width {
         let at = (channel * steps.height + y) * steps.width + x;
@@ -132,7 +132,7 @@ pub fn depthwise<F: Float>(
     }
 }
 
-/// A byte as the number it means.
+/// A byte as a signed number.
 #[cube]
 fn signed(byte: u32) -> i32 {
     i32::reinterpret(byte ^ 0x80u32) - 128i32

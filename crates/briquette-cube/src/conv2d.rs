@@ -7,7 +7,7 @@ use crate::int8::Int8;
 use crate::launch::{self, DeviceEpilogue, Floats, OutputPlacement, Product};
 use crate::pack;
 
-/// Patches are made in pieces of at most so many bytes.
+/// Patches are gathered in pieces of at most this many bytes.
 const PIECE: usize = 64 << 20;
 
 /// Weights `[out, in / groups, ky, kx]` with a scale for each output.

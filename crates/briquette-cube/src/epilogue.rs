@@ -1,4 +1,4 @@
-//! What becomes of the sums of a product.
+//! What is done to the sums of a product before they are written.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
@@ -11,7 +11,7 @@ pub struct EpilogueFlags {
     pub scale: bool,
     /// Whether each column has a term.
     pub shift: bool,
-    /// Whether outputs are added to what there is.
+    /// Whether outputs are added to what `y` holds.
     pub adds: bool,
     /// Whether negatives become 0.
     pub relu: bool,
@@ -28,9 +28,9 @@ pub struct OutputLayout {
     pub row_stride: u32,
     /// Outputs from one column to the next.
     pub col_stride: u32,
-    /// The row of the first one.
+    /// The row, counted over all images, that the first row of the product is.
     pub first_row: u32,
-    /// The first column: columns before it, of the weights too, belong to other products.
+    /// The first column that is computed: those before it, of the weights too, belong to other products.
     pub first_col: u32,
 }
 

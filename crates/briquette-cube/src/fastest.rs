@@ -7,10 +7,10 @@ use crate::mma::MmaTile;
 use crate::way::{Way, multiply_by};
 use cubecl_runtime::tune::{LocalTuner, Tunable, TunableSet};
 
-/// Up to so many rows, reading the weights takes longer than the products.
+/// Up to this many rows, reading the weights takes longer than multiplying.
 const FEW: usize = 8;
 
-/// Those that take matrix instructions; all of them give the same sums.
+/// The kernels with matrix instructions, of which the fastest is found; all of them give the same sums.
 pub const WAYS: [Way; 7] = [
     Way::Mma(MmaTile::MEDIUM),
     Way::Mma(MmaTile::LARGE),
@@ -68,7 +68,7 @@ impl Call {
         format!("{rows}x{cols} of {}, {kept}, to {outputs} of {}", weights.n_in(), y.dtype)
     }
 
-    /// The same call with outputs of its own, which may be written again and again.
+    /// The same call with outputs of its own, which a trial may overwrite.
     fn apart(&self) -> Self {
         let Floats { dtype, n_rows, n_cols, .. } = self.y;
         Self { y: Floats::empty(self.weights.gpu(), dtype, n_rows, n_cols), ..self.clone() }

@@ -215,7 +215,7 @@ fn zeros(#[comptime] n: usize) -> Array<f32> {
     sums
 }
 
-/// A code less its offset, as a float: put behind the bits of 2^23, which is faster than a conversion.
+/// `code - offset` as a float. The code becomes the last bits of the mantissa of 2^23, which is faster than a conversion.
 #[cube]
 pub(crate) fn float_of(code: u32, offset: f32) -> f32 {
     f32::reinterpret(code | 0x4b00_0000u32) - (8388608.0f32 + offset)

@@ -1,4 +1,4 @@
-//! Every launch of a kernel. Kernels check no bounds but their own, so sizes and buffers are matched here.
+//! Every launch of a kernel. Kernels do not know how long their buffers are, so sizes are checked against them here.
 
 #![expect(unsafe_code, reason = "kernels are launched without checks of each access")]
 
@@ -84,14 +84,14 @@ pub(crate) struct RowScales {
     pub zeros: DeviceBuffer,
 }
 
-/// What follows a product: see [`EpilogueFlags`].
+/// What is done to the sums of a product: see [`EpilogueFlags`].
 #[derive(Debug, Clone, Default)]
 pub struct DeviceEpilogue {
     /// A factor for each output, f32.
     pub scale: Option<DeviceBuffer>,
     /// A term for each output, f32.
     pub shift: Option<DeviceBuffer>,
-    /// Whether outputs are added to what there is.
+    /// Whether outputs are added to what `y` holds.
     pub adds: bool,
     /// Whether negatives become 0.
     pub relu: bool,
@@ -102,7 +102,7 @@ impl DeviceEpilogue {
         EpilogueFlags { scale: self.scale.is_some(), shift: self.shift.is_some(), adds: self.adds, relu: self.relu }
     }
 
-    /// The factors and the terms of at least `n_out` outputs; `other` stands for what there is none of.
+    /// The factors and the terms of at least `n_out` outputs; `other` is passed, and not read, where there are none.
     fn args(&self, n_out: usize, other: &DeviceBuffer) -> [BufferArg; 2] {
         [&self.scale, &self.shift].map(|given| {
             assert!(given.as_ref().is_none_or(|given| given.n_bytes() >= 4 * n_out), "one for each of {n_out} outputs");
@@ -122,16 +122,16 @@ pub(crate) struct OutputPlacement {
     pub row_stride: usize,
     /// Outputs from one column to the next.
     pub col_stride: usize,
-    /// The row of the first one.
+    /// The row, counted over all images, that the first row of the product is.
     pub first_row: usize,
-    /// The first column that is made.
+    /// The first column that is computed.
     pub first_col: usize,
-    /// And the one behind the last.
+    /// The column after the last that is computed.
     pub end_col: usize,
 }
 
 impl OutputPlacement {
-    /// Rows one behind the other, each with its own scale.
+    /// Rows that follow one another, each with its own scale.
     pub(crate) const fn rows(n_cols: usize) -> Self {
         Self {
             image_rows: 1,

@@ -100,7 +100,7 @@ pub fn product_mma<F: Float>(
         keep(&mut shared_b, &next_b, stage, tile_cols, tile);
     }
     while vector < row_vectors {
-        // Nobody reads the other stage any more.
+        // From here on no warp reads the other stage, so that it can be overwritten.
         sync_cube();
         vector += STEP;
         let goes_on = vector < row_vectors;
@@ -127,7 +127,7 @@ pub fn product_mma<F: Float>(
     );
 }
 
-/// Puts a step of sparse weights into shared memory, a block with each warp: those of the rows from `first` on.
+/// Expands a step of sparse weights into shared memory, a block with each warp: those of the rows from `first` on.
 #[cube]
 fn spread(
     bits: &[u32],

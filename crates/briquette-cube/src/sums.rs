@@ -1,4 +1,4 @@
-//! What becomes of sums that another library's kernel has made.
+//! Finishes the sums of a product that another library's kernel has computed.
 
 use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;

@@ -1,4 +1,4 @@
-//! Tables on a device.
+//! Tables on a device, whose rows are looked up.
 
 use crate::gpu::{DeviceBuffer, Gpu};
 use crate::launch::{self, Floats, Ids};

@@ -42,7 +42,7 @@ pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(),
     let (gpu, words) = (weights.gpu(), || launch::dense_words(weights));
     match way {
         Way::Mma(tile) => {
-            // A product that begins within a block has its zeros put back first.
+            // Where a product begins inside a block of the bitmask, the weights are expanded first.
             let is_within = weights.is_sparse() && !product.place.first_col.is_multiple_of(BLOCK_ROWS);
             launch::product_mma(gpu, product, is_within.then(words).as_ref(), tile, y);
         }

@@ -38,10 +38,10 @@ struct Launch {
     fault: *const c_void,
 }
 
-/// What a launch is given beside its parameters.
+/// How a kernel is launched, apart from its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {
-    /// Blocks of it.
+    /// Blocks of the grid.
     pub blocks: [u32; 3],
     /// Threads of a block.
     pub threads: [u32; 3],
@@ -72,7 +72,7 @@ pub fn compiler() -> Option<PathBuf> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()))
 }
 
-// -fvisibility=hidden: what two kernels' libraries call the same is not the same.
+// -fvisibility=hidden: functions of the same name in two kernels' libraries stay apart.
 // -ffp-contract=off: a product and a sum are rounded one by one, the same on every CPU.
 // _FORTIFY_SOURCE would take a jump out of a fiber for a damaged stack.
 const FLAGS: &str = "-std=c++17 -O1 -fPIC -shared -fvisibility=hidden -pthread -w -fwrapv -fno-strict-aliasing \
@@ -89,7 +89,7 @@ const HEADERS: [&str; 7] = [
     include_str!("../cpp/schedule.h"),
 ];
 
-/// Compiles `cpp` to a library in `folder`, unless it is there; else what the compiler says against it.
+/// Compiles `cpp` to a library in `folder`, unless it is there already. The error is what the compiler says.
 pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (compiler, cpp, FLAGS, HEADERS).hash(&mut hasher);
@@ -97,7 +97,7 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
     if library.is_file() {
         return Ok(library);
     }
-    // Of its own until it is whole: others may be at the same kernel.
+    // Compiled in a folder of its own and then renamed: another process may be compiling the same kernel.
     let own = tempfile::tempdir_in(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (source, made) = (own.path().join("kernel.cpp"), own.path().join("kernel.so"));
     std::fs::write(&source, cpp).map_err(|error| format!("{}: {error}", source.display()))?;
@@ -112,7 +112,7 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
     Ok(library)
 }
 
-/// Compiles `cpp` and loads it; else what the compiler says against it.
+/// Compiles `cpp` and loads it. The error is what the compiler says.
 pub fn load(compiler: &Path, cpp: &str) -> Result<LoadedKernel, String> {
     // A loaded library no longer needs its file.
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -124,7 +124,7 @@ impl LoadedKernel {
     /// Loads what [`compile`] has made.
     ///
     /// # Safety
-    /// The file is such a library.
+    /// The file is a library that [`compile`] has made.
     pub unsafe fn open(path: &Path) -> Result<Self, String> {
         // SAFETY: nothing in it runs when it is loaded.
         let library = unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;

@@ -3,7 +3,7 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Where the codes of a row lie; `x = (code - zero) * scale`, codes 0 to 255.
+/// How values are mapped to codes of 0 to 255: `x = (code - zero) * scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ActivationGrid {
     /// `scale = max |x| / 127`, `zero = 128`.

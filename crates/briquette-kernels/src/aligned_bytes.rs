@@ -16,7 +16,7 @@ impl AlignedBytes {
         Self(vec![CacheLine([0; 64]); n.div_ceil(64)])
     }
 
-    /// Makes room for `n` bytes; what they hold is what was there, or zeros.
+    /// Makes room for `n` bytes; those that were there keep their values, new ones are 0.
     pub(crate) fn resize(&mut self, n: usize) {
         self.0.resize(n.div_ceil(64), CacheLine([0; 64]));
     }

@@ -25,16 +25,16 @@ use std::ops::Range;
 use tile::PatchTile;
 use unpacked::Unpacked;
 
-/// Output pixels that are made at once.
+/// Output pixels that are computed at once.
 const TILE: usize = 256;
-/// Output channels that are made at once: with them a tile stays in the second cache.
+/// Output channels that are computed at once: with so many, a tile stays in the L2 cache.
 const OUTPUTS: usize = 8 * PANEL;
-/// Threads share the pixels of an image while each has this many, else its channels.
+/// Fewest pixels for a thread: where there are fewer, threads share the output channels instead.
 const FEW_PIXELS: usize = 64;
 /// Below this many multiplications of an image, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
 
-/// A convolution, and what becomes of its outputs.
+/// A convolution, and what is done to its outputs before they are written.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Conv2d<'a> {
     /// Its weights.
@@ -43,7 +43,7 @@ pub struct Int8Conv2d<'a> {
     pub shape: Conv2dShape,
     /// How images are rounded.
     pub grid: ActivationGrid,
-    /// What becomes of its outputs.
+    /// What is done to its outputs.
     pub epilogue: ConvEpilogue<'a>,
 }
 
@@ -94,7 +94,7 @@ fn each_image<T: ActivationElement, W: Int8Weights>(
 enum How {
     /// By panels of weights, which must not straddle groups.
     Panels,
-    /// Output by output, for groups of few outputs: panels would mostly multiply what is not theirs.
+    /// Output by output, for groups of few outputs: most of a panel would belong to other groups.
     Rows(Unpacked),
     /// Tap by tap, where every channel is its own group.
     Depthwise(Taps),
@@ -123,7 +123,7 @@ struct ImageConv<'a, W> {
 }
 
 impl<W: Int8Weights> ImageConv<'_, W> {
-    /// Makes the pixels from `first` on, as many as `out` has columns for.
+    /// Computes the pixels from `first` on, as many as `out` has columns for.
     fn pixels(&self, mut first: usize, mut out: OutputBlock, n_threads: usize) {
         if n_threads > 1 && out.n_cols() >= 2 * FEW_PIXELS {
             let half = (out.n_cols() / 2).next_multiple_of(PANEL);

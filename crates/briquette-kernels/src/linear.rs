@@ -8,9 +8,9 @@ use crate::simd::{Kernel, OutputBlock, RowBlock};
 use crate::weights::Int8Weights;
 use std::cell::RefCell;
 
-/// Rows are quantized and multiplied in blocks whose codes stay in the second cache.
+/// Rows are quantized and multiplied in blocks whose codes stay in the L2 cache.
 const BLOCK_BYTES: usize = 1 << 20;
-/// And in blocks of so few rows that the pages of their outputs stay in the first table of translations.
+/// Most rows of a block: the pages of so many rows of outputs stay in the first-level TLB.
 const BLOCK_ROWS: usize = 256;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
@@ -59,7 +59,7 @@ struct Int8Linear<'a, W> {
 }
 
 impl<W: Int8Weights> Int8Linear<'_, W> {
-    /// Splits rows over threads while each has a few tiles of them, else outputs.
+    /// Splits rows over threads as long as each gets a few tiles of them; below that, outputs are split.
     fn run<T: ActivationElement>(&self, x: &[T], out: OutputBlock, n_threads: usize) {
         let half = (out.n_rows() / 2).next_multiple_of(32);
         if n_threads > 1 && out.n_rows() >= 128 {
@@ -165,7 +165,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Sums of products by `rten-gemm`, which knows nothing of ours.
+    /// Sums of products by `rten-gemm`, which shares no code with ours.
     fn by_rten(codes: &[u8], weights: &[i8], [m, k, n]: [usize; 3]) -> Vec<i32> {
         use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
         use rten_tensor::NdTensorView;
@@ -181,7 +181,7 @@ pub(crate) mod tests {
     #[test]
     fn sums_are_those_of_another_library() {
         for (m, k, n) in [(1, 4, 1), (3, 70, 33), (16, 64, 32), (33, 130, 70), (40, 513, 100)] {
-            // A row that reaches 127 has scale 1. Weights of 7 bits: without VNNI the other side saturates at more.
+            // A row whose largest value is 127 has scale 1. Weights have 7 bits: without VNNI, `rten-gemm` saturates above.
             let mut codes: Vec<u8> = numbers(m * k, 3).map(|bits| (bits % 255 + 1) as u8).collect();
             codes.chunks_mut(k).for_each(|row| row[0] = 255);
             let weights: Vec<i8> = numbers(n * k, 5).map(|bits| (bits % 128) as i8 - 64).collect();

@@ -1,8 +1,8 @@
-//! Going over the panels of weights whose outputs make up a block, by several threads.
+//! Splits a product over threads by the panels of its weights.
 
 use crate::simd::{OutputBlock, PANEL};
 
-/// Panels that one thread multiplies one after another: their indices, each with whether it is the last and its outputs.
+/// The panels of one thread: the index of each, whether it is the thread's last, and the block for its outputs.
 pub(crate) struct PanelRun<'a> {
     next: usize,
     out: Option<OutputBlock<'a>>,
@@ -36,7 +36,7 @@ pub(crate) fn for_panels(out: OutputBlock, first: usize, n_threads: usize, run: 
     }
 }
 
-/// The threads that so many multiplications keep busy, where fewer than `pays` are best done by one.
+/// Threads for a product: one below `pays` multiplications, where waking another costs more than it saves, else all.
 pub(crate) fn threads_for(n_multiplications: usize, pays: usize) -> usize {
     if n_multiplications >= pays { rayon::current_num_threads() } else { 1 }
 }

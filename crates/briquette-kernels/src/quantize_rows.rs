@@ -41,7 +41,7 @@ impl QuantizedRows {
         &self.zeros
     }
 
-    /// An odd number of lines, so that the rows of a tile do not share the ways of one cache set.
+    /// An odd number of cache lines, so that the rows of a tile fall into different cache sets.
     pub(crate) const fn stride(&self) -> usize {
         (self.n_cols.div_ceil(64) | 1) * 64
     }

@@ -47,7 +47,7 @@ pub(crate) use row_quantizer::{RowQuantizer, ValueRange};
 pub(crate) use sparse_panels::SparsePanels;
 pub(crate) use turn::SIDE;
 
-/// There is no such peak to compare with.
+/// `None`: the peak is measured with AVX-512 VNNI, which only x86-64 has.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn register_peak() -> Option<f64> {
     None

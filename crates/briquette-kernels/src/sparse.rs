@@ -50,7 +50,7 @@ impl SparseInt8 {
 }
 
 impl SparseInt8 {
-    /// Spreads a panel out, zeros too, for as long as `f` needs it.
+    /// Calls `f` with all codes of a panel, zeros included, which lie in memory of this thread.
     fn with_panel(&self, path: Path, index: usize, f: impl FnOnce(&[i8])) {
         let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
         codes.resize(n.max(codes.bytes().len()));

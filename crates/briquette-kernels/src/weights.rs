@@ -23,7 +23,7 @@ pub trait Int8Weights: sealed::Panels {
     }
 }
 
-/// The codes as rows of outputs, zeros too.
+/// All codes as rows of outputs, zeros included.
 pub(crate) fn to_rows<W: Int8Weights + ?Sized>(weights: &W) -> Vec<i8> {
     let (n_out, n_in) = (weights.n_out(), weights.n_in());
     let (mut rows, mut panel) = (vec![0; n_out * n_in], vec![0; panel_bytes(n_in)]);
@@ -43,7 +43,7 @@ pub(crate) mod sealed {
     use super::*;
 
     pub trait Panels: Sync {
-        /// What panel `index` is finished with.
+        /// The sums, scales and bias that finish the outputs of panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]
         fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns;
 
@@ -55,7 +55,7 @@ pub(crate) mod sealed {
         #[expect(private_interfaces, reason = "the trait is sealed")]
         fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &PanelColumns, out: OutputBlock);
 
-        /// Writes the codes of panel `index` out, zeros too.
+        /// Writes all codes of panel `index`, zeros included.
         fn unpack(&self, index: usize, codes: &mut [i8]);
 
         /// The scale of an output.

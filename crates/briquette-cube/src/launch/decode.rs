@@ -1,4 +1,4 @@
-//! Codes with their zeros, and as floats.
+//! Expands sparse codes, and decodes codes to floats.
 
 use super::{CodeWords, Floats, arg};
 use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
@@ -8,7 +8,7 @@ use crate::{bitmask, decode};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::CubeDim;
 
-/// The codes of weights with their zeros: those that are kept, or a copy that is soon gone.
+/// The codes of weights with their zeros: those that are kept, or a temporary copy.
 pub(crate) fn dense_words(weights: &Int8) -> DeviceBuffer {
     match &weights.kept {
         DeviceCodes::Dense(words) => words.clone(),
@@ -16,7 +16,7 @@ pub(crate) fn dense_words(weights: &Int8) -> DeviceBuffer {
     }
 }
 
-/// Weights with their zeros, in memory that is soon free again.
+/// Expands weights, zeros included, into temporary memory.
 fn expand(gpu: &Gpu, blocks: &DeviceBitmask, n_out: usize, n_in: usize) -> DeviceBuffer {
     let row_words = crate::pack::row_words(n_in);
     let codes = CodeWords::empty(gpu, n_out, row_words);
@@ -64,12 +64,12 @@ pub(crate) fn decode(gpu: &Gpu, words: &DeviceBuffer, scales: &DeviceBuffer, gro
     }
 }
 
-/// Integers that are ids.
+/// Ids of rows of a table.
 #[derive(Debug, Clone)]
 pub struct Ids {
-    /// Where they are.
+    /// Their buffer.
     pub buffer: DeviceBuffer,
-    /// Of what type.
+    /// Their type, an integer.
     pub dtype: ElemType,
 }
 

@@ -9,12 +9,12 @@ use cubecl_core::prelude::{CubeCount, CubeDim};
 /// Most rows of floats that are multiplied with codes as they are; more have the weights decoded first.
 pub(crate) const FEW_FLOATS: usize = 15;
 
-/// How many rows kernels of few rows take at once.
+/// How many rows a kernel for few rows takes at once.
 fn rows_at_once(n_rows: usize) -> usize {
     n_rows.next_power_of_two().min(8)
 }
 
-/// Cubes of kernels of few rows.
+/// The grid of a kernel for few rows.
 fn few_rows_cubes(n_rows: usize, n_out: usize, rows: usize) -> CubeCount {
     cubes(groups(n_out, few_rows::WARPS * few_rows::OUTPUTS), groups(n_rows, rows))
 }

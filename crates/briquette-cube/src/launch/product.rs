@@ -10,7 +10,7 @@ use crate::stored::{DeviceBitmask, DeviceCodes};
 use crate::sums;
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
-/// What a product is made of.
+/// The operands of a product, where its outputs go, and what is done to them.
 pub(crate) struct Product<'a> {
     pub(crate) codes: &'a CodeWords,
     pub(crate) rows: &'a RowScales,

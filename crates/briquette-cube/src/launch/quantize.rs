@@ -5,7 +5,7 @@ use crate::gpu::{Gpu, cubes, groups, u32_of};
 use crate::quantize_rows;
 use cubecl_core::prelude::CubeDim;
 
-/// Above this, parts of a row are looked at side by side.
+/// Rows with more values than this are quantized in parts, in parallel.
 const WIDE: usize = 1 << 16;
 /// Values in a part of a wide row.
 const PART: usize = 1 << 14;

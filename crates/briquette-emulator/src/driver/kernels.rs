@@ -10,8 +10,8 @@ use super::{Device, ILLEGAL_ADDRESS, INVALID_IMAGE, INVALID_VALUE, LAUNCH_FAILED
 use crate::kernel::{LaunchConfig, LoadedKernel};
 use crate::nvrtc::TOKEN;
 
-/// In the names of kernels that compute nothing but find out how fast a device is, for minutes. They are not run, and take
-/// as long as CubeCL wants a launch to take: where one takes less, it asks for more and more of them.
+/// Parts of the names of CubeCL's kernels that only measure how fast a device is, which would take minutes here. They are
+/// not run: a launch sleeps for as long as CubeCL wants it to take, since of shorter ones it asks for more and more.
 const MEASURING: [&str; 2] = ["_throughput_", "prime_buffer"];
 const MEASURED: Duration = Duration::from_millis(20);
 
@@ -57,7 +57,7 @@ functions! {
 }
 
 /// # Safety
-/// The image ends with a zero, and `out` is there.
+/// The image ends with a zero, and `out` is valid.
 unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
     // SAFETY: the caller's.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();

@@ -1,4 +1,4 @@
-//! What becomes of the outputs of a convolution.
+//! What is done to the outputs of a convolution before they are written.
 
 use crate::path::Path;
 use crate::simd::{self, OutputBlock, SIDE};
@@ -36,7 +36,8 @@ impl ConvEpilogue<'_> {
         }
     }
 
-    /// Up to 16 pixels, from `at` on, of some channels: those from the second number on, as many as the third says.
+    /// Writes up to 16 pixels, from `at` on, of `n_channels` channels from `channel` on; channel 0 of `pixels` is channel
+    /// `first` of the convolution.
     #[inline]
     fn write_square(
         &self,

@@ -5,9 +5,9 @@ use crate::path::Path;
 use crate::simd::{self, RowQuantizer, ValueRange};
 use rayon::prelude::*;
 
-/// Values whose span a thread finds at once.
+/// Values whose range a thread finds at once.
 const RANGE_CHUNK: usize = 1 << 16;
-/// Pixels and channels that a thread turns at once: whole lines of codes, which stay in the first cache.
+/// Pixels and channels that a thread transposes at once: whole cache lines of codes, which stay in the L1 cache.
 const PIXELS: usize = 256;
 const CHANNELS: usize = 64;
 

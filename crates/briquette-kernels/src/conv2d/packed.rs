@@ -6,8 +6,8 @@ use crate::sparse::SparseInt8;
 use crate::weights::Int8Weights;
 use briquette_core::Result;
 
-/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; how they
-/// step over an image is said where they are used.
+/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; stride,
+/// padding and dilation are given where they are used.
 #[derive(Clone, Debug)]
 pub struct PackedConv2d {
     pub(super) dims: [usize; 4],

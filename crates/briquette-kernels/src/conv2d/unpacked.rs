@@ -1,8 +1,8 @@
-//! Weights as rows of codes, where panels would not do.
+//! Weights as rows of codes, for groups of so few outputs that panels do not pay.
 
 use crate::weights::{Int8Weights, to_rows};
 
-/// Weights as rows of codes, for as long as a call takes.
+/// Weights as rows of codes with their scales, unpacked for one call.
 pub(super) struct Unpacked {
     codes: Vec<i8>,
     n_cols: usize,

@@ -16,11 +16,11 @@ const PAYS: usize = 1 << 21;
 /// A convolution of `n_images` images of one size, of one group.
 #[derive(Debug, Clone, Copy)]
 pub struct FloatConv2d {
-    /// What it is.
+    /// Channels, kernel, stride, padding and dilation.
     pub shape: Conv2dShape,
     /// Height and width of an image.
     pub size: [usize; 2],
-    /// Images.
+    /// Number of images.
     pub n_images: usize,
 }
 
@@ -100,7 +100,7 @@ impl FloatConv2d {
         parts.into_iter().reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a + b).collect()).unwrap_or_else(zeros)
     }
 
-    /// `dx[b, i, source] = Σ w[o, i, ky, kx] * dy[b, o, p]` over what the pixel was a source of.
+    /// `dx[b, i, source] = Σ w[o, i, ky, kx] * dy[b, o, p]` over the outputs that the pixel contributes to.
     ///
     /// # Panics
     /// As [`FloatConv2d::forward`].
@@ -141,7 +141,7 @@ impl FloatConv2d {
         buffer
     }
 
-    /// What each tile writes: for each of its images `[out, pixel]`.
+    /// The part of `y` that each tile writes: a block `[out, pixel]` for each of its images.
     fn split<'y>(&self, y: &'y mut [f32], tiles: &[ImageTile]) -> Vec<Vec<OutputBlock<'y>>> {
         let width = self.shape.out_size(self.size)[1];
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
@@ -156,7 +156,7 @@ impl FloatConv2d {
         tiles.iter().map(|tile| tile.images.clone().map(|_| take(tile)).collect()).collect()
     }
 
-    /// The inputs of a patch.
+    /// Checks the lengths; returns the number of inputs of a patch.
     fn check(&self, x: &[f32], weights: &[f32]) -> usize {
         let [n_out, n_in, height, width] = self.shape.weight_dims();
         assert_eq!(self.shape.groups, 1, "a convolution of one group");
@@ -171,7 +171,7 @@ impl FloatConv2d {
     }
 }
 
-/// What a thread keeps from tile to tile.
+/// Memory that a thread uses again for each tile.
 #[derive(Default)]
 struct ConvScratch {
     columns: Vec<f32>,

@@ -10,7 +10,7 @@ pub fn runs_on(device: &Device) -> bool {
     !device.is_autodiff() && (is_cpu(device) || cube::is_cuda(device))
 }
 
-/// Whether it is the CPU, off autodiff.
+/// Whether it is the CPU, with no gradients recorded.
 pub(super) fn is_cpu(device: &Device) -> bool {
     match device.as_dispatch() {
         #[cfg(feature = "flex")]

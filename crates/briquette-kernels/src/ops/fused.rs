@@ -1,25 +1,25 @@
-//! What lies between matrix products, fused where the CPU runs it.
+//! GELU, layer norm and attention, each in one pass over memory on the CPU.
 
 use super::device::is_cpu;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
 
-/// A row of a small transformer is some kilobytes wide where it is widest.
+/// As many as fit into the L2 cache of a thread: a row of a small transformer takes a few KiB at its widest.
 const ROWS_PER_THREAD: usize = 512;
 
-/// What a layer norm is made with.
+/// The parameters of a layer norm.
 #[derive(Debug, Clone)]
 pub struct Norm {
     /// What each column is multiplied by.
     pub gamma: Vec<f32>,
     /// What is added to each column.
     pub beta: Vec<f32>,
-    /// What keeps it from dividing by zero.
+    /// Added to the variance, so that nothing is divided by zero.
     pub epsilon: f64,
 }
 
-/// How attention is split, and what it does not see.
+/// How attention is split into heads, and which tokens it ignores.
 #[derive(Debug, Clone)]
 pub struct AttentionHeads {
     /// How many heads there are.
@@ -28,7 +28,7 @@ pub struct AttentionHeads {
     pub padding: Vec<bool>,
 }
 
-/// What a backend fuses.
+/// Operations that a backend does in one pass over memory.
 #[backend_extension(Flex: cfg(feature = "flex"))]
 pub trait FusedOps: Backend {
     /// `x * Phi(x)`.
@@ -52,7 +52,7 @@ pub fn fuses<const D: usize>(x: &Tensor<D>) -> bool {
 }
 
 /// Rows of activations that are best taken through a network at once on this device, where that is known: as many as
-/// stay in the second caches of the threads that share them.
+/// stay in the L2 caches of the threads that share them.
 pub fn rows_at_once(device: &Device) -> Option<usize> {
     is_cpu(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
 }

@@ -7,7 +7,7 @@ pub(super) const ELSEWHERE: &str = "weights are laid out for another device";
 
 /// What is known of weights wherever they lie.
 pub(super) trait WeightInfo {
-    /// Rows, of outputs, and columns.
+    /// Rows, one for each output, and columns.
     fn dims(&self) -> [usize; 2];
 
     /// Whether zeros are left out.
@@ -50,7 +50,7 @@ pub(super) enum HostOrCuda<H, C> {
 }
 
 impl<H, C> HostOrCuda<H, C> {
-    /// Those for the CPU.
+    /// The weights, if they are laid out for the CPU.
     pub(super) const fn on_host(&self) -> Option<&H> {
         match self {
             Self::Host(weights) => Some(weights),

@@ -5,7 +5,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Int, Tensor, TensorData};
 
-/// What a backend does with quantized weights. A bias, a scale or a shift that is not there is any tensor.
+/// What a backend does with quantized weights. Where there is no bias, scale or shift, any tensor is passed and not read.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub trait QuantizedOps: Backend {
     /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.

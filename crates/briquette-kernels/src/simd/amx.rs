@@ -16,10 +16,10 @@ use tiles::{load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
 
 /// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
 pub(super) const FEW_ROWS: usize = 6;
-/// The same of sparse weights, which it must spread out in the units that multiply.
+/// The same for sparse weights: fewer, since AVX-512 expands them with the units that multiply.
 pub(super) const FEW_SPARSE_ROWS: usize = 4;
-/// Steps after which the next tile of rows is begun: the weights of so many stay in the first cache while rows pass by.
-/// From the second cache, which gives half a line a cycle, both would come at half the speed.
+/// Steps after which the next tile of rows is begun: the weights of so many stay in the L1 cache while all rows are
+/// multiplied by them. From L2, which delivers half a line a cycle, codes and weights would come at half the speed.
 const CHUNK: usize = 8;
 
 /// Adds to the sums of tile `first..first + 32` rows: `weights` from step `at` of the rows on, then `last` if it is given.
@@ -51,9 +51,9 @@ unsafe fn multiply_tile(
 
 /// The weights of a panel, step by step.
 enum WeightSteps<'a> {
-    /// As they are; the last apart where it had to be padded; `next` is what will be multiplied next.
+    /// Dense weights. The last step lies apart where it had to be padded; `next` is the panel to prefetch meanwhile.
     Dense { whole: &'a [Step], last: Option<&'a Padded>, next: &'a [i8] },
-    /// Spread out a chunk at a time: masks, and the next value.
+    /// Sparse weights, expanded into `steps` a chunk at a time; `values` points to the next value.
     Sparse { masks: &'a [u64], values: *const i8, steps: &'a mut [Padded] },
 }
 
@@ -75,7 +75,7 @@ impl WeightSteps<'_> {
         match self {
             Self::Dense { whole, last, next } => {
                 let weights = &whole[at..whole.len().min(at + n)];
-                // Fetching from where nothing is mapped is slow; what is at hand already costs little.
+                // Where there is no next panel, these weights are prefetched again: an unmapped address would be slow.
                 let next = next.get((at * n_tiles + index * weights.len()) * 256..).unwrap_or(&[]);
                 let next = if next.is_empty() { weights.as_ptr().cast() } else { next.as_ptr() };
                 let last = last.filter(|_| at + n > whole.len());
@@ -88,8 +88,8 @@ impl WeightSteps<'_> {
                     // SAFETY: as the caller says.
                     return unsafe { multiply_tile(rows, first, at, (weights, n), None, weights) };
                 }
-                // Half a step at a time: while one is multiplied the next is spread out, by other parts of the processor.
-                // What was just stored is not loaded at once, for which a tile would have to wait.
+                // Half a step at a time: while one is multiplied, other units of the processor expand the next.
+                // What was just stored is not loaded right away: a tile would have to wait for the store.
                 let is_tall = rows.n_rows() > 16;
                 for i in 0..=n {
                     let codes = rows.codes[64 * (at + i).saturating_sub(1)..].as_ptr();
@@ -113,7 +113,7 @@ impl WeightSteps<'_> {
 /// Masks of a step.
 const STEP_MASKS: usize = STEP_BYTES / 64;
 
-/// Spreads half a step out, zeros where masks are missing at the end; returns where the next value is.
+/// Expands half a step, zeros where masks are missing at the end; returns where the next value is.
 ///
 /// # Safety
 /// See [`expand`].

@@ -44,7 +44,7 @@ pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     scalar::dot(codes, weights, zero)
 }
 
-/// The columns of a panel in registers.
+/// What finishes the outputs of a panel, with masks that keep stores within them.
 struct PanelEpilogue<'a> {
     columns: &'a PanelColumns,
     mask: [u16; 2],
@@ -272,7 +272,7 @@ pub(super) unsafe fn multiply_sparse_panel(
     unsafe { multiply::<true>(rows, PanelView::Sparse(masks, values), columns, out) }
 }
 
-/// Writes a sparse panel out, zeros too.
+/// Writes all codes of a sparse panel, zeros included.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     let (masks, values) = panels.panel(index);

@@ -1,4 +1,4 @@
-//! Each loop by the instructions of a path: which of its versions runs.
+//! Chooses, for each loop, the version for the instructions of a path.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -17,7 +17,7 @@ use crate::activations::ActivationGrid;
 use crate::float_rows::FloatRows;
 use crate::path::Path;
 
-/// What the scale of values is made from.
+/// The range and the largest magnitude of values.
 pub(crate) fn value_range(path: Path, x: &[f32], grid: ActivationGrid) -> ValueRange {
     match path.0 {
         #[cfg(target_arch = "x86_64")]
@@ -66,7 +66,7 @@ pub(crate) fn depthwise(path: Path, taps: &[&[u8]], weights: &[i32], sums: &mut 
     }
 }
 
-/// Turns a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.
+/// Transposes a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.
 pub(crate) fn turn_square(path: Path, from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
     assert!(stride >= SIDE && from.len() >= (SIDE - 1) * stride + SIDE, "16 rows of 16");
     match path.0 {
@@ -77,7 +77,7 @@ pub(crate) fn turn_square(path: Path, from: &[f32], stride: usize, to: &mut [[f3
     }
 }
 
-/// Turns 8 planes of 64 bytes, `[c][p]` to `[p][c]`.
+/// Transposes 8 planes of 64 bytes, `[c][p]` to `[p][c]`.
 pub(crate) fn turn_bytes(path: Path, planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
     match path.0 {
         #[cfg(target_arch = "x86_64")]
@@ -100,7 +100,7 @@ pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     }
 }
 
-/// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. No bias is an empty one.
+/// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. An empty `bias` is none.
 pub(crate) fn multiply_int4_panel(path: Path, rows: &FloatRows, panel: Int4Panel, bias: &[f32], mut out: OutputBlock) {
     let n_in = panel.codes.len() / (PANEL / 2);
     assert_eq!([rows.n_rows(), rows.n_in()], [out.n_rows(), n_in], "rows of activations");
@@ -143,7 +143,7 @@ pub(crate) fn multiply_float_panel(
     }
 }
 
-/// Writes panel `index` of `panels` out, zeros too.
+/// Writes all codes of panel `index`, zeros included.
 pub(crate) fn expand_panel(path: Path, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     match path.0 {
         #[cfg(target_arch = "x86_64")]

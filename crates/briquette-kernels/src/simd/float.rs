@@ -6,7 +6,7 @@
 use super::isa::Isa;
 use crate::path::Path;
 
-/// Sums and maxima are kept in as many lanes on every path.
+/// Lanes of sums and maxima: as many on every path, so that all of them give the same bits.
 const LANES: usize = 16;
 
 /// `Phi(x) = 1/2 + x * p(v)` with `v = 2 x^2 / EDGE^2 - 1`: Chebyshev interpolation, within 1.3e-7 of the exact function.

@@ -38,7 +38,7 @@ mod x86 {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     use std::sync::OnceLock;
 
-    /// Whether it has what loops over floats are compiled for beside AVX2.
+    /// Whether it has AVX2 and FMA, which loops over floats are compiled for.
     pub(in crate::simd) fn has_fma() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
     }

@@ -56,7 +56,7 @@ impl<'a> Kernel<'a> {
         assert!(panel.len().is_multiple_of(4 * PANEL));
         self.check_shapes(panel.len() / PANEL, columns, &out);
         let (rows, out) = (self.rows, &mut out);
-        let _ = next; // Only the longest kernel has time to fetch it.
+        let _ = next; // Only the kernel of AMX prefetches it.
         match self.path.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.

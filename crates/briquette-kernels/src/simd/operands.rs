@@ -18,7 +18,8 @@ impl RowBlock<'_> {
     }
 }
 
-/// What the outputs of a panel are made with besides its codes; zeros beyond the last output.
+/// What the outputs of a panel need besides its codes: the sum of each one's codes, its scale and its bias. There are `n`
+/// outputs; zeros follow them.
 #[repr(C, align(64))]
 pub(crate) struct PanelColumns {
     pub(crate) sums: [i32; PANEL],
@@ -28,7 +29,7 @@ pub(crate) struct PanelColumns {
 }
 
 impl PanelColumns {
-    /// Those of outputs `first..first + 32`.
+    /// The values of outputs `first..first + 32`.
     pub(crate) fn new(sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) -> Self {
         let n = PANEL.min(sums.len() - first);
         let mut columns = Self { sums: [0; PANEL], scales: [0.0; PANEL], bias: [0.0; PANEL], n };

@@ -1,4 +1,4 @@
-//! How a row of floats is mapped to codes, and what of the row decides it.
+//! How a row of floats is mapped to codes, and the range of its values, from which that follows.
 
 use crate::activations::ActivationGrid;
 
@@ -14,7 +14,7 @@ pub(crate) struct RowQuantizer {
 impl RowQuantizer {
     const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
 
-    /// The scale of a row whose largest magnitude, so many steps, has the given bits: NaN where those are not of a finite number.
+    /// `scale = largest / n_steps`, with the bits of the row's largest magnitude given; NaN where that is not finite.
     pub(crate) fn symmetric(magnitude: u32, n_steps: f32) -> Self {
         let largest = f32::from_bits(magnitude);
         let scale = largest / n_steps;
@@ -53,15 +53,15 @@ impl RowQuantizer {
     }
 }
 
-/// `n_steps / largest`, or what is next to it, by which the largest value comes to the step that dividing it by the scale gives:
-/// half a step is met there, and which way it falls is one code of the largest value of every row.
+/// `n_steps / largest`, or the float next to it by which the largest value gets the code that dividing by the scale gives.
+/// With 127.5 steps that value lies half way between two codes, so that the last bit would decide its code in every row.
 fn inverse(largest: f32, scale: f32, n_steps: f32) -> f32 {
     let (inverse, step) = (n_steps / largest, (largest / scale).round_ties_even());
     let near = [inverse, inverse.next_up(), inverse.next_down()];
     near.into_iter().find(|inverse| (largest * inverse).round_ties_even() == step).unwrap_or(inverse)
 }
 
-/// What the scale of values is made from; the range is left at 0 where the grid does not ask for it.
+/// What the scale of values follows from. `min` and `max` stay 0 on symmetric grids, which need only the magnitude.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ValueRange {
     pub(crate) min: f32,
@@ -71,7 +71,7 @@ pub(crate) struct ValueRange {
 }
 
 impl ValueRange {
-    /// That of the values of both.
+    /// The range of the values of both.
     pub(crate) fn merge(self, other: Self) -> Self {
         let (min, max) = (self.min.min(other.min), self.max.max(other.max));
         Self { min, max, magnitude: self.magnitude.max(other.magnitude) }

@@ -11,7 +11,7 @@ fn magnitude(x: &[f32]) -> u32 {
     x.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0)
 }
 
-/// The span of values.
+/// The range of values.
 #[inline(always)]
 pub(crate) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
     let (min, max) = match grid {

@@ -7,10 +7,10 @@ use std::ops::Range;
 /// number, so that the bits do not depend on how many threads there are.
 pub(super) const PARTS: usize = 8;
 
-/// Floats in the patches of a tile: with what is multiplied by them they stay in the second cache.
+/// Floats in the patches of a tile: few enough to stay in the L2 cache with the weights that multiply them.
 const TILE: usize = 1 << 18;
 
-/// A product of fewer pixels leaves registers empty.
+/// Fewest pixels of a share of the work: a product of fewer does not fill the vector registers.
 const PIXELS: usize = 64;
 
 /// Rows of the outputs of some images: all rows of several, or some of one.
@@ -28,14 +28,14 @@ pub(super) struct Patches {
     out: [usize; 2],
 }
 
-/// What the rows of a tile see of a plane of an image, with the zeros around it.
+/// The part of one channel of an image that a tile reads, with the zeros of its padding.
 struct Window {
     width: usize,
     values: Vec<f32>,
-    /// Rows of it that are in the image, and the first of those in the image.
+    /// Its rows that are in the image rather than padding; the first of them is row `first_row` of the image.
     rows: Range<usize>,
     first_row: usize,
-    /// Columns of it that are in the image, from the first of the image on.
+    /// Its columns that are in the image rather than padding; the first of them is column 0 of the image.
     cols: Range<usize>,
 }
 
@@ -114,8 +114,8 @@ impl Patches {
         Window { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
     }
 
-    /// For each tap, of the image that is the first number and the channel that is the second: its run of columns, and where
-    /// in the window that begins. A row of outputs is as many rows of the window further down as a row before it.
+    /// Calls `each` for every tap of the kernel, in channel `channel` of the tile's image `i`: with the range of its values
+    /// in the columns, and where in the window the first is read. Each further row of outputs is read `stride` rows below.
     fn for_taps(
         &self,
         tile: &ImageTile,
@@ -133,7 +133,7 @@ impl Patches {
 }
 
 impl Window {
-    /// Its rows that are in the image, without the zeros at their ends, and what pixels of a plane they are.
+    /// Calls `each` with every row inside the image, without padding, and the range of pixels of the plane that it holds.
     fn for_rows(&mut self, width: usize, mut each: impl FnMut(&mut [f32], Range<usize>)) {
         for (i, row) in self.rows.clone().enumerate() {
             let first = (self.first_row + i) * width;
@@ -159,7 +159,7 @@ fn copy_rows(from: &[f32], [down, step]: [usize; 2], to: &mut [f32], n: usize) {
     }
 }
 
-/// Rows that are as short as a call to copy them would be long.
+/// Rows of a fixed, short length, for which calling `memcpy` would take longer than the copy.
 fn copy_rows_of<const N: usize>(from: &[f32], down: usize, to: &mut [f32]) {
     for (to, from) in to.as_chunks_mut::<N>().0.iter_mut().zip(from.chunks(down)) {
         if let Some(from) = from.first_chunk::<N>() {
@@ -183,7 +183,7 @@ fn copy(from: &[f32], step: usize, to: &mut [f32]) {
     }
 }
 
-/// Copies between `N` and `2 * N` values, without the call that as short a copy would spend most of its time on.
+/// Copies `N` to `2 * N` values as two arrays that may overlap; calling `memcpy` would take longer than the copy.
 fn copy_ends<const N: usize>(from: &[f32], to: &mut [f32]) {
     if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
         *to = *from;

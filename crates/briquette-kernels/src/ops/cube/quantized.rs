@@ -35,7 +35,7 @@ fn steps(call: &Conv2dCall, size: [usize; 2]) -> Conv2dSteps {
     }
 }
 
-/// A convolution into `y`, or into what is in it.
+/// A convolution written to `y`, or added to it where it `adds`.
 fn conv2d(x: CubeTensor, y: Floats, [scale, shift]: [CubeTensor; 2], call: &Conv2dCall, adds: bool) -> Floats {
     let weights = on_cuda(&call.weights.placed);
     let shape = x.meta.shape().clone();
@@ -102,7 +102,7 @@ impl QuantizedOps for CubeBackend {
         shift: FloatTensor<Self>,
         call: Conv2dCall,
     ) -> FloatTensor<Self> {
-        // What others still have is not written to.
+        // Memory that another tensor shares is copied before it is written to.
         let y = into_contiguous(y);
         let y = if y.can_mut() { y } else { y.copy() };
         let shape = y.meta.shape().clone();

@@ -8,7 +8,7 @@ use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::ops;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Elements one behind the other.
+/// The elements of a tensor as one contiguous buffer.
 pub(super) fn buffer(tensor: CubeTensor) -> DeviceBuffer {
     let tensor = into_contiguous(tensor);
     let n_bytes = tensor.meta.shape().num_elements() * tensor.dtype.size();
@@ -30,7 +30,7 @@ pub(super) fn vector(tensor: CubeTensor, is_there: bool) -> Option<DeviceBuffer>
     is_there.then(|| buffer(if tensor.dtype == DType::F32 { tensor } else { cast(tensor, DType::F32) }))
 }
 
-/// Where and of what type the results are.
+/// A tensor whose device and type results take.
 pub(super) struct Like(pub(super) CubeTensor);
 
 impl Like {
@@ -43,7 +43,7 @@ impl Like {
         CubeTensor::new_contiguous(self.0.client.clone(), self.0.device.clone(), shape, handle, dtype)
     }
 
-    /// `x · wᵀ` by burn, with weights that were made floats for it.
+    /// `x · wᵀ` by burn's own product, with weights that were decoded to floats.
     pub(super) fn multiply(&self, x: Floats, weights: Floats) -> CubeTensor {
         let [n_rows, n_in, n_out] = [x.n_rows, x.n_cols, weights.n_rows];
         let weights = ops::permute(self.tensor(weights, Shape::new([n_out, n_in])), &[1, 0]);

@@ -1,4 +1,4 @@
-//! What lies in memory beside the tile registers: sums that wait for more inputs, and weights that were spread out.
+//! Memory beside the tile registers: sums that wait for more inputs, and sparse weights that were expanded.
 
 use crate::simd::operands::PANEL;
 
@@ -9,7 +9,7 @@ const GROUPS: usize = 16;
 pub(super) const STEP_BYTES: usize = 4 * PANEL * GROUPS;
 pub(super) type Step = [i8; STEP_BYTES];
 
-/// A step whose inputs do not fill it has zeros after them.
+/// A step in aligned memory; where inputs do not fill it, zeros follow them.
 #[derive(Clone)]
 #[repr(C, align(64))]
 pub(super) struct Padded(pub(super) Step);
@@ -22,6 +22,6 @@ pub(super) struct Sums(pub(super) [[i32; PANEL]; 32]);
 #[derive(Default)]
 pub(super) struct TileScratch {
     pub(super) sums: Vec<Sums>,
-    /// Sparse weights of a chunk, spread out.
+    /// Sparse weights of a chunk, expanded.
     pub(super) steps: Vec<Padded>,
 }

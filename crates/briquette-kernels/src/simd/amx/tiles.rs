@@ -17,8 +17,8 @@ struct TileConfig {
 }
 
 impl TileConfig {
-    /// 16 rows each; the tiles of codes and sums have fewer where there are fewer, since a product takes a cycle for
-    /// each row of codes.
+    /// Tiles of 16 rows. Where there are fewer rows of codes, the tiles of codes and sums have as few: a product takes a
+    /// cycle for each row of codes.
     const fn of(n_rows: usize) -> Self {
         let n = if n_rows < 16 { n_rows as u8 } else { 16 };
         Self {
@@ -39,7 +39,7 @@ thread_local! {
 /// The tiles of this thread in use, for as long as this lives; the registers then go back to their initial state.
 pub(in crate::simd) struct AmxTiles {
     pub(super) scratch: TileScratch,
-    /// They are those of a thread, so this must stay there.
+    /// Tile registers belong to a thread, so this must not be sent to another.
     thread: PhantomData<*const ()>,
 }
 
@@ -97,7 +97,7 @@ macro_rules! low_step {
     };
 }
 
-/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. `next` is fetched into the second cache, 4 lines a step.
+/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. `next` is fetched into the L2 cache, 4 lines a step.
 ///
 /// # Safety
 /// Tiles are configured; there are 32 rows of codes (16 if not `TALL`) and 2048 bytes of weights for each step.
@@ -133,7 +133,7 @@ pub(super) unsafe fn multiply_steps<const TALL: bool>(
 /// stay in their tiles for the second half.
 ///
 /// # Safety
-/// As [`multiply_steps`]; the half before a second one was the first of the same codes.
+/// As [`multiply_steps`]; a second half comes right after the first half of the same codes.
 pub(super) unsafe fn multiply_half(half: usize, is_tall: bool, codes: *const u8, stride: usize, weights: *const i8) {
     // SAFETY: the caller vouches for the addresses that tiles are loaded from.
     unsafe {
