@@ -52,7 +52,7 @@ impl Int4 {
         out
     }
 
-    /// As [`Int8::weight_only`].
+    /// As [`Int8::weight_only`](crate::Int8::weight_only).
     pub fn weight_only(&self, x: &Floats, shift: Option<&DeviceBuffer>) -> Option<Floats> {
         let is_whole = self.n_in.is_multiple_of(8) && self.group.is_multiple_of(8);
         let fits = (1..=FEW_FLOATS).contains(&x.n_rows) && x.n_cols == self.n_in && is_whole;

@@ -22,7 +22,7 @@ fn expand(gpu: &Gpu, blocks: &DeviceBitmask, n_out: usize, n_in: usize) -> Devic
     let codes = CodeWords::empty(gpu, n_out, row_words);
     let row_blocks = n_in.div_ceil(bitmask::BLOCK_INPUTS);
     let n_blocks = n_out.div_ceil(bitmask::BLOCK_ROWS) * row_blocks;
-    // SAFETY: a warp for each block, whose rows and words are written as far as they are there.
+    // SAFETY: a warp for each block, whose rows and words are written as far as they exist.
     unsafe {
         bitmask::expand::launch_unchecked(
             gpu.client(),
@@ -82,7 +82,7 @@ impl Ids {
 
 /// Rows of a table whose rows are whole words.
 pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &DeviceBuffer, scales: &DeviceBuffer, n_rows: usize, out: &Floats) {
-    // SAFETY: a cube for each id, which reads a row that is there.
+    // SAFETY: a cube for each id, which reads a row that exists.
     unsafe {
         decode::lookup::launch_unchecked(
             gpu.client(),
@@ -109,7 +109,7 @@ pub(crate) fn lookup_bitmask(
     n_rows: usize,
     out: &Floats,
 ) {
-    // SAFETY: a warp for each id, which reads a row that is there.
+    // SAFETY: a warp for each id, which reads a row that exists.
     unsafe {
         decode::lookup_bitmask::launch_unchecked(
             gpu.client(),
