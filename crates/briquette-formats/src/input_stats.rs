@@ -121,7 +121,7 @@ pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
         let n = info.n_bytes().min(SAMPLE);
         bytes.resize(n, 0);
         source.read(index, (info.n_bytes() - n) / 2, &mut bytes)?;
-        hasher.push(Hash128::of_block(format!("{:?} {} {}", info.name, info.dtype, info.shape).as_bytes()));
+        hasher.push(Hash128::of_block(format!("{}\n{}\n{}", info.name, info.dtype, info.shape).as_bytes()));
         hasher.push(Hash128::of_block(&bytes));
     }
     Ok(hasher.finish())

@@ -1,0 +1,269 @@
+//! The law holds what ships: a model compressed from its file, and the same model in burn with the same rules attached and exported,
+//! are the same bytes; both decode to `simulate`, and so do the layers that run on codes.
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::encoded::ScaleType;
+use briquette_core::{DType, Decision, Grid, GridKind, Grouping, OutputAxis, Rows, simulate};
+use briquette_flow::survey::survey;
+use briquette_flow::{RunOptions, Workers, WriteJob, decide};
+use briquette_formats::{Checkpoint, Draft, TensorSource};
+use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, ToDType, decisions, layers, load_compressed};
+use briquette_quant::{Range, Scheme};
+use briquette_recipe::Recipe;
+use burn::module::{Module, Param};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+#[derive(Module, Debug)]
+struct Net {
+    conv: Conv2d,
+    linear: Linear,
+    square: Linear,
+}
+
+/// The same network, of layers that run on codes.
+#[derive(Module, Debug)]
+struct Coded {
+    conv: layers::Conv2d,
+    linear: layers::Linear,
+    square: layers::Linear,
+}
+
+fn net(weights: &[Vec<f32>; 3], dtype: FloatDType) -> Net {
+    let device = Device::flex();
+    let mut net = Net {
+        conv: Conv2dConfig::new([4, 6], [3, 3]).init(&device),
+        linear: LinearConfig::new(36, 7).init(&device),
+        square: LinearConfig::new(12, 12).init(&device),
+    };
+    let data = |values: &Vec<f32>, shape: &[usize]| TensorData::new(values.clone(), shape.to_vec());
+    net.conv.weight = Param::from_tensor(Tensor::from_data(data(&weights[0], &[6, 4, 3, 3]), &device));
+    net.linear.weight = Param::from_tensor(Tensor::from_data(data(&weights[1], &[36, 7]), &device));
+    net.square.weight = Param::from_tensor(Tensor::from_data(data(&weights[2], &[12, 12]), &device));
+    net.to_dtype(dtype)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Every weight file of a directory.
+fn weight_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    files
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap()))
+        .collect()
+}
+
+/// A tensor of a checkpoint as f32, as rows of outputs.
+fn rows_of(checkpoint: &Checkpoint, index: usize, axis: OutputAxis) -> (Vec<f32>, Rows) {
+    let info = &checkpoint.tensors()[index];
+    let mut bytes = vec![0; info.n_bytes()];
+    checkpoint.read(index, 0, &mut bytes).unwrap();
+    let mut own = vec![0.0; info.n_elements()];
+    briquette_core::rows::to_f32(&bytes, info.dtype, &mut own);
+    let rows = Rows::of(&info.shape, axis);
+    let at = |row: usize, col: usize| match rows.axis {
+        OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
+        OutputAxis::Last => own[col * rows.n_rows + row],
+    };
+    (
+        (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| (row, col))).map(|(r, c)| at(r, c)).collect(),
+        rows,
+    )
+}
+
+/// What is asked of both flows.
+#[derive(Debug, Clone)]
+struct Asked {
+    scheme: Option<Scheme>,
+    prune: Option<Result<(f64, bool), [usize; 2]>>,
+    names: NameMap,
+    dtype: FloatDType,
+}
+
+impl Asked {
+    fn recipe(&self, model: &Path, output: &Path) -> Recipe {
+        let mut text = format!("[model]\npath = '{}'\n[output]\npath = '{}'\n", model.display(), output.display());
+        match self.prune {
+            Some(Ok((share, is_global))) => {
+                let scope = if is_global { "global" } else { "layer" };
+                text += &format!("[[stage]]\nkind = 'prune'\nsparsity = {share:.6}\nscope = '{scope}'\n");
+            }
+            Some(Err([n, m])) => text += &format!("[[stage]]\nkind = 'prune'\npattern = '{n}:{m}'\n"),
+            None => {}
+        }
+        if self.scheme.is_some() {
+            text += "[[stage]]\nkind = 'quantize'\nscheme = 'int8'\nroles = ['linear', 'conv']\n";
+        }
+        let path = model.with_extension("toml");
+        std::fs::write(&path, text).unwrap();
+        Recipe::from_file(&path).unwrap()
+    }
+
+    fn rules(&self) -> Compression {
+        let mut rules = Compression::new();
+        match self.prune {
+            Some(Ok((share, is_global))) => {
+                let share = format!("{share:.6}").parse().unwrap();
+                let rule = Prune::new("*.weight", share).unwrap();
+                rules = rules.prune(if is_global { rule.globally() } else { rule });
+            }
+            Some(Err([n, m])) => rules = rules.prune(Prune::n_of_m("*.weight", n, m).unwrap()),
+            None => {}
+        }
+        match self.scheme {
+            Some(scheme) => rules.quantize(Quantize::with_scheme("*.weight", scheme).unwrap()),
+            None => rules,
+        }
+    }
+}
+
+/// Compresses a model from its file, with the scheme as it stands, whether or not a recipe can name it. Returns what was decided.
+fn compress(asked: &Asked, model: &Path, output: &Path) -> BTreeMap<String, Decision> {
+    let recipe = asked.recipe(model, output);
+    let checkpoint = Checkpoint::open(model).unwrap();
+    let options = RunOptions { threads: 2, ..RunOptions::default() };
+    let mut plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop).unwrap();
+    for tensor in &mut plan.tensors {
+        if let (Some(quant), Some(scheme)) = (tensor.quant, asked.scheme) {
+            let (spec, activations) = (scheme.weights, scheme.activations);
+            tensor.quant = Some(briquette_flow::Quant { spec, activations, ..quant });
+        }
+    }
+    let workers = Workers::new(&options).unwrap();
+    let surveys = survey(&mut plan.clone(), &checkpoint, &workers).unwrap();
+    let changed = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_recoded());
+    let decision = |index: usize| {
+        let decision = decide(&plan, index, &surveys[index], &checkpoint, workers.stop()).unwrap();
+        (plan.tensors[index].info.name.clone(), decision)
+    };
+    let decided = changed.map(decision).collect();
+    let draft = Draft::create(output, &[], false).unwrap();
+    let written = briquette_flow::write(WriteJob {
+        plan: &mut plan,
+        source: &checkpoint,
+        draft: &draft,
+        recipe: recipe.to_manifest().unwrap(),
+        producer: "law",
+        workers: &workers,
+        small_files: &|_, _| Ok(()),
+        is_over: &mut |_| {},
+    });
+    drop(written.unwrap());
+    draft.publish().unwrap();
+    decided
+}
+
+fn check(weights: &[Vec<f32>; 3], asked: &Asked) -> Result<(), TestCaseError> {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let net = net(weights, asked.dtype);
+    Export::to(at("model")).names(asked.names.clone()).write(&net).unwrap();
+    let decided = compress(asked, &at("model"), &at("from-file"));
+    let attached = asked.rules().attach(net).unwrap();
+    Export::to(at("from-burn")).names(asked.names.clone()).write(&attached).unwrap();
+    prop_assert_eq!(weight_files(&at("from-file")), weight_files(&at("from-burn")));
+    prop_assert_eq!(&decided, &decisions(&attached).unwrap());
+
+    let (original, output) = (Checkpoint::open(&at("model")).unwrap(), Checkpoint::open(&at("from-file")).unwrap());
+    let is_burn = asked.names.layout() == briquette_nn::Layout::Burn;
+    let mut simulated = BTreeMap::new();
+    for (index, info) in original.tensors().iter().enumerate() {
+        let Some(decision) = decided.get(&info.name) else { continue };
+        let axis = if is_burn && info.shape.rank() == 2 { OutputAxis::Last } else { OutputAxis::First };
+        let (values, rows) = rows_of(&original, index, axis);
+        let expected = simulate(&values, rows.n_rows, rows.n_cols, decision);
+        let place = output.tensors().iter().position(|other| other.name == info.name).unwrap();
+        let (found, _) = rows_of(&output, place, axis);
+        if info.dtype == DType::F32 {
+            prop_assert_eq!(bits(&found), bits(&expected), "{}", info.name);
+        }
+        simulated.insert(info.name.clone(), (expected, rows));
+    }
+    check_layers(asked, &output, &simulated)
+}
+
+/// The layers that run on codes hold what was decided, to the bit.
+fn check_layers(
+    asked: &Asked,
+    output: &Checkpoint,
+    simulated: &BTreeMap<String, (Vec<f32>, Rows)>,
+) -> Result<(), TestCaseError> {
+    let is_held = asked.scheme.is_some_and(|scheme| matches!(scheme.weights.grid.n_bits(), 4 | 8));
+    if !is_held || asked.dtype != FloatDType::F32 {
+        return Ok(());
+    }
+    let device = Device::flex();
+    let coded = Coded {
+        conv: layers::Conv2dConfig::new([4, 6], [3, 3]).init(&device),
+        linear: layers::LinearConfig::new(36, 7).init(&device),
+        square: layers::LinearConfig::new(12, 12).init(&device),
+    };
+    let coded = load_compressed(coded, output, &asked.names).unwrap();
+    for (name, weight) in [("linear.weight", coded.linear.weight.val()), ("square.weight", coded.square.weight.val())] {
+        let (expected, rows) = &simulated[name];
+        let own: Vec<f32> = weight.into_data().try_into_vec().unwrap();
+        let by_row = (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| col * rows.n_rows + row));
+        prop_assert_eq!(bits(&by_row.map(|place| own[place]).collect::<Vec<_>>()), bits(expected), "{}", name);
+    }
+    let conv: Vec<f32> = coded.conv.weight.val().into_data().try_into_vec().unwrap();
+    prop_assert_eq!(bits(&conv), bits(&simulated["conv.weight"].0));
+    Ok(())
+}
+
+fn any_weights(n: usize) -> impl Strategy<Value = Vec<f32>> {
+    let weight = prop_oneof![-1.0_f32..1.0, Just(0.0), Just(-0.0), Just(0.25), -1e-3_f32..1e-3, -50.0_f32..50.0];
+    prop::collection::vec(weight, n)
+}
+
+fn any_scheme() -> impl Strategy<Value = Scheme> {
+    let ranges = vec![Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
+    let names = prop_oneof![
+        (2_u8..=8, prop::sample::select(vec!["", "-asym", "-g4", "-g12-asym"]))
+            .prop_map(|(n, end)| format!("int{n}{end}")),
+        prop::sample::select(vec!["int8-dynamic", "int8-dynamic-sym"]).prop_map(String::from),
+    ];
+    (names, prop::sample::select(ranges), any::<[bool; 3]>()).prop_map(|(name, range, [single, full, half])| {
+        let mut scheme: Scheme = name.parse().unwrap();
+        scheme.weights.range = range;
+        if full && !scheme.weights.grid.is_asymmetric() {
+            scheme.weights.grid = Grid::new(scheme.weights.grid.n_bits(), GridKind::SymmetricFull).unwrap();
+        }
+        if half {
+            scheme.weights.scale = ScaleType::F16;
+        }
+        if single {
+            scheme.weights.grouping = Grouping::Tensor;
+        }
+        scheme
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_file_and_a_module_become_the_same_bytes(
+        conv in any_weights(6 * 4 * 3 * 3),
+        linear in any_weights(36 * 7),
+        square in any_weights(12 * 12),
+        scheme in prop::option::weighted(0.8, any_scheme()),
+        prune in prop::option::of(prop_oneof![
+            3 => (0.0_f64..0.999, any::<bool>()).prop_map(Ok),
+            1 => prop::sample::select(vec![[2, 4], [1, 4], [1, 2]]).prop_map(Err),
+        ]),
+        is_burn: bool,
+        dtype in prop::sample::select(vec![FloatDType::F32, FloatDType::F16, FloatDType::BF16]),
+    ) {
+        prop_assume!(scheme.is_some() || prune.is_some());
+        let names = if is_burn { NameMap::burn() } else { NameMap::torch() };
+        check(&[conv, linear, square], &Asked { scheme, prune, names, dtype })?;
+    }
+}
