@@ -8,7 +8,6 @@
 mod parts;
 mod published;
 mod training;
-mod whole;
 mod work;
 
 use crate::compress::{compressed_draft, inputs_of};

@@ -7,7 +7,7 @@ use briquette_flow::layout::FileLayouts;
 use briquette_flow::survey;
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, sums};
-use briquette_recipe::{Recipe, raw::RawRecipe};
+use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -107,8 +107,7 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;
-    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
-    let why = match (has("distill"), has("factorize")) {
+    let why = match (raw.has(StageKind::Distill), raw.has(StageKind::Factorize)) {
         (true, _) => "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
         (_, true) => {
             "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`"

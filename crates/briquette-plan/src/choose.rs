@@ -62,6 +62,9 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: O
 }
 
 fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
+    if stage.score.needs_inputs() {
+        return Err(Error::config("method: `wanda` is not built yet; take another"));
+    }
     let pool = plan.pools.len();
     let (mut pooled, mut shared) = (Vec::new(), SharedTreatments::default());
     for &index in chosen {

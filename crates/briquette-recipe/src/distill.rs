@@ -1,16 +1,81 @@
 //! The stage that trains a student.
 
 use crate::gradual::Gradual;
-use crate::keys::{check_keys, refuse};
 use crate::loss::{AskedLoss, LayerChoice, losses_of};
 use crate::memory::TrainMemory;
-use crate::quantize::QuantizeStage;
-use crate::raw::{RawData, RawLayers, RawRecipe, RawStage, RawStudent};
-use crate::words::one_of;
+use crate::quantize::{QuantizeStage, RawQuantize};
+use crate::raw::{RawData, RawGradual, RawLayers, RawLoss, RawMemory, RawModel, RawStudent};
+use crate::words::{one_of, refuse};
 use briquette_core::{Error, Patterns, Result};
 use briquette_formats::Choice;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// The keys of a distill stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawDistill {
+    /// distill: "self" (the default) is the model as the stages before left it; "layers" is some of its layers; a table is
+    /// other sizes of its config.json, with random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub student: Option<RawStudent>,
+    /// distill, student "layers": how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_layers: Option<usize>,
+    /// distill, student "layers": "every" (the default), "first", "last", or a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<RawLayers>,
+    /// distill: the teacher's file, index or directory; the recipe's model when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<PathBuf>,
+    /// distill: what goes down, each with its weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loss: Vec<RawLoss>,
+    /// distill: passes over the data (1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<usize>,
+    /// distill: the highest learning rate (5e-5); it falls along half a cosine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// distill: "adamw" (the default) or "sgd".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<String>,
+    /// distill: weight decay (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f32>,
+    /// distill: momentum of sgd (0.9).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
+    /// distill: the share of steps in which the learning rate rises (0.1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<f64>,
+    /// distill: the longest that the gradient of all weights may be (1); longer ones are scaled down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+    /// distill: the metric of the evaluation that says which epoch was best; without it the last epoch counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// distill: epochs without a better metric after which it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<usize>,
+    /// distill: steps between checkpoints (200).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_every: Option<usize>,
+    /// distill: seed of weights and of the order of the data (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// distill: globs over tensor names that do not learn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+    /// distill: drop weights little by little while the student learns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prune: Option<RawGradual>,
+    /// distill: train with the rounding of the quantize stage that follows in place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub quantization_aware: bool,
+}
 
 /// Train a student.
 #[derive(Debug, Clone)]
@@ -75,15 +140,29 @@ pub struct TrainingSpec {
     pub seed: u64,
 }
 
+/// What a recipe says around its stages that counts for a training.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) model: &'a RawModel,
+    pub(crate) data: Option<&'a RawData>,
+    pub(crate) memory: Option<&'a RawMemory>,
+}
+
+impl RawDistill {
+    /// What it says, in words.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        let pruned = self.prune.as_ref().and_then(|prune| Some(format!("pruned to {}", prune.sparsity?)));
+        let epochs = self.epochs.map(|epochs| format!("epochs {epochs}"));
+        [self.student.as_ref().map(RawStudent::in_words), pruned, epochs].into_iter().flatten().collect()
+    }
+}
+
 impl DistillStage {
-    /// What stage `index` of a recipe says, which is a distill stage; the recipe's paths are resolved.
+    /// What a stage of a recipe with resolved paths says; `next` is the quantize stage that follows.
     ///
     /// # Errors
     /// Config, naming the key.
-    pub(crate) fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
-        let raw = &recipe.stage[index];
-        check_own(raw)?;
-        let next = recipe.stage[index + 1..].iter().find(|stage| stage.kind == "quantize");
+    pub(crate) fn from_raw(raw: &RawDistill, around: Around, next: Option<&RawQuantize>) -> Result<Self> {
         let quantize = match (raw.quantization_aware, next) {
             (false, _) => None,
             (true, Some(next)) => Some(QuantizeStage::from_raw(next)?),
@@ -94,10 +173,10 @@ impl DistillStage {
         let stage = Self {
             student: Student::from_raw(raw)?,
             teacher: raw.teacher.clone(),
-            choice: recipe.model.choice(),
-            arch: recipe.model.arch.clone(),
-            data: data_of(recipe, raw)?,
-            memory: TrainMemory::from_raw(recipe)?,
+            choice: around.model.choice(),
+            arch: around.model.arch.clone(),
+            data: data_of(around.data, raw)?,
+            memory: TrainMemory::from_raw(around.memory)?,
             training: TrainingSpec::from_raw(raw)?,
             freeze: Patterns::new(&raw.freeze)?,
             gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
@@ -121,40 +200,9 @@ impl DistillStage {
     }
 }
 
-/// The keys of such a stage.
-const KEYS: [&str; 19] = [
-    "student",
-    "n_layers",
-    "layers",
-    "teacher",
-    "loss",
-    "epochs",
-    "learning_rate",
-    "optimizer",
-    "weight_decay",
-    "momentum",
-    "warmup",
-    "clip",
-    "metric",
-    "patience",
-    "save_every",
-    "seed",
-    "freeze",
-    "prune",
-    "quantization_aware",
-];
-
-/// Refuses the keys of other kinds, also those by which they choose tensors.
-fn check_own(raw: &RawStage) -> Result<()> {
-    check_keys(raw, &KEYS)?;
-    refuse("include", &raw.include, "distill")?;
-    refuse("exclude", &raw.exclude.first(), "distill")?;
-    refuse("roles", &raw.roles, "distill")
-}
-
 /// The data, which must be there to train on.
-fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<RawData> {
-    let data = recipe.data.clone().unwrap_or_default();
+fn data_of(data: Option<&RawData>, raw: &RawDistill) -> Result<RawData> {
+    let data = data.cloned().unwrap_or_default();
     if data.train.is_none() {
         return Err(Error::config("data.train: missing; name the data to train on"));
     }
@@ -164,25 +212,8 @@ fn data_of(recipe: &RawRecipe, raw: &RawStage) -> Result<RawData> {
     Ok(data)
 }
 
-/// Refuses data to choose by that nothing is chosen by, or that the result is reported on.
-///
-/// # Errors
-/// Config, naming the key.
-pub(crate) fn check_select(raw: &RawRecipe) -> Result<()> {
-    let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
-    if !raw.stage.iter().any(|stage| stage.kind == "distill" && stage.metric.is_some()) {
-        let message = "no distill stage of this recipe has a metric to choose an epoch by; add one, or remove it";
-        return Err(Error::config(format!("data.select: {message}")));
-    }
-    if data.select == data.eval {
-        let message = "it is the data that the result is reported on (data.eval); name other data, or remove it";
-        return Err(Error::config(format!("data.select: {message}")));
-    }
-    Ok(())
-}
-
 impl Student {
-    fn from_raw(raw: &RawStage) -> Result<Self> {
+    fn from_raw(raw: &RawDistill) -> Result<Self> {
         let refuse_layers = |student: &str| {
             refuse("n_layers", &raw.n_layers, &format!("distill (student {student})"))?;
             refuse("layers", &raw.layers, &format!("distill (student {student})"))
@@ -202,7 +233,7 @@ impl Student {
 }
 
 impl TrainingSpec {
-    fn from_raw(raw: &RawStage) -> Result<Self> {
+    fn from_raw(raw: &RawDistill) -> Result<Self> {
         let optimizer = raw.optimizer.as_deref().unwrap_or("adamw");
         let is_sgd = one_of("optimizer", optimizer, &[("adamw", false), ("sgd", true)])?;
         if !is_sgd {

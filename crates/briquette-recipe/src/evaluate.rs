@@ -1,5 +1,6 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
+use crate::kind::StageKind;
 use crate::memory::{BatchSize, Dtype, TrainMemory, bytes_of};
 use crate::ranges;
 use crate::raw::{RawData, RawRecipe, RawStage};
@@ -75,13 +76,14 @@ impl Evaluate {
     pub(crate) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
         // A recipe that trains says what it trains in.
-        let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
-        let dtype = Some(TrainMemory::from_raw(raw)?.dtype).filter(|_| !trains).unwrap_or_default();
+        let trains = raw.has(StageKind::Distill);
+        let dtype = Some(TrainMemory::from_raw(raw.memory.as_ref())?.dtype).filter(|_| !trains).unwrap_or_default();
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
         let data = raw.data.clone().unwrap_or_default();
-        let n_stages = raw.stage.iter().filter(|stage| stage.kind == "evaluate").count();
-        let is_last = raw.stage.last().is_some_and(|stage| stage.kind == "evaluate");
+        let is_evaluate = |stage: &&RawStage| stage.kind() == Some(StageKind::Evaluate);
+        let n_stages = raw.stage.iter().filter(is_evaluate).count();
+        let is_last = raw.stage.last().as_ref().is_some_and(is_evaluate);
         match (n_stages, is_last) {
             (0, _) if raw.gate.is_some() => {
                 return Err(Error::config("gate: there is no evaluate stage to measure anything; add one"));
@@ -104,14 +106,6 @@ impl Evaluate {
             bounds: Bounds { min: gate.min, max: gate.max },
         }))
     }
-}
-
-/// An evaluate stage has no keys of its own.
-pub(crate) fn check_stage(raw: &RawStage) -> Result<()> {
-    if *raw == (RawStage { kind: raw.kind.clone(), ..RawStage::default() }) {
-        return Ok(());
-    }
-    Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Pruning while a student learns.
 
-use crate::raw::{RawGradual, RawStage};
+use crate::raw::RawGradual;
 use crate::selection::Selection;
 use crate::words::{one_of, ratio_of};
 use briquette_core::{Error, Result, Role};
@@ -54,9 +54,8 @@ impl Gradual {
             ("linear", SparsityCourse::Linear),
             ("constant", SparsityCourse::Constant),
         ];
-        let chooses = RawStage { include: raw.include.clone(), exclude: raw.exclude.clone(), ..RawStage::default() };
         Ok(Self {
-            selection: Selection::from_raw(&chooses, &[Role::Linear, Role::Conv])?,
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, None, &[Role::Linear, Role::Conv])?,
             sparsity,
             is_global: one_of("scope", raw.scope.as_deref().unwrap_or("layer"), &[("layer", false), ("global", true)])?,
             course: one_of("schedule", raw.schedule.as_deref().unwrap_or("cubic"), &courses)?,

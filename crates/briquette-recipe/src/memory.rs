@@ -1,6 +1,6 @@
 //! What running a model may use.
 
-use crate::raw::{RawBatchSize, RawRecipe};
+use crate::raw::{RawBatchSize, RawMemory};
 use crate::words::one_of;
 use briquette_core::{Error, Result};
 
@@ -68,8 +68,8 @@ impl TryFrom<RawBatchSize> for BatchSize {
 }
 
 impl TrainMemory {
-    pub(crate) fn from_raw(recipe: &RawRecipe) -> Result<Self> {
-        let memory = recipe.memory.clone().unwrap_or_default();
+    pub(crate) fn from_raw(memory: Option<&RawMemory>) -> Result<Self> {
+        let memory = memory.cloned().unwrap_or_default();
         let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
@@ -112,52 +112,9 @@ pub(crate) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     }
 }
 
-/// Refuses what would do nothing: a limit that nobody holds anything against is no limit.
-///
-/// # Errors
-/// Config, naming the key.
-pub(crate) fn check_used(raw: &RawRecipe) -> Result<()> {
-    let Some(memory) = &raw.memory else { return Ok(()) };
-    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
-    let trains = has("distill");
-    let runs = trains || has("evaluate");
-    let keys = [
-        ("limit", memory.limit.is_some(), runs),
-        ("batch_size", memory.batch_size.is_some(), runs),
-        ("accumulate", memory.accumulate.is_some(), trains),
-        ("gradient_checkpointing", memory.gradient_checkpointing, trains),
-        ("cache_teacher", memory.cache_teacher, trains),
-        ("dtype", memory.dtype.is_some(), runs),
-    ];
-    let holds_codes = has("quantize") && !matches!(raw.output.format.as_deref(), Some("dense" | "burnpack"));
-    if holds_codes && !trains && memory.dtype.as_deref().is_some_and(|dtype| dtype != "f32") {
-        let message =
-            "what a quantize stage makes codes of computes in f32; remove it, or write another format, such as dense";
-        return Err(Error::config(format!("memory.dtype: {message}")));
-    }
-    let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
-    let message = match ["limit", "batch_size", "dtype"].contains(key) {
-        true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
-        false => "only a distill stage looks at it; add one, or remove it",
-    };
-    Err(Error::config(format!("memory.{key}: {message}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Recipe;
-    use crate::text::parse;
-    use std::path::Path;
-
-    fn refused(stages: &str, memory: &str) -> Option<String> {
-        let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[data]\neval = \"d\"\n";
-        let raw = parse(&format!("{head}[memory]\n{memory}\n{stages}"), "r.toml").unwrap();
-        Recipe::from_raw(raw, Path::new("")).err().map(|error| {
-            assert_eq!(error.exit_code(), 2);
-            error.to_string()
-        })
-    }
 
     #[test]
     fn sizes_are_read_in_both_kinds_of_unit() {
@@ -166,42 +123,6 @@ mod tests {
         assert_eq!(bytes_of("k", "512").unwrap(), 512);
         for text in ["", "GiB", "-1MB", "0", "4 parsecs", "1e99GB"] {
             assert!(bytes_of("k", text).is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_key_that_nothing_looks_at_is_refused() {
-        let (cast, evaluate) = ("[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n", "[[stage]]\nkind = \"evaluate\"\n");
-        let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"evaluate\"\n";
-        let cases = [
-            (cast, "limit = \"100B\"", "memory.limit: no stage of this recipe runs a model"),
-            (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
-            (cast, "dtype = \"bf16\"", "memory.dtype: no stage"),
-            (quantize, "dtype = \"bf16\"", "memory.dtype: what a quantize stage makes codes of"),
-            (evaluate, "accumulate = 2", "memory.accumulate: only a distill stage looks at it"),
-            (evaluate, "gradient_checkpointing = true", "memory.gradient_checkpointing: only"),
-            (evaluate, "cache_teacher = true", "memory.cache_teacher: only"),
-        ];
-        for (stages, memory, expected) in cases {
-            let error = refused(stages, memory).unwrap();
-            assert!(error.starts_with(expected), "{error}");
-        }
-        assert_eq!(refused(evaluate, "limit = \"1GB\"\nbatch_size = 3\ndtype = \"f16\""), None);
-        assert_eq!(refused(quantize, "dtype = \"f32\""), None);
-        assert_eq!(refused(cast, ""), None);
-    }
-
-    #[test]
-    fn a_bad_value_is_named_wherever_it_is() {
-        for stages in ["", "[[stage]]\nkind = \"evaluate\"\n"] {
-            let cases = [
-                ("dtype = \"nonsense\"", "memory.dtype: found \"nonsense\""),
-                ("accumulate = 0", "memory.accumulate: found 0"),
-            ];
-            for (memory, expected) in cases {
-                let error = refused(stages, memory).unwrap();
-                assert!(error.starts_with(expected), "{error}");
-            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The paths of a recipe: one list of them, with what is done at each. Whoever resolves, hashes, keeps apart or protects what a
 //! recipe names goes by it.
 
-use crate::raw::{RawData, RawRecipe};
+use crate::kind::StageKind;
+use crate::raw::{RawData, RawRecipe, StageKeys};
 use briquette_core::Result;
 use briquette_formats::InputFile;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub enum Purpose {
     EvaluationData,
     /// A training chooses its epoch by it.
     SelectionData,
+    /// A prune stage looks at what is known of inputs.
+    Statistics,
     /// A directory is written.
     Output,
 }
@@ -30,6 +33,13 @@ pub struct NamedPath {
     pub purpose: Purpose,
     /// Where it leads.
     pub path: PathBuf,
+}
+
+impl NamedPath {
+    /// The place of the stage that names it, where one does.
+    pub fn stage(&self) -> Option<usize> {
+        self.key.strip_prefix("stage.")?.split('.').next()?.parse().ok()
+    }
 }
 
 /// A place for a path: its key, what is done there, and the value.
@@ -48,7 +58,15 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
         slots.push(("data.labels".into(), Purpose::EvaluationData, labels));
     }
     for (index, stage) in raw.stage.iter_mut().enumerate() {
-        slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut stage.teacher));
+        match &mut stage.keys {
+            StageKeys::Distill(keys) => {
+                slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut keys.teacher));
+            }
+            StageKeys::Prune(keys) => {
+                slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
+            }
+            _ => {}
+        }
     }
     slots
 }
@@ -62,10 +80,9 @@ pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
 
 /// What running a recipe reads: data that no stage looks at is left out.
 pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
-    let has = |kind: &str| raw.stage.iter().any(|stage| stage.kind == kind);
-    let (trains, evaluates) = (has("distill"), has("evaluate"));
+    let (trains, evaluates) = (raw.has(StageKind::Distill), raw.has(StageKind::Evaluate));
     let is_read = |named: &NamedPath| match named.purpose {
-        Purpose::Model => true,
+        Purpose::Model | Purpose::Statistics => true,
         Purpose::TrainingData | Purpose::SelectionData => trains,
         Purpose::EvaluationData => trains || evaluates,
         Purpose::Output => false,
@@ -145,7 +162,7 @@ mod tests {
     use crate::text::parse;
 
     const RECIPE: &str = "[model]\npath = \"m\"\n[output]\npath = \"/o\"\n[data]\ntrain = \"t\"\neval = \"e\"\n\
-        labels = \"l\"\nselect = \"s\"\n[[stage]]\nkind = \"prune\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
+        labels = \"l\"\nselect = \"s\"\n[[stage]]\nkind = \"prune\"\nstatistics = \"../a\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
 
     fn pairs(named: &[NamedPath]) -> Vec<(&str, &str)> {
         named.iter().map(|named| (named.key.as_str(), named.path.to_str().unwrap())).collect()
@@ -175,8 +192,16 @@ mod tests {
     #[test]
     fn every_path_that_a_recipe_can_have_is_in_the_list() {
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
-        let fields = [include_str!("raw.rs"), include_str!("raw/model.rs"), include_str!("raw/training.rs")];
-        let n_fields: usize = fields.iter().map(|text| text.matches("PathBuf>,").count()).sum();
+        let files = [
+            include_str!("raw/model.rs"),
+            include_str!("raw/data.rs"),
+            include_str!("distill.rs"),
+            include_str!("prune.rs"),
+        ];
+        // What lies between the name of a mirror and its closing brace.
+        let mirrors = files.iter().flat_map(|text| text.split("pub struct Raw").skip(1));
+        let fields = mirrors.map(|text| text.split("\n}").next().unwrap_or_default());
+        let n_fields: usize = fields.map(|text| text.matches("PathBuf>,").count()).sum();
         assert_eq!(named(&raw).len(), n_fields, "a key with a path is missing in the list, or in this test");
         assert!(named(&without(&raw)).is_empty());
     }
@@ -194,12 +219,13 @@ mod tests {
             ("data.eval", "d/e"),
             ("data.select", "d/s"),
             ("data.labels", "d/l"),
+            ("stage.0.statistics", "d/jobs/../a"),
             ("stage.1.teacher", "d/jobs/../b"),
         ];
         assert_eq!(pairs(&named(&raw)), expected);
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
         let touched = touched(&raw, Path::new("d"));
-        assert!(touched.len() == 8 && touched.contains(&"/o.stages".into()) && touched.contains(&"d/t".into()));
+        assert!(touched.len() == 9 && touched.contains(&"/o.stages".into()) && touched.contains(&"d/t".into()));
     }
 
     #[test]
@@ -210,9 +236,9 @@ mod tests {
         };
         assert_eq!(
             keys("kind = \"distill\""),
-            "model.path data.train data.eval data.select data.labels stage.1.teacher"
+            "model.path data.train data.eval data.select data.labels stage.0.statistics stage.1.teacher"
         );
-        assert_eq!(keys("kind = \"evaluate\""), "model.path data.eval data.labels stage.1.teacher");
-        assert_eq!(keys("kind = \"quantize\""), "model.path stage.1.teacher");
+        assert_eq!(keys("kind = \"evaluate\""), "model.path data.eval data.labels stage.0.statistics");
+        assert_eq!(keys("kind = \"quantize\""), "model.path stage.0.statistics");
     }
 }

@@ -1,12 +1,51 @@
 //! The stage that drops weights.
 
-use crate::keys::{check_keys, refuse};
-use crate::raw::RawStage;
+use crate::raw::RawOverride;
 use crate::selection::{Selection, overrides_of};
-use crate::words::{one_of, ratio_of};
+use crate::words::{one_of, ratio_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
 use briquette_prune::{Ratio, Score};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The keys of a prune stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawPrune {
+    /// prune: "magnitude" (the default), "random", or "wanda", which looks at the inputs of weights too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// prune: "layer" (the default), each tensor by itself, or "global", one threshold over all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// prune: share of weights to drop, 0 to below 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// prune: seed of the method "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// prune: statistics of the inputs of layers, for the method "wanda"; see docs/format.md.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<PathBuf>,
+    /// Globs over tensor names; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over tensor names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
+    /// factorize, always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<Vec<Role>>,
+    /// Other values for some tensors; the last that matches counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<RawOverride>,
+}
 
 /// Drop weights.
 #[derive(Debug, Clone)]
@@ -15,6 +54,8 @@ pub struct PruneStage {
     pub selection: Selection,
     /// How weights are scored.
     pub score: Score,
+    /// Statistics of the inputs of layers, where the score needs them.
+    pub statistics: Option<PathBuf>,
     /// How many go.
     pub target: PruneTarget,
     /// Other ratios for some tensors.
@@ -37,34 +78,59 @@ pub enum PruneTarget {
     },
 }
 
+impl RawPrune {
+    /// What it says, in words.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        let scope = self.scope.as_ref().map(|scope| format!("scope {scope}"));
+        let sparsity = self.sparsity.map(|sparsity| format!("sparsity {sparsity}"));
+        let pattern = self.pattern.as_ref().map(|pattern| format!("pattern {pattern}"));
+        [self.method.clone(), scope, sparsity, pattern].into_iter().flatten().collect()
+    }
+}
+
 impl PruneStage {
-    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
-        let kind = "prune";
-        check_keys(raw, &["method", "scope", "sparsity", "pattern", "seed", "overrides"])?;
-        let score = match raw.method.as_deref() {
-            None => Score::Magnitude,
-            Some(name) => one_of(
-                "method",
-                name,
-                &[("magnitude", Score::Magnitude), ("random", Score::Random(raw.seed.unwrap_or(0)))],
-            )?,
-        };
-        if score == Score::Magnitude {
-            refuse("seed", &raw.seed, "magnitude prune")?;
-        }
+    pub(crate) fn from_raw(raw: &RawPrune) -> Result<Self> {
+        let score = score_of(raw)?;
         Ok(Self {
-            selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv])?,
+            selection: Selection::new(
+                raw.include.as_ref(),
+                &raw.exclude,
+                raw.roles.as_ref(),
+                &[Role::Linear, Role::Conv],
+            )?,
             score,
-            target: target_of(raw)?,
+            statistics: raw.statistics.clone(),
+            target: target_of(raw, score)?,
             overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.scheme", &rule.scheme, kind)?;
+                refuse("overrides.scheme", &rule.scheme, "prune")?;
                 share_of("overrides.sparsity", rule.sparsity)
             })?,
         })
     }
 }
 
-fn target_of(raw: &RawStage) -> Result<PruneTarget> {
+/// How weights are scored; keys that only another method has are refused.
+fn score_of(raw: &RawPrune) -> Result<Score> {
+    let known =
+        [("magnitude", Score::Magnitude), ("random", Score::Random(raw.seed.unwrap_or(0))), ("wanda", Score::Wanda)];
+    let name = raw.method.as_deref().unwrap_or("magnitude");
+    let score = one_of("method", name, &known)?;
+    let stage = format!("{name} prune");
+    if !matches!(score, Score::Random(_)) {
+        refuse("seed", &raw.seed, &stage)?;
+    }
+    if !score.needs_inputs() {
+        refuse("statistics", &raw.statistics, &stage)?;
+    } else if raw.statistics.is_none() {
+        return Err(Error::config(format!(
+            "statistics: missing; method `{name}` needs `statistics`, a file of input statistics, which a Probe of the \
+             library writes; see docs/format.md"
+        )));
+    }
+    Ok(score)
+}
+
+fn target_of(raw: &RawPrune, score: Score) -> Result<PruneTarget> {
     if let Some(pattern) = &raw.pattern {
         refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
         refuse("scope", &raw.scope, "prune (with a pattern)")?;
@@ -78,10 +144,55 @@ fn target_of(raw: &RawStage) -> Result<PruneTarget> {
     }
     let ratio = share_of("sparsity", raw.sparsity)?;
     let scope = raw.scope.as_deref().unwrap_or("layer");
-    one_of("scope", scope, &[("layer", PruneTarget::Layer(ratio)), ("global", PruneTarget::Global(ratio))])
+    let target =
+        one_of("scope", scope, &[("layer", PruneTarget::Layer(ratio)), ("global", PruneTarget::Global(ratio))])?;
+    match target {
+        PruneTarget::Global(_) if score.needs_inputs() => Err(Error::config(
+            "scope: found \"global\", but scores that look at inputs compare only within a row; leave it out, or take \
+             another method",
+        )),
+        target => Ok(target),
+    }
 }
 
 fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {
     let missing = || Error::config(format!("{key}: missing; a share of weights to drop, 0 to below 1"));
     ratio_of(key, value.ok_or_else(missing)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(keys: &str) -> Result<PruneStage, String> {
+        PruneStage::from_raw(&toml::from_str(keys).unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_method_that_looks_at_inputs_has_statistics_of_them_and_no_other_has() {
+        let stage = judged("method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5").unwrap();
+        assert_eq!((stage.score, stage.statistics.as_deref()), (Score::Wanda, Some("s".as_ref())));
+        assert!(judged("method = \"wanda\"\nstatistics = \"s\"\npattern = \"2:4\"").is_ok());
+        let cases = [
+            ("method = \"wanda\"\nsparsity = 0.5", "statistics: missing; method `wanda` needs `statistics`, a file of"),
+            (
+                "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nseed = 1",
+                "seed: a wanda prune stage has no such key",
+            ),
+            (
+                "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nscope = \"global\"",
+                "scope: found \"global\", but scores that look at inputs compare only within a row",
+            ),
+            ("statistics = \"s\"\nsparsity = 0.5", "statistics: a magnitude prune stage has no such key"),
+            (
+                "method = \"random\"\nstatistics = \"s\"\nsparsity = 0.5",
+                "statistics: a random prune stage has no such key",
+            ),
+            ("method = \"wnada\"\nsparsity = 0.5", "did you mean \"wanda\"?"),
+        ];
+        for (keys, expected) in cases {
+            let error = judged(keys).unwrap_err();
+            assert!(error.contains(expected), "{keys}: {error}");
+        }
+    }
 }

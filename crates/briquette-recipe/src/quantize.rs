@@ -1,13 +1,64 @@
 //! The stage that rounds weights to a grid.
 
-use crate::keys::{check_keys, refuse};
-use crate::raw::{RawGroup, RawStage};
+use crate::raw::RawOverride;
 use crate::selection::{Selection, overrides_of};
-use crate::words::one_of;
+use crate::words::{one_of, refuse};
 use briquette_core::encoded::ScaleType;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The keys of a quantize stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawQuantize {
+    /// quantize: a named scheme such as "int8", "int8-dynamic" or "int4-g128".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+    /// quantize: 2 to 8, instead of a scheme.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits: Option<u8>,
+    /// quantize: "tensor", "channel", or the number of inputs that share a scale.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<RawGroup>,
+    /// quantize: true for no zero point.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symmetric: Option<bool>,
+    /// quantize: "absmax", "minmax", "percentile", "mse" or, without zero points, "hqq".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<String>,
+    /// quantize: the share of weights that range "percentile" holds, 0.5 to 1 (0.999).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percentile: Option<f64>,
+    /// quantize: type of the scales, "f32" (the default) or "f16".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<String>,
+    /// Globs over tensor names; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over tensor names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
+    /// factorize, always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<Vec<Role>>,
+    /// Other values for some tensors; the last that matches counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<RawOverride>,
+}
+
+/// How many inputs share a scale.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected \"tensor\", \"channel\" or a whole number of inputs")]
+pub enum RawGroup {
+    /// Inputs that share a scale.
+    Size(usize),
+    /// "tensor" or "channel".
+    Name(String),
+}
 
 /// Round weights to a grid.
 #[derive(Debug, Clone)]
@@ -22,18 +73,29 @@ pub struct QuantizeStage {
     pub names_embeddings: bool,
 }
 
+impl RawQuantize {
+    /// What it says, in words.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
+        let range = self.range.as_ref().map(|range| format!("range {range}"));
+        [scheme, range].into_iter().flatten().collect()
+    }
+}
+
 impl QuantizeStage {
-    pub(crate) fn from_raw(raw: &RawStage) -> Result<Self> {
-        let kind = "quantize";
-        let keys = ["scheme", "bits", "group", "symmetric", "range", "percentile", "scale", "overrides"];
-        check_keys(raw, &keys)?;
+    pub(crate) fn from_raw(raw: &RawQuantize) -> Result<Self> {
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),
-            selection: Selection::from_raw(raw, &[Role::Linear, Role::Conv, Role::Embedding])?,
+            selection: Selection::new(
+                raw.include.as_ref(),
+                &raw.exclude,
+                raw.roles.as_ref(),
+                &[Role::Linear, Role::Conv, Role::Embedding],
+            )?,
             scheme: scheme_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.sparsity", &rule.sparsity, kind)?;
+                refuse("overrides.sparsity", &rule.sparsity, "quantize")?;
                 let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
                 parse_scheme("overrides.scheme", name)
             })?,
@@ -67,7 +129,7 @@ fn parse_scheme(key: &str, name: &str) -> Result<Scheme> {
 }
 
 /// A named scheme, or one spelled out; a range and a scale type may be added to either.
-fn scheme_of(raw: &RawStage) -> Result<Scheme> {
+fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     let mut scheme = match (&raw.scheme, raw.bits) {
         (Some(name), None) => {
             refuse("group", &raw.group, "quantize (with a scheme)")?;
@@ -103,7 +165,7 @@ fn scheme_of(raw: &RawStage) -> Result<Scheme> {
     Ok(scheme)
 }
 
-fn spelled_out(raw: &RawStage, bits: u8) -> Result<Scheme> {
+fn spelled_out(raw: &RawQuantize, bits: u8) -> Result<Scheme> {
     let kind = if raw.symmetric.unwrap_or(true) { GridKind::Symmetric } else { GridKind::Asymmetric };
     let grid = Grid::new(bits, kind).ok_or_else(|| Error::config(format!("bits: found {bits}, expected 2 to 8")))?;
     let grouping = match &raw.group {

@@ -1,11 +1,12 @@
 //! A sound recipe, from its TOML mirror.
 
 use crate::evaluate::Evaluate;
+use crate::kind::StageKind;
 use crate::paths::{self, NamedPath, directory_of};
 use crate::raw::{RawLayout, RawOutputs, RawRecipe, RawRole};
 use crate::stage::{RecipePart, Stage, Whole};
 use crate::words::one_of;
-use crate::{distill, memory, ranges, stage, text};
+use crate::{ranges, stage, text, used};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, RoleRule};
 use briquette_formats::{Choice, Profile, limits};
@@ -66,8 +67,8 @@ impl Recipe {
         let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stage::stages_of(&raw)?;
         let evaluate = Evaluate::from_checked(&raw)?;
-        memory::check_used(&raw)?;
-        distill::check_select(&raw)?;
+        used::check_memory(&raw)?;
+        used::check_select(&raw)?;
         let rule = |rule: &RawRole| {
             let (patterns, axis) = (Patterns::new(&rule.include)?, rule.outputs.map(RawOutputs::axis));
             Ok(RoleRule { patterns, role: rule.role, axis })
@@ -110,7 +111,7 @@ impl Recipe {
         let raw = RawRecipe {
             model: asked.model,
             output: asked.output,
-            stage: asked.stage.into_iter().filter(|stage| stage.kind != "evaluate").collect(),
+            stage: asked.stage.into_iter().filter(|stage| stage.kind() != Some(StageKind::Evaluate)).collect(),
             ..RawRecipe::default()
         };
         serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))

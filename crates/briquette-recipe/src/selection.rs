@@ -1,6 +1,6 @@
 //! Which tensors a stage is about.
 
-use crate::raw::{RawOverride, RawStage};
+use crate::raw::RawOverride;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Result, Role};
 
@@ -16,11 +16,17 @@ pub struct Selection {
 }
 
 impl Selection {
-    pub(crate) fn from_raw(raw: &RawStage, default_roles: &[Role]) -> Result<Self> {
+    /// What the keys of these names say; `default` is for a stage that names no roles.
+    pub(crate) fn new(
+        include: Option<&Vec<String>>,
+        exclude: &[String],
+        roles: Option<&Vec<Role>>,
+        default: &[Role],
+    ) -> Result<Self> {
         Ok(Self {
-            include: raw.include.as_ref().map(Patterns::new).transpose()?,
-            exclude: Patterns::new(&raw.exclude)?,
-            roles: raw.roles.clone().unwrap_or_else(|| default_roles.to_vec()),
+            include: include.map(Patterns::new).transpose()?,
+            exclude: Patterns::new(exclude)?,
+            roles: roles.map_or(default, Vec::as_slice).to_vec(),
         })
     }
 

@@ -1,14 +1,14 @@
 //! Stages: each kind with what it says, and the order they come in.
 
 use crate::cast::CastStage;
-use crate::distill::DistillStage;
-use crate::evaluate;
+use crate::distill::{Around, DistillStage};
 use crate::factorize::FactorizeStage;
+use crate::kind::StageKind;
 use crate::prune::PruneStage;
 use crate::quantize::QuantizeStage;
-use crate::raw::{RawRecipe, RawStage};
+use crate::raw::{RawQuantize, RawRecipe, RawStage, StageKeys};
 use crate::selection::Selection;
-use crate::words::one_of;
+use crate::words::refuse;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 
@@ -31,6 +31,14 @@ pub enum Whole {
 }
 
 impl Whole {
+    /// The kind of stage that does it.
+    pub fn kind(&self) -> StageKind {
+        match self {
+            Self::Distill(_) => StageKind::Distill,
+            Self::Factorize(_) => StageKind::Factorize,
+        }
+    }
+
     /// The distill stage, where it is one.
     pub fn as_distill(&self) -> Option<&DistillStage> {
         match self {
@@ -51,35 +59,80 @@ pub enum Stage {
     Cast(CastStage),
 }
 
-/// The stages of a recipe, cut after each that works on a whole model.
+/// The stages of a recipe with resolved paths, cut after each that works on a whole model.
 pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)> {
     let (mut parts, mut stages) = (Vec::new(), Vec::new());
     for (i, stage) in raw.stage.iter().enumerate() {
-        let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind));
-        let then = match stage.kind.as_str() {
-            "distill" => Whole::Distill(Box::new(DistillStage::from_raw(raw, i).map_err(name)?)),
-            "factorize" => Whole::Factorize(FactorizeStage::from_raw(stage).map_err(name)?),
-            _ => {
-                stages.extend(Stage::from_raw(stage).map_err(name)?);
-                continue;
-            }
-        };
-        parts.push(RecipePart { stages: std::mem::take(&mut stages), then });
+        let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind_name()));
+        match Does::from_raw(raw, i).map_err(name)? {
+            Does::Nothing => {}
+            Does::Stage(stage) => stages.push(stage),
+            Does::Whole(then) => parts.push(RecipePart { stages: std::mem::take(&mut stages), then }),
+        }
     }
     check_order(raw)?;
     Ok((parts, stages))
 }
 
-/// Refuses stages in another order than theirs: each works on what those before it left. Training may take turns with
-/// factorizing, then with pruning, whose zeros factors would not have.
+/// What a stage does to the weights.
+enum Does {
+    /// It only looks at them.
+    Nothing,
+    /// Something to each tensor.
+    Stage(Stage),
+    /// Something to the whole model.
+    Whole(Whole),
+}
+
+impl Does {
+    /// What the stage in this place of a recipe does.
+    fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
+        let raw = &recipe.stage[index];
+        check_keys(raw)?;
+        Ok(match &raw.keys {
+            StageKeys::Prune(keys) => Self::Stage(Stage::Prune(PruneStage::from_raw(keys)?)),
+            StageKeys::Quantize(keys) => Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys)?)),
+            StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
+            StageKeys::Factorize(keys) => Self::Whole(Whole::Factorize(FactorizeStage::from_raw(keys)?)),
+            StageKeys::Distill(keys) => {
+                let around =
+                    Around { model: &recipe.model, data: recipe.data.as_ref(), memory: recipe.memory.as_ref() };
+                let next = if keys.quantization_aware { next_quantize(&recipe.stage[index + 1..])? } else { None };
+                Self::Whole(Whole::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
+            }
+            StageKeys::Evaluate(_) => Self::Nothing,
+            // It is no kind, so that this is an error.
+            StageKeys::Unknown(name) => StageKind::parse(name).map(|_| Self::Nothing)?,
+        })
+    }
+}
+
+/// The first quantize stage of these.
+fn next_quantize(stages: &[RawStage]) -> Result<Option<&RawQuantize>> {
+    for stage in stages {
+        if let StageKeys::Quantize(keys) = &stage.keys {
+            return check_keys(stage).map(|()| Some(keys));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses a key that only stages of other kinds have.
+fn check_keys(raw: &RawStage) -> Result<()> {
+    match (raw.foreign_key(), raw.kind()) {
+        (Some(_), Some(StageKind::Evaluate)) => {
+            Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
+        }
+        (Some(key), Some(kind)) => refuse(key, &Some(()), kind.name()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses stages in another order than theirs.
 fn check_order(raw: &RawRecipe) -> Result<()> {
-    // The first and the last place of each.
-    const PLACES: [(&str, usize, usize); 5] =
-        [("factorize", 0, 0), ("distill", 0, 1), ("prune", 1, 1), ("quantize", 2, 2), ("cast", 3, 3)];
-    let place = |stage: &RawStage| PLACES.iter().find(|(kind, ..)| *kind == stage.kind);
-    let placed: Vec<_> = raw.stage.iter().filter_map(place).collect();
-    for (i, (after, _, last)) in placed.iter().enumerate() {
-        if let Some((before, ..)) = placed[..i].iter().find(|(_, first, _)| first > last) {
+    let kinds: Vec<StageKind> = raw.stage.iter().filter_map(RawStage::kind).collect();
+    for (i, after) in kinds.iter().enumerate() {
+        if let Some(before) = kinds[..i].iter().find(|before| after.comes_before(**before)) {
             return Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")));
         }
     }
@@ -87,21 +140,6 @@ fn check_order(raw: &RawRecipe) -> Result<()> {
 }
 
 impl Stage {
-    /// None for the stage that changes nothing: evaluate.
-    fn from_raw(raw: &RawStage) -> Result<Option<Self>> {
-        type Parse = fn(&RawStage) -> Result<Option<Stage>>;
-        let kinds: [(&str, Parse); 6] = [
-            ("prune", |raw| Ok(Some(Self::Prune(PruneStage::from_raw(raw)?)))),
-            ("quantize", |raw| Ok(Some(Self::Quantize(QuantizeStage::from_raw(raw)?)))),
-            ("cast", |raw| Ok(Some(Self::Cast(CastStage::from_raw(raw)?)))),
-            ("evaluate", |raw| evaluate::check_stage(raw).map(|()| None)),
-            // Cut out before; the name is here for those who misspell it.
-            ("distill", |_| Ok(None)),
-            ("factorize", |_| Ok(None)),
-        ];
-        one_of("kind", &raw.kind, &kinds)?(raw)
-    }
-
     /// Which tensors it is about.
     pub fn selection(&self) -> &Selection {
         match self {
@@ -111,12 +149,12 @@ impl Stage {
         }
     }
 
-    /// Its kind, as recipes have it.
-    pub fn kind(&self) -> &'static str {
+    /// Its kind.
+    pub fn kind(&self) -> StageKind {
         match self {
-            Self::Prune(_) => "prune",
-            Self::Quantize(_) => "quantize",
-            Self::Cast(_) => "cast",
+            Self::Prune(_) => StageKind::Prune,
+            Self::Quantize(_) => StageKind::Quantize,
+            Self::Cast(_) => StageKind::Cast,
         }
     }
 

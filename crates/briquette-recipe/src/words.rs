@@ -1,4 +1,4 @@
-//! Words and shares that a recipe may hold, looked up or refused by their key.
+//! What several stages ask of a value: a known word, a share, or that it is not given.
 
 use briquette_core::{Error, Result};
 use briquette_prune::Ratio;
@@ -17,4 +17,12 @@ pub fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> R
 /// A share of something, whose range was looked at before.
 pub(crate) fn ratio_of(key: &str, value: f64) -> Result<Ratio> {
     Ratio::new(value).ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
+}
+
+/// Refuses a key, where it is given, that this kind of stage does not have.
+pub(crate) fn refuse<T>(key: &str, value: &Option<T>, kind: &str) -> Result<()> {
+    match value {
+        Some(_) => Err(Error::config(format!("{key}: a {kind} stage has no such key; remove it"))),
+        None => Ok(()),
+    }
 }

@@ -6,6 +6,7 @@ use super::{histogram, remarks, tensors};
 use briquette_core::Result;
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_flow::context::Workers;
+use briquette_recipe::StageKind;
 use briquette_recipe::raw::RawStage;
 use std::time::Instant;
 
@@ -67,7 +68,8 @@ fn of_what_is_read(evidence: &Evidence, n_elements: u64) -> Footprint {
 fn stages_in_words(evidence: &Evidence) -> Vec<String> {
     let mut trained = evidence.origin.trained.iter();
     let words = |stage: &RawStage| {
-        let layers = if stage.kind == "distill" { trained.next().and_then(|found| found.layers) } else { None };
+        let layers =
+            if stage.kind() == Some(StageKind::Distill) { trained.next().and_then(|found| found.layers) } else { None };
         let words = stage.in_words();
         layers.map_or(words.clone(), |LayersKept { n, of }| words.replacen("layers", &format!("layers {n} of {of}"), 1))
     };

@@ -87,6 +87,7 @@ impl Multiplied {
 #[cfg(test)]
 mod tests {
     use crate::batch::Jobs;
+    use crate::recipe::raw::StageKeys;
     use std::time::{Duration, Instant};
 
     /// A jobs file with a matrix of a hundred thousand points.
@@ -117,7 +118,11 @@ mod tests {
         let jobs = open("").unwrap();
         assert_eq!(jobs.jobs.len(), 100_000);
         let recipe = jobs.jobs[99_999].recipe().unwrap();
-        assert_eq!((recipe.asked.stage[0].seed, recipe.output.ends_with("out/0.78125-999")), (Some(999), true));
+        let seed = match &recipe.asked.stage[0].keys {
+            StageKeys::Prune(keys) => keys.seed,
+            _ => None,
+        };
+        assert_eq!((seed, recipe.output.ends_with("out/0.78125-999")), (Some(999), true));
         assert_eq!(jobs.jobs[99_999].output(), Some(recipe.output.as_path()));
         let error = open("\"stage.0.pattern\" = \"2:4\"").unwrap_err().to_string();
         assert!(error.contains("base with stage.0.seed = 0, stage.0.sparsity = 0.0078125: stage 1 (prune)"), "{error}");

@@ -80,18 +80,26 @@ fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette_recipe::raw::RawStage;
+    use briquette_recipe::raw::{RawPrune, RawQuantize, StageKeys};
     use serde_json::json;
 
     fn recipe() -> RawRecipe {
-        let stage = |kind: &str| RawStage { kind: kind.into(), ..Default::default() };
-        RawRecipe { stage: vec![stage("prune"), stage("quantize")], ..Default::default() }
+        let stages = [StageKeys::Prune(RawPrune::default()), StageKeys::Quantize(RawQuantize::default())];
+        RawRecipe { stage: stages.map(Into::into).into(), ..Default::default() }
+    }
+
+    /// The sparsity of the first stage.
+    fn sparsity(recipe: &RawRecipe) -> Option<f64> {
+        match &recipe.stage[0].keys {
+            StageKeys::Prune(keys) => keys.sparsity,
+            _ => None,
+        }
     }
 
     #[test]
     fn a_value_lands_where_its_path_says() {
         let changed = apply(&recipe(), "stage.0.sparsity", json!(0.5)).unwrap();
-        assert_eq!((changed.stage[0].sparsity, changed.stage[1].sparsity), (Some(0.5), None));
+        assert_eq!((sparsity(&changed), &changed.stage[1]), (Some(0.5), &recipe().stage[1]));
         let changed = apply(&recipe(), "output.path", json!("o")).unwrap();
         assert_eq!(changed.output.path.unwrap().to_str(), Some("o"));
     }
@@ -101,7 +109,7 @@ mod tests {
         let tree = serde_json::to_value(recipe()).unwrap();
         let (half, much) = (json!(0.5), json!("much"));
         let apply_all = |values: &[(&'static str, &Value)]| apply_all(&tree, values);
-        assert_eq!(apply_all(&[("stage.0.sparsity", &half)]).unwrap().stage[0].sparsity, Some(0.5));
+        assert_eq!(sparsity(&apply_all(&[("stage.0.sparsity", &half)]).unwrap()), Some(0.5));
         for bad in [("stage.0.seed", &much), ("stage.0.sede", &half), ("stage.7.seed", &half)] {
             let (path, error) = apply_all(&[("stage.0.sparsity", &half), bad]).unwrap_err();
             assert!(path == bad.0 && error.to_string().starts_with(bad.0), "{error}");

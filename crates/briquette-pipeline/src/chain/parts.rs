@@ -1,7 +1,6 @@
 //! The parts of a recipe one after another: some file stages, then a stage that works on a whole model. What an earlier run finished is
 //! taken as it is.
 
-use super::whole;
 use super::work::Work;
 use crate::compress::compress;
 use crate::distill::{self, Asked};
@@ -9,7 +8,7 @@ use crate::factorize;
 use briquette_core::Result;
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, InputFile, Profile, json, limits};
-use briquette_recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, Whole};
+use briquette_recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, Whole};
 use briquette_report::inspect;
 use briquette_report::{DistillReport, FactorReport, Origin, Original};
 use serde::de::DeserializeOwned;
@@ -51,8 +50,8 @@ impl<'a> PartsRun<'a> {
                 Whole::Distill(stage) => self.distill(index, stage)?,
                 Whole::Factorize(stage) => self.factorize(index, stage)?,
             }
-            let kind = whole::kind_of(&part.then);
-            self.go_on_from(self.work.part(index, kind), format!("{kind} {}", index + 1))?;
+            let kind = part.then.kind();
+            self.go_on_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
         }
         Ok((self.model, self.origin))
     }
@@ -90,7 +89,7 @@ impl<'a> PartsRun<'a> {
 
     /// Trains the student of a stage.
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
-        let (output, work) = (self.work.part(index, "distill"), self.work.checkpoints(index));
+        let (output, work) = (self.work.part(index, StageKind::Distill.name()), self.work.checkpoints(index));
         let mut now = 0.0;
         let asked = Asked {
             stage,
@@ -116,7 +115,7 @@ impl<'a> PartsRun<'a> {
 
     /// Makes the factors of a stage.
     fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
-        let (output, since) = (self.work.part(index, "factorize"), Instant::now());
+        let (output, since) = (self.work.part(index, StageKind::Factorize.name()), Instant::now());
         if !self.work.is_done(&output, self.options)? {
             factorize::factorize(self.recipe, stage, &self.model, &output, self.options)?;
         }

@@ -1,12 +1,11 @@
 //! What makes two trainings the same: all that is asked up to the last stage that works on a whole model, and the content of what
 //! it reads. A path is not enough: what lies there may have changed.
 
-use super::whole::KINDS;
 use crate::contents::InputHashes;
 use briquette_flow::context::RunOptions;
 use briquette_recipe::paths::{self, NamedPath, Purpose};
 use briquette_recipe::raw::RawStage;
-use briquette_recipe::{DistillStage, Recipe};
+use briquette_recipe::{DistillStage, Recipe, StageKind};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,25 +17,34 @@ pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
     recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
-/// What is read by the stages up to the last training or factors: all models, and data where it is trained on.
+/// How many stages there are up to the last training or factors.
+fn n_before(recipe: &Recipe) -> usize {
+    let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
+    recipe.asked.stage.iter().rposition(is_whole).map_or(0, |last| last + 1)
+}
+
+/// What is read by the stages up to the last training or factors: all models, statistics that they prune by, and data where it is
+/// trained on.
 pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
-    let trains = distills(recipe).next().is_some();
-    recipe.read.iter().filter(move |named| trains || named.purpose == Purpose::Model)
+    let (trains, n_before) = (distills(recipe).next().is_some(), n_before(recipe));
+    recipe.read.iter().filter(move |named| match named.purpose {
+        Purpose::Model => true,
+        Purpose::Statistics => named.stage().is_some_and(|stage| stage < n_before),
+        _ => trains,
+    })
 }
 
 /// What is asked of those stages: what comes after them, the gate and the evaluation of the output do not count.
 pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value {
     let asked = paths::without(&recipe.asked);
-    let is_whole = |stage: &RawStage| KINDS.contains(&stage.kind.as_str());
-    let n_stages = asked.stage.iter().rposition(is_whole).map_or(0, |last| last + 1);
-    let (before, after) = asked.stage.split_at(n_stages);
+    let (before, after) = asked.stage.split_at(n_before(recipe));
     let mut value = json!({ "model": asked.model, "stage": before });
     if distills(recipe).next().is_some() {
         (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
     }
     if distills(recipe).any(|stage| stage.quantize.is_some()) {
         // The student learns with its weights rounded as this later stage will round them.
-        value["quantize"] = json!(after.iter().find(|stage| stage.kind == "quantize"));
+        value["quantize"] = json!(after.iter().find(|stage| stage.kind() == Some(StageKind::Quantize)));
     }
     if options.devices.len() > 1 {
         // With another number of devices a step sees other items, and other weights come of it.
@@ -116,7 +124,18 @@ mod tests {
         assert_ne!(of(""), of(more));
     }
 
-    #[cfg(feature = "model")]
+    #[test]
+    fn statistics_count_where_they_are_pruned_by_before_the_last_training() {
+        let prune = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\n";
+        let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\n";
+        let of = |stages: &str| {
+            let recipe = recipe(&format!("[data]\ntrain = \"t\"\n{stages}"));
+            read_by_training(&recipe).map(|named| named.key.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&format!("{prune}{distill}")), ["model.path", "data.train", "stage.1.statistics"]);
+        assert_eq!(of(&format!("{distill}{prune}")), ["model.path", "data.train"]);
+    }
+
     #[test]
     fn rounding_that_a_training_sees_counts() {
         let of = |keys: &str, scheme: &str| {

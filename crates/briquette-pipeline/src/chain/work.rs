@@ -1,6 +1,5 @@
 //! The directory beside an output in which finished parts wait for the rest.
 
-use super::whole::KINDS;
 use super::{published, training};
 use crate::distill;
 use crate::verify;
@@ -8,7 +7,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{InputFile, draft, json, limits};
-use briquette_recipe::Recipe;
+use briquette_recipe::{Recipe, StageKind};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -98,7 +97,7 @@ impl Work {
     /// Whether there is anything that took long: factors, a student, or a checkpoint. Where that cannot be told, there is.
     pub(super) fn holds_parts(&self) -> bool {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return true };
-        let is_long = |name: String| KINDS.iter().any(|kind| name.ends_with(&format!("-{kind}")));
+        let is_long = |name: String| whole_kinds().any(|kind| name.ends_with(&format!("-{kind}")));
         let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
         names.any(is_long) || holds_training(&self.directory).unwrap_or(true)
     }
@@ -137,6 +136,11 @@ impl Work {
     }
 }
 
+/// The kinds of stages that work on a whole model: directories of finished parts are called after them.
+fn whole_kinds() -> impl Iterator<Item = StageKind> {
+    StageKind::ALL.into_iter().filter(|kind| kind.is_whole())
+}
+
 /// Removes a directory of finished parts in one step, unless something in it is not ours: that stays, and so does the rest.
 pub(crate) fn discard(directory: &Path, target: &Path) {
     if check_is_ours(directory).is_ok() {
@@ -153,7 +157,8 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
-            number.parse::<usize>().is_ok() && (KINDS.contains(&kind) || ["compress", "training"].contains(&kind))
+            number.parse::<usize>().is_ok()
+                && (whole_kinds().any(|whole| whole.name() == kind) || ["compress", "training"].contains(&kind))
         };
         // A draft is called as its part is, with a dot in front.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);

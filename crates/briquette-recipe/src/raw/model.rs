@@ -1,4 +1,4 @@
-//! What a recipe says of the model it reads, as TOML has it.
+//! What a recipe says of the model it reads and of what it writes, as TOML has it.
 
 use briquette_core::OutputAxis;
 use briquette_formats::{Choice, WeightLayout};
@@ -98,4 +98,19 @@ impl RawOutputs {
             Self::Stacked => OutputAxis::Stacked,
         }
     }
+}
+
+/// The directory to write.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawOutput {
+    /// The directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// "briquette" (the default), "compressed-tensors", "dense" or "burnpack".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// compressed-tensors: write models too that transformers is not known to load.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_untested: bool,
 }

@@ -45,7 +45,7 @@ pub enum RawStudent {
 }
 
 impl RawStudent {
-    pub(super) fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         match self {
             Self::Name(name) => name.clone(),
             Self::Sizes(sizes) => {

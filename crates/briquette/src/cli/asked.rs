@@ -1,7 +1,8 @@
 //! From flags to the recipe that they stand for.
 
 use super::stage_flags::{LayoutArg, What};
-use briquette::pipeline::recipe::{self, raw};
+use briquette::pipeline::recipe;
+use briquette::pipeline::recipe::raw::{self, StageKeys};
 use briquette::{Error, Recipe, Result};
 use std::path::{Path, PathBuf};
 
@@ -58,37 +59,36 @@ fn layout_of(layout: LayoutArg) -> raw::RawLayout {
 
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     let include = (!what.include.is_empty()).then(|| what.include.clone());
-    let stage = |kind: &str| raw::RawStage {
-        kind: kind.into(),
-        include: include.clone(),
-        exclude: what.exclude.clone(),
-        ..Default::default()
-    };
     let mut stages = Vec::new();
     if what.prune.is_some() || what.prune_pattern.is_some() {
-        stages.push(raw::RawStage {
+        stages.push(StageKeys::Prune(raw::RawPrune {
             sparsity: what.prune,
             pattern: what.prune_pattern.clone(),
             scope: what.scope.clone(),
             method: what.prune_method.clone(),
             seed: what.seed,
+            include: include.clone(),
+            exclude: what.exclude.clone(),
             roles: what.prune_roles.clone(),
-            ..stage("prune")
-        });
+            ..Default::default()
+        }));
     }
     if let Some(scheme) = &what.quantize {
-        stages.push(raw::RawStage {
+        stages.push(StageKeys::Quantize(raw::RawQuantize {
             scheme: Some(scheme.clone()),
             range: what.range.clone(),
+            include: include.clone(),
+            exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),
-            ..stage("quantize")
-        });
+            ..Default::default()
+        }));
     }
     if let Some(dtype) = &what.cast {
-        stages.push(raw::RawStage { dtype: Some(dtype.clone()), ..stage("cast") });
+        let (dtype, exclude) = (Some(dtype.clone()), what.exclude.clone());
+        stages.push(StageKeys::Cast(raw::RawCast { dtype, include, exclude, roles: None }));
     }
     if stages.is_empty() {
         return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));
     }
-    Ok(stages)
+    Ok(stages.into_iter().map(Into::into).collect())
 }

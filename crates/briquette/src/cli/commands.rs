@@ -90,7 +90,7 @@ fn distill(
     [force, is_plain]: [bool; 2],
 ) -> Result<u8> {
     let (mut raw, directory) = (recipe::read_raw(path)?, recipe::directory_of(path));
-    if !raw.stage.iter().any(|stage| stage.kind == "distill") {
+    if !raw.has(recipe::StageKind::Distill) {
         let message = "it has no distill stage; add one, or use `briquette run`";
         return Err(Error::config(message).at(path.display()));
     }

@@ -6,7 +6,7 @@ use super::show::show_and_check;
 use super::tables::{bytes, table};
 use briquette::core::printable::printable;
 use briquette::pipeline::evaluate::evaluate;
-use briquette::pipeline::recipe::{Evaluate, directory_of, paths, raw, read_raw};
+use briquette::pipeline::recipe::{Evaluate, StageKind, directory_of, paths, raw, read_raw};
 use briquette::pipeline::report::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     // Those of the recipe are relative to it, those of the command line are not.
     what.recipe.iter().for_each(|path| paths::resolve(&mut raw, &directory_of(path)));
     let reference = what.against.clone().or(raw.model.path.clone());
-    let trains = raw.stage.iter().any(|stage| stage.kind == "distill");
-    raw.stage = vec![raw::RawStage { kind: "evaluate".into(), ..Default::default() }];
+    let trains = raw.has(StageKind::Distill);
+    raw.stage = vec![raw::StageKeys::Evaluate(raw::RawEvaluate {}).into()];
     what.choice.over(&mut raw.model);
     raw.model.arch = what.arch.clone().or(raw.model.arch);
     let data = raw.data.get_or_insert_default();

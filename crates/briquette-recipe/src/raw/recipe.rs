@@ -1,0 +1,40 @@
+//! The whole of a recipe, as TOML has it.
+
+use super::data::{RawData, RawGate};
+use super::memory::RawMemory;
+use super::model::{RawModel, RawOutput};
+use super::stage::RawStage;
+use crate::kind::StageKind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A recipe: one model in, one directory out, stages in between. Paths are relative to the recipe's file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawRecipe {
+    /// The model to compress.
+    #[serde(default)]
+    pub model: RawModel,
+    /// The directory to write.
+    #[serde(default)]
+    pub output: RawOutput,
+    /// What to do, in order: factorize, prune and distill, then quantize, then cast, evaluate last.
+    #[serde(default)]
+    pub stage: Vec<RawStage>,
+    /// What an evaluate stage runs the model on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<RawData>,
+    /// What running the model may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<RawMemory>,
+    /// What the metrics of an evaluate stage must reach, or nothing is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<RawGate>,
+}
+
+impl RawRecipe {
+    /// Whether it has a stage of this kind.
+    pub fn has(&self, kind: StageKind) -> bool {
+        self.stage.iter().any(|stage| stage.kind() == Some(kind))
+    }
+}
