@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::encoded::ScaleType;
-use briquette_core::{DType, Decision, Grid, GridKind, Grouping, OutputAxis, Rows, simulate};
+use briquette_core::{DType, Decision, Grid, GridKind, Grouping, InputStats, OutputAxis, Rows, simulate};
 use briquette_flow::survey::survey;
 use briquette_flow::{RunOptions, Workers, WriteJob, decide};
+use briquette_formats::input_stats::{self, StatisticsFile};
 use briquette_formats::{Checkpoint, Draft, TensorSource};
-use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, ToDType, decisions, layers, load_compressed};
+use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, Score, ToDType, decisions, layers, load_compressed};
 use briquette_quant::{Range, Scheme};
 use briquette_recipe::Recipe;
 use burn::module::{Module, Param};
@@ -83,21 +84,48 @@ fn rows_of(checkpoint: &Checkpoint, index: usize, axis: OutputAxis) -> (Vec<f32>
 #[derive(Debug, Clone)]
 struct Asked {
     scheme: Option<Scheme>,
-    prune: Option<Result<(f64, bool), [usize; 2]>>,
+    prune: Option<Amount>,
+    /// Whether scores look at inputs.
+    is_wanda: bool,
     names: NameMap,
     dtype: FloatDType,
+}
+
+/// How much is pruned.
+#[derive(Debug, Clone, Copy)]
+enum Amount {
+    Layer(f64),
+    Global(f64),
+    NOfM(usize, usize),
+}
+
+/// Statistics of the inputs of the three layers.
+fn statistics() -> BTreeMap<String, InputStats> {
+    let of = |n: usize| InputStats {
+        count: 5,
+        sum_squares: (0..n).map(|i| ((i * 7 + 3) % 11) as f64).collect(),
+        ..InputStats::empty(n, false)
+    };
+    [("conv", 36), ("linear", 36), ("square", 12)].map(|(layer, n)| (layer.to_string(), of(n))).into()
 }
 
 impl Asked {
     fn recipe(&self, model: &Path, output: &Path) -> Recipe {
         let mut text = format!("[model]\npath = '{}'\n[output]\npath = '{}'\n", model.display(), output.display());
-        match self.prune {
-            Some(Ok((share, is_global))) => {
-                let scope = if is_global { "global" } else { "layer" };
-                text += &format!("[[stage]]\nkind = 'prune'\nsparsity = {share:.6}\nscope = '{scope}'\n");
+        if let Some(amount) = self.prune {
+            let file = model.with_extension("stats");
+            text += "[[stage]]\nkind = 'prune'\n";
+            text += &match amount {
+                Amount::Layer(share) => format!("sparsity = {share:.6}\n"),
+                Amount::Global(share) => format!("sparsity = {share:.6}\nscope = 'global'\n"),
+                Amount::NOfM(n, m) => format!("pattern = '{n}:{m}'\n"),
+            };
+            if self.is_wanda {
+                let known = Checkpoint::open(model).unwrap();
+                let fingerprint = Some(input_stats::fingerprint(&known).unwrap());
+                StatisticsFile { model: fingerprint, layers: statistics() }.write(&file).unwrap();
+                text += &format!("method = 'wanda'\nstatistics = '{}'\n", file.display());
             }
-            Some(Err([n, m])) => text += &format!("[[stage]]\nkind = 'prune'\npattern = '{n}:{m}'\n"),
-            None => {}
         }
         if self.scheme.is_some() {
             text += "[[stage]]\nkind = 'quantize'\nscheme = 'int8'\nroles = ['linear', 'conv']\n";
@@ -109,14 +137,15 @@ impl Asked {
 
     fn rules(&self) -> Compression {
         let mut rules = Compression::new();
-        match self.prune {
-            Some(Ok((share, is_global))) => {
-                let share = format!("{share:.6}").parse().unwrap();
-                let rule = Prune::new("*.weight", share).unwrap();
-                rules = rules.prune(if is_global { rule.globally() } else { rule });
-            }
-            Some(Err([n, m])) => rules = rules.prune(Prune::n_of_m("*.weight", n, m).unwrap()),
-            None => {}
+        let as_said = |share: f64| format!("{share:.6}").parse::<f64>().unwrap();
+        if let Some(amount) = self.prune {
+            let rule = match amount {
+                Amount::Layer(share) => Prune::new("*.weight", as_said(share)),
+                Amount::Global(share) => Prune::new("*.weight", as_said(share)).map(Prune::globally),
+                Amount::NOfM(n, m) => Prune::n_of_m("*.weight", n, m),
+            };
+            let rule = rule.unwrap();
+            rules = rules.prune(if self.is_wanda { rule.score(Score::Wanda).inputs(&statistics()) } else { rule });
         }
         match self.scheme {
             Some(scheme) => rules.quantize(Quantize::with_scheme("*.weight", scheme).unwrap()),
@@ -256,14 +285,42 @@ proptest! {
         square in any_weights(12 * 12),
         scheme in prop::option::weighted(0.8, any_scheme()),
         prune in prop::option::of(prop_oneof![
-            3 => (0.0_f64..0.999, any::<bool>()).prop_map(Ok),
-            1 => prop::sample::select(vec![[2, 4], [1, 4], [1, 2]]).prop_map(Err),
+            2 => (0.0_f64..0.999).prop_map(Amount::Layer),
+            1 => (0.0_f64..0.999).prop_map(Amount::Global),
+            1 => prop::sample::select(vec![(2, 4), (1, 4), (1, 2)]).prop_map(|(n, m)| Amount::NOfM(n, m)),
         ]),
+        sees_inputs: bool,
         is_burn: bool,
         dtype in prop::sample::select(vec![FloatDType::F32, FloatDType::F16, FloatDType::BF16]),
     ) {
         prop_assume!(scheme.is_some() || prune.is_some());
         let names = if is_burn { NameMap::burn() } else { NameMap::torch() };
-        check(&[conv, linear, square], &Asked { scheme, prune, names, dtype })?;
+        let is_wanda = sees_inputs && matches!(prune, Some(Amount::Layer(_) | Amount::NOfM(..)));
+        check(&[conv, linear, square], &Asked { scheme, prune, is_wanda, names, dtype })?;
+    }
+}
+
+#[test]
+fn wanda_drops_the_smallest_of_each_row_by_the_size_of_weight_and_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let values = |n: usize| (0..n).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect::<Vec<f32>>();
+    let weights = [values(6 * 36), values(36 * 7), values(12 * 12)];
+    Export::to(dir.path().join("model")).write(&net(&weights, FloatDType::F32)).unwrap();
+    let (scheme, names, dtype) = (None, NameMap::torch(), FloatDType::F32);
+    let asked = Asked { scheme, prune: Some(Amount::Layer(0.5)), is_wanda: true, names, dtype };
+    compress(&asked, &dir.path().join("model"), &dir.path().join("out"));
+    let [original, output] = ["model", "out"].map(|name| Checkpoint::open(&dir.path().join(name)).unwrap());
+    for (layer, stats) in statistics() {
+        let place =
+            |of: &Checkpoint| of.tensors().iter().position(|info| info.name == format!("{layer}.weight")).unwrap();
+        let (mut expected, rows) = rows_of(&original, place(&original), OutputAxis::First);
+        for row in expected.chunks_mut(rows.n_cols) {
+            let size = |i: usize| (stats.sum_squares[i] / stats.count as f64).sqrt() as f32;
+            let mut order: Vec<usize> = (0..rows.n_cols).collect();
+            order.sort_by(|&a, &b| (row[a].abs() * size(a)).total_cmp(&(row[b].abs() * size(b))));
+            order[..rows.n_cols / 2].iter().for_each(|&i| row[i] = 0.0);
+        }
+        let (found, _) = rows_of(&output, place(&output), OutputAxis::First);
+        assert_eq!(bits(&found), bits(&expected), "{layer}");
     }
 }

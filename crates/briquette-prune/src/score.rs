@@ -36,6 +36,11 @@ pub struct WeightSlice<'a> {
 }
 
 impl Score {
+    /// What recipes call each of them; `seed` is that of the random one.
+    pub fn named(seed: u64) -> [(&'static str, Self); 3] {
+        [("magnitude", Self::Magnitude), ("random", Self::Random(seed)), ("wanda", Self::Wanda)]
+    }
+
     /// Whether weights cannot be scored without statistics of their inputs.
     pub fn needs_inputs(self) -> bool {
         self == Self::Wanda

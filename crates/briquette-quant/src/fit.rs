@@ -1,7 +1,7 @@
 //! The scales of kept weights: the one place where a range is asked for each group.
 
 use crate::range::WeightGroup;
-use crate::{QuantSpec, Range, range};
+use crate::{QuantSpec, range};
 use briquette_core::{Affine, Grouping, InputView, Mask, QuantParams, bits, simd};
 use std::convert::Infallible;
 
@@ -50,7 +50,7 @@ impl Fitter {
             Grouping::Tensor => values.len(),
             Grouping::Row | Grouping::Group(_) => n_cols.checked_div(per_row).unwrap_or(0),
         };
-        let keep = keep.filter(|_| !matches!(spec.range, Range::AbsMax | Range::MinMax));
+        let keep = keep.filter(|_| !spec.range.sees_through_zeros());
         if size == 0 {
             let n = usize::from(spec.grouping == Grouping::Tensor);
             affines.extend(vec![spec.scale.round(range::choose(spec.range, &[], spec.grid)); n]);
@@ -102,7 +102,7 @@ pub fn fit(weights: &[f32], n_cols: usize, mask: Option<&Mask>, spec: &QuantSpec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scheme;
+    use crate::{Range, Scheme};
 
     #[test]
     fn robust_ranges_do_not_see_what_is_dropped() {

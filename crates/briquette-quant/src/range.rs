@@ -33,6 +33,24 @@ pub enum Range {
     Hqq,
 }
 
+impl Range {
+    /// What recipes call each of them; `share` is that of the percentile.
+    pub fn named(share: f64) -> [(&'static str, Self); 5] {
+        [
+            ("absmax", Self::AbsMax),
+            ("minmax", Self::MinMax),
+            ("percentile", Self::Percentile(share)),
+            ("mse", Self::Mse),
+            ("hqq", Self::Hqq),
+        ]
+    }
+
+    /// Whether zeros that are there for dropped weights do not move it.
+    pub fn sees_through_zeros(self) -> bool {
+        matches!(self, Self::AbsMax | Self::MinMax)
+    }
+}
+
 /// The finite weights that share a scale.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightGroup<'a> {
