@@ -27,7 +27,8 @@ pub struct RawCast {
 
 /// Store floats in another type: `v = round_to(dtype, w)`, to the nearest, ties to even.
 ///
-/// What an earlier stage prunes is cast after it is masked; what one quantizes is no float any more and is left alone.
+/// A tensor that an earlier stage prunes is cast after its weights are set to zero. One that an earlier stage quantizes is stored as
+/// codes, no longer as floats, and is left alone.
 #[derive(Debug, Clone)]
 pub struct CastStage {
     /// Which tensors.
@@ -47,7 +48,7 @@ impl CastStage {
     pub(crate) fn from_raw(raw: &RawCast) -> Result<Self> {
         let name = raw.dtype.as_ref().ok_or_else(|| Error::config("dtype: missing; name one, such as \"f16\""))?;
         let known = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];
-        // Every role that a float can have, unless told otherwise.
+        // Casting suits any float, so every role is chosen unless the stage names some.
         Ok(Self {
             selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Role::ALL)?,
             dtype: one_of("dtype", name, &known)?,

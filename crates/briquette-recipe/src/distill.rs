@@ -88,15 +88,15 @@ pub struct DistillStage {
     pub teacher: Option<PathBuf>,
     /// The architecture, where files do not tell.
     pub arch: Option<String>,
-    /// What goes down.
+    /// The losses whose weighted sum the training makes smaller.
     pub loss: Vec<AskedLoss>,
     /// What to train and, where it is named, to evaluate on; paths are resolved.
     pub data: RawData,
     /// What training may use.
     pub memory: TrainMemory,
-    /// How to train: keys that have their meaning in `briquette-distill`.
+    /// How to train.
     pub training: TrainingSpec,
-    /// Tensors that do not learn.
+    /// Patterns of tensors that keep the weights they start with.
     pub freeze: Patterns,
     /// What is pruned while it learns.
     pub gradual: Option<Gradual>,
@@ -107,11 +107,11 @@ pub struct DistillStage {
 /// What a student is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Student {
-    /// The model as the stages before left it.
+    /// As large as the model that the stages before left, and starting with its weights.
     Same,
-    /// Some of its layers: how many, and which.
+    /// Some layers of that model: how many, where that is said, and which.
     Layers(Option<usize>, LayerChoice),
-    /// Other sizes.
+    /// Of other sizes, by the keys of config.json, with random weights.
     Sizes(BTreeMap<String, serde_json::Value>),
 }
 
@@ -128,7 +128,7 @@ pub struct TrainingSpec {
     pub weight_decay: f32,
     /// The share of steps in which the learning rate rises.
     pub warmup: f64,
-    /// The longest gradient.
+    /// The longest that the gradient of all weights may be.
     pub clip: f64,
     /// The metric that says which epoch was best.
     pub metric: Option<String>,
@@ -140,7 +140,7 @@ pub struct TrainingSpec {
     pub seed: u64,
 }
 
-/// What a recipe says around its stages that counts for a training.
+/// The tables beside the stages that a training looks at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
     pub(crate) model: &'a RawModel,
@@ -187,7 +187,7 @@ impl DistillStage {
         Ok(stage)
     }
 
-    /// Refuses keys that do not go together.
+    /// Refuses keys of which one makes no sense with, or without, another.
     fn check(&self) -> Result<()> {
         if self.memory.cache_teacher && self.loss.iter().any(|loss| loss.kind.looks_inside()) {
             let message = "hidden states and attention are too large to keep; remove it, or those losses";
@@ -200,7 +200,7 @@ impl DistillStage {
     }
 }
 
-/// The data, which must be there to train on.
+/// The data, refused where there is none to train on, or none to measure the metric on.
 fn data_of(data: Option<&RawData>, raw: &RawDistill) -> Result<RawData> {
     let data = data.cloned().unwrap_or_default();
     if data.train.is_none() {

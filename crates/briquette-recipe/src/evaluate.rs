@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 /// What to run a model on, and what its metrics must reach.
 #[derive(Debug, Clone, Default)]
 pub struct Evaluate {
-    /// Which of the things in a file is the model, of the model or of what it is compared with.
+    /// Which of the things in a file is the model. It is said for one of the two models that are run; the other is taken as it is
+    /// where this does not fit it.
     pub choice: Choice,
     /// The architecture, where files do not tell.
     pub arch: Option<String>,
@@ -50,7 +51,7 @@ impl Bounds {
                 let message = format!("the metric {name:?} is not measured here, only {}", known.join(", "));
                 return Err(Error::config(message).at("gate"));
             };
-            // A metric that is no number is never within bounds.
+            // Both comparisons are false for NaN, which is right: a metric that is no number meets no bound.
             let is_met = if is_min { found >= *bound } else { found <= *bound };
             if !is_met {
                 let word = if is_min { "at least" } else { "at most" };
@@ -75,7 +76,7 @@ impl Evaluate {
     /// As [`from_raw`](Self::from_raw), of numbers that are in their ranges.
     pub(crate) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
-        // A recipe that trains says what it trains in.
+        // In a recipe that trains, `memory.dtype` is the type of the training; what comes of it is evaluated in f32.
         let trains = raw.has(StageKind::Distill);
         let dtype = Some(TrainMemory::from_raw(raw.memory.as_ref())?.dtype).filter(|_| !trains).unwrap_or_default();
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();

@@ -25,8 +25,9 @@ impl StageKind {
     pub const ALL: [Self; 6] =
         [Self::Prune, Self::Quantize, Self::Cast, Self::Evaluate, Self::Distill, Self::Factorize];
 
-    /// What recipes call it, and its first and last place in the order of stages. Each works on what those before it left;
-    /// training may take turns with factorizing, then with pruning, whose zeros factors would not have.
+    /// What recipes call it, and the first and last place that it may have in the order of stages, each of which works on what
+    /// those before it left. A distill stage may stand among factorize or among prune stages. Factorize comes before prune: a
+    /// factor of a pruned matrix is dense again.
     const fn row(self) -> (&'static str, [usize; 2]) {
         match self {
             Self::Factorize => ("factorize", [0, 0]),
@@ -34,7 +35,7 @@ impl StageKind {
             Self::Prune => ("prune", [1, 1]),
             Self::Quantize => ("quantize", [2, 2]),
             Self::Cast => ("cast", [3, 3]),
-            // Where it may stand is looked at by itself.
+            // It may stand anywhere as far as the order goes; that it is the last is checked with its data.
             Self::Evaluate => ("evaluate", [0, 3]),
         }
     }
@@ -58,7 +59,8 @@ impl StageKind {
         first > last
     }
 
-    /// Whether it works on a whole model, so that stages before it must be done by then.
+    /// Whether it works on a whole model rather than on one tensor after another, so that a run has to finish the stages before it
+    /// first.
     pub fn is_whole(self) -> bool {
         matches!(self, Self::Distill | Self::Factorize)
     }

@@ -7,17 +7,17 @@ use briquette_core::{Error, Result};
 /// What training may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainMemory {
-    /// The most bytes.
+    /// The most bytes that it may take, where there is a limit.
     pub limit: Option<u64>,
-    /// Items in memory at once, at most.
+    /// The most items that are in memory at once.
     pub batch_size: usize,
-    /// Whether it was left to the memory there is.
+    /// Whether fewer items may be in memory at once, where not all of them fit (`batch_size = "auto"`).
     pub is_auto: bool,
-    /// Batches of one step.
+    /// Batches whose gradients are summed to make one step.
     pub accumulate: usize,
-    /// Whether cheap tensors are made again in the backward pass.
+    /// Whether tensors that are cheap to compute are computed again in the backward pass instead of being kept.
     pub gradient_checkpointing: bool,
-    /// Whether the teacher is asked once for each item.
+    /// Whether the teacher runs once for each item, and its outputs are kept for later epochs.
     pub cache_teacher: bool,
     /// What networks compute in.
     pub dtype: Dtype,
@@ -44,7 +44,7 @@ pub enum BatchSize {
     Auto,
 }
 
-/// Items of a batch where nothing is said.
+/// Items of a batch where the recipe says nothing.
 pub(crate) const BATCH_SIZE: usize = 32;
 
 impl Default for BatchSize {
@@ -76,7 +76,7 @@ impl TrainMemory {
             limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
             batch_size: match batch_size {
                 BatchSize::Of(n) => n,
-                // As many of the usual number as fit the limit; the rest of a batch is accumulated.
+                // A step has the usual number of items; where not all fit at once, the training takes them in several turns.
                 BatchSize::Auto => BATCH_SIZE,
             },
             is_auto: matches!(batch_size, BatchSize::Auto),

@@ -1,4 +1,4 @@
-//! The numbers of a TOML file, where they stand and as they were written: what serde makes of them has lost that.
+//! The numbers of a TOML file with their places and as they were written, neither of which is left once serde has read them.
 
 use crate::ranges::{called, refused};
 use std::ops::Range;
@@ -13,14 +13,15 @@ struct WrittenNumber {
     value: f64,
 }
 
-/// The place and the refusal of the first number that is none. JSON has no word for those, so that they would be gone from what
-/// goes through it: a matrix, a `set`, the sizes of a student.
+/// The place of the first nan or inf, and the error that it is. They are looked for in the text because JSON has no word for
+/// them: a value that is kept as JSON (in a matrix, a `set`, or the sizes of a student) would become null unnoticed.
 pub(crate) fn not_finite(text: &str) -> Option<(usize, String)> {
     let culprit = numbers_of(text).into_iter().find(|number| !number.value.is_finite())?;
     Some((culprit.span.start, culprit.refusal(text)?))
 }
 
-/// The refusal of the number that serde found no place for, where a range says what is wrong with it.
+/// The error for a number at a place where serde failed, where the range of its key says what is wrong with it: that says more
+/// than serde's error, which names a Rust type.
 pub(crate) fn out_of_range(text: &str, span: Range<usize>) -> Option<String> {
     let is_there = |number: &WrittenNumber| number.span.start < span.end && span.start < number.span.end;
     numbers_of(text).iter().filter(|number| is_there(number)).find_map(|number| number.refusal(text))
@@ -35,7 +36,7 @@ impl WrittenNumber {
     }
 }
 
-/// Every number, as they come.
+/// Every number, in the order of the file.
 fn numbers_of(text: &str) -> Vec<WrittenNumber> {
     let mut found = Vec::new();
     if let Ok(table) = DeTable::parse(text) {
@@ -73,12 +74,12 @@ fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &
     found.push(WrittenNumber { path: path.clone(), span, text: text.to_string(), value });
 }
 
-/// The word at a place of a file that stands there for a string, and is none without quotes.
+/// The bare word at the place of a parse error, which is probably a string without its quotes.
 pub(crate) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
     let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
     let line = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
     let rest = text[line..].split('\n').next().unwrap_or_default();
-    // The head of a table has no value.
+    // `[a.b]` is the head of a table: what stands in its brackets is a key.
     if rest.trim_start().starts_with('[') {
         return None;
     }
@@ -89,7 +90,7 @@ pub(crate) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
         (line + start, &rest[start..start + length])
     });
     let is_word = |word: &str| word.starts_with(|letter: char| letter.is_alphabetic() || "./~*".contains(letter));
-    // Known words are values of their own, whatever is wrong after them.
+    // These are values as they stand; the error is about something else on the line.
     let is_known = |word: &str| ["true", "false", "nan", "inf"].contains(&word);
     let is_there = |start: usize, word: &str| start <= span.end && span.start <= start + word.len();
     let mut found = words.filter(|(start, word)| is_word(word) && !is_known(word) && is_there(*start, word));

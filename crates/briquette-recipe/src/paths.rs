@@ -1,5 +1,5 @@
-//! The paths of a recipe: one list of them, with what is done at each. Whoever resolves, hashes, keeps apart or protects what a
-//! recipe names goes by it.
+//! The one list of the paths that a recipe can have, with what is done at each. Whoever resolves paths, hashes inputs, keeps them
+//! apart from outputs or protects them from `--trace` goes by it, so that a new key with a path is added in one place.
 
 use crate::kind::StageKind;
 use crate::raw::{RawData, RawRecipe, StageKeys};
@@ -18,7 +18,7 @@ pub enum Purpose {
     EvaluationData,
     /// A training chooses its epoch by it.
     SelectionData,
-    /// A prune stage looks at what is known of inputs.
+    /// Statistics of the inputs of layers are read, to prune by.
     Statistics,
     /// A directory is written.
     Output,
@@ -78,7 +78,7 @@ pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
     slots.filter_map(|(key, purpose, path)| Some(NamedPath { key, purpose, path: path.take()? })).collect()
 }
 
-/// What running a recipe reads: data that no stage looks at is left out.
+/// What running a recipe reads. A recipe may name data that none of its stages looks at; that is left out.
 pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
     let (trains, evaluates) = (raw.has(StageKind::Distill), raw.has(StageKind::Evaluate));
     let is_read = |named: &NamedPath| match named.purpose {
@@ -126,7 +126,7 @@ pub fn without(raw: &RawRecipe) -> RawRecipe {
     raw
 }
 
-/// Refuses data that is not there: that should not be found out after hours of work.
+/// Refuses data that is not there, before any work: otherwise that would show only after hours of training.
 ///
 /// # Errors
 /// Input and Io, naming the key.
@@ -142,7 +142,8 @@ pub fn directory_of(path: &Path) -> PathBuf {
     path.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// A path of a recipe in `directory`: `configs` and `../out` are `out`, unless `configs` is a link to elsewhere.
+/// A path of a recipe in `directory`. `../out` in `configs` is `out`, not `configs/../out`, so that it prints short; unless
+/// `configs` is a link, whose parent is elsewhere.
 pub fn path_from(directory: &Path, path: &Path) -> PathBuf {
     let (mut directory, mut path) = (directory, path);
     while let Ok(rest) = path.strip_prefix("..")

@@ -71,9 +71,9 @@ pub enum PruneTarget {
     Global(Ratio),
     /// All but n of every m inputs.
     NOfM {
-        /// Kept.
+        /// So many are kept.
         n: usize,
-        /// Of these.
+        /// Of so many that lie side by side.
         m: usize,
     },
 }

@@ -65,11 +65,11 @@ pub enum RawGroup {
 pub struct QuantizeStage {
     /// Which tensors.
     pub selection: Selection,
-    /// The grid and what comes with it.
+    /// The grid of weights, how it is fitted, and what is done with activations.
     pub scheme: Scheme,
     /// Other schemes for some tensors.
     pub overrides: Vec<(Patterns, Scheme)>,
-    /// Whether embeddings are asked for, by role or by name.
+    /// Whether the stage names embeddings, by role or by patterns: then heads among them are treated as it says.
     pub names_embeddings: bool,
 }
 
@@ -104,13 +104,14 @@ impl QuantizeStage {
 }
 
 impl QuantizeStage {
-    /// Whether an embedding that is the head too keeps eight bits where others have fewer.
+    /// Whether an embedding that is also the output head keeps eight bits where other tensors have fewer: as a head it multiplies
+    /// activations, and is more easily hurt.
     pub fn spares_heads(&self) -> bool {
         !self.names_embeddings && self.scheme.weights.grid.n_bits() < Grid::INT8.n_bits()
     }
 
-    /// The scheme of a tensor: the last override that matches it counts. An embedding that is the head too keeps eight bits, a
-    /// scale for each row, unless it is asked for.
+    /// The scheme of a tensor: that of the last override whose pattern matches, else the stage's own. An embedding that is also the
+    /// output head gets int8 with a scale for each row instead, unless the stage names embeddings.
     pub fn scheme_for(&self, name: &str, is_head: bool) -> Scheme {
         let own = self.overrides.iter().rfind(|(patterns, _)| patterns.matches(name));
         match own {

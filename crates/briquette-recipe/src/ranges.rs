@@ -8,10 +8,10 @@ use serde_json::{Number, Value};
 /// The numbers that a key may have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NumberRange {
-    least: f64,
-    most: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
     /// Whether `least` and `most` themselves are out of it.
-    is_open: [bool; 2],
+    pub(crate) is_open: [bool; 2],
     is_whole: bool,
 }
 
@@ -36,17 +36,17 @@ const fn below(least: f64, most: f64) -> NumberRange {
 }
 
 pub use briquette_core::threads::MAX_THREADS;
-/// More of anything that is counted, steps or items or tokens, is no training and no data.
+/// The most of anything that is counted: steps, items, tokens. No training or data set has more.
 const MANY: u64 = 1 << 30;
 /// The longest side of an image.
 const MAX_SIDE: u64 = 1 << 14;
 /// The largest size of a network.
 const MAX_SIZE: u64 = 1 << 24;
-/// Metrics and statistics beyond are none.
+/// The largest size of a metric or a statistic; anything larger is a mistake.
 const FAR: f64 = 1e12;
 
 /// The keys that are numbers, without places in lists. `*` stands for any name.
-const KEYS: [(&str, NumberRange); 41] = [
+pub(crate) const KEYS: [(&str, NumberRange); 41] = [
     ("data.share", above(0.0, 1.0)),
     ("data.label_noise", within(0.0, 1.0)),
     ("data.max_length", whole(1, MAX_SIZE)),
@@ -56,14 +56,14 @@ const KEYS: [(&str, NumberRange); 41] = [
     ("data.normalize.mean", within(-FAR, FAR)),
     ("data.normalize.std", above(0.0, FAR)),
     ("data.workers", whole(0, MAX_THREADS as u64)),
-    // More than there is means all of it.
+    // No bound: a batch larger than the data holds all of it.
     ("memory.batch_size", whole(1, u64::MAX)),
     ("memory.accumulate", whole(1, MANY)),
     ("gate.min.*", within(-FAR, FAR)),
     ("gate.max.*", within(-FAR, FAR)),
-    // All of the weights would be none.
+    // Below 1: a stage that drops every weight it chooses leaves nothing.
     ("stage.sparsity", below(0.0, 1.0)),
-    // All of one tensor may be meant.
+    // 1 is in: to drop a tensor or two altogether may be meant.
     ("stage.overrides.sparsity", within(0.0, 1.0)),
     ("stage.seed", whole(0, u64::MAX)),
     ("stage.energy", above(0.0, 1.0)),
@@ -139,10 +139,11 @@ impl std::fmt::Display for NumberRange {
 }
 
 impl NumberRange {
-    fn bound(&self, bound: f64) -> Number {
+    /// A bound as JSON has it: whole where it is whole.
+    pub(crate) fn bound(&self, bound: f64) -> Number {
         match self.is_whole {
             true => (bound as u64).into(),
-            // Every bound is a whole number or short of one by few digits.
+            // So that 1 is printed as 1, not as 1.0.
             false if bound.fract() == 0.0 => (bound as i64).into(),
             false => Number::from_f64(bound).unwrap_or(0.into()),
         }
@@ -154,7 +155,7 @@ impl NumberRange {
 /// # Errors
 /// Config: key, value and range.
 pub fn check(recipe: &RawRecipe) -> Result<()> {
-    // Paths may be of bytes that are no text.
+    // By themselves, not in the tree of JSON below: a path need not be text.
     for named in paths::named(recipe) {
         if named.path.as_os_str().as_encoded_bytes().contains(&0) {
             let message = format!("found a NUL in {:?}, which no name or path has; remove it", named.path);
@@ -173,7 +174,7 @@ pub fn refusal_at(path: &str, value: &Value) -> Option<String> {
     walk(value, &mut path).err()
 }
 
-/// Looks at every value below `path`, which on failure is that of the culprit.
+/// Looks at every value below `path`. On failure `path` is left as that of the culprit.
 fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
     let mut below = |step: String, value: &Value| {
         path.push(step);
@@ -184,7 +185,7 @@ fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
     match value {
         Value::Object(table) => table.iter().try_for_each(|(key, value)| below(key.clone(), value)),
         Value::Array(items) => items.iter().enumerate().try_for_each(|(place, value)| below(place.to_string(), value)),
-        // What is not given is not there: JSON has no other word for what is no finite number.
+        // A key that is not given is left out of the tree, so that a null stands for nan or inf, which JSON has no word for.
         Value::Null => refused(&path.join("."), f64::NAN, "no finite number"),
         Value::Number(number) => {
             let value = number.as_f64().unwrap_or(f64::NAN);
@@ -210,7 +211,7 @@ pub(crate) fn refused(path: &str, value: f64, text: &str) -> Result<(), String> 
     }
 }
 
-/// The fewest digits that tell it from others; values of some keys are f32.
+/// A number in the fewest digits that tell it from others. Some keys hold an f32, which would print as 0.10000000149011612.
 fn short(value: f64) -> String {
     let is_single = f64::from(value as f32) == value;
     match value.abs() {
@@ -239,55 +240,6 @@ pub(crate) fn called(tree: &Value, path: &[String]) -> String {
     }
     words.extend((!rest.is_empty()).then(|| rest.join(".")));
     words.join(": ")
-}
-
-/// Puts every range into a schema.
-pub fn bound(schema: &mut Value) {
-    let mut found = Vec::new();
-    collect(schema, "", "", &mut found);
-    for (pointer, range) in found {
-        let Some(node) = schema.pointer_mut(&pointer) else { continue };
-        if !node.is_object() {
-            *node = Value::Object(serde_json::Map::new());
-        }
-        let names = [["minimum", "exclusiveMinimum"], ["maximum", "exclusiveMaximum"]];
-        for ((names, bound), is_open) in names.iter().zip([range.least, range.most]).zip(range.is_open) {
-            names.iter().for_each(|name| _ = node.as_object_mut().and_then(|node| node.remove(*name)));
-            node[names[usize::from(is_open)]] = Value::Number(range.bound(bound));
-        }
-    }
-}
-
-/// Where in a schema the numbers are that have a range, by the path of their key.
-fn collect(schema: &Value, pointer: &str, path: &str, found: &mut Vec<(String, NumberRange)>) {
-    let Some(node) = schema.pointer(pointer) else { return };
-    if let Some(other) = node.get("$ref").and_then(Value::as_str) {
-        return collect(schema, other.trim_start_matches('#'), path, found);
-    }
-    let is_any = node.as_bool() == Some(true);
-    if let Some(range) = of(path).filter(|_| is_any || is_number(node)) {
-        found.push((pointer.to_string(), range));
-    }
-    let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
-    for key in node.get("properties").and_then(Value::as_object).into_iter().flat_map(|table| table.keys()) {
-        collect(schema, &format!("{pointer}/properties/{key}"), &below(key), found);
-    }
-    for (key, path) in [("items", path.to_string()), ("additionalProperties", below("*"))] {
-        collect(schema, &format!("{pointer}/{key}"), &path, found);
-    }
-    for key in ["anyOf", "oneOf", "allOf"] {
-        let n = node.get(key).and_then(Value::as_array).map_or(0, Vec::len);
-        (0..n).for_each(|place| collect(schema, &format!("{pointer}/{key}/{place}"), path, found));
-    }
-}
-
-/// Whether a schema's node is about numbers.
-fn is_number(node: &Value) -> bool {
-    let is = |kind: &Value| kind == "number" || kind == "integer";
-    match &node["type"] {
-        Value::Array(kinds) => kinds.iter().any(is),
-        kind => is(kind),
-    }
 }
 
 #[cfg(test)]
@@ -346,18 +298,5 @@ mod tests {
         let mut raw = RawRecipe::default();
         raw.gate = Some(crate::raw::RawGate { min: [("cosine".into(), f64::NAN)].into(), ..Default::default() });
         assert!(check(&raw).unwrap_err().to_string().contains("gate.min.cosine: found no finite number"));
-    }
-
-    #[test]
-    fn every_row_of_the_table_is_a_number_of_the_schema() {
-        // As it is before it is bounded.
-        let schema = schemars::schema_for!(RawRecipe).to_value();
-        let mut found = Vec::new();
-        collect(&schema, "", "", &mut found);
-        // Layers stand in one definition for two keys.
-        let mut pointers: Vec<&String> = found.iter().map(|(pointer, _)| pointer).collect();
-        pointers.sort_unstable();
-        pointers.dedup();
-        assert_eq!((found.len(), pointers.len()), (KEYS.len(), KEYS.len() - 1));
     }
 }

@@ -1,4 +1,6 @@
-//! The recipe as TOML has it: no behaviour, every key spelled out. The keys of a kind of stage are beside what is made of them.
+//! The recipe as TOML has it: no behaviour, every key spelled out. The keys of a kind of stage are in the file of that kind, beside
+//! what is made of them. What is said of a key here is what the JSON Schema says of it, where the keys of all kinds stand in one
+//! table; that is why it begins with the kind.
 
 mod data;
 mod memory;

@@ -21,7 +21,7 @@ pub struct Recipe {
     pub choice: Choice,
     /// The directory to write.
     pub output: PathBuf,
-    /// Which way Linear weights lie, where it is said.
+    /// Which way Linear weights lie, where the recipe says so.
     pub layout: Option<RawLayout>,
     /// What tensors are, where our own reading of names is wrong.
     pub roles: Vec<RoleRule>,
@@ -33,9 +33,9 @@ pub struct Recipe {
     pub allow_untested: bool,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
     pub max_shard_bytes: u64,
-    /// What needs a whole model each time, after some stages: it comes first.
+    /// Trainings and factorizations, each with the stages before it. Each needs the finished model of the one before.
     pub parts: Vec<RecipePart>,
-    /// What to do to the weights then.
+    /// The stages after the last of those parts, or all stages where there is none.
     pub stages: Vec<Stage>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
@@ -93,8 +93,8 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Every stage that works on the model's own tensors, as if nothing was trained in between: a factorize stage makes others
-    /// of them, and what comes after it is about those.
+    /// Every stage that works on tensors of the model's own names and shapes: all but those after a factorize stage, which puts
+    /// two new tensors in the place of one. Training changes values only.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
         let is_factorize = |part: &RecipePart| matches!(part.then, Whole::Factorize(_));
         let n_parts = self.parts.iter().position(is_factorize);
@@ -126,17 +126,10 @@ pub fn read_raw(path: &Path) -> Result<RawRecipe> {
     text::read(path)
 }
 
-/// Puts the file in front of what is wrong with a value of a recipe, with the line where it can be told.
+/// Puts the path of a recipe's file in front of an error about one of its values, with the line of the key where it is found.
 pub fn locate(error: Error, path: &Path) -> Error {
     let text = text::read_text(path).unwrap_or_default();
     text::locate(error, &text, path)
-}
-
-/// The JSON Schema of a recipe.
-pub fn schema() -> serde_json::Value {
-    let mut schema = schemars::schema_for!(RawRecipe).to_value();
-    ranges::bound(&mut schema);
-    schema
 }
 
 /// The profile with this name.

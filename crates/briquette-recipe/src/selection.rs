@@ -16,7 +16,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// What the keys of these names say; `default` is for a stage that names no roles.
+    /// From the keys of a stage; `default` are the roles of one that names none.
     pub(crate) fn new(
         include: Option<&Vec<String>>,
         exclude: &[String],
@@ -30,7 +30,8 @@ impl Selection {
         })
     }
 
-    /// Whether a tensor is chosen. A name written out in full is chosen whatever its role.
+    /// Whether a tensor is chosen. One whose name is written out in full, without a wildcard, is chosen whatever its role: it
+    /// can only be meant.
     pub fn chooses(&self, name: &str, role: Role) -> bool {
         let is_role = self.roles.contains(&role);
         let is_included = match &self.include {

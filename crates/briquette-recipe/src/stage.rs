@@ -12,12 +12,12 @@ use crate::words::refuse;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 
-/// What works on a whole model, and the stages since the one before.
+/// A stage that works on a whole model, and those between it and the one before.
 #[derive(Debug, Clone)]
 pub struct RecipePart {
-    /// Stages that come first.
+    /// Stages that are done before it.
     pub stages: Vec<Stage>,
-    /// What then is done.
+    /// What is done to the whole model then.
     pub then: Whole,
 }
 
@@ -101,7 +101,7 @@ impl Does {
                 Self::Whole(Whole::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
             }
             StageKeys::Evaluate(_) => Self::Nothing,
-            // It is no kind, so that this is an error.
+            // There is no such kind: this is always an error, which lists those that there are.
             StageKeys::Unknown(name) => StageKind::parse(name).map(|_| Self::Nothing)?,
         })
     }

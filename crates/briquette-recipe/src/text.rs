@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// Largest recipe that is read: a larger one is no recipe, and its patterns would take gigabytes.
+/// Largest recipe that is read. None that is meant seriously comes near, and the patterns of a larger one could take gigabytes.
 const MAX_BYTES: u64 = 256 << 10;
 
 /// Reads and parses a TOML file.
@@ -21,7 +21,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
 }
 
-/// A recipe that is not there is a mistake in the command, not in a checkpoint.
+/// An error of a recipe's file. Reading counts what is wrong with a file as an input error; here it is a mistake in what was asked.
 fn as_config(error: Error) -> Error {
     match error.kind {
         briquette_core::ErrorKind::Input => Error::config(error.message),
@@ -115,7 +115,7 @@ pub fn explain(message: &str) -> String {
     }
 }
 
-/// serde's names of Rust types, as what a recipe may hold there.
+/// An error of serde in words that say what to write: it names Rust types.
 fn in_plain_words(message: &str) -> String {
     let words = [
         (" as i128", ""),

@@ -1,10 +1,10 @@
-//! Keys beside the stages that no stage of a recipe would look at.
+//! Refuses keys of the tables beside the stages that no stage of the recipe would look at.
 
 use crate::kind::StageKind;
 use crate::raw::{RawRecipe, RawStage, StageKeys};
 use briquette_core::{Error, Result};
 
-/// Refuses what would do nothing: a limit that nobody holds anything against is no limit.
+/// Refuses a key of `[memory]` that would do nothing. A limit, say, that nothing is held against would only seem to protect.
 ///
 /// # Errors
 /// Config, naming the key.
@@ -35,7 +35,8 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     Err(Error::config(format!("memory.{key}: {message}")))
 }
 
-/// Refuses data to choose by that nothing is chosen by, or that the result is reported on.
+/// Refuses `data.select` where no training chooses an epoch by it, or where it is the data that the result is reported on, which
+/// would look better than it is.
 ///
 /// # Errors
 /// Config, naming the key.

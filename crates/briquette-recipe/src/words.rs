@@ -14,7 +14,7 @@ pub fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> R
     Err(Error::config(format!("{key}: found {found:?}, expected one of {}{hint}", names.join(", "))))
 }
 
-/// A share of something, whose range was looked at before.
+/// A share of something. The table of ranges has been held against it before, with a narrower range for some keys.
 pub(crate) fn ratio_of(key: &str, value: f64) -> Result<Ratio> {
     Ratio::new(value).ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
 }

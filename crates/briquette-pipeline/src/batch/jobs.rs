@@ -9,7 +9,7 @@ use super::raw::RawJobs;
 use super::shard::Shard;
 use briquette_core::Result;
 use briquette_core::pattern::nearest;
-use briquette_recipe::{Recipe, directory_of, paths, ranges, text};
+use briquette_recipe::{Recipe, bound_numbers, directory_of, paths, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn is_jobs(text: &str) -> bool {
 /// The JSON Schema of a jobs file.
 pub fn schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(RawJobs).to_value();
-    ranges::bound(&mut schema);
+    bound_numbers(&mut schema);
     schema
 }
 

@@ -19,13 +19,13 @@ use serde_json::{Map, Value};
 /// One stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawStage {
-    /// What it says, by its kind.
+    /// The keys that its kind has.
     pub keys: StageKeys,
-    /// What it says besides, which only stages of other kinds may.
+    /// Keys that only other kinds have, with their values. They are refused when the stage is judged, not when it is read.
     foreign: Map<String, Value>,
 }
 
-/// What a stage says, by its kind.
+/// The keys of a stage, by its kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum StageKeys {
@@ -50,7 +50,7 @@ pub enum StageKeys {
 #[serde(deny_unknown_fields)]
 pub struct RawEvaluate {}
 
-/// Something that is done with the struct of a kind's keys, whichever kind that is.
+/// Work that is written once for the structs of all kinds. A closure cannot do it, as each struct is another type.
 trait WithKeys {
     type Output;
 
@@ -59,7 +59,7 @@ trait WithKeys {
         T: Serialize + DeserializeOwned + JsonSchema;
 }
 
-/// The struct of each kind.
+/// Does some work with the struct of a kind: the one place that says which struct that is.
 fn with_keys<W: WithKeys>(kind: StageKind, work: W) -> W::Output {
     match kind {
         StageKind::Prune => work.with(StageKeys::Prune),

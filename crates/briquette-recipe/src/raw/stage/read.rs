@@ -1,5 +1,6 @@
-//! Reading a stage. Its keys come in any order, the kind among them: each is read as any kind has it, so that an error is at its
-//! place in the file, and given to the stage's own kind once that is known.
+//! Reading a stage. Its keys come in any order, and `kind` may be the last: which struct they belong to is not known before. But an
+//! error in a value has its line only while that value is read. So each key is read at once, by the struct of any kind that has it
+//! (a key has the same type in all kinds), kept as JSON, and given to the struct of the stage's own kind in the end.
 
 use super::schema::properties_of;
 use super::{RawStage, StageKeys, WithKeys, with_keys};
@@ -58,7 +59,7 @@ impl<'de> Deserialize<'de> for RawStage {
     }
 }
 
-/// A key that some kind has.
+/// Reads a key, which some kind must have.
 struct StageKey;
 
 impl<'de> DeserializeSeed<'de> for StageKey {
@@ -81,7 +82,7 @@ impl Visitor<'_> for StageKey {
     }
 }
 
-/// The value of a key, read as the first kind that has the key reads it; none where it is as good as not given.
+/// Reads the value of a key by the struct of the first kind that has it; none where it is what the key has when it is not given.
 struct ValueOf {
     key: &'static str,
 }
@@ -110,7 +111,7 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
     }
 }
 
-/// Whether there is a number in it that JSON has no word for.
+/// Whether there is a nan or inf in it, which JSON has no word for.
 fn has_null(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -120,7 +121,7 @@ fn has_null(value: &Value) -> bool {
     }
 }
 
-/// A table with one key.
+/// A table with one key, as a struct is read from it.
 struct Alone<D> {
     key: Option<&'static str>,
     value: Option<D>,
@@ -140,7 +141,7 @@ impl<'de, D: Deserializer<'de>> MapAccess<'de> for Alone<D> {
 }
 
 impl RawStage {
-    /// A stage with these keys, each of which is one of some kind's.
+    /// A stage of this kind. Keys that the kind does not have are kept aside.
     fn of(kind: &str, given: Map<String, Value>) -> serde_json::Result<Self> {
         struct Read(Map<String, Value>);
         impl WithKeys for Read {
@@ -195,6 +196,17 @@ mod tests {
         for kind in StageKind::ALL {
             let stage: RawStage = from_value(json!({ "kind": kind.name() })).unwrap();
             assert_eq!((stage.kind(), to_value(&stage).unwrap()), (Some(kind), json!({ "kind": kind.name() })));
+        }
+    }
+
+    #[test]
+    fn a_key_has_one_type_in_all_kinds() {
+        let mut known: BTreeMap<String, Value> = BTreeMap::new();
+        for kind in StageKind::ALL {
+            for (key, mut schema) in properties_of(kind, &mut SchemaGenerator::default()) {
+                schema["description"].take();
+                assert_eq!(*known.entry(key.clone()).or_insert(schema.clone()), schema, "{key} of {kind}");
+            }
         }
     }
 }
