@@ -6,9 +6,11 @@
 mod avx512;
 mod fits;
 pub mod scalar;
+mod xxh3;
 
 use crate::{Affine, Grid};
 pub use fits::RANGES;
+pub use xxh3::{XXH3_BLOCK, XXH3_SECRET};
 
 /// Runs the AVX-512 version where the processor has it, the plain version elsewhere.
 macro_rules! dispatch {
@@ -117,11 +119,6 @@ dispatch! {
     /// rounded quotient. The scale and its inverse are normal.
     half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3]
 }
-
-/// Bytes of an xxh3 block, after which its accumulators are scrambled.
-pub const XXH3_BLOCK: usize = 1024;
-/// Bytes of an xxh3 secret.
-pub const XXH3_SECRET: usize = 192;
 
 dispatch! {
     /// The long loop of xxh3: adds whole blocks of [`XXH3_BLOCK`] bytes to the accumulators.

@@ -27,7 +27,7 @@ pub fn expand(
 ) {
     let lane = UNIT_POS as usize % 32;
     let block = CUBE_POS_X as usize * BLOCKS + UNIT_POS as usize / 32;
-    // A block that is not there expands the last one again, so that warps stay whole.
+    // Warps behind the last block expand it once more: a sum over a warp needs all of its threads.
     let at = min(block, n_blocks as usize - 1);
     let mask = bits[at * 32 + lane];
     sync_plane();

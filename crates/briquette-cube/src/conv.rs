@@ -3,7 +3,7 @@
 //! Images are codes `[image, channel, height, width]`, each image in whole words; their order of inputs is that of PyTorch's
 //! weights, `[channel, ky, kx]`.
 
-use crate::finish::{Finish, write_at};
+use crate::epilogue::{EpilogueFlags, write_at};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
@@ -13,7 +13,7 @@ pub const UNITS: usize = 256;
 
 /// How a kernel steps over an image.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub struct Steps {
+pub struct ConvGeometry {
     /// Channels of an image.
     pub channels: u32,
     /// Height of an image.
@@ -46,11 +46,11 @@ pub struct Steps {
 
 /// The code under a tap of an output pixel, or `zero` where that is padding.
 #[cube]
-fn tap(codes: &[u32], image: u32, channel: u32, ky: u32, kx: u32, pixel: u32, zero: u32, steps: &Steps) -> u32 {
+fn tap(codes: &[u32], image: u32, channel: u32, ky: u32, kx: u32, pixel: u32, zero: u32, steps: &ConvGeometry) -> u32 {
     let y = pixel / steps.out_width * steps.stride_y + ky * steps.dilation_y;
     let x = pixel % steps.out_width * steps.stride_x + kx * steps.dilation_x;
     let mut code = zero;
-    // What lies before the image wraps to more than its size.
+    // A position before the image wraps around to more than its size.
     let (y, x) = (y - steps.top, x - steps.left);
     if y < steps.height && x < steps.width {
         let at = (channel * steps.height + y) * steps.width + x;
@@ -71,7 +71,7 @@ pub fn patches(
     depth: u32,
     row_words: u32,
     n_words: u32,
-    steps: Steps,
+    steps: ConvGeometry,
 ) {
     let at = ABSOLUTE_POS as u32;
     if at < n_words {
@@ -107,8 +107,8 @@ pub fn depthwise<F: Float>(
     y: &mut [F],
     n_outputs: u32,
     row_words: u32,
-    steps: Steps,
-    #[comptime] finish: Finish,
+    steps: ConvGeometry,
+    #[comptime] epilogue: EpilogueFlags,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS as u32;
@@ -128,11 +128,11 @@ pub fn depthwise<F: Float>(
         }
         let channel = channel as usize;
         let value = f32::cast_from(sum) * image_scales[image as usize] * col_scales[channel];
-        write_at::<F>(value, channel, at as usize, scale, shift, y, finish);
+        write_at::<F>(value, channel, at as usize, scale, shift, y, epilogue);
     }
 }
 
-/// A byte as the number it means.
+/// A byte as a signed number.
 #[cube]
 fn signed(byte: u32) -> i32 {
     i32::reinterpret(byte ^ 0x80u32) - 128i32

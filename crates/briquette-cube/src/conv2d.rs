@@ -1,49 +1,23 @@
 //! Convolutions of int8 weights on a device.
 
+use crate::conv2d_steps::Conv2dSteps;
+use crate::fastest::multiply;
 use crate::gpu::Gpu;
-use crate::launch::{self, Ending, Floats, Place, Product};
+use crate::int8::Int8;
+use crate::launch::{self, DeviceEpilogue, Floats, OutputPlacement, Product};
 use crate::pack;
-use crate::weights::Int8;
 
-/// Patches are made in pieces of at most so many bytes.
+/// Patches are gathered in pieces of at most this many bytes.
 const PIECE: usize = 64 << 20;
-
-/// How a kernel steps over images of one size; pairs are of height and width.
-#[derive(Debug, Clone, Copy)]
-pub struct Conv2dSteps {
-    /// Channels of an image.
-    pub channels: usize,
-    /// Extent of an image.
-    pub size: [usize; 2],
-    /// Extent of the kernel.
-    pub kernel: [usize; 2],
-    /// Steps between patches.
-    pub stride: [usize; 2],
-    /// Zeros before and after.
-    pub padding: [[usize; 2]; 2],
-    /// Steps between taps.
-    pub dilation: [usize; 2],
-}
-
-impl Conv2dSteps {
-    /// Extent of the output, 0 where the kernel does not fit.
-    pub fn out_size(&self) -> [usize; 2] {
-        std::array::from_fn(|i| {
-            let extent = self.dilation[i] * (self.kernel[i].max(1) - 1) + 1;
-            let padded = self.size[i] + self.padding[i].iter().sum::<usize>();
-            padded.checked_sub(extent).map_or(0, |room| room / self.stride[i] + 1)
-        })
-    }
-}
 
 /// Weights `[out, in / groups, ky, kx]` with a scale for each output.
 #[derive(Debug, Clone)]
-pub struct Conv2d {
+pub struct DeviceConv2d {
     dims: [usize; 4],
     weights: Int8,
 }
 
-impl Conv2d {
+impl DeviceConv2d {
     /// Copies row-major `codes`, worth `codes[o, ..] * scales[o]` each, to the device.
     ///
     /// # Panics
@@ -77,7 +51,7 @@ impl Conv2d {
     ///
     /// # Panics
     /// If sizes disagree, or the groups do not divide the outputs.
-    pub fn forward(&self, x: &Floats, steps: &Conv2dSteps, symmetric: bool, ending: &Ending, y: &Floats) {
+    pub fn forward(&self, x: &Floats, steps: &Conv2dSteps, symmetric: bool, epilogue: &DeviceEpilogue, y: &Floats) {
         let [out_height, out_width] = steps.out_size();
         let (n_pixels, [n_out, n_in, ..]) = (out_height * out_width, self.dims);
         let groups = steps.channels.checked_div(n_in).unwrap_or(1).max(1);
@@ -89,7 +63,7 @@ impl Conv2d {
         }
         let (gpu, weights) = (self.weights.gpu(), &self.weights);
         let (images, rows) = launch::quantize(gpu, x, pack::row_words(x.n_cols), symmetric);
-        let place = Place {
+        let place = OutputPlacement {
             image_rows: n_pixels,
             image_stride: n_out * n_pixels,
             row_stride: 1,
@@ -99,8 +73,8 @@ impl Conv2d {
             end_col: n_out,
         };
         if groups > 1 && groups == n_out && n_in == 1 {
-            let product = Product { codes: &images, rows: &rows, weights, place, ending };
-            return launch::depthwise(gpu, &product, &weights.words(), steps, y);
+            let product = Product { codes: &images, rows: &rows, weights, place, epilogue };
+            return launch::depthwise(gpu, &product, &launch::dense_words(weights), steps, y);
         }
         let (row_words, n) = (weights.row_words(), n_out / groups);
         let piece = (PIECE / 4 / row_words.max(1)).max(128) / 128 * 128;
@@ -109,8 +83,8 @@ impl Conv2d {
                 let n_rows = piece.min(x.n_rows * n_pixels - first_row);
                 let from = [first_row, n_rows, group * n_in];
                 let patches = launch::patches(gpu, &images, &rows.zeros, from, [weights.n_in(), row_words], steps);
-                let place = Place { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
-                weights.multiply(&patches, &rows, place, ending, y);
+                let place = OutputPlacement { first_row, first_col: group * n, end_col: (group + 1) * n, ..place };
+                multiply(&Product { codes: &patches, rows: &rows, weights, place, epilogue }, y);
             }
         }
     }

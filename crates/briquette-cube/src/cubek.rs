@@ -1,6 +1,6 @@
 //! int8 products by the kernels of CubeK, which multiply burn's floats: sums of 32 bits, finished by [`sums`](crate::sums).
 
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{DeviceBuffer, Gpu};
 use cubecl_core::ir::{ElemType, IntKind};
 use cubecl_core::prelude::TensorBinding;
 use cubek_matmul::definition::{MatmulElems, MatmulGlobalElems};
@@ -36,12 +36,17 @@ impl Cubek {
     ///
     /// # Errors
     /// Where the strategy does not fit the device or the extents.
-    pub(crate) fn sums(self, gpu: &Gpu, [a, b]: [&Buffer; 2], [m, n, k]: [usize; 3]) -> Result<Buffer, String> {
+    pub(crate) fn sums(
+        self,
+        gpu: &Gpu,
+        [a, b]: [&DeviceBuffer; 2],
+        [m, n, k]: [usize; 3],
+    ) -> Result<DeviceBuffer, String> {
         assert_eq!([a.n_bytes(), b.n_bytes()], [m * k, n * k], "codes of a product {m} x {n} x {k}");
         let sums = gpu.empty::<i32>(m * n);
         let [int8, int32] = [IntKind::I8, IntKind::I32].map(ElemType::Int);
         let mut elems = MatmulElems::from_globals(&MatmulGlobalElems { lhs: int8, rhs: int8, out: int32 });
-        let bind = |buffer: &Buffer, shape: [usize; 2], strides: [usize; 2]| TensorBinding {
+        let bind = |buffer: &DeviceBuffer, shape: [usize; 2], strides: [usize; 2]| TensorBinding {
             handle: buffer.handle().clone().binding(),
             strides: strides.into(),
             shape: shape.into(),

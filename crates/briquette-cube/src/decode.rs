@@ -108,7 +108,7 @@ pub fn decode<F: Float>(
     }
 }
 
-/// A row that is there, and whether it is the one that was asked for.
+/// The row of an id, and true; row 0, and false, where there is no such row.
 #[cube]
 fn row_of<I: Int>(id: I, n_rows: u32) -> (usize, bool) {
     let id = i64::cast_from(id);

@@ -1,6 +1,6 @@
 //! int8 products by dot products of four: for devices without int8 matrix instructions, and as the oracle of those.
 
-use crate::finish::{Finish, Target, place, scaled, write};
+use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
@@ -23,22 +23,22 @@ pub fn product_dp4a<F: Float>(
     n_rows: u32,
     n_cols: u32,
     row_words: u32,
-    target: Target,
-    #[comptime] finish: Finish,
+    layout: OutputLayout,
+    #[comptime] epilogue: EpilogueFlags,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
     let row_words = row_words as usize;
-    let width = (n_cols - target.first_col) as usize;
+    let width = (n_cols - layout.first_col) as usize;
     if at < n_rows as usize * width {
-        let (row, col) = (at / width, target.first_col as usize + at % width);
+        let (row, col) = (at / width, layout.first_col as usize + at % width);
         let mut sum = 0i32;
         for word in 0..row_words {
             let codes = i32::reinterpret(a[row * row_words + word]);
             sum = dp4a(codes, i32::reinterpret(b[col * row_words + word]), sum);
         }
-        let (image, first) = place(&target, row);
+        let (image, first) = place(&layout, row);
         let value = scaled(sum, row_zeros[image], row_scales[image], col_sums[col], col_scales[col]);
-        write::<F>(value, col, first, scale, shift, y, &target, finish);
+        write::<F>(value, col, first, scale, shift, y, &layout, epilogue);
     }
 }

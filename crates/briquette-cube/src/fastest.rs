@@ -1,43 +1,60 @@
 //! Which kernel makes a product: the fastest, as CubeCL's tuner measures them on the device, once for each kind of product.
 
 use crate::cubek::Cubek;
-use crate::launch::{Codes, Ending, Floats, Place, RowScales};
-use crate::mma::Tile;
-use crate::weights::{Int8, Way};
+use crate::int8::Int8;
+use crate::launch::{CodeWords, DeviceEpilogue, Floats, OutputPlacement, Product, RowScales};
+use crate::mma::MmaTile;
+use crate::way::{Way, multiply_by};
 use cubecl_runtime::tune::{LocalTuner, Tunable, TunableSet};
-use std::fmt;
 
-/// A product, for as long as it takes to try each way.
-#[derive(Clone)]
-pub(crate) struct Call {
-    pub(crate) weights: Int8,
-    pub(crate) codes: Codes,
-    pub(crate) rows: RowScales,
-    pub(crate) place: Place,
-    pub(crate) ending: Ending,
-    pub(crate) y: Floats,
-}
+/// Up to this many rows, reading the weights takes longer than multiplying.
+const FEW: usize = 8;
 
-/// Those that take matrix instructions; all of them give the same sums.
+/// The kernels with matrix instructions, of which the fastest is found; all of them give the same sums.
 pub const WAYS: [Way; 7] = [
-    Way::Mma(Tile::MEDIUM),
-    Way::Mma(Tile::LARGE),
-    Way::Mma(Tile::SMALL),
+    Way::Mma(MmaTile::MEDIUM),
+    Way::Mma(MmaTile::LARGE),
+    Way::Mma(MmaTile::SMALL),
     Way::Cubek(Cubek::Simple),
     Way::Cubek(Cubek::Double),
     Way::Cubek(Cubek::Ordered),
     Way::Cubek(Cubek::Specialized),
 ];
 
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mma(tile) => write!(f, "{}x{} tiles", tile.extents()[0], tile.extents()[1]),
-            Self::Cubek(strategy) => write!(f, "CubeK {strategy:?}"),
-            Self::FewRows => f.write_str("few rows"),
-            Self::Dp4a => f.write_str("dot products"),
-        }
+/// Makes a product by the kernel that is known, or found, to be the fastest.
+pub(crate) fn multiply(product: &Product, y: &Floats) {
+    let Product { codes, rows, weights, place, epilogue } = *product;
+    if place.is_empty(codes.n_rows) {
+        return;
     }
+    if let Some(way) = known_way(weights, codes.n_rows) {
+        return multiply_by(way, product, y).expect("kernels that fit all extents");
+    }
+    let (weights, codes, rows, epilogue, y) =
+        (weights.clone(), codes.clone(), rows.clone(), epilogue.clone(), y.clone());
+    Call { weights, codes, rows, place, epilogue, y }.by_the_fastest();
+}
+
+/// The kernel of `n_rows` rows of codes where none has to be measured: for few rows, and on devices without matrix
+/// instructions.
+fn known_way(weights: &Int8, n_rows: usize) -> Option<Way> {
+    let has_matrices = weights.gpu().has_int8_matrices();
+    // Expanding first would read and write more than the product itself.
+    if n_rows <= FEW && !(has_matrices && weights.is_sparse()) {
+        return Some(Way::FewRows);
+    }
+    (!has_matrices).then_some(Way::Dp4a)
+}
+
+/// A product, for as long as it takes to try each way.
+#[derive(Clone)]
+struct Call {
+    weights: Int8,
+    codes: CodeWords,
+    rows: RowScales,
+    place: OutputPlacement,
+    epilogue: DeviceEpilogue,
+    y: Floats,
 }
 
 impl Call {
@@ -51,19 +68,19 @@ impl Call {
         format!("{rows}x{cols} of {}, {kept}, to {outputs} of {}", weights.n_in(), y.dtype)
     }
 
-    /// The same call with outputs of its own, which may be written again and again.
+    /// The same call with outputs of its own, which a trial may overwrite.
     fn apart(&self) -> Self {
         let Floats { dtype, n_rows, n_cols, .. } = self.y;
         Self { y: Floats::empty(self.weights.gpu(), dtype, n_rows, n_cols), ..self.clone() }
     }
 
     fn by(&self, way: Way) -> Result<(), String> {
-        let Self { weights, codes, rows, place, ending, y } = self;
-        weights.multiply_by(way, codes, rows, *place, ending, y)
+        let Self { weights, codes, rows, place, epilogue, y } = self;
+        multiply_by(way, &Product { codes, rows, weights, place: *place, epilogue }, y)
     }
 
     /// Makes the product by the fastest of [`WAYS`].
-    pub(crate) fn by_the_fastest(self) {
+    fn by_the_fastest(self) {
         static TUNER: LocalTuner<String, String> = LocalTuner::new("briquette-products");
         let gpu = self.weights.gpu().clone();
         let device = gpu.client().service_id().device.to_string();

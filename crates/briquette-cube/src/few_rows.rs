@@ -1,6 +1,6 @@
 //! Products of a few rows, which are bound by reading the weights: a warp makes some outputs of each row.
 
-use crate::finish::{Finish, Target, place, scaled, write, write_at};
+use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write, write_at};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
@@ -27,14 +27,14 @@ pub fn few_rows_codes<F: Float>(
     n_rows: u32,
     n_cols: u32,
     row_words: u32,
-    target: Target,
+    layout: OutputLayout,
     #[comptime] rows: usize,
-    #[comptime] finish: Finish,
+    #[comptime] epilogue: EpilogueFlags,
     #[define(F)] _dtype: ElemType,
 ) {
     let lane = UNIT_POS as usize % WARP;
     let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
-    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, target.first_col as usize + first_output());
+    let (first_row, first_col) = (CUBE_POS_Y as usize * rows, layout.first_col as usize + first_output());
     let mut sums = Array::<i32>::new(comptime!(rows * OUTPUTS));
     #[unroll]
     for i in 0..comptime!(rows * OUTPUTS) {
@@ -62,9 +62,9 @@ pub fn few_rows_codes<F: Float>(
             let sum = plane_sum(sums[comptime!(i * OUTPUTS + j)]);
             let (row, col) = (first_row + i, first_col + j);
             if lane == 0 && row < n_rows && col < n_cols {
-                let (image, first) = place(&target, row);
+                let (image, first) = place(&layout, row);
                 let value = scaled(sum, row_zeros[image], row_scales[image], col_sums[col], col_scales[col]);
-                write::<F>(value, col, first, scale, shift, y, &target, finish);
+                write::<F>(value, col, first, scale, shift, y, &layout, epilogue);
             }
         }
     }
@@ -198,8 +198,8 @@ fn write_floats<F: Float>(
             let sum = plane_sum(sums[comptime!(i * OUTPUTS + j)]);
             let (row, col) = (first_row + i, first_col + j);
             if lane == 0 && row < n_rows && col < n_cols {
-                let finish = comptime!(Finish { shift: has_shift, scale: false, adds: false, relu: false });
-                write_at::<F>(sum, col, row * n_cols + col, shift, shift, y, finish);
+                let epilogue = comptime!(EpilogueFlags { shift: has_shift, scale: false, adds: false, relu: false });
+                write_at::<F>(sum, col, row * n_cols + col, shift, shift, y, epilogue);
             }
         }
     }
@@ -215,7 +215,7 @@ fn zeros(#[comptime] n: usize) -> Array<f32> {
     sums
 }
 
-/// A code less its offset, as a float: put behind the bits of 2^23, which is faster than a conversion.
+/// `code - offset` as a float. The code becomes the last bits of the mantissa of 2^23, which is faster than a conversion.
 #[cube]
 pub(crate) fn float_of(code: u32, offset: f32) -> f32 {
     f32::reinterpret(code | 0x4b00_0000u32) - (8388608.0f32 + offset)

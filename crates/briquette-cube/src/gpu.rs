@@ -6,20 +6,20 @@ use cubecl_core::ir::{ElemType, IntKind};
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::Handle;
 
-/// Elements that lie one behind the other.
+/// Contiguous elements in the memory of a device.
 #[derive(Clone)]
-pub struct Buffer {
+pub struct DeviceBuffer {
     handle: Handle,
     n_bytes: usize,
 }
 
-impl Buffer {
-    /// Takes what another library has allocated.
+impl DeviceBuffer {
+    /// Wraps what another library has allocated.
     pub const fn new(handle: Handle, n_bytes: usize) -> Self {
         Self { handle, n_bytes }
     }
 
-    /// What other libraries know it by.
+    /// The handle by which other libraries know it.
     pub fn into_handle(self) -> Handle {
         self.handle
     }
@@ -34,9 +34,9 @@ impl Buffer {
     }
 }
 
-impl std::fmt::Debug for Buffer {
+impl std::fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer of {} bytes", self.n_bytes)
+        write!(f, "DeviceBuffer of {} bytes", self.n_bytes)
     }
 }
 
@@ -56,30 +56,30 @@ impl Gpu {
         &self.client
     }
 
-    /// Copies elements to memory that is theirs for as long as they are needed, as weights are.
-    pub fn keep<E: bytemuck::Pod + Sync>(&self, elements: &[E]) -> Buffer {
+    /// Copies elements to memory of their own, for what stays on the device, as weights do.
+    pub fn keep<E: bytemuck::Pod + Sync>(&self, elements: &[E]) -> DeviceBuffer {
         self.client.memory_persistent_allocation(elements, |elements| self.copy(elements))
     }
 
-    /// Copies elements to memory that is soon free again.
-    pub fn copy<E: bytemuck::Pod>(&self, elements: &[E]) -> Buffer {
+    /// Copies elements to memory of the pool, for what is soon dropped.
+    pub fn copy<E: bytemuck::Pod>(&self, elements: &[E]) -> DeviceBuffer {
         let bytes: &[u8] = bytemuck::cast_slice(elements);
-        // Nothing can be asked for no bytes.
+        // An allocation cannot be empty.
         let bytes = if bytes.is_empty() { &[0; 4] } else { bytes };
-        Buffer { handle: self.client.create_from_slice(bytes), n_bytes: size_of_val(elements) }
+        DeviceBuffer { handle: self.client.create_from_slice(bytes), n_bytes: size_of_val(elements) }
     }
 
-    /// Room for elements that are soon gone again.
-    pub fn empty<E>(&self, n: usize) -> Buffer {
+    /// Memory of the pool with any values, for what is soon dropped.
+    pub fn empty<E>(&self, n: usize) -> DeviceBuffer {
         let n_bytes = n * size_of::<E>();
-        Buffer { handle: self.client.empty(n_bytes.max(4)), n_bytes }
+        DeviceBuffer { handle: self.client.empty(n_bytes.max(4)), n_bytes }
     }
 
     /// Copies a buffer back.
     ///
     /// # Errors
-    /// Whatever went wrong on the device since.
-    pub fn read<E: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<E>, String> {
+    /// If anything failed on the device before, as that shows only here.
+    pub fn read<E: bytemuck::Pod>(&self, buffer: &DeviceBuffer) -> Result<Vec<E>, String> {
         let bytes = self.client.read_one(buffer.handle.clone()).map_err(|error| error.to_string())?;
         Ok(bytemuck::pod_collect_to_vec(&bytes[..buffer.n_bytes]))
     }
@@ -98,7 +98,7 @@ pub(crate) const fn groups(n: usize, per: usize) -> usize {
     if n == 0 { 1 } else { n }
 }
 
-/// A size that kernels take as 32 bits.
+/// A size as the 32 bits that kernels take.
 ///
 /// # Panics
 /// If it is more.
@@ -106,7 +106,7 @@ pub(crate) fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("more than 32 bits of elements in one tensor: take a smaller batch")
 }
 
-/// Cubes side by side.
+/// A grid of `x` by `y` cubes.
 pub(crate) fn cubes(x: usize, y: usize) -> CubeCount {
     CubeCount::Static(u32_of(x), u32_of(y), 1)
 }

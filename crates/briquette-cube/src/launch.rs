@@ -1,4 +1,4 @@
-//! Every launch of a kernel. Kernels check no bounds but their own, so sizes and buffers are matched here.
+//! Every launch of a kernel. Kernels do not know how long their buffers are, so sizes are checked against them here.
 
 #![expect(unsafe_code, reason = "kernels are launched without checks of each access")]
 
@@ -8,19 +8,19 @@ mod few;
 mod product;
 mod quantize;
 
-use crate::finish::{Finish, TargetLaunch};
-use crate::gpu::{Buffer, Gpu, u32_of};
+use crate::epilogue::{EpilogueFlags, OutputLayoutLaunch};
+use crate::gpu::{DeviceBuffer, Gpu, u32_of};
 pub(crate) use convolve::{depthwise, patches};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::BufferArg;
 pub use decode::Ids;
-pub(crate) use decode::{decode, expand, lookup, lookup_bitmask};
-pub(crate) use few::{few_rows_codes, few_rows_int4, few_rows_int8};
+pub(crate) use decode::{decode, dense_words, lookup, lookup_bitmask};
+pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8};
 pub(crate) use product::{Product, product_cubek, product_dp4a, product_mma};
 pub(crate) use quantize::quantize;
 
 /// A buffer as an argument of elements of `size` bytes.
-fn arg(buffer: &Buffer, size: usize) -> BufferArg {
+fn arg(buffer: &DeviceBuffer, size: usize) -> BufferArg {
     // SAFETY: the length is that of the buffer.
     unsafe { BufferArg::from_raw_parts(buffer.handle().clone(), buffer.n_bytes() / size) }
 }
@@ -29,7 +29,7 @@ fn arg(buffer: &Buffer, size: usize) -> BufferArg {
 #[derive(Debug, Clone)]
 pub struct Floats {
     /// Where they are.
-    pub buffer: Buffer,
+    pub buffer: DeviceBuffer,
     /// f32, f16 or bf16.
     pub dtype: ElemType,
     /// Rows.
@@ -54,16 +54,16 @@ impl Floats {
 
 /// Rows of codes, in whole words.
 #[derive(Debug, Clone)]
-pub(crate) struct Codes {
+pub(crate) struct CodeWords {
     /// Where they are.
-    pub words: Buffer,
+    pub words: DeviceBuffer,
     /// Rows.
     pub n_rows: usize,
     /// Words of a row.
     pub row_words: usize,
 }
 
-impl Codes {
+impl CodeWords {
     fn empty(gpu: &Gpu, n_rows: usize, row_words: usize) -> Self {
         Self { words: gpu.empty::<u32>(n_rows * row_words), n_rows, row_words }
     }
@@ -79,31 +79,31 @@ impl Codes {
 #[derive(Debug, Clone)]
 pub(crate) struct RowScales {
     /// f32.
-    pub scales: Buffer,
+    pub scales: DeviceBuffer,
     /// i32.
-    pub zeros: Buffer,
+    pub zeros: DeviceBuffer,
 }
 
-/// What follows a product: see [`Finish`].
+/// What is done to the sums of a product: see [`EpilogueFlags`].
 #[derive(Debug, Clone, Default)]
-pub struct Ending {
+pub struct DeviceEpilogue {
     /// A factor for each output, f32.
-    pub scale: Option<Buffer>,
+    pub scale: Option<DeviceBuffer>,
     /// A term for each output, f32.
-    pub shift: Option<Buffer>,
-    /// Whether outputs are added to what there is.
+    pub shift: Option<DeviceBuffer>,
+    /// Whether outputs are added to what `y` holds.
     pub adds: bool,
     /// Whether negatives become 0.
     pub relu: bool,
 }
 
-impl Ending {
-    const fn finish(&self) -> Finish {
-        Finish { scale: self.scale.is_some(), shift: self.shift.is_some(), adds: self.adds, relu: self.relu }
+impl DeviceEpilogue {
+    const fn flags(&self) -> EpilogueFlags {
+        EpilogueFlags { scale: self.scale.is_some(), shift: self.shift.is_some(), adds: self.adds, relu: self.relu }
     }
 
-    /// The factors and the terms of at least `n_out` outputs; `other` stands for what there is none of.
-    fn args(&self, n_out: usize, other: &Buffer) -> [BufferArg; 2] {
+    /// The factors and the terms of at least `n_out` outputs; `other` is passed, and not read, where there are none.
+    fn args(&self, n_out: usize, other: &DeviceBuffer) -> [BufferArg; 2] {
         [&self.scale, &self.shift].map(|given| {
             assert!(given.as_ref().is_none_or(|given| given.n_bytes() >= 4 * n_out), "one for each of {n_out} outputs");
             arg(given.as_ref().unwrap_or(other), 4)
@@ -111,9 +111,9 @@ impl Ending {
     }
 }
 
-/// Where the outputs of a product go; see [`crate::finish::Target`].
+/// Where the outputs of a product go; see [`crate::epilogue::OutputLayout`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct OutputPlacement {
     /// Rows that share a scale.
     pub image_rows: usize,
     /// Outputs from one image to the next.
@@ -122,16 +122,16 @@ pub(crate) struct Place {
     pub row_stride: usize,
     /// Outputs from one column to the next.
     pub col_stride: usize,
-    /// The row of the first one.
+    /// The row, counted over all images, that the first row of the product is.
     pub first_row: usize,
-    /// The first column that is made.
+    /// The first column that is computed.
     pub first_col: usize,
-    /// And the one behind the last.
+    /// The column after the last that is computed.
     pub end_col: usize,
 }
 
-impl Place {
-    /// Rows one behind the other, each with its own scale.
+impl OutputPlacement {
+    /// Rows that follow one another, each with its own scale.
     pub(crate) const fn rows(n_cols: usize) -> Self {
         Self {
             image_rows: 1,
@@ -149,9 +149,9 @@ impl Place {
         n_rows == 0 || self.first_col == self.end_col
     }
 
-    fn launch(self) -> TargetLaunch {
+    fn launch(self) -> OutputLayoutLaunch {
         let Self { image_rows, image_stride, row_stride, col_stride, first_row, first_col, end_col: _ } = self;
         let [a, b, c, d, e, f] = [image_rows, image_stride, row_stride, col_stride, first_row, first_col].map(u32_of);
-        TargetLaunch::new(a, b, c, d, e, f)
+        OutputLayoutLaunch::new(a, b, c, d, e, f)
     }
 }

@@ -8,27 +8,37 @@
 pub mod bitmask;
 pub mod conv;
 mod conv2d;
+mod conv2d_steps;
 mod cubek;
 pub mod decode;
 pub mod dp4a;
+pub mod epilogue;
 mod fastest;
 pub mod few_rows;
-pub mod finish;
 mod gpu;
+mod int4;
+mod int8;
 mod launch;
+mod linear;
 pub mod mma;
 pub mod pack;
 pub mod quantize_rows;
+mod stored;
 pub mod sums;
-mod weights;
+mod table;
+mod way;
 
-pub use conv2d::{Conv2d, Conv2dSteps};
+pub use conv2d::DeviceConv2d;
+pub use conv2d_steps::Conv2dSteps;
 pub use cubecl_core::ir::ElemType;
 pub use cubek::Cubek;
 pub use fastest::WAYS;
-pub use gpu::{Buffer, Gpu};
-pub use launch::{Ending, Floats, Ids};
-pub use weights::{Int4, Int8, Table, Way};
+pub use gpu::{DeviceBuffer, Gpu};
+pub use int4::Int4;
+pub use int8::Int8;
+pub use launch::{DeviceEpilogue, Floats, Ids};
+pub use table::DeviceTable;
+pub use way::Way;
 
 /// 32-bit floats.
 pub const F32: ElemType = ElemType::Float(cubecl_core::ir::FloatKind::F32);

@@ -4,7 +4,7 @@
 //! last one, in shared memory, is multiplied.
 
 use crate::bitmask::{BLOCK_ROWS, bytes_from, spread_nibble};
-use crate::finish::{Finish, Target, place, scaled, write};
+use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
@@ -18,14 +18,14 @@ const STRIDE: usize = STEP * 4 + 4;
 
 /// How a cube shares its outputs among warps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tile {
+pub struct MmaTile {
     /// Warps along rows and along columns.
     pub warps: [usize; 2],
     /// Fragments of 16 rows, and of 8 columns, that a warp has.
     pub fragments: [usize; 2],
 }
 
-impl Tile {
+impl MmaTile {
     /// 128 by 128 outputs for many rows.
     pub const LARGE: Self = Self { warps: [2, 2], fragments: [4, 8] };
     /// 64 by 64.
@@ -68,15 +68,15 @@ pub fn product_mma<F: Float>(
     n_rows: u32,
     n_cols: u32,
     row_vectors: u32,
-    target: Target,
-    #[comptime] tile: Tile,
+    layout: OutputLayout,
+    #[comptime] tile: MmaTile,
     #[comptime] sparse: bool,
-    #[comptime] finish: Finish,
+    #[comptime] epilogue: EpilogueFlags,
     #[define(F)] _dtype: ElemType,
 ) {
     let [tile_rows, tile_cols] = comptime!(tile.extents());
     let first_row = CUBE_POS_Y as usize * tile_rows;
-    let first_col = target.first_col as usize + CUBE_POS_X as usize * tile_cols;
+    let first_col = layout.first_col as usize + CUBE_POS_X as usize * tile_cols;
     let (n_rows, n_cols, row_vectors) = (n_rows as usize, n_cols as usize, row_vectors as usize);
 
     let mut shared_a = Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(2 * tile_rows * STRIDE / 4));
@@ -100,7 +100,7 @@ pub fn product_mma<F: Float>(
         keep(&mut shared_b, &next_b, stage, tile_cols, tile);
     }
     while vector < row_vectors {
-        // Nobody reads the other stage any more.
+        // From here on no warp reads the other stage, so that it can be overwritten.
         sync_cube();
         vector += STEP;
         let goes_on = vector < row_vectors;
@@ -123,11 +123,11 @@ pub fn product_mma<F: Float>(
     }
     finish_tile::<F>(
         &sums, first_row, first_col, n_rows, n_cols, row_scales, row_zeros, col_sums, col_scales, scale, shift, y,
-        &target, tile, finish,
+        &layout, tile, epilogue,
     );
 }
 
-/// Puts a step of sparse weights into shared memory, a block with each warp: those of the rows from `first` on.
+/// Expands a step of sparse weights into shared memory, a block with each warp: those of the rows from `first` on.
 #[cube]
 fn spread(
     bits: &[u32],
@@ -139,7 +139,7 @@ fn spread(
     vector: usize,
     row_vectors: usize,
     stage: usize,
-    #[comptime] tile: Tile,
+    #[comptime] tile: MmaTile,
 ) {
     let tile_rows = comptime!(tile.extents()[1]);
     let (lane, warp) = (UNIT_POS as usize % WARP, UNIT_POS as usize / WARP);
@@ -177,7 +177,7 @@ fn read(
     vector: usize,
     row_vectors: usize,
     #[comptime] tile_rows: usize,
-    #[comptime] tile: Tile,
+    #[comptime] tile: MmaTile,
 ) {
     #[unroll]
     for i in 0..comptime!(tile.reads(tile_rows)) {
@@ -199,7 +199,7 @@ fn keep(
     next: &Array<Vector<u32, Const<4>>>,
     stage: usize,
     #[comptime] tile_rows: usize,
-    #[comptime] tile: Tile,
+    #[comptime] tile: MmaTile,
 ) {
     #[unroll]
     for i in 0..comptime!(tile.reads(tile_rows)) {
@@ -222,7 +222,7 @@ fn multiply(
     sums: &mut Array<Vector<i32, Const<4>>>,
     first_a: usize,
     first_b: usize,
-    #[comptime] tile: Tile,
+    #[comptime] tile: MmaTile,
 ) {
     let words_a = shared_a.with_vector_size::<Const<1>>();
     let words_b = shared_b.with_vector_size::<Const<1>>();
@@ -303,9 +303,9 @@ fn finish_tile<F: Float>(
     scale: &[f32],
     shift: &[f32],
     y: &mut [F],
-    target: &Target,
-    #[comptime] tile: Tile,
-    #[comptime] finish: Finish,
+    layout: &OutputLayout,
+    #[comptime] tile: MmaTile,
+    #[comptime] epilogue: EpilogueFlags,
 ) {
     let unit = UNIT_POS as usize % WARP;
     let warp = UNIT_POS as usize / WARP;
@@ -315,7 +315,7 @@ fn finish_tile<F: Float>(
     for i in 0..comptime!(tile.fragments[0] * 2) {
         let row = row + comptime!(i * 8);
         if row < n_rows {
-            let (image, first) = place(target, row);
+            let (image, first) = place(layout, row);
             let (row_scale, zero) = (row_scales[image], row_zeros[image]);
             #[unroll]
             for j in 0..comptime!(tile.fragments[1] * 2) {
@@ -324,7 +324,7 @@ fn finish_tile<F: Float>(
                     let fragment = sums[comptime!(i / 2 * tile.fragments[1] + j / 2)];
                     let sum = fragment.extract(comptime!(i % 2 * 2 + j % 2));
                     let value = scaled(sum, zero, row_scale, col_sums[col], col_scales[col]);
-                    write::<F>(value, col, first, scale, shift, y, target, finish);
+                    write::<F>(value, col, first, scale, shift, y, layout, epilogue);
                 }
             }
         }

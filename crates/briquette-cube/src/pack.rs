@@ -39,7 +39,7 @@ pub fn rows_of_int4(codes: &[i8], n_cols: usize) -> Vec<u32> {
 
 /// Blocks of 16 rows and 64 inputs, as [`bitmask`](crate::bitmask) has them.
 pub fn blocks(codes: &[i8], n_rows: usize, n_cols: usize) -> Bitmask {
-    let mut packer = Packer::default();
+    let mut packer = BitmaskPacker::default();
     for first_row in (0..n_rows).step_by(BLOCK_ROWS) {
         for first_col in (0..n_cols).step_by(BLOCK_INPUTS) {
             packer.begin();
@@ -57,7 +57,7 @@ pub fn blocks(codes: &[i8], n_rows: usize, n_cols: usize) -> Bitmask {
 
 /// Rows that are looked up, each in whole words of bits.
 pub fn row_bitmasks(codes: &[i8], n_cols: usize) -> Bitmask {
-    let mut packer = Packer::default();
+    let mut packer = BitmaskPacker::default();
     for row in codes.chunks(n_cols.max(1)) {
         packer.begin();
         row.chunks(32).for_each(|codes| packer.push(codes));
@@ -66,13 +66,13 @@ pub fn row_bitmasks(codes: &[i8], n_cols: usize) -> Bitmask {
 }
 
 #[derive(Default)]
-struct Packer {
+struct BitmaskPacker {
     bits: Vec<u32>,
     values: Vec<u8>,
     bases: Vec<u32>,
 }
 
-impl Packer {
+impl BitmaskPacker {
     fn begin(&mut self) {
         self.bases.push(self.values.len() as u32);
     }

@@ -1,7 +1,7 @@
 //! Activations as 8-bit codes, a scale and a zero point for each row.
 //!
 //! Codes and zero points are those of `briquette-kernels` less 128, so that they are signed. Where rows are as wide as
-//! images, the spans of their parts come first, so that the whole device is at work.
+//! images, the spans of their parts are found first, so that the whole device has work.
 
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
@@ -21,7 +21,7 @@ struct Span {
     magnitude: u32,
 }
 
-/// Where the codes of a row lie.
+/// How the values of a row are mapped to codes.
 #[derive(CubeType, Clone, Copy)]
 struct RowScale {
     scale: f32,
@@ -134,7 +134,7 @@ pub fn encode<F: Float>(
     }
 }
 
-/// The span of `x[from..to]`, by all units of a cube and for all of them.
+/// The span of `x[from..to]`, computed by all units of a cube together; each of them gets it.
 #[cube]
 fn span_of<F: Float>(x: &[F], from: usize, to: usize) -> Span {
     let unit = UNIT_POS as usize;
@@ -172,7 +172,7 @@ fn span_of<F: Float>(x: &[F], from: usize, to: usize) -> Span {
     Span { least: all_least[0], most: all_most[0], magnitude: all_magnitude[0] }
 }
 
-/// The scale of values, as `briquette-kernels` has it, the zero less 128: NaN where the magnitude is of no finite number.
+/// The scale of values as in `briquette-kernels`, with a zero point less 128; NaN where the magnitude is not finite.
 #[cube]
 fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) -> RowScale {
     let mut scale = 1.0f32;

@@ -1,6 +1,6 @@
-//! What becomes of sums that another library's kernel has made.
+//! Finishes the sums of a product that another library's kernel has computed.
 
-use crate::finish::{Finish, Target, place, scaled, write};
+use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
@@ -21,16 +21,16 @@ pub fn finish_sums<F: Float>(
     y: &mut [F],
     n_rows: u32,
     n_cols: u32,
-    target: Target,
-    #[comptime] finish: Finish,
+    layout: OutputLayout,
+    #[comptime] epilogue: EpilogueFlags,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
     let width = n_cols as usize;
     if at < n_rows as usize * width {
         let (row, col) = (at / width, at % width);
-        let (image, first) = place(&target, row);
+        let (image, first) = place(&layout, row);
         let value = scaled(sums[at], row_zeros[image], row_scales[image], col_sums[col], col_scales[col]);
-        write::<F>(value, col, first, scale, shift, y, &target, finish);
+        write::<F>(value, col, first, scale, shift, y, &layout, epilogue);
     }
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use briquette_cube::conv::{depthwise, patches};
-use briquette_cube::finish::Finish;
+use briquette_cube::epilogue::EpilogueFlags;
 use briquette_cube::pack;
 use cubecl_core::prelude::*;
 use support::cuda::Gpu;
@@ -103,7 +103,7 @@ fn depthwise_convolutions_are_the_sums_of_their_taps() {
         let images = codes(2 * image, 0, 5);
         let (weights, scales) = (codes(CHANNELS * taps, 5, 9), floats(CHANNELS, 3));
         let (image_scales, shift) = ([0.5_f32, 2.0], floats(CHANNELS, 4));
-        let finish = Finish { scale: false, shift: true, adds: false, relu: true };
+        let finish = EpilogueFlags { scale: false, shift: true, adds: false, relu: true };
         let block = CubeDim::new_1d(256);
         let kernel = kernel!(gpu, block, depthwise::Depthwise::new, [b b b b b b b b], (), (), steps(), finish, F32);
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };

@@ -3,9 +3,9 @@
 mod support;
 
 use briquette_cube::dp4a::product_dp4a;
+use briquette_cube::epilogue::EpilogueFlags;
 use briquette_cube::few_rows::{OUTPUTS, WARPS, few_rows_codes};
-use briquette_cube::finish::Finish;
-use briquette_cube::mma::{Tile, product_mma};
+use briquette_cube::mma::{MmaTile, product_mma};
 use briquette_cube::pack;
 use briquette_cube::sums::{self, finish_sums};
 use cubecl_core::prelude::*;
@@ -28,18 +28,18 @@ struct Case {
     image_rows: usize,
     /// Columns from here on are made.
     first_col: usize,
-    finish: Finish,
+    finish: EpilogueFlags,
 }
 
-const FINISHES: [Finish; 3] = [
-    Finish { scale: false, shift: false, adds: false, relu: false },
-    Finish { scale: false, shift: true, adds: false, relu: false },
-    Finish { scale: true, shift: true, adds: true, relu: true },
+const FINISHES: [EpilogueFlags; 3] = [
+    EpilogueFlags { scale: false, shift: false, adds: false, relu: false },
+    EpilogueFlags { scale: false, shift: true, adds: false, relu: false },
+    EpilogueFlags { scale: true, shift: true, adds: true, relu: true },
 ];
 
 impl Case {
     /// `m` rows in images of `image_rows`, `n` columns, `k` inputs.
-    fn new([m, n, k]: [usize; 3], image_rows: usize, first_col: usize, finish: Finish) -> Self {
+    fn new([m, n, k]: [usize; 3], image_rows: usize, first_col: usize, finish: EpilogueFlags) -> Self {
         let n_images = m.div_ceil(image_rows);
         Self {
             shape: [m, n, k],
@@ -109,7 +109,7 @@ impl Case {
         [m, n, row_units].into_iter().chain(target).map(|n| ByValue::of(n as u32)).collect()
     }
 
-    fn mma(&self, tile: Tile, sparse: bool) -> Option<Vec<f32>> {
+    fn mma(&self, tile: MmaTile, sparse: bool) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(80);
         let ([m, n, k], block) = (self.shape, CubeDim::new_2d(32, tile.n_warps() as u32));
         let kernel = kernel!(gpu, block, product_mma::ProductMma::new, [b b b b b b b b b b b b], (), (), (), target(), tile, sparse, self.finish, F32);
@@ -178,7 +178,7 @@ impl Case {
 
 #[test]
 fn matrix_instructions_give_the_sums_at_awkward_shapes() {
-    let tiles = [Tile::LARGE, Tile::MEDIUM, Tile::SMALL];
+    let tiles = [MmaTile::LARGE, MmaTile::MEDIUM, MmaTile::SMALL];
     let shapes = [[1, 1, 1], [17, 9, 33], [64, 64, 64], [130, 65, 70], [5, 130, 200]];
     for (i, shape) in shapes.into_iter().enumerate() {
         let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
@@ -195,7 +195,7 @@ fn matrix_instructions_give_the_sums_at_awkward_shapes() {
 fn products_write_images_and_leave_other_columns_alone() {
     for (first_col, sparse) in [(0, false), (16, true), (7, false)] {
         let case = Case::new([60, 40, 50], 20, first_col, FINISHES[2]);
-        let Some(y) = case.mma(Tile::MEDIUM, sparse) else { return };
+        let Some(y) = case.mma(MmaTile::MEDIUM, sparse) else { return };
         case.assert_eq(&y, "mma");
         case.assert_eq(&case.dp4a().expect("a compiler"), "dp4a");
         case.assert_eq(&case.few_rows(4).expect("a compiler"), "few rows");
@@ -228,7 +228,7 @@ fn the_deepest_sum_there_is_does_not_overflow() {
     let k = 1 << 16;
     let mut case = Case::new([1, 1, k], 1, 0, FINISHES[0]);
     (case.a, case.b, case.zeros) = (vec![-128; k], vec![-128; k], vec![127]);
-    let Some(y) = case.mma(Tile::SMALL, false) else { return };
+    let Some(y) = case.mma(MmaTile::SMALL, false) else { return };
     case.assert_eq(&y, "mma");
     case.assert_eq(&case.few_rows(1).expect("a compiler"), "few rows");
 }

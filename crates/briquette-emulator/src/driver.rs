@@ -1,4 +1,5 @@
-//! The functions of `libcuda.so` that CubeCL calls. Everything is done when the call returns; streams are names.
+//! The functions of `libcuda.so` that CubeCL calls. Every call is
+//! synchronous, so streams order nothing.
 #![expect(unsafe_code, reason = "these are functions of a C library")]
 #![allow(non_snake_case, reason = "NVIDIA's names")]
 
@@ -20,15 +21,15 @@ const NOT_FOUND: c_int = 500;
 const ILLEGAL_ADDRESS: c_int = 700;
 const LAUNCH_FAILED: c_int = 719;
 
-/// What a context, a stream or a priority is: nothing is known of it but that it is there.
+/// The handle of every context and stream. Nothing is ever read through it; it only must not be null.
 const SOMETHING: *mut c_void = std::ptr::without_provenance_mut(0x1000);
 
-/// What there is on the device.
+/// The state of the device.
 struct Device {
     total: usize,
     used: usize,
     allocations: BTreeMap<u64, Guarded>,
-    /// The error that no call survives, as on a device.
+    /// An error after which every call fails, as on a real device; 0 for none.
     broken: c_int,
     log: bool,
 }
@@ -47,20 +48,20 @@ fn device() -> MutexGuard<'static, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// 75 for 7.5.
+/// The compute capability, 75 for 7.5.
 fn capability() -> usize {
     number("BRIQUETTE_EMULATED_CAPABILITY", 80)
 }
 
 pub(crate) fn say(text: &str) {
-    // Where nobody reads it, nothing is lost.
+    // A log: where stderr is closed, nothing is lost.
     let _ = writeln!(std::io::stderr(), "[emulated CUDA] {text}");
 }
 
 macro_rules! functions {
     ($($name:ident($($argument:ident: $ty:ty),*) $body:block)*) => {$(
         /// # Safety
-        /// As the driver's.
+        /// As for the function of this name in CUDA's driver.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $ty),*) -> c_int {
             // SAFETY: the caller's.
@@ -142,7 +143,7 @@ functions! {
 }
 
 /// # Safety
-/// All are there.
+/// All three are valid.
 unsafe fn elapsed(out: *mut f32, from: *const Instant, to: *const Instant) -> c_int {
     // SAFETY: the caller's.
     unsafe { *out = (*to).saturating_duration_since(*from).as_secs_f32() * 1e3 };

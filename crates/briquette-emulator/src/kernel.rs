@@ -18,7 +18,7 @@ const STACKS_BYTES: usize = 1024 * (128 << 10);
 
 /// A kernel, compiled and loaded.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct LoadedKernel {
     library: Library,
 }
 
@@ -38,10 +38,10 @@ struct Launch {
     fault: *const c_void,
 }
 
-/// What a launch is given beside its parameters.
+/// How a kernel is launched, apart from its parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
-    /// Blocks of it.
+pub struct LaunchConfig {
+    /// Blocks of the grid.
     pub blocks: [u32; 3],
     /// Threads of a block.
     pub threads: [u32; 3],
@@ -72,7 +72,7 @@ pub fn compiler() -> Option<PathBuf> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()))
 }
 
-// -fvisibility=hidden: what two kernels' libraries call the same is not the same.
+// -fvisibility=hidden: functions of the same name in two kernels' libraries stay apart.
 // -ffp-contract=off: a product and a sum are rounded one by one, the same on every CPU.
 // _FORTIFY_SOURCE would take a jump out of a fiber for a damaged stack.
 const FLAGS: &str = "-std=c++17 -O1 -fPIC -shared -fvisibility=hidden -pthread -w -fwrapv -fno-strict-aliasing \
@@ -89,7 +89,7 @@ const HEADERS: [&str; 7] = [
     include_str!("../cpp/schedule.h"),
 ];
 
-/// Compiles `cpp` to a library in `folder`, unless it is there; else what the compiler says against it.
+/// Compiles `cpp` to a library in `folder`, unless it is there already. The error is what the compiler says.
 pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (compiler, cpp, FLAGS, HEADERS).hash(&mut hasher);
@@ -97,7 +97,7 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
     if library.is_file() {
         return Ok(library);
     }
-    // Of its own until it is whole: others may be at the same kernel.
+    // Compiled in a folder of its own and then renamed: another process may be compiling the same kernel.
     let own = tempfile::tempdir_in(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (source, made) = (own.path().join("kernel.cpp"), own.path().join("kernel.so"));
     std::fs::write(&source, cpp).map_err(|error| format!("{}: {error}", source.display()))?;
@@ -112,19 +112,19 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
     Ok(library)
 }
 
-/// Compiles `cpp` and loads it; else what the compiler says against it.
-pub fn load(compiler: &Path, cpp: &str) -> Result<Kernel, String> {
+/// Compiles `cpp` and loads it. The error is what the compiler says.
+pub fn load(compiler: &Path, cpp: &str) -> Result<LoadedKernel, String> {
     // A loaded library no longer needs its file.
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     // SAFETY: the file is ours, just made by `compile`.
-    unsafe { Kernel::open(&compile(compiler, cpp, folder.path())?) }
+    unsafe { LoadedKernel::open(&compile(compiler, cpp, folder.path())?) }
 }
 
-impl Kernel {
+impl LoadedKernel {
     /// Loads what [`compile`] has made.
     ///
     /// # Safety
-    /// The file is such a library.
+    /// The file is a library that [`compile`] has made.
     pub unsafe fn open(path: &Path) -> Result<Self, String> {
         // SAFETY: nothing in it runs when it is loaded.
         let library = unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;
@@ -155,7 +155,7 @@ impl Kernel {
     /// # Safety
     /// There are as many parameters as the kernel has, each points to as many bytes as it has, and the buffers that they name
     /// are nobody else's until this returns.
-    pub unsafe fn launch(&self, grid: &Grid, parameters: &[*mut c_void]) -> Result<(), Mistake> {
+    pub unsafe fn launch(&self, config: &LaunchConfig, parameters: &[*mut c_void]) -> Result<(), Mistake> {
         // There is one set of stacks, and the process has one set of signal handlers.
         static STACKS: Mutex<Option<Guarded>> = Mutex::new(None);
         let mut stacks = STACKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,18 +164,18 @@ impl Kernel {
             *stacks = Guarded::untouched(STACKS_BYTES);
         }
         let stacks = stacks.as_ref().ok_or_else(no_memory)?;
-        let side = if grid.backwards { Side::Begin } else { Side::End(16) };
-        let shared = Guarded::new(grid.shared_bytes, side, 1 << 30).ok_or_else(no_memory)?;
+        let side = if config.backwards { Side::Begin } else { Side::End(16) };
+        let shared = Guarded::new(config.shared_bytes, side, 1 << 30).ok_or_else(no_memory)?;
         let mut message = [0u8; 1024];
         let mut launch = Launch {
-            grid: grid.blocks,
-            block: grid.threads,
+            grid: config.blocks,
+            block: config.threads,
             shared: shared.pointer(),
-            shared_bytes: grid.shared_bytes,
+            shared_bytes: config.shared_bytes,
             parameters: parameters.as_ptr(),
             stacks: stacks.pointer(),
-            backwards: grid.backwards,
-            saturates: grid.saturates,
+            backwards: config.backwards,
+            saturates: config.saturates,
             message: message.as_mut_ptr().cast(),
             message_bytes: message.len(),
             fault: null(),
@@ -190,8 +190,8 @@ impl Kernel {
         let mut text = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy().into_owned();
         match (failed, shared.offset_of(launch.fault), shared.damage()) {
             (0, _, None) => return Ok(()),
-            (0, _, Some(at)) => text = format!("byte {at} of {} shared ones was written", grid.shared_bytes),
-            (_, Some(at), _) => text.push_str(&format!(" byte {at} of {} shared ones", grid.shared_bytes)),
+            (0, _, Some(at)) => text = format!("byte {at} of {} shared ones was written", config.shared_bytes),
+            (_, Some(at), _) => text.push_str(&format!(" byte {at} of {} shared ones", config.shared_bytes)),
             (_, None, _) => {}
         }
         Err(Mistake { text, fault: launch.fault })

@@ -1,7 +1,7 @@
 //! A CUDA device made of the CPU, for tests where there is none.
 //!
 //! It runs the CUDA C++ that `cubecl-cpp` writes: the text is changed a little ([`to_cpp`]), compiled by the C++ compiler
-//! together with the headers under `cpp/`, and called ([`Kernel`]). Threads of a block are fibers on one thread, so a launch
+//! together with the headers under `cpp/`, and called ([`LoadedKernel`]). Threads of a block are fibers on one thread, so a launch
 //! always does the same. Tests of kernels use it as a library; as a shared library it has the functions of `libcuda.so` and
 //! `libnvrtc.so` that CubeCL calls, so that a program built for CUDA runs without one:
 //!
@@ -22,6 +22,6 @@ mod memory;
 mod nvrtc;
 mod translate;
 
-pub use kernel::{Grid, Kernel, Mistake, compile, compiler, load};
+pub use kernel::{LaunchConfig, LoadedKernel, Mistake, compile, compiler, load};
 pub use memory::{Guarded, Side};
 pub use translate::to_cpp;

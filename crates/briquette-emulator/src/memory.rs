@@ -9,10 +9,10 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 /// What fresh memory holds: 127 as i8, 3.4e38 as f32, NaN as f16.
 const POISON: u8 = 0x7f;
 
-/// Bytes above which memory is not poisoned.
+/// Memory larger than this is not poisoned, so that it takes pages only where it is used.
 const POISONED: usize = 64 << 20;
 
-/// Where bytes lie between their pages.
+/// The side at which an access beyond the bytes faults at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Right behind a page that cannot be touched.
@@ -21,7 +21,8 @@ pub enum Side {
     End(usize),
 }
 
-/// Bytes of which both sides, one of them at once, cannot be touched; the other's are looked at afterwards.
+/// Bytes between pages that cannot be touched. At one side an access beyond them faults at once; on the other side there may
+/// be a gap before the page, whose bytes [`damage`](Self::damage) looks at afterwards.
 #[derive(Debug)]
 pub struct Guarded {
     map: *mut u8,
@@ -35,7 +36,7 @@ pub struct Guarded {
 unsafe impl Send for Guarded {}
 
 impl Guarded {
-    /// Poisoned bytes, with so many behind them that cannot be touched; None where there is no memory for them.
+    /// Poisoned bytes, with `reach` bytes behind them that cannot be touched; None where there is no memory for them.
     pub fn new(n_bytes: usize, side: Side, reach: usize) -> Option<Self> {
         let page = rustix::param::page_size();
         let usable = (n_bytes / page + 1) * page;
@@ -45,7 +46,7 @@ impl Guarded {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             let map = mmap_anonymous(null_mut(), map_bytes, ProtFlags::empty(), flags).ok()?;
             mprotect(map.byte_add(page), usable, MprotectFlags::READ | MprotectFlags::WRITE).ok()?;
-            // More than that is touched where it is used only, and zero until then.
+            // Larger memory is left as it comes: zero, and without pages until it is used.
             if usable <= POISONED {
                 map.cast::<u8>().add(page).write_bytes(POISON, usable);
             }

@@ -15,7 +15,7 @@ const COMPILATION: c_int = 6;
 /// What begins the text that stands for PTX.
 pub(crate) const TOKEN: &str = "// a kernel for the emulator: ";
 
-/// A program, and what became of it.
+/// A program: its source, and the result or the errors of its compilation.
 #[derive(Default)]
 struct Program {
     cuda: String,
@@ -23,7 +23,7 @@ struct Program {
     log: Vec<u8>,
 }
 
-/// Where compiled kernels are kept: as long as this process, if nowhere else.
+/// Where compiled kernels are kept: the folder that is set, or a temporary one of this process.
 fn folder() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -51,7 +51,7 @@ fn with_zero(text: String) -> Vec<u8> {
 }
 
 /// # Safety
-/// As NVRTC's.
+/// As for the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCreateProgram(
     out: *mut *mut Program,
@@ -73,7 +73,7 @@ unsafe extern "C" fn nvrtcCreateProgram(
 }
 
 /// # Safety
-/// As NVRTC's.
+/// As for the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCompileProgram(program: *mut Program, _n: c_int, _options: *const *const c_char) -> c_int {
     // SAFETY: the caller's.
@@ -95,7 +95,7 @@ unsafe extern "C" fn nvrtcCompileProgram(program: *mut Program, _n: c_int, _opti
 }
 
 /// # Safety
-/// As NVRTC's.
+/// As for the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Program) -> c_int {
     // SAFETY: made by `nvrtcCreateProgram`, and not used any more.
@@ -106,7 +106,7 @@ unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Program) -> c_int {
 macro_rules! texts {
     ($($size:ident $text:ident $field:ident;)*) => {$(
         /// # Safety
-        /// As NVRTC's.
+        /// As for the function of this name in NVRTC.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $size(program: *const Program, out: *mut usize) -> c_int {
             // SAFETY: the caller's.
@@ -115,7 +115,7 @@ macro_rules! texts {
         }
 
         /// # Safety
-        /// As NVRTC's.
+        /// As for the function of this name in NVRTC.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $text(program: *const Program, out: *mut c_char) -> c_int {
             // SAFETY: there is room for as many bytes as the other function says.
@@ -133,7 +133,7 @@ texts! {
 }
 
 /// # Safety
-/// As NVRTC's.
+/// As for the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     // SAFETY: the caller's.

@@ -1,6 +1,6 @@
-//! CUDA C++ as `cubecl-cpp` writes it, changed where a C++ compiler cannot take it. Lines stay where they are.
+//! CUDA C++ as `cubecl-cpp` writes it, changed where a C++ compiler cannot take it. Line numbers stay the same.
 
-/// A file for a C++ compiler, with `cpp/` among its include directories; what it has to change and does not know is an error.
+/// A file for a C++ compiler, with `cpp/` among its include directories; what it cannot translate is an error.
 pub fn to_cpp(cuda: &str) -> Result<String, String> {
     let name = function_name(cuda).ok_or("no __global__ function with a name behind its launch bounds")?;
     let body = cuda.lines().map(line_to_cpp).collect::<Result<Vec<_>, _>>()?.join("\n");

@@ -20,7 +20,7 @@ use decide::{Decider, PieceRules, Subject};
 use std::ops::Range;
 use writes::Writes;
 
-pub use writes::{Nowhere, Place, Sink};
+pub use writes::{FilePlace, Nowhere, Sink};
 
 /// What encoding a tensor showed.
 #[derive(Debug, Clone)]

@@ -25,4 +25,4 @@ pub use context::{Progress, RunOptions, Silent, Stop, Workers, limit_threads};
 pub use encode::decide;
 pub use plan::{Plan, Pool, TensorPlan};
 pub use treatment::{Cut, Pruning, Quant, Treatment};
-pub use write::{Work, write};
+pub use write::{WriteJob, write};

@@ -2,16 +2,17 @@
 //! at once, zeros that are there already, and NaN where it is accepted.
 
 mod border;
+mod scan;
 
 use crate::context::Workers;
-use crate::piece::{PieceReader, Strip, check_finite, pieces_of, sips_of};
+use crate::piece::{check_finite, pieces_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::treatment::Cut;
 use border::Search;
 use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::{Profile, TensorSource};
 use briquette_prune::Threshold;
-use briquette_prune::score::Weights;
+use scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use std::ops::Range;
 
 /// Why a tensor with NaN or infinity is left as it is.
@@ -39,12 +40,6 @@ pub struct PieceStart {
     pub n_ties: usize,
 }
 
-/// A piece of a tensor of the plan.
-struct PieceOf {
-    tensor: usize,
-    rows: Range<usize>,
-}
-
 /// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left out of it.
 ///
 /// # Errors
@@ -63,9 +58,6 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
     };
     Ok(pieces.iter().enumerate().map(of).collect())
 }
-
-/// How many elements of a piece go for certain, and how many lie at the threshold.
-type Dropped = (usize, usize);
 
 /// For each tensor those of its pieces; none where they are not counted.
 type PieceCounts = Vec<Vec<Dropped>>;
@@ -135,11 +127,6 @@ fn thresholds_of(
     Ok((thresholds, counts))
 }
 
-fn parts_of(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
-    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
-    tensors.iter().flat_map(part).collect()
-}
-
 /// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
 fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
     for pool in &plan.pools {
@@ -175,7 +162,7 @@ fn count_pieces(
             tensors.push(index);
         }
     }
-    let parts = parts_of(&tensors, pieces);
+    let parts = pieces_in_order(&tensors, pieces);
     let n_bytes = parts
         .iter()
         .map(|part| part.rows.len() * plan.tensors[part.tensor].rows.n_cols * plan.tensors[part.tensor].width());
@@ -252,38 +239,4 @@ fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers
         }
     }
     Ok(())
-}
-
-/// Buffers for looking through a piece.
-#[derive(Default)]
-struct Scan {
-    reader: PieceReader,
-    scores: Vec<f32>,
-}
-
-impl Scan {
-    /// Calls `each` with every strip of a piece and its scores.
-    fn each(
-        &mut self,
-        plan: &Plan,
-        source: &dyn TensorSource,
-        part: &PieceOf,
-        workers: &Workers,
-        mut each: impl FnMut(Strip, &[f32]) -> Result<()>,
-    ) -> Result<()> {
-        workers.check_stop()?;
-        let tensor = &plan.tensors[part.tensor];
-        let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
-        let n_cols = tensor.rows.n_cols;
-        for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
-            let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
-            workers.advance(piece.bytes.len());
-            piece.for_each_strip(|strip, _| {
-                workers.check_stop()?;
-                let weights = Weights { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs };
-                each(strip, score.of(weights, &mut self.scores))
-            })?;
-        }
-        Ok(())
-    }
 }

@@ -1,6 +1,6 @@
 //! The weight files of a draft, into which encoded parts are written at their places.
 
-use crate::encode::{Place, Sink};
+use crate::encode::{FilePlace, Sink};
 use crate::layout::{FileLayout, FileLayouts};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result};
@@ -33,7 +33,7 @@ impl<'a> WeightFiles<'a> {
 }
 
 impl Sink for WeightFiles<'_> {
-    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
+    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>> {
         let placed = &self.layout.tensors[tensor];
         let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
         let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
@@ -43,7 +43,7 @@ impl Sink for WeightFiles<'_> {
             }
             None => (offset, bytes.into()),
         };
-        Ok(Some(Place { file: placed.file, offset: start + offset, bytes }))
+        Ok(Some(FilePlace { file: placed.file, offset: start + offset, bytes }))
     }
 
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {

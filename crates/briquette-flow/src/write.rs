@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A model that is to be written.
-pub struct Work<'a, 'b> {
+pub struct WriteJob<'a, 'b> {
     /// What becomes of each tensor; where NaN and infinity are allowed, some may turn out to be left as they are.
     pub plan: &'a mut Plan<'b>,
     /// Where the tensors come from.
@@ -52,8 +52,8 @@ pub struct Written {
 /// # Errors
 /// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was
 /// written differs; Interrupted.
-pub fn write(work: Work) -> Result<Written> {
-    let Work { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
+pub fn write(work: WriteJob) -> Result<Written> {
+    let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     let layout = FileLayouts::new(plan, &n_kept)?;

@@ -33,9 +33,9 @@ impl StatisticsFile {
             let n = stats.n_inputs();
             let max: Vec<f64> = stats.max.iter().copied().map(f64::from).collect();
             tensors.insert(format!("{name}.count"), (DType::I64, vec![1], stats.count.to_le_bytes().to_vec()));
-            tensors.insert(format!("{name}.sum"), (DType::F64, vec![n], to_bytes(&stats.sum)));
+            tensors.insert(format!("{name}.sum"), (DType::F64, vec![stats.sum.len()], to_bytes(&stats.sum)));
             tensors.insert(format!("{name}.sum_squares"), (DType::F64, vec![n], to_bytes(&stats.sum_squares)));
-            tensors.insert(format!("{name}.max"), (DType::F64, vec![n], to_bytes(&max)));
+            tensors.insert(format!("{name}.max"), (DType::F64, vec![max.len()], to_bytes(&max)));
             if let Some(gram) = &stats.gram {
                 tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
             }
@@ -121,7 +121,7 @@ pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
         let n = info.n_bytes().min(SAMPLE);
         bytes.resize(n, 0);
         source.read(index, (info.n_bytes() - n) / 2, &mut bytes)?;
-        hasher.push(Hash128::of_block(format!("{:?} {} {}", info.name, info.dtype, info.shape).as_bytes()));
+        hasher.push(Hash128::of_block(format!("{}\n{}\n{}", info.name, info.dtype, info.shape).as_bytes()));
         hasher.push(Hash128::of_block(&bytes));
     }
     Ok(hasher.finish())

@@ -6,11 +6,11 @@ use briquette_core::simd::{compress8, expand8};
 #[derive(Clone)]
 pub struct CodeRows {
     n_cols: usize,
-    kept: Kept,
+    kept: RowStorage,
 }
 
 #[derive(Clone)]
-enum Kept {
+enum RowStorage {
     Dense(Vec<i8>),
     /// A whole number of bytes of mask for each row; values of row `r` from `offsets[r]` on.
     Bitmask {
@@ -27,7 +27,7 @@ impl CodeRows {
     /// If the codes are not whole rows.
     pub fn dense(codes: &[i8], n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(codes.len(), n_rows * n_cols, "{} codes for [{n_rows}, {n_cols}]", codes.len());
-        Self { n_cols, kept: Kept::Dense(codes.to_vec()) }
+        Self { n_cols, kept: RowStorage::Dense(codes.to_vec()) }
     }
 
     /// Keeps a bit for each code, and a byte for each that is not zero.
@@ -50,7 +50,7 @@ impl CodeRows {
         bits.shrink_to_fit();
         values.shrink_to_fit();
         offsets.shrink_to_fit();
-        Self { n_cols, kept: Kept::Bitmask { bits, values, offsets } }
+        Self { n_cols, kept: RowStorage::Bitmask { bits, values, offsets } }
     }
 
     /// Columns.
@@ -60,22 +60,22 @@ impl CodeRows {
 
     /// Whether zeros are left out.
     pub const fn is_sparse(&self) -> bool {
-        matches!(self.kept, Kept::Bitmask { .. })
+        matches!(self.kept, RowStorage::Bitmask { .. })
     }
 
     /// Bytes held.
     pub fn n_bytes(&self) -> usize {
         match &self.kept {
-            Kept::Dense(codes) => codes.len(),
-            Kept::Bitmask { bits, values, offsets } => bits.len() + values.len() + size_of_val(&offsets[..]),
+            RowStorage::Dense(codes) => codes.len(),
+            RowStorage::Bitmask { bits, values, offsets } => bits.len() + values.len() + size_of_val(&offsets[..]),
         }
     }
 
     /// The codes of a row, in `scratch` where they have to be expanded.
     pub fn row<'a>(&'a self, row: usize, scratch: &'a mut Vec<i8>) -> &'a [i8] {
         match &self.kept {
-            Kept::Dense(codes) => &codes[row * self.n_cols..(row + 1) * self.n_cols],
-            Kept::Bitmask { bits, values, offsets } => {
+            RowStorage::Dense(codes) => &codes[row * self.n_cols..(row + 1) * self.n_cols],
+            RowStorage::Bitmask { bits, values, offsets } => {
                 scratch.resize(self.n_cols, 0);
                 let n = self.n_cols.div_ceil(8);
                 expand8(&values[offsets[row]..], &bits[row * n..(row + 1) * n], bytemuck::cast_slice_mut(scratch));

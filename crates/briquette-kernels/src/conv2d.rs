@@ -1,108 +1,40 @@
 //! 2-D convolution in 8-bit codes, as products of tiles of patches.
 
 mod depthwise;
-mod finish;
+mod epilogue;
 mod image;
+mod packed;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod unpacked;
 
-use crate::packed::{PackedInt8, check_depth, check_lengths};
+use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::quantize_rows::{Activation, ActivationGrid};
-use crate::simd::{Block, PANEL};
-use crate::sparse::SparseInt8;
-use crate::weights::{Int8Weights, to_rows};
-use briquette_core::Result;
+use crate::simd::{OutputBlock, PANEL};
+use crate::weights::Int8Weights;
 use depthwise::Taps;
-pub use finish::Finish;
+pub use epilogue::ConvEpilogue;
 use image::Image;
+use packed::ConvPanels;
+pub use packed::PackedConv2d;
 pub use shape::Conv2dShape;
 use std::ops::Range;
-use tile::Tile;
+use tile::PatchTile;
+use unpacked::Unpacked;
 
-/// Output pixels that are made at once.
+/// Output pixels that are computed at once.
 const TILE: usize = 256;
-/// Output channels that are made at once: with them a tile stays in the second cache.
+/// Output channels that are computed at once: with so many, a tile stays in the L2 cache.
 const OUTPUTS: usize = 8 * PANEL;
-/// Threads share the pixels of an image while each has this many, else its channels.
+/// Fewest pixels for a thread: where there are fewer, threads share the output channels instead.
 const FEW_PIXELS: usize = 64;
 /// Below this many multiplications of an image, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
 
-/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; how they
-/// step over an image is said where they are used.
-#[derive(Clone, Debug)]
-pub struct PackedConv2d {
-    dims: [usize; 4],
-    weights: Weights,
-}
-
-#[derive(Clone, Debug)]
-enum Weights {
-    Dense(PackedInt8),
-    Sparse(SparseInt8),
-}
-
-impl PackedConv2d {
-    /// Packs codes `[out, in / groups, ky, kx]` with one scale for each output; `is_sparse` keeps only those not zero.
-    ///
-    /// # Errors
-    /// Refuses a patch of more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
-    ///
-    /// # Panics
-    /// If the lengths disagree with the extents.
-    pub fn new(codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Result<Self> {
-        let [n_out, n_in, height, width] = dims;
-        let depth = n_in * height * width;
-        check_lengths(codes.len(), scales.len(), n_out, depth);
-        check_depth(depth)?;
-        let codes = swap_inner(codes, n_in, height * width);
-        let weights = match is_sparse {
-            true => Weights::Sparse(SparseInt8::new(&codes, scales, n_out, depth)?),
-            false => Weights::Dense(PackedInt8::new(&codes, scales, n_out, depth)?),
-        };
-        Ok(Self { dims, weights })
-    }
-
-    /// Extents of the weights, `[out, in / groups, ky, kx]`.
-    pub const fn dims(&self) -> [usize; 4] {
-        self.dims
-    }
-
-    /// Whether zeros are left out.
-    pub const fn is_sparse(&self) -> bool {
-        matches!(self.weights, Weights::Sparse(_))
-    }
-
-    /// Bytes held.
-    pub fn n_bytes(&self) -> usize {
-        match &self.weights {
-            Weights::Dense(weights) => weights.n_bytes(),
-            Weights::Sparse(weights) => weights.n_bytes(),
-        }
-    }
-
-    /// The weights as f32, `[out, in / groups, ky, kx]`.
-    pub fn to_floats(&self) -> Vec<f32> {
-        let floats = match &self.weights {
-            Weights::Dense(weights) => weights.to_floats(),
-            Weights::Sparse(weights) => weights.to_floats(),
-        };
-        let [_, n_in, height, width] = self.dims;
-        swap_inner(&floats, height * width, n_in)
-    }
-}
-
-/// `[.., a, b]` to `[.., b, a]`: a patch of neighbouring channels is one run of codes.
-fn swap_inner<E: Copy>(from: &[E], a: usize, b: usize) -> Vec<E> {
-    let each = from.chunks_exact((a * b).max(1));
-    each.flat_map(|one| (0..b).flat_map(move |j| (0..a).map(move |i| one[i * b + j]))).collect()
-}
-
-/// A convolution, and what becomes of its outputs.
+/// A convolution, and what is done to its outputs before they are written.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Conv2d<'a> {
     /// Its weights.
@@ -111,8 +43,8 @@ pub struct Int8Conv2d<'a> {
     pub shape: Conv2dShape,
     /// How images are rounded.
     pub grid: ActivationGrid,
-    /// What becomes of its outputs.
-    pub finish: Finish<'a>,
+    /// What is done to its outputs.
+    pub epilogue: ConvEpilogue<'a>,
 }
 
 /// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`, by the instructions of `path`.
@@ -122,14 +54,14 @@ pub struct Int8Conv2d<'a> {
 ///
 /// # Panics
 /// If the lengths of `x`, `y` or what finishes outputs disagree with the shape, or the shape with the weights.
-pub fn int8_conv2d<T: Activation>(path: Path, x: &[T], size: [usize; 3], conv: &Int8Conv2d, y: &mut [f32]) {
-    match &conv.weights.weights {
-        Weights::Dense(weights) => each_image(path, x, size, conv, weights, y),
-        Weights::Sparse(weights) => each_image(path, x, size, conv, weights, y),
+pub fn int8_conv2d<T: ActivationElement>(path: Path, x: &[T], size: [usize; 3], conv: &Int8Conv2d, y: &mut [f32]) {
+    match &conv.weights.panels {
+        ConvPanels::Dense(weights) => each_image(path, x, size, conv, weights, y),
+        ConvPanels::Sparse(weights) => each_image(path, x, size, conv, weights, y),
     }
 }
 
-fn each_image<T: Activation, W: Int8Weights>(
+fn each_image<T: ActivationElement, W: Int8Weights>(
     path: Path,
     x: &[T],
     [n_images, height, width]: [usize; 3],
@@ -137,9 +69,9 @@ fn each_image<T: Activation, W: Int8Weights>(
     weights: &W,
     y: &mut [f32],
 ) {
-    let Int8Conv2d { shape, grid, finish, .. } = *conv;
+    let Int8Conv2d { shape, grid, epilogue, .. } = *conv;
     assert_eq!(conv.weights.dims, shape.weight_dims(), "weights and {shape:?}");
-    finish.assert_channels(shape.n_out);
+    epilogue.assert_channels(shape.n_out);
     let n_values = shape.n_in * height * width;
     assert_eq!(x.len(), n_images * n_values, "{} inputs for [{n_images}, {}, {height}, {width}]", x.len(), shape.n_in);
     let [out_height, out_width] = shape.out_size([height, width]);
@@ -152,22 +84,9 @@ fn each_image<T: Activation, W: Int8Weights>(
     let how = How::of(&shape, weights);
     for (i, y) in y.chunks_exact_mut(shape.n_out * n_pixels).enumerate() {
         let image = Image::new(path, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
-        let run = Run { path, shape: &shape, weights, image: &image, how: &how, finish };
+        let run = ImageConv { path, shape: &shape, weights, image: &image, how: &how, epilogue };
         let n_threads = threads_for(shape.depth() * shape.n_out * n_pixels, PAYS);
-        run.pixels(0, Block::new(y, shape.n_out, n_pixels), n_threads);
-    }
-}
-
-/// Weights as rows of codes, for as long as a call takes.
-pub(crate) struct Unpacked {
-    codes: Vec<i8>,
-    n_cols: usize,
-    scales: Vec<f32>,
-}
-
-impl Unpacked {
-    fn row(&self, row: usize) -> &[i8] {
-        &self.codes[row * self.n_cols..(row + 1) * self.n_cols]
+        run.pixels(0, OutputBlock::new(y, shape.n_out, n_pixels), n_threads);
     }
 }
 
@@ -175,7 +94,7 @@ impl Unpacked {
 enum How {
     /// By panels of weights, which must not straddle groups.
     Panels,
-    /// Output by output, for groups of few outputs: panels would mostly multiply what is not theirs.
+    /// Output by output, for groups of few outputs: most of a panel would belong to other groups.
     Rows(Unpacked),
     /// Tap by tap, where every channel is its own group.
     Depthwise(Taps),
@@ -189,24 +108,23 @@ impl How {
         if shape.is_depthwise() {
             return Self::Depthwise(Taps::new(weights));
         }
-        let scales = (0..shape.n_out).map(|row| weights.scale(row)).collect();
-        Self::Rows(Unpacked { codes: to_rows(weights), n_cols: shape.depth(), scales })
+        Self::Rows(Unpacked::new(weights))
     }
 }
 
 /// The convolution of one image.
-struct Run<'a, W> {
+struct ImageConv<'a, W> {
     path: Path,
     shape: &'a Conv2dShape,
     weights: &'a W,
     image: &'a Image,
     how: &'a How,
-    finish: Finish<'a>,
+    epilogue: ConvEpilogue<'a>,
 }
 
-impl<W: Int8Weights> Run<'_, W> {
-    /// Makes the pixels from `first` on, as many as `out` has columns for.
-    fn pixels(&self, mut first: usize, mut out: Block, n_threads: usize) {
+impl<W: Int8Weights> ImageConv<'_, W> {
+    /// Computes the pixels from `first` on, as many as `out` has columns for.
+    fn pixels(&self, mut first: usize, mut out: OutputBlock, n_threads: usize) {
         if n_threads > 1 && out.n_cols() >= 2 * FEW_PIXELS {
             let half = (out.n_cols() / 2).next_multiple_of(PANEL);
             let (left, right) = out.split_cols(half);
@@ -216,7 +134,7 @@ impl<W: Int8Weights> Run<'_, W> {
             );
             return;
         }
-        let mut tile = Tile::default();
+        let mut tile = PatchTile::default();
         let n_tiles = out.n_cols().div_ceil(TILE);
         let size = out.n_cols().div_ceil(n_tiles.max(1)).next_multiple_of(PANEL);
         while out.n_cols() > 0 {
@@ -227,11 +145,11 @@ impl<W: Int8Weights> Run<'_, W> {
         }
     }
 
-    fn tile(&self, pixels: Range<usize>, tile: &mut Tile, mut out: Block, n_threads: usize) {
+    fn tile(&self, pixels: Range<usize>, tile: &mut PatchTile, mut out: OutputBlock, n_threads: usize) {
         let n_out = self.shape.n_out / self.shape.groups;
         if let How::Depthwise(taps) = self.how {
             taps.convolve(self.path, self.shape, self.image, pixels, &mut tile.values);
-            return self.finish.write(self.path, &tile.values, 0, out);
+            return self.epilogue.write(self.path, &tile.values, 0, out);
         }
         for group in 0..self.shape.groups {
             tile.gather(self.shape, self.image, group, pixels.clone());
@@ -242,7 +160,7 @@ impl<W: Int8Weights> Run<'_, W> {
                     _ => tile.multiply(self.path, self.weights, first / PANEL, n, n_threads),
                 }
                 let (now, later) = out.split_rows(n);
-                self.finish.write(self.path, &tile.values, first, now);
+                self.epilogue.write(self.path, &tile.values, first, now);
                 out = later;
             }
         }

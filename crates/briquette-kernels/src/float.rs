@@ -15,7 +15,7 @@ pub use norm::add_norm;
 /// Below this many elements, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 16;
 
-/// Rows a thread takes at once, so that all have some but none too few to be worth waking.
+/// Rows that a thread takes at once: an equal share for all threads where the work is worth waking them, else all rows.
 fn rows_per_task(n_rows: usize, n_cols: usize) -> usize {
     let n_threads = if n_rows * n_cols >= PAYS { rayon::current_num_threads() } else { 1 };
     n_rows.div_ceil(n_threads).max(1)

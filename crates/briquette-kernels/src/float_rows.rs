@@ -1,21 +1,21 @@
 //! Rows of floats, laid out to be multiplied by panels of codes.
 
+use crate::activations::ActivationElement;
 use crate::panels::for_panels;
-use crate::quantize_rows::Activation;
-use crate::simd::Block;
+use crate::simd::OutputBlock;
 use std::cell::RefCell;
 
-/// Rows of a tile: 24 sums of 16 outputs, and what they are made of, fill 32 registers.
+/// Rows of a tile: its 24 vectors of sums, the weights and an input fill 32 registers.
 pub(crate) const TILE_ROWS: usize = 12;
-/// Floats that pass by one panel before the next comes: they stay in the second cache.
+/// Floats that are multiplied by one panel before the next is taken: few enough to stay in the L2 cache.
 const BLOCK_FLOATS: usize = 3 << 17;
 
 thread_local! {
     static ROWS: RefCell<FloatRows> = RefCell::new(FloatRows::default());
 }
 
-/// Rows in tiles of up to [`TILE_ROWS`], input by input: `[tile][n_in][row of it]`. Side by side they need one line of the first
-/// cache where they lay whole rows apart, often in the same place of it.
+/// Rows in tiles of up to [`TILE_ROWS`], input by input: `[tile][n_in][row of the tile]`. The values of one input share a
+/// cache line; whole rows apart, they would often compete for the same set of the L1 cache.
 #[derive(Default)]
 pub(crate) struct FloatRows {
     n_rows: usize,
@@ -76,14 +76,14 @@ impl FloatRows {
     }
 }
 
-/// Calls `each` with rows of `x`, a panel's index and the outputs `out` of both, for as many rows as the caches hold at a
-/// time and all panels that `out` has columns for, split over `n_threads`.
-pub(crate) fn for_float_rows<T: Activation>(
+/// Goes over a product in blocks: calls `each` with as many rows of `x` as the caches hold, the index of a panel, and the
+/// block for the outputs of both. Panels are split over `n_threads`.
+pub(crate) fn for_float_rows<T: ActivationElement>(
     mut x: &[T],
     n_in: usize,
-    mut out: Block,
+    mut out: OutputBlock,
     n_threads: usize,
-    each: &(impl Fn(&FloatRows, usize, Block) + Sync),
+    each: &(impl Fn(&FloatRows, usize, OutputBlock) + Sync),
 ) {
     let block_rows = (BLOCK_FLOATS / n_in.max(1)).clamp(4 * TILE_ROWS, 44 * TILE_ROWS) / TILE_ROWS * TILE_ROWS;
     let (mut rows, mut scratch) = (ROWS.take(), Vec::new());

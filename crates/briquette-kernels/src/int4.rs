@@ -1,11 +1,11 @@
 //! Weight-only int4: f32 activations times codes of 4 bits.
 
+use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::quantize_rows::Activation;
-use crate::simd::{self, Block, PANEL};
+use crate::simd::{self, Int4Panel, OutputBlock, PANEL};
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
@@ -95,21 +95,13 @@ impl std::fmt::Debug for PackedInt4 {
     }
 }
 
-/// A panel of [`PackedInt4`].
-#[derive(Clone, Copy)]
-pub(crate) struct Int4Panel<'a> {
-    pub(crate) codes: &'a [u8],
-    pub(crate) scales: &'a [f32],
-    pub(crate) group: usize,
-}
-
 /// `y[m, o] = Σ_g scale[o, g] * Σ_{i in g} x[m, i] * code[o, i] + bias[o]`, in f32, inputs in order.
 ///
 /// A NaN or an infinity in a row of `x` gives values that are not finite, as it does in f32.
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn int4_linear<T: Activation>(
+pub fn int4_linear<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -119,7 +111,7 @@ pub fn int4_linear<T: Activation>(
 ) {
     assert_shapes(x.len(), n_rows, [weights.n_out, weights.n_in], bias, y.len());
     let n_threads = threads_for(n_rows * weights.n_in * weights.n_out, PAYS);
-    for_float_rows(x, weights.n_in, Block::new(y, n_rows, weights.n_out), n_threads, &|rows, index, out| {
+    for_float_rows(x, weights.n_in, OutputBlock::new(y, n_rows, weights.n_out), n_threads, &|rows, index, out| {
         let bias = bias.map_or(&[][..], |bias| &bias[index * PANEL..][..out.n_cols()]);
         simd::multiply_int4_panel(path, rows, weights.panel(index), bias, out);
     });

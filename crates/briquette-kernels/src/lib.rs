@@ -16,7 +16,8 @@
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 
-mod buffer;
+mod activations;
+mod aligned_bytes;
 mod code_rows;
 mod conv2d;
 mod embedding;
@@ -26,6 +27,7 @@ mod int4;
 mod linear;
 pub mod ops;
 mod packed;
+mod panel_layout;
 mod panels;
 mod path;
 mod quantize_rows;
@@ -34,15 +36,17 @@ mod sparse;
 mod weight_only;
 mod weights;
 
+pub use activations::{ActivationElement, ActivationGrid};
 pub use code_rows::CodeRows;
-pub use conv2d::{Conv2dShape, Finish, Int8Conv2d, PackedConv2d, int8_conv2d};
+pub use conv2d::{Conv2dShape, ConvEpilogue, Int8Conv2d, PackedConv2d, int8_conv2d};
 pub use embedding::{Int8Embedding, int8_embedding};
 pub use float::{AttentionShape, FloatConv2d, add_norm, attention, gelu, max_pool2d, max_pool2d_grad};
 pub use int4::{PackedInt4, int4_linear};
 pub use linear::int8_linear;
-pub use packed::{MAX_DEPTH, PackedInt8};
+pub use packed::PackedInt8;
+pub use panel_layout::MAX_DEPTH;
 pub use path::{Path, active_path};
-pub use quantize_rows::{Activation, ActivationGrid, QuantizedRows, quantize_rows};
+pub use quantize_rows::{QuantizedRows, quantize_rows};
 pub use simd::register_peak;
 pub use sparse::SparseInt8;
 pub use weight_only::weight_only_linear;

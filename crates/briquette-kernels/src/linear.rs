@@ -1,15 +1,16 @@
 //! `y = x · wᵀ + bias` in 8-bit codes.
 
+use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::{for_panels, threads_for};
 use crate::path::Path;
-use crate::quantize_rows::{Activation, ActivationGrid, QuantizedRows};
-use crate::simd::{Block, Kernel, RowBlock};
+use crate::quantize_rows::QuantizedRows;
+use crate::simd::{Kernel, OutputBlock, RowBlock};
 use crate::weights::Int8Weights;
 use std::cell::RefCell;
 
-/// Rows are quantized and multiplied in blocks whose codes stay in the second cache.
+/// Rows are quantized and multiplied in blocks whose codes stay in the L2 cache.
 const BLOCK_BYTES: usize = 1 << 20;
-/// And in blocks of so few rows that the pages of their outputs stay in the first table of translations.
+/// Most rows of a block: the pages of so many rows of outputs stay in the first-level TLB.
 const BLOCK_ROWS: usize = 256;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
@@ -25,7 +26,7 @@ thread_local! {
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn int8_linear<T: Activation>(
+pub fn int8_linear<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -36,8 +37,8 @@ pub fn int8_linear<T: Activation>(
 ) {
     let (n_in, n_out) = (weights.n_in(), weights.n_out());
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
-    let task = Task { path, n_in, grid, weights, bias };
-    task.run(x, Block::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
+    let task = Int8Linear { path, n_in, grid, weights, bias };
+    task.run(x, OutputBlock::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
 }
 
 /// Panics with the shapes where they do not fit.
@@ -49,7 +50,7 @@ pub(crate) fn assert_shapes(x: usize, n_rows: usize, [n_out, n_in]: [usize; 2], 
     }
 }
 
-struct Task<'a, W> {
+struct Int8Linear<'a, W> {
     path: Path,
     n_in: usize,
     grid: ActivationGrid,
@@ -57,9 +58,9 @@ struct Task<'a, W> {
     bias: Option<&'a [f32]>,
 }
 
-impl<W: Int8Weights> Task<'_, W> {
-    /// Splits rows over threads while each has a few tiles of them, else outputs.
-    fn run<T: Activation>(&self, x: &[T], out: Block, n_threads: usize) {
+impl<W: Int8Weights> Int8Linear<'_, W> {
+    /// Splits rows over threads as long as each gets a few tiles of them; below that, outputs are split.
+    fn run<T: ActivationElement>(&self, x: &[T], out: OutputBlock, n_threads: usize) {
         let half = (out.n_rows() / 2).next_multiple_of(32);
         if n_threads > 1 && out.n_rows() >= 128 {
             let (x, out) = (x.split_at(half * self.n_in), out.split_rows(half));
@@ -69,7 +70,7 @@ impl<W: Int8Weights> Task<'_, W> {
         }
     }
 
-    fn blocks<T: Activation>(&self, mut x: &[T], mut out: Block, n_threads: usize) {
+    fn blocks<T: ActivationElement>(&self, mut x: &[T], mut out: OutputBlock, n_threads: usize) {
         let block_rows = (BLOCK_BYTES / self.n_in.next_multiple_of(64).max(1)).clamp(32, BLOCK_ROWS) / 32 * 32;
         let mut rows = ROWS.with(RefCell::take);
         while out.n_rows() > 0 {
@@ -91,7 +92,7 @@ pub(crate) fn multiply_panels(
     weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     first: usize,
-    out: Block,
+    out: OutputBlock,
     n_threads: usize,
 ) {
     for_panels(out, first, n_threads, &|run| {
@@ -164,7 +165,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Sums of products by `rten-gemm`, which knows nothing of ours.
+    /// Sums of products by `rten-gemm`, which shares no code with ours.
     fn by_rten(codes: &[u8], weights: &[i8], [m, k, n]: [usize; 3]) -> Vec<i32> {
         use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
         use rten_tensor::NdTensorView;
@@ -180,7 +181,7 @@ pub(crate) mod tests {
     #[test]
     fn sums_are_those_of_another_library() {
         for (m, k, n) in [(1, 4, 1), (3, 70, 33), (16, 64, 32), (33, 130, 70), (40, 513, 100)] {
-            // A row that reaches 127 has scale 1. Weights of 7 bits: without VNNI the other side saturates at more.
+            // A row whose largest value is 127 has scale 1. Weights have 7 bits: without VNNI, `rten-gemm` saturates above.
             let mut codes: Vec<u8> = numbers(m * k, 3).map(|bits| (bits % 255 + 1) as u8).collect();
             codes.chunks_mut(k).for_each(|row| row[0] = 255);
             let weights: Vec<i8> = numbers(n * k, 5).map(|bits| (bits % 128) as i8 - 64).collect();

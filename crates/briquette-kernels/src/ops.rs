@@ -2,175 +2,30 @@
 //!
 //! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle.
 //! Operations are for inference, and no gradient flows through them, but for those on images: [`float_conv2d`], [`max_pool2d`].
+//!
+//! A backend is a module, `cube` or `flex`; which of them are built is chosen here.
 
 #[cfg(feature = "cuda")]
 mod cube;
+#[cfg(not(feature = "cuda"))]
+#[path = "ops/no_cube.rs"]
+mod cube;
+mod device;
 #[cfg(feature = "flex")]
 mod flex;
-#[cfg(feature = "flex")]
-mod flex_fused;
-#[cfg(feature = "flex")]
-mod flex_images;
 mod fused;
+mod host_or_cuda;
 mod images;
-mod weights;
-
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
-#[cfg(feature = "cuda")]
-use burn::tensor::{DType, Shape};
-use burn::tensor::{Device, Int, Tensor, TensorData};
-#[cfg(feature = "cuda")]
-pub use cube::gpu_of;
-pub use fused::{FusedOps, Heads, Norm, add_norm, attention, fuses, gelu, rows_at_once};
-pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
-pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};
-
-/// What a backend does with quantized weights. A bias, a scale or a shift that is not there is any tensor.
-#[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
-pub trait QuantizedOps: Backend {
-    /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
-    #[fusion(dtype = x, shape = linear_shape(x, weights))]
-    fn quantized_linear(
-        x: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        weights: LinearWeights,
-        has_bias: bool,
-    ) -> FloatTensor<Self>;
-
-    /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
-    #[fusion(dtype = x, shape = conv2d_shape(x, call))]
-    fn quantized_conv2d(
-        x: FloatTensor<Self>,
-        scale: FloatTensor<Self>,
-        shift: FloatTensor<Self>,
-        call: Conv2dCall,
-    ) -> FloatTensor<Self>;
-
-    /// The same, added to `y` before ReLU; both are f32.
-    #[fusion(dtype = y, shape = y)]
-    fn quantized_conv2d_add(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        scale: FloatTensor<Self>,
-        shift: FloatTensor<Self>,
-        call: Conv2dCall,
-    ) -> FloatTensor<Self>;
-
-    /// Rows of a table, with one more dimension than `ids`, as f32.
-    #[fusion(dtype = DType::F32, shape = embedding_shape(ids, table))]
-    fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self>;
-
-    /// The weights as rows of floats of the type of `like`, which is on their device.
-    #[fusion(dtype = like, shape = Shape::new(weights.dims()))]
-    fn quantized_decode(like: FloatTensor<Self>, weights: Weights) -> FloatTensor<Self>;
-}
-
-#[cfg(feature = "cuda")]
-fn linear_shape(x: &Shape, weights: &LinearWeights) -> Shape {
-    let mut shape = x.clone();
-    let last = shape.num_dims() - 1;
-    shape[last] = weights.n_out();
-    shape
-}
-
-#[cfg(feature = "cuda")]
-fn conv2d_shape(x: &Shape, call: &Conv2dCall) -> Shape {
-    let [height, width] = call.shape.out_size([x[2], x[3]]);
-    Shape::new([x[0], call.shape.n_out, height, width])
-}
-
-#[cfg(feature = "cuda")]
-fn embedding_shape(ids: &Shape, table: &Table) -> Shape {
-    Shape::from((0..ids.num_dims()).map(|i| ids[i]).chain([table.n_cols()]).collect::<Vec<_>>())
-}
-
-/// Whether tensors of this device can be given to the operations: it is the CPU's or a CUDA device, and no gradients are
-/// recorded on it.
-pub fn runs_on(device: &Device) -> bool {
-    if device.is_autodiff() {
-        return false;
-    }
-    match device.as_dispatch() {
-        #[cfg(feature = "flex")]
-        DispatchDevice::Flex(_) => true,
-        #[cfg(feature = "cuda")]
-        DispatchDevice::Cube(burn::backend::CubeDevice::Cuda(_)) => true,
-        _ => false,
-    }
-}
-
-/// Whether it is the CPU, off autodiff.
-pub(crate) fn is_cpu(device: &Device) -> bool {
-    match device.as_dispatch() {
-        #[cfg(feature = "flex")]
-        DispatchDevice::Flex(_) => !device.is_autodiff(),
-        _ => false,
-    }
-}
-
-/// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](crate::int8_linear),
-/// [`weight_only_linear`](crate::weight_only_linear) and [`int4_linear`](crate::int4_linear).
-///
-/// # Panics
-/// If the last dimension of `x` is not the number of inputs, the bias is not as long as there are outputs, or the weights are
-/// not laid out for the device of `x`.
-pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Option<Tensor<1>>) -> Tensor<D> {
-    if let Some(bias) = &bias {
-        assert_eq!(bias.dims()[0], weights.n_out(), "a bias for {} outputs", weights.n_out());
-    }
-    let (has_bias, x) = (bias.is_some(), x.into_dispatch());
-    let bias = bias.map_or_else(|| x.clone(), Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x, bias, weights.clone(), has_bias))
-}
-
-/// A convolution of `x` `[n, in, height, width]`, added to `y` where it is given, each output channel times `scale` and
-/// plus `shift` where they are given: see [`int8_conv2d`](crate::int8_conv2d()) and [`Finish`](crate::Finish).
-///
-/// # Panics
-/// If `x` does not have the channels of the weights, `y` is not of the output's shape, either is not f32 while `y` is
-/// given, or the weights are not laid out for the device of `x`.
-pub fn conv2d(
-    x: Tensor<4>,
-    y: Option<Tensor<4>>,
-    [scale, shift]: [Option<Tensor<1>>; 2],
-    call: Conv2dCall,
-) -> Tensor<4> {
-    for given in [&scale, &shift].into_iter().flatten() {
-        assert_eq!(given.dims()[0], call.shape.n_out, "a scale or shift for {} outputs", call.shape.n_out);
-    }
-    let call = Conv2dCall { has_scale: scale.is_some(), has_shift: shift.is_some(), ..call };
-    let x = x.into_dispatch();
-    let [scale, shift] = [scale, shift].map(|given| given.map_or_else(|| x.clone(), Tensor::into_dispatch));
-    Tensor::from_dispatch(match y {
-        Some(y) => <Dispatch as QuantizedOps>::quantized_conv2d_add(x, y.into_dispatch(), scale, shift, call),
-        None => <Dispatch as QuantizedOps>::quantized_conv2d(x, scale, shift, call),
-    })
-}
-
-fn floats(vector: Tensor<1>) -> Vec<f32> {
-    vector.into_data().iter::<f32>().collect()
-}
-
-/// Rows of a table for `ids` `[n, tokens]`, `[n, tokens, n_cols]`: see [`int8_embedding`](crate::int8_embedding).
-///
-/// # Panics
-/// On the CPU, if an id is not a row of the table (a GPU gives a row of NaN); if the table is not laid out for the device of
-/// `ids`.
-pub fn embedding(ids: Tensor<2, Int>, table: &Table) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_embedding(ids.into_dispatch(), table.clone()))
-}
-
-/// The weights as rows of floats, `[rows, columns]`, where and of what type `like` is.
-pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
-    let (device, dtype) = (like.device(), like.dtype());
-    if let Some(floats) = weights.host_floats() {
-        return Tensor::from_data(TensorData::new(floats, weights.dims()), (&device, dtype));
-    }
-    let plain = like.without_autodiff().into_dispatch();
-    let rows = Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_decode(plain, weights.clone()));
-    if device.is_autodiff() { Tensor::from_inner(rows) } else { rows }
-}
-
+mod quantized;
+mod shapes;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
+mod weights;
+
+#[cfg(feature = "cuda")]
+pub use cube::gpu_of;
+pub use device::runs_on;
+pub use fused::{AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rows_at_once};
+pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
+pub use quantized::{QuantizedOps, conv2d, decode, embedding, linear};
+pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

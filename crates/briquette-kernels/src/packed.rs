@@ -1,14 +1,12 @@
 //! int8 weights laid out for the kernels.
 
-use crate::buffer::Buffer;
+use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
+use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
-use crate::simd::{self, Block, Columns, Kernel, PANEL};
+use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns};
 use crate::weights::{Int8Weights, sealed};
-use briquette_core::{Error, Result};
-
-/// The largest number of inputs: `2^16 * 255 * 128` is the last product sum that 32 bits hold.
-pub const MAX_DEPTH: usize = 1 << 16;
+use briquette_core::Result;
 
 /// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
 ///
@@ -18,51 +16,16 @@ pub const MAX_DEPTH: usize = 1 << 16;
 pub struct PackedInt8 {
     n_out: usize,
     n_in: usize,
-    codes: Buffer,
+    codes: AlignedBytes,
     sums: Vec<i32>,
     scales: Vec<f32>,
-}
-
-/// Refuses what 32-bit sums cannot hold.
-pub(crate) fn check_depth(n_in: usize) -> Result<()> {
-    if n_in > MAX_DEPTH {
-        return Err(Error::refused(format!(
-            "{n_in} inputs are more than int32 sums can hold; the most is {MAX_DEPTH}"
-        )));
-    }
-    Ok(())
-}
-
-pub(crate) fn check_lengths(codes: usize, scales: usize, n_out: usize, n_in: usize) {
-    assert_eq!(codes, n_out * n_in, "{codes} codes for weights of [{n_out}, {n_in}]");
-    assert_eq!(scales, n_out, "{scales} scales for {n_out} outputs");
-}
-
-/// Sums of the codes of each output, which a zero point of the activations multiplies.
-pub(crate) fn row_sums(codes: &[i8], n_out: usize, n_in: usize) -> Vec<i32> {
-    (0..n_out).map(|row| codes[row * n_in..(row + 1) * n_in].iter().map(|&code| i32::from(code)).sum()).collect()
-}
-
-/// Lays out rows `first..first + 32` as one panel `[n_in / 4][32][4]`; `panel` is zero where it is not written.
-pub(crate) fn pack_panel(codes: &[i8], n_out: usize, n_in: usize, first: usize, panel: &mut [i8]) {
-    for row in first..n_out.min(first + PANEL) {
-        for (group, inputs) in codes[row * n_in..(row + 1) * n_in].chunks(4).enumerate() {
-            let at = (group * PANEL + row - first) * 4;
-            panel[at..at + inputs.len()].copy_from_slice(inputs);
-        }
-    }
-}
-
-/// Bytes of a panel of 32 outputs.
-pub(crate) const fn panel_bytes(n_in: usize) -> usize {
-    n_in.div_ceil(4) * 4 * PANEL
 }
 
 impl PackedInt8 {
     /// Packs row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each.
     ///
     /// # Errors
-    /// Refuses more than [`MAX_DEPTH`] inputs.
+    /// Refuses more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
     ///
     /// # Panics
     /// If the lengths disagree with the shape.
@@ -70,7 +33,7 @@ impl PackedInt8 {
         check_lengths(codes.len(), scales.len(), n_out, n_in);
         check_depth(n_in)?;
         let n_bytes = panel_bytes(n_in);
-        let mut packed = Buffer::zeroed(n_out.div_ceil(PANEL) * n_bytes);
+        let mut packed = AlignedBytes::zeroed(n_out.div_ceil(PANEL) * n_bytes);
         if n_bytes > 0 {
             for (i, panel) in packed.codes_mut().chunks_exact_mut(n_bytes).enumerate() {
                 pack_panel(codes, n_out, n_in, i * PANEL, panel);
@@ -107,16 +70,16 @@ impl Int8Weights for PackedInt8 {
 
 #[expect(private_interfaces, reason = "the trait is sealed")]
 impl sealed::Panels for PackedInt8 {
-    fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns {
-        Columns::new(&self.sums, &self.scales, bias, index * PANEL)
+    fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns {
+        PanelColumns::new(&self.sums, &self.scales, bias, index * PANEL)
     }
 
-    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, out: Block) {
+    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock) {
         let next = if is_last { &[] } else { self.panel(index + 1) };
         kernel.multiply_panel(self.panel(index), next, columns, out);
     }
 
-    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block) {
+    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &PanelColumns, out: OutputBlock) {
         simd::multiply_float_panel(path, rows, self.panel(index), columns, out);
     }
 
@@ -138,6 +101,7 @@ impl std::fmt::Debug for PackedInt8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MAX_DEPTH;
 
     #[test]
     fn a_packed_code_is_found_again_and_takes_a_byte() {

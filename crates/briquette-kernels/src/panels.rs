@@ -1,15 +1,15 @@
-//! Going over the panels of weights whose outputs make up a block, by several threads.
+//! Splits a product over threads by the panels of its weights.
 
-use crate::simd::{Block, PANEL};
+use crate::simd::{OutputBlock, PANEL};
 
-/// Panels that one thread multiplies one after another: their indices, each with whether it is the last and its outputs.
-pub(crate) struct Run<'a> {
+/// The panels of one thread: the index of each, whether it is the thread's last, and the block for its outputs.
+pub(crate) struct PanelRun<'a> {
     next: usize,
-    out: Option<Block<'a>>,
+    out: Option<OutputBlock<'a>>,
 }
 
-impl<'a> Iterator for Run<'a> {
-    type Item = (usize, bool, Block<'a>);
+impl<'a> Iterator for PanelRun<'a> {
+    type Item = (usize, bool, OutputBlock<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let out = self.out.take()?;
@@ -22,7 +22,7 @@ impl<'a> Iterator for Run<'a> {
 }
 
 /// Calls `run` with the panels from `first` on, as many as `out` has columns for, split over `n_threads`.
-pub(crate) fn for_panels(out: Block, first: usize, n_threads: usize, run: &(impl Fn(Run) + Sync)) {
+pub(crate) fn for_panels(out: OutputBlock, first: usize, n_threads: usize, run: &(impl Fn(PanelRun) + Sync)) {
     let n_panels = out.n_cols().div_ceil(PANEL);
     if n_threads > 1 && n_panels > 1 {
         let half = n_panels * (n_threads / 2) / n_threads;
@@ -32,11 +32,11 @@ pub(crate) fn for_panels(out: Block, first: usize, n_threads: usize, run: &(impl
             || for_panels(right, first + half, n_threads.div_ceil(2), run),
         );
     } else if n_panels > 0 {
-        run(Run { next: first, out: Some(out) });
+        run(PanelRun { next: first, out: Some(out) });
     }
 }
 
-/// The threads that so many multiplications keep busy, where fewer than `pays` are best done by one.
+/// Threads for a product: one below `pays` multiplications, where waking another costs more than it saves, else all.
 pub(crate) fn threads_for(n_multiplications: usize, pays: usize) -> usize {
     if n_multiplications >= pays { rayon::current_num_threads() } else { 1 }
 }

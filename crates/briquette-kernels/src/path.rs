@@ -1,17 +1,7 @@
 //! Which instructions the kernels use, chosen while the program runs.
 
-use crate::simd;
+use crate::simd::isa::{Isa, is_available};
 use std::fmt;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Isa {
-    Amx,
-    Avx512Vnni,
-    AvxVnni,
-    Avx2,
-    NeonDot,
-    Scalar,
-}
 
 /// A set of instructions that this processor has.
 ///
@@ -27,7 +17,7 @@ impl Path {
 
     /// The paths this processor has, the fastest first; the last is always [`Path::SCALAR`].
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|isa| simd::is_available(*isa)).map(Self).collect()
+        Self::ALL.into_iter().filter(|isa| is_available(*isa)).map(Self).collect()
     }
 
     /// The path called `name`, as [`Path::name`] spells it, if this processor has it.

@@ -1,57 +1,16 @@
 //! Activations as 8-bit codes, a scale and a zero point for each row.
 
-use crate::buffer::Buffer;
+use crate::activations::{ActivationElement, ActivationGrid};
+use crate::aligned_bytes::AlignedBytes;
 use crate::path::Path;
 use crate::simd::{self, RowBlock};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
-/// Where the codes of a row lie; `x = (code - zero) * scale`, codes 0 to 255.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum ActivationGrid {
-    /// `scale = max |x| / 127`, `zero = 128`.
-    Symmetric,
-    /// `scale = max |x| / 127.5`, `zero = 128`: as the compressed-tensors library has it. On a GPU it is [`Symmetric`](Self::Symmetric).
-    SymmetricFull,
-    /// `scale = (max - min) / 255` over a range widened to include 0, `zero = round(-min / scale)`.
-    #[default]
-    Asymmetric,
-}
-
-/// Floats that rows are made of: f32, f16 and bf16.
-pub trait Activation: Copy + Send + Sync {
-    /// The row as f32, in `scratch` where it is not f32 already.
-    fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32];
-}
-
-impl Activation for f32 {
-    fn widened<'a>(row: &'a [Self], _scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        row
-    }
-}
-
-impl Activation for f16 {
-    fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        scratch.resize(row.len(), 0.0);
-        row.convert_to_f32_slice(scratch);
-        scratch
-    }
-}
-
-impl Activation for bf16 {
-    fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        scratch.resize(row.len(), 0.0);
-        briquette_core::simd::widen_bf16(bytemuck::cast_slice(row), scratch);
-        scratch
-    }
-}
 
 /// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole
 /// tiles; the padding is arbitrary.
 #[derive(Clone, Default)]
 pub struct QuantizedRows {
     n_cols: usize,
-    codes: Buffer,
+    codes: AlignedBytes,
     scales: Vec<f32>,
     zeros: Vec<i32>,
 }
@@ -82,7 +41,7 @@ impl QuantizedRows {
         &self.zeros
     }
 
-    /// An odd number of lines, so that the rows of a tile do not share the ways of one cache set.
+    /// An odd number of cache lines, so that the rows of a tile fall into different cache sets.
     pub(crate) const fn stride(&self) -> usize {
         (self.n_cols.div_ceil(64) | 1) * 64
     }
@@ -107,7 +66,7 @@ impl QuantizedRows {
     }
 
     /// Replaces the rows by those of `x`, keeping the memory.
-    pub(crate) fn fill<T: Activation>(
+    pub(crate) fn fill<T: ActivationElement>(
         &mut self,
         path: Path,
         x: &[T],
@@ -140,7 +99,7 @@ impl QuantizedRows {
 ///
 /// # Panics
 /// If `x` is not `n_rows * n_cols` long.
-pub fn quantize_rows<T: Activation>(
+pub fn quantize_rows<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -156,6 +115,7 @@ pub fn quantize_rows<T: Activation>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
     use proptest::prelude::*;
 
     const GRIDS: [ActivationGrid; 3] =
@@ -168,7 +128,7 @@ mod tests {
         ]
     }
 
-    fn all_paths_agree<T: Activation>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) {
+    fn all_paths_agree<T: ActivationElement>(x: &[T], n_rows: usize, n_cols: usize, grid: ActivationGrid) {
         let reference = quantize_rows(Path::SCALAR, x, n_rows, n_cols, grid);
         for path in Path::available() {
             let rows = quantize_rows(path, x, n_rows, n_cols, grid);

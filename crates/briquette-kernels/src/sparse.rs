@@ -1,16 +1,16 @@
 //! int8 weights of which only the nonzero are kept.
 
-use crate::buffer::Buffer;
+use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
-use crate::packed::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
+use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::path::Path;
-use crate::simd::{self, Block, Columns, Kernel, PANEL, SparsePanels};
+use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns, SparsePanels};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::Result;
 use std::cell::RefCell;
 
 thread_local! {
-    static PANEL_CODES: RefCell<Buffer> = RefCell::new(Buffer::default());
+    static PANEL_CODES: RefCell<AlignedBytes> = RefCell::new(AlignedBytes::default());
 }
 
 /// Weights `[n_out, n_in]` as a bit for each and a byte for each that is not zero, in the order of
@@ -50,7 +50,7 @@ impl SparseInt8 {
 }
 
 impl SparseInt8 {
-    /// Spreads a panel out, zeros too, for as long as `f` needs it.
+    /// Calls `f` with all codes of a panel, zeros included, which lie in memory of this thread.
     fn with_panel(&self, path: Path, index: usize, f: impl FnOnce(&[i8])) {
         let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
         codes.resize(n.max(codes.bytes().len()));
@@ -76,11 +76,11 @@ impl Int8Weights for SparseInt8 {
 
 #[expect(private_interfaces, reason = "the trait is sealed")]
 impl sealed::Panels for SparseInt8 {
-    fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns {
-        Columns::new(&self.sums, &self.scales, bias, index * PANEL)
+    fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns {
+        PanelColumns::new(&self.sums, &self.scales, bias, index * PANEL)
     }
 
-    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, mut out: Block) {
+    fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, mut out: OutputBlock) {
         if kernel.multiply_sparse_panel(&self.panels, index, columns, &mut out) {
             return;
         }
@@ -88,7 +88,7 @@ impl sealed::Panels for SparseInt8 {
         self.with_panel(kernel.path(), index, |panel| kernel.multiply_panel(panel, next, columns, out));
     }
 
-    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block) {
+    fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &PanelColumns, out: OutputBlock) {
         self.with_panel(path, index, |panel| simd::multiply_float_panel(path, rows, panel, columns, out));
     }
 

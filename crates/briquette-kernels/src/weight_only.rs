@@ -1,11 +1,11 @@
 //! Weight-only int8: f32 activations times codes of 8 bits.
 
+use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::path::Path;
-use crate::quantize_rows::Activation;
-use crate::simd::Block;
+use crate::simd::OutputBlock;
 use crate::weights::Int8Weights;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
@@ -18,7 +18,7 @@ const PAYS: usize = 1 << 20;
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn weight_only_linear<T: Activation>(
+pub fn weight_only_linear<T: ActivationElement>(
     path: Path,
     x: &[T],
     n_rows: usize,
@@ -29,7 +29,7 @@ pub fn weight_only_linear<T: Activation>(
     let (n_in, n_out) = (weights.n_in(), weights.n_out());
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
     let n_threads = threads_for(n_rows * n_in * n_out, PAYS);
-    for_float_rows(x, n_in, Block::new(y, n_rows, n_out), n_threads, &|rows, index, out| {
+    for_float_rows(x, n_in, OutputBlock::new(y, n_rows, n_out), n_threads, &|rows, index, out| {
         weights.multiply_floats(path, rows, index, &weights.columns(index, bias), out);
     });
 }

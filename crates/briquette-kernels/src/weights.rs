@@ -1,9 +1,9 @@
 //! What linear and convolution need of weights, however those are kept.
 
 use crate::float_rows::FloatRows;
-use crate::packed::panel_bytes;
+use crate::panel_layout::panel_bytes;
 use crate::path::Path;
-use crate::simd::{Block, Columns, Kernel, PANEL};
+use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns};
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs: [`PackedInt8`](crate::PackedInt8) or
 /// [`SparseInt8`](crate::SparseInt8).
@@ -23,7 +23,7 @@ pub trait Int8Weights: sealed::Panels {
     }
 }
 
-/// The codes as rows of outputs, zeros too.
+/// All codes as rows of outputs, zeros included.
 pub(crate) fn to_rows<W: Int8Weights + ?Sized>(weights: &W) -> Vec<i8> {
     let (n_out, n_in) = (weights.n_out(), weights.n_in());
     let (mut rows, mut panel) = (vec![0; n_out * n_in], vec![0; panel_bytes(n_in)]);
@@ -43,19 +43,19 @@ pub(crate) mod sealed {
     use super::*;
 
     pub trait Panels: Sync {
-        /// What panel `index` is finished with.
+        /// The sums, scales and bias that finish the outputs of panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn columns(&self, index: usize, bias: Option<&[f32]>) -> Columns;
+        fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns;
 
         /// Multiplies the kernel's rows by panel `index`; `is_last` says that the one after it will not be next.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &Columns, out: Block);
+        fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock);
 
         /// Multiplies rows of floats by panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &Columns, out: Block);
+        fn multiply_floats(&self, path: Path, rows: &FloatRows, index: usize, columns: &PanelColumns, out: OutputBlock);
 
-        /// Writes the codes of panel `index` out, zeros too.
+        /// Writes all codes of panel `index`, zeros included.
         fn unpack(&self, index: usize, codes: &mut [i8]);
 
         /// The scale of an output.

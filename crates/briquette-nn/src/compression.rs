@@ -2,6 +2,7 @@
 
 use crate::form::Form;
 use crate::refresh::refresh;
+use crate::rules::{RuleTarget, Rules};
 use crate::{Attached, Kind, Parameter, Prune, Quantize, parameters};
 use briquette_core::pattern::nearest;
 use briquette_core::{Decision, Error, Patterns, Result, Rows};
@@ -29,19 +30,9 @@ use std::collections::BTreeMap;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Compression {
-    pub(crate) prune: Vec<Prune>,
-    pub(crate) quantize: Vec<Quantize>,
+    prune: Vec<Prune>,
+    quantize: Vec<Quantize>,
     compute: Option<FloatDType>,
-}
-
-/// What the rules say of one parameter, by their indices.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) rows: Rows,
-    pub(crate) prune: Option<usize>,
-    pub(crate) quantize: Option<usize>,
-    /// Which parameter of its module it is: random scores differ between them.
-    pub(crate) index: usize,
 }
 
 impl Compression {
@@ -119,7 +110,7 @@ impl Compression {
         }
         let rows = found.iter().filter(takes).map(|parameter| (parameter.path.clone(), parameter.rows())).collect();
         let module = module.apply_reparameterization(Attach { rules: self, targets: &targets, rows });
-        refresh(self, &targets, module, step, true)
+        refresh(self.rules(), &targets, module, step, true)
     }
 
     /// Decides anew what is due once so many steps of the optimizer were made: call it after each, with 1 after the first. Where
@@ -139,10 +130,14 @@ impl Compression {
         if let Some(path) = self.not_attached(&targets, &module) {
             return Err(Error::config("nothing is attached to it; call attach() before training").at(path));
         }
-        refresh(self, &targets, module, step, false)
+        refresh(self.rules(), &targets, module, step, false)
     }
 
-    fn not_attached<M: Module>(&self, targets: &BTreeMap<String, Target>, module: &M) -> Option<String> {
+    fn rules(&self) -> Rules<'_> {
+        Rules { prune: &self.prune, quantize: &self.quantize }
+    }
+
+    fn not_attached<M: Module>(&self, targets: &BTreeMap<String, RuleTarget>, module: &M) -> Option<String> {
         let is_bare = |parameter: &Parameter| {
             targets.contains_key(&parameter.path) && parameter.reparameterized.as_deref() != Some(Attached::NAME)
         };
@@ -155,7 +150,7 @@ impl Compression {
     }
 
     /// What the rules say of each parameter they match.
-    fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, Target>> {
+    fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, RuleTarget>> {
         let eligible = |parameter: &&Parameter| parameter.kind == Kind::Float && parameter.shape.rank() >= 2;
         let paths = found.iter().filter(eligible).map(|parameter| parameter.path.as_str());
         let rules = self.prune.iter().map(|rule| (&rule.schedule, &rule.patterns));
@@ -168,7 +163,8 @@ impl Compression {
             let prune = self.prune.iter().rposition(|rule| rule.patterns.matches(&parameter.path));
             let quantize = self.quantize.iter().rposition(|rule| rule.patterns.matches(&parameter.path));
             if prune.is_some() || quantize.is_some() {
-                let target = Target { rows: parameter.rows(), prune, quantize, index };
+                let layer = parameter.path.strip_suffix(".weight").unwrap_or(&parameter.path).to_string();
+                let target = RuleTarget { layer, rows: parameter.rows(), prune, quantize, index };
                 self.check(&target).map_err(|error| error.at(&parameter.path))?;
                 targets.insert(parameter.path.clone(), target);
             }
@@ -177,9 +173,9 @@ impl Compression {
     }
 
     /// Refuses what does not fit the rows.
-    fn check(&self, target: &Target) -> Result<()> {
+    fn check(&self, target: &RuleTarget) -> Result<()> {
         let Rows { n_rows, n_cols, .. } = target.rows;
-        target.prune.map_or(Ok(()), |rule| self.prune[rule].check(n_rows, n_cols))?;
+        target.prune.map_or(Ok(()), |rule| self.prune[rule].check(&target.layer, n_rows, n_cols))?;
         target.quantize.map_or(Ok(()), |rule| self.quantize[rule].check(n_rows, n_cols))
     }
 }
@@ -204,7 +200,7 @@ fn is_running(parameter: &Parameter) -> bool {
 /// Attaches blank state; the first refresh fills it.
 struct Attach<'a> {
     rules: &'a Compression,
-    targets: &'a BTreeMap<String, Target>,
+    targets: &'a BTreeMap<String, RuleTarget>,
     rows: BTreeMap<String, Rows>,
 }
 

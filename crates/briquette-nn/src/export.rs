@@ -3,7 +3,7 @@
 use crate::NameMap;
 use crate::module_source::ModuleSource;
 use briquette_core::Result;
-use briquette_flow::{self as flow, RunOptions, Work, Workers};
+use briquette_flow::{self as flow, RunOptions, Workers, WriteJob};
 use briquette_formats::{Checkpoint, Draft, companions, model_config};
 use burn::module::Module;
 use burn::tensor::Device;
@@ -81,7 +81,7 @@ impl Export {
         let source = ModuleSource::new(module, &self.names)?;
         let mut plan = source.plan(self.names.layout())?;
         let n_tensors = plan.tensors.len();
-        let written = flow::write(Work {
+        let written = flow::write(WriteJob {
             plan: &mut plan,
             source: &source,
             draft: &draft,

@@ -31,7 +31,11 @@ pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap)
 }
 
 /// Fills the parameters that have a place; the others stay as they are.
-pub(crate) fn fill<M: Module>(module: M, checkpoint: &Checkpoint, places: BTreeMap<String, Place>) -> Result<M> {
+pub(crate) fn fill<M: Module>(
+    module: M,
+    checkpoint: &Checkpoint,
+    places: BTreeMap<String, ParameterPlace>,
+) -> Result<M> {
     let mut loader = Loader { checkpoint, places, trail: Trail::default(), error: None };
     let module = module.map(&mut loader);
     match loader.error {
@@ -42,7 +46,7 @@ pub(crate) fn fill<M: Module>(module: M, checkpoint: &Checkpoint, places: BTreeM
 
 /// Where a parameter's tensor is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct ParameterPlace {
     /// Which tensor.
     pub(crate) index: usize,
     /// Whether it is to be transposed.
@@ -54,7 +58,7 @@ pub(crate) fn places_of(
     wanted: &[Parameter],
     checkpoint: &Checkpoint,
     names: &NameMap,
-) -> Result<BTreeMap<String, Place>> {
+) -> Result<BTreeMap<String, ParameterPlace>> {
     let found: BTreeMap<&str, usize> =
         checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.as_str(), index)).collect();
     let (mut places, mut used) = (BTreeMap::new(), BTreeSet::new());
@@ -72,7 +76,7 @@ pub(crate) fn places_of(
         match misfit(parameter, &checkpoint.tensors()[index], is_turned) {
             Some(message) => misfits.push(message),
             None => {
-                places.insert(parameter.path.clone(), Place { index, is_turned });
+                places.insert(parameter.path.clone(), ParameterPlace { index, is_turned });
             }
         }
     }
@@ -126,7 +130,7 @@ fn list(what: &str, names: &[String]) -> Option<String> {
 
 struct Loader<'a> {
     checkpoint: &'a Checkpoint,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, ParameterPlace>,
     trail: Trail,
     error: Option<Error>,
 }
@@ -149,7 +153,7 @@ impl Loader<'_> {
 }
 
 /// Reads a tensor whole, in its own type where burn has it.
-fn read(checkpoint: &Checkpoint, place: Place) -> Result<TensorData> {
+fn read(checkpoint: &Checkpoint, place: ParameterPlace) -> Result<TensorData> {
     let info = &checkpoint.tensors()[place.index];
     let mut bytes = vec![0; info.n_bytes()];
     checkpoint.read(place.index, 0, &mut bytes)?;

@@ -1,6 +1,6 @@
 //! Filling a module from a compressed directory, codes as codes.
 
-use crate::load::{Place, fill, places_of};
+use crate::load::{ParameterPlace, fill, places_of};
 use crate::packed::{Coded, Packed, Use};
 use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
 use briquette_core::encoded::Codes;
@@ -38,7 +38,7 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
     let mut module = fill(module, checkpoint, places)?;
     let mut error = None;
     if let Some(stored) = checkpoint.stored() {
-        module = module.apply_reparameterization(Packer { stored, uses, error: &mut error });
+        module = module.apply_reparameterization(StoredPacker { stored, uses, error: &mut error });
     }
     error.map_or(Ok(()), Err)?;
     checkpoint.check_unchanged()?;
@@ -83,7 +83,7 @@ impl Use {
 }
 
 /// What a tensor's codes are for, where layers can hold them.
-fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Option<Use> {
+fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
     let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
     if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 {
@@ -121,7 +121,12 @@ fn use_of(parameter: &Parameter, place: Place, checkpoint: &Checkpoint) -> Optio
 }
 
 /// Refuses what other programs would run on rounded activations and this one on floats: its figures would be of another model.
-fn check_activations(parameter: &Parameter, place: Place, checkpoint: &Checkpoint, what: Option<Use>) -> Result<()> {
+fn check_activations(
+    parameter: &Parameter,
+    place: ParameterPlace,
+    checkpoint: &Checkpoint,
+    what: Option<Use>,
+) -> Result<()> {
     let is_foreign = matches!(
         checkpoint.format(),
         InputFormat::CompressedTensors | InputFormat::Briquette(Profile::CompressedTensors)
@@ -139,13 +144,13 @@ fn check_activations(parameter: &Parameter, place: Place, checkpoint: &Checkpoin
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
-struct Packer<'a> {
+struct StoredPacker<'a> {
     stored: &'a StoredDir,
     uses: BTreeMap<String, (usize, Use)>,
     error: &'a mut Option<Error>,
 }
 
-impl Reparameterizer for Packer<'_> {
+impl Reparameterizer for StoredPacker<'_> {
     type Reparam = Packed;
 
     fn reparameterize<const D: usize>(

@@ -1,8 +1,9 @@
 //! What inputs each layer sees: gathered while a model runs, for methods that look at more than weights.
 
 use crate::weights::read_f32;
-use briquette_core::{DType, Error, Result};
-use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
+use briquette_core::{Error, InputStats, Result};
+use briquette_formats::Checkpoint;
+use briquette_formats::input_stats::{self, StatisticsFile};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
 use burn::tensor::module::unfold4d;
@@ -11,17 +12,6 @@ use burn::tensor::{FloatDType, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Sums over the inputs of one layer, a row of its weight being one output and a column one input.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct InputStats {
-    /// Input vectors seen: tokens, or positions of a convolution.
-    pub count: u64,
-    /// `Σ x[i]²` for each input.
-    pub sum_squares: Vec<f64>,
-    /// `Σ x[i]·x[j]`, row by row, where asked for.
-    pub gram: Option<Vec<f64>>,
-}
 
 /// Collects [`InputStats`] by layer. Clones share what they collect, so that a module can keep one in a field marked
 /// `#[module(skip)]` and show it the inputs of its layers.
@@ -32,7 +22,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Counts and sums of squares.
+    /// Counts, sums, sums of squares and largest magnitudes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -81,23 +71,23 @@ impl Probe {
     fn add(&self, path: &str, samples: Tensor<2>) -> Result<()> {
         let samples = samples.cast(FloatDType::F32);
         let [count, n_inputs] = samples.dims();
+        let sums = read_f32(samples.clone().sum_dim(0), path)?;
         let squares = read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?;
+        let largest = read_f32(samples.clone().abs().max_dim(0), path)?;
         if squares.iter().any(|square| !square.is_finite()) {
             return Err(Error::refused("an input is not finite; look at what comes before").at(path));
         }
         let gram = self.has_gram.then(|| read_f32(samples.clone().transpose().matmul(samples), path)).transpose()?;
         let mut all = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        let stats = all.entry(path.to_string()).or_insert_with(|| InputStats {
-            count: 0,
-            sum_squares: vec![0.0; n_inputs],
-            gram: gram.as_ref().map(|gram| vec![0.0; gram.len()]),
-        });
-        if stats.sum_squares.len() != n_inputs {
-            let message = format!("found {n_inputs} inputs, expected {} as before", stats.sum_squares.len());
+        let stats = all.entry(path.to_string()).or_insert_with(|| InputStats::empty(n_inputs, gram.is_some()));
+        if stats.n_inputs() != n_inputs {
+            let message = format!("found {n_inputs} inputs, expected {} as before", stats.n_inputs());
             return Err(Error::config(message).at(path));
         }
         stats.count += count as u64;
+        add_to(&mut stats.sum, &sums);
         add_to(&mut stats.sum_squares, &squares);
+        stats.max.iter_mut().zip(largest).for_each(|(max, value)| *max = max.max(value));
         if let (Some(sum), Some(gram)) = (&mut stats.gram, &gram) {
             add_to(sum, gram);
         }
@@ -109,22 +99,14 @@ impl Probe {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes what was collected as safetensors: `P.count` I64 `[1]`, `P.sum_squares` F64 `[inputs]` and `P.gram` F64
-    /// `[inputs, inputs]` for each path `P`. An older file is replaced in one step.
+    /// Writes what was collected as a file of statistics: see docs/format.md. An older file is replaced in one step. Where the model
+    /// is given, its fingerprint stands in the file, and the statistics are refused for any other.
     ///
     /// # Errors
     /// Io.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let mut tensors = BTreeMap::new();
-        for (name, stats) in self.stats() {
-            let n = stats.sum_squares.len();
-            tensors.insert(format!("{name}.count"), (DType::I64, vec![1], stats.count.to_le_bytes().to_vec()));
-            tensors.insert(format!("{name}.sum_squares"), (DType::F64, vec![n], to_bytes(&stats.sum_squares)));
-            if let Some(gram) = &stats.gram {
-                tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
-            }
-        }
-        draft::replace_file(path, &safetensors::to_file(&tensors)?)
+    pub fn write(&self, path: &Path, model: Option<&Checkpoint>) -> Result<()> {
+        let model = model.map(|model| input_stats::fingerprint(model)).transpose()?;
+        StatisticsFile { model, layers: self.stats() }.write(path)
     }
 
     /// Reads what [`write`](Self::write) wrote.
@@ -132,32 +114,10 @@ impl Probe {
     /// # Errors
     /// Input where the file is not one of these, Io where it cannot be read.
     pub fn read(path: &Path) -> Result<BTreeMap<String, InputStats>> {
-        let file = Checkpoint::open(path)?;
-        let mut all: BTreeMap<String, InputStats> = BTreeMap::new();
-        for (index, info) in file.tensors().iter().enumerate() {
-            let unknown = || Error::input(format!("{:?} is no statistic of inputs", info.name)).at(path.display());
-            let (name, field) = info.name.rsplit_once('.').ok_or_else(unknown)?;
-            let mut bytes = vec![0; info.n_bytes()];
-            file.read(index, 0, &mut bytes)?;
-            let words = bytes.as_chunks::<8>().0.iter();
-            let stats = all.entry(name.to_string()).or_default();
-            match (field, info.dtype) {
-                ("count", DType::I64) => stats.count = words.map(|word| u64::from_le_bytes(*word)).sum(),
-                ("sum_squares", DType::F64) => {
-                    stats.sum_squares = words.map(|word| f64::from_le_bytes(*word)).collect()
-                }
-                ("gram", DType::F64) => stats.gram = Some(words.map(|word| f64::from_le_bytes(*word)).collect()),
-                _ => return Err(unknown()),
-            }
-        }
-        Ok(all)
+        StatisticsFile::read(path).map(|file| file.layers)
     }
 }
 
 fn add_to(sum: &mut [f64], values: &[f32]) {
     sum.iter_mut().zip(values).for_each(|(sum, &value)| *sum += f64::from(value));
-}
-
-fn to_bytes(values: &[f64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }

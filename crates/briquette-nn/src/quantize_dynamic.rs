@@ -117,20 +117,20 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<M> {
         Some((parameter.path.clone(), (parameter, what)))
     });
     let (mut error, uses) = (None, uses.collect());
-    let module = module.apply_reparameterization(Packer { uses, is_sparse: spec.is_sparse, error: &mut error });
+    let module = module.apply_reparameterization(DynamicPacker { uses, is_sparse: spec.is_sparse, error: &mut error });
     match error {
         Some(error) => Err(error),
         None => Ok(module),
     }
 }
 
-struct Packer<'a> {
+struct DynamicPacker<'a> {
     uses: BTreeMap<String, (Parameter, Use)>,
     is_sparse: bool,
     error: &'a mut Option<briquette_core::Error>,
 }
 
-impl Reparameterizer for Packer<'_> {
+impl Reparameterizer for DynamicPacker<'_> {
     type Reparam = Packed;
 
     fn reparameterize<const D: usize>(

@@ -1,14 +1,14 @@
 //! Deciding anew: thresholds over all that share one, then each parameter in turn.
 
 use crate::attached::{bools, floats};
-use crate::compression::Target;
 use crate::parameters::Trail;
-use crate::rules::{Amount, Score};
+use crate::rules::{Amount, RuleTarget, Rules};
 use crate::view;
-use crate::weights::{Weight, for_each_weight_in, read_bools, read_f32};
-use crate::{Attached, Compression, Prune, Scope};
+use crate::weights::{for_each_weight_in, read_bools, read_f32};
+use crate::{Attached, Prune, Scope};
 use briquette_core::{Error, Mask, Result, Rows, bits, simd};
-use briquette_prune::{Histogram, Threshold, score, select};
+use briquette_prune::score::WeightSlice;
+use briquette_prune::{Histogram, Score, Threshold, select};
 use briquette_quant::fit;
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Device, Tensor};
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 /// Which rules decide at this step, and by what threshold where several parameters share one.
 struct Due<'a> {
-    rules: &'a Compression,
-    targets: &'a BTreeMap<String, Target>,
+    rules: Rules<'a>,
+    targets: &'a BTreeMap<String, RuleTarget>,
     step: usize,
     prune: Vec<bool>,
     quantize: Vec<bool>,
@@ -26,8 +26,8 @@ struct Due<'a> {
 
 /// Decides anew what is due at `step`, or, where `is_start`, all that has begun by then.
 pub(crate) fn refresh<M: Module>(
-    rules: &Compression,
-    targets: &BTreeMap<String, Target>,
+    rules: Rules,
+    targets: &BTreeMap<String, RuleTarget>,
     module: M,
     step: usize,
     is_start: bool,
@@ -70,35 +70,40 @@ impl Due<'_> {
     }
 
     fn count<M: Module>(&self, rule: usize, module: &M, histogram: &mut Histogram) -> Result<()> {
-        let index_of =
-            |path: &str| self.targets.get(path).filter(|target| target.prune == Some(rule)).map(|target| target.index);
+        let target_of = |path: &str| self.targets.get(path).filter(|target| target.prune == Some(rule));
         for_each_weight_in(
             module,
-            |path| index_of(path).is_some(),
+            |path| target_of(path).is_some(),
             |weight| {
                 check_finite(&weight.values, &weight.parameter.path)?;
-                let index = index_of(&weight.parameter.path).unwrap_or_default();
-                histogram.count(&scores_of(&self.rules.prune[rule], index, &weight));
+                if let Some(target) = target_of(&weight.parameter.path) {
+                    let (rule, mask) = (&self.rules.prune[rule], weight.decision.mask.as_ref());
+                    histogram.count(&scores(rule, target, &weight.values, mask));
+                }
                 Ok(())
             },
         )
     }
 
     /// Whether anything is decided for a parameter now.
-    fn touches(&self, target: &Target) -> bool {
+    fn touches(&self, target: &RuleTarget) -> bool {
         target.prune.is_some_and(|rule| self.prune[rule]) || target.quantize.is_some_and(|rule| self.quantize[rule])
     }
 
     /// The mask after this step.
-    fn mask(&mut self, target: &Target, held: &Held) -> Option<Mask> {
+    fn mask(&mut self, target: &RuleTarget, held: &PendingWeight) -> Option<Mask> {
         let old = held.mask.clone();
         let Some(index) = target.prune.filter(|&rule| self.prune[rule]) else { return old };
         let rule = &self.rules.prune[index];
-        let scores = || scores(rule, target.index, &held.values, old.as_ref(), &held.rows);
+        let scores = || scores(rule, target, &held.values, old.as_ref());
         let Rows { n_rows, n_cols, .. } = held.rows;
         let new = match (&rule.amount, &mut self.thresholds[index]) {
             (&Amount::NOfM { n, m }, _) => select::n_of_m(&scores(), n_rows, n_cols, n, m),
             (Amount::Ratio(_), Some(threshold)) => above(&scores(), n_rows, n_cols, threshold),
+            (&Amount::Ratio(to), None) if rule.score.needs_inputs() => {
+                let n_drop = rule.schedule.ratio(self.step, rule.from, to).of(n_cols);
+                of_each_row(&scores(), n_rows, n_cols, n_drop)
+            }
             (&Amount::Ratio(to), None) => {
                 let n_drop = rule.schedule.ratio(self.step, rule.from, to).of(held.values.len());
                 select::smallest(&scores(), n_rows, n_cols, n_drop)
@@ -129,21 +134,31 @@ fn above(scores: &[f32], n_rows: usize, n_cols: usize, threshold: &mut Threshold
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-fn scores_of(rule: &Prune, index: usize, weight: &Weight) -> Vec<f32> {
-    scores(rule, index, &weight.values, weight.decision.mask.as_ref(), &weight.rows)
+/// Drops the smallest scores of each row.
+fn of_each_row(scores: &[f32], n_rows: usize, n_cols: usize, n_drop: usize) -> Mask {
+    let (mut bits, mut keys) = (vec![0; n_rows * Mask::row_bytes(n_cols)], Vec::new());
+    if n_cols > 0 {
+        for (scores, bits) in scores.chunks(n_cols).zip(bits.chunks_mut(Mask::row_bytes(n_cols))) {
+            select::smallest_of_each(scores, n_cols, n_drop, &mut keys, bits);
+        }
+    }
+    Mask::from_bits(n_rows, n_cols, bits)
 }
 
 /// Scores of effective weights: a dropped one scores 0, and a kept one more than that even where it is 0 itself.
-fn scores(rule: &Prune, index: usize, values: &[f32], mask: Option<&Mask>, rows: &Rows) -> Vec<f32> {
-    let mut scores = vec![0.0; values.len()];
-    match rule.score {
-        Score::Magnitude => scores.copy_from_slice(score::magnitude(values)),
-        Score::Random(seed) => score::random(seed.wrapping_add((index as u64) << 40), 0, &mut scores),
-    }
+fn scores(rule: &Prune, target: &RuleTarget, values: &[f32], mask: Option<&Mask>) -> Vec<f32> {
+    let n_cols = target.rows.n_cols;
+    let score = match rule.score {
+        Score::Random(seed) => Score::Random(seed.wrapping_add((target.index as u64) << 40)),
+        score => score,
+    };
+    let mut scratch = Vec::new();
+    let weights = WeightSlice { values, first: 0, n_cols, inputs: rule.inputs.get(&target.layer) };
+    let mut scores = score.of(weights, &mut scratch).to_vec();
     let least = f32::from_bits(1);
     scores.iter_mut().for_each(|score| *score = score.abs().max(least));
-    if let Some(mask) = mask.filter(|_| rows.n_cols > 0) {
-        for (row, scores) in scores.chunks_mut(rows.n_cols).enumerate() {
+    if let Some(mask) = mask.filter(|_| n_cols > 0) {
+        for (row, scores) in scores.chunks_mut(n_cols).enumerate() {
             let keep = mask.row(row);
             scores.iter_mut().enumerate().filter(|(col, _)| !bits::get(keep, *col)).for_each(|(_, score)| *score = 0.0);
         }
@@ -159,7 +174,7 @@ fn check_finite(values: &[f32], path: &str) -> Result<()> {
 }
 
 /// A parameter between its base and its state.
-struct Held {
+struct PendingWeight {
     path: String,
     rows: Rows,
     values: Vec<f32>,
@@ -170,7 +185,7 @@ struct Held {
 struct Refresher<'a> {
     due: Due<'a>,
     trail: Trail,
-    held: Option<Held>,
+    held: Option<PendingWeight>,
     error: Option<Error>,
 }
 
@@ -180,7 +195,7 @@ impl Refresher<'_> {
         let Some(target) = self.due.targets.get(&path).filter(|target| self.due.touches(target)) else { return Ok(()) };
         let values = view::to_rows(read_f32(param.base(), &path)?, &target.rows);
         check_finite(&values, &path)?;
-        self.held = Some(Held { path, rows: target.rows, values, mask: None, affines: None });
+        self.held = Some(PendingWeight { path, rows: target.rows, values, mask: None, affines: None });
         Ok(())
     }
 

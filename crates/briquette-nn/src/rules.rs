@@ -2,9 +2,10 @@
 
 use crate::{Patterns, Schedule};
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Error, Grouping, Mask, QuantParams, Result};
-use briquette_prune::Ratio;
+use briquette_core::{Error, Grouping, InputStats, InputView, Mask, QuantParams, Result, Rows};
+use briquette_prune::{Ratio, Score};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
+use std::collections::BTreeMap;
 
 /// What a sparsity is measured over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,16 +17,6 @@ pub enum Scope {
     Global,
 }
 
-/// How much each weight matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Score {
-    /// `|w|`.
-    #[default]
-    Magnitude,
-    /// At random from a seed: the baseline.
-    Random(u64),
-}
-
 /// Which weights go, or how many.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Amount {
@@ -33,6 +24,25 @@ pub(crate) enum Amount {
     NOfM { n: usize, m: usize },
     Zeros,
     Outside(Mask),
+}
+
+/// What the rules say of one parameter, by their indices.
+#[derive(Debug, Clone)]
+pub(crate) struct RuleTarget {
+    /// The path of its layer, by which statistics of inputs are known.
+    pub(crate) layer: String,
+    pub(crate) rows: Rows,
+    pub(crate) prune: Option<usize>,
+    pub(crate) quantize: Option<usize>,
+    /// Which parameter of its module it is: random scores differ between them.
+    pub(crate) index: usize,
+}
+
+/// All rules of a module.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) prune: &'a [Prune],
+    pub(crate) quantize: &'a [Quantize],
 }
 
 /// Prune these parameters so far, on this schedule.
@@ -44,6 +54,8 @@ pub struct Prune {
     pub(crate) scope: Scope,
     pub(crate) score: Score,
     pub(crate) schedule: Schedule,
+    /// What inputs each layer sees, by its path.
+    pub(crate) inputs: BTreeMap<String, InputView>,
 }
 
 impl Prune {
@@ -94,7 +106,8 @@ impl Prune {
     }
 
     /// Refuses settings that would go unheeded, and masks and patterns that do not fit rows of `n_cols`.
-    pub(crate) fn check(&self, n_rows: usize, n_cols: usize) -> Result<()> {
+    pub(crate) fn check(&self, layer: &str, n_rows: usize, n_cols: usize) -> Result<()> {
+        self.check_inputs(layer, n_cols)?;
         let is_plain = self.scope == Scope::Layer && self.from.get() == 0.0 && self.schedule.is_constant();
         match &self.amount {
             Amount::Ratio(_) => Ok(()),
@@ -115,9 +128,28 @@ impl Prune {
         }
     }
 
+    /// Refuses a score that needs to know the inputs of a layer where they are not known.
+    fn check_inputs(&self, layer: &str, n_cols: usize) -> Result<()> {
+        if !self.score.needs_inputs() {
+            return Ok(());
+        }
+        if self.scope == Scope::Global {
+            return Err(Error::config("scores that look at inputs compare within a layer only; leave globally() out"));
+        }
+        match self.inputs.get(layer) {
+            None => Err(Error::config(format!("no statistics of the inputs of {layer:?}; give them by Prune::inputs"))),
+            Some(view) if view.rms.len() != n_cols => Err(Error::config(format!(
+                "found statistics of {} inputs of {layer:?}, expected {n_cols}",
+                view.rms.len()
+            ))),
+            Some(_) => Ok(()),
+        }
+    }
+
     fn with_amount(patterns: Patterns, amount: Amount) -> Result<Self> {
         let (scope, score, schedule) = (Scope::Layer, Score::Magnitude, Schedule::once());
-        Ok(Self { patterns, amount, from: ratio_of(0.0)?, scope, score, schedule })
+        let inputs = BTreeMap::new();
+        Ok(Self { patterns, amount, from: ratio_of(0.0)?, scope, score, schedule, inputs })
     }
 
     /// One threshold over all parameters of this rule.
@@ -131,6 +163,14 @@ impl Prune {
     #[must_use]
     pub fn score(mut self, score: Score) -> Self {
         self.score = score;
+        self
+    }
+
+    /// What inputs layers see, by their paths, for scores that look at that: see [`Probe`](crate::Probe). Of
+    /// [`Score::Wanda`] a share is dropped of each output on its own.
+    #[must_use]
+    pub fn inputs(mut self, stats: &BTreeMap<String, InputStats>) -> Self {
+        self.inputs = stats.iter().map(|(path, stats)| (path.clone(), stats.view())).collect();
         self
     }
 

@@ -28,7 +28,7 @@ fn sums_match_a_reference_and_survive_the_file() {
         }
     }
     let path = dir.path().join("stats.safetensors");
-    probe.write(&path).unwrap();
+    probe.write(&path, None).unwrap();
     assert_eq!(Probe::read(&path).unwrap(), probe.stats());
     let error = probe.observe("encoder.0.query", &Tensor::<2>::ones([1, 5], &device)).unwrap_err();
     assert_eq!(error.to_string(), "encoder.0.query: found 5 inputs, expected 4 as before");

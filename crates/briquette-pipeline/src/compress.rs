@@ -6,7 +6,7 @@ use crate::evaluate::evaluate;
 use briquette_core::Result;
 use briquette_flow::plan::Prediction;
 use briquette_flow::write::Written;
-use briquette_flow::{self as flow, Plan, RunOptions, Work, Workers};
+use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
 use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
@@ -92,7 +92,7 @@ fn write(
     timing: &mut Timing,
 ) -> Result<Written> {
     let mut since = Instant::now();
-    let written = flow::write(Work {
+    let written = flow::write(WriteJob {
         plan,
         source: checkpoint,
         draft,

@@ -62,9 +62,6 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: O
 }
 
 fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
-    if stage.score.needs_inputs() {
-        return Err(Error::config("method: `wanda` is not built yet; take another"));
-    }
     let pool = plan.pools.len();
     let (mut pooled, mut shared) = (Vec::new(), SharedTreatments::default());
     for &index in chosen {
@@ -77,6 +74,10 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
         let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
+            // Scores that look at inputs compare within a row only.
+            (Some(ratio), _) | (None, PruneTarget::Layer(ratio)) if stage.score.needs_inputs() => {
+                Cut::OfEach { size: tensor.rows.n_cols, n_drop: ratio.of(tensor.rows.n_cols) }
+            }
             (Some(ratio), _) | (None, PruneTarget::Layer(ratio)) => Cut::Count(ratio.of(n)),
             (None, PruneTarget::NOfM { n, m }) => Cut::NOfM { n, m },
             (None, PruneTarget::Global(_)) => {

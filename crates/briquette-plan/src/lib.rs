@@ -5,6 +5,7 @@ pub mod heads;
 pub mod interop;
 mod keep;
 pub mod role;
+mod statistics;
 mod student;
 mod untouched;
 
@@ -64,6 +65,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     if plan.profile == Profile::Briquette {
         choose::tie(&mut plan, &ties);
     }
+    statistics::take_in(&mut plan, recipe, checkpoint)?;
     Ok(plan)
 }
 

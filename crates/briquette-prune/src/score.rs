@@ -24,7 +24,7 @@ pub enum Score {
 
 /// Some weights of a tensor, and what their inputs look like.
 #[derive(Debug, Clone, Copy)]
-pub struct Weights<'a> {
+pub struct WeightSlice<'a> {
     /// The weights.
     pub values: &'a [f32],
     /// The place of the first one in its tensor, row-major.
@@ -36,6 +36,11 @@ pub struct Weights<'a> {
 }
 
 impl Score {
+    /// What recipes call each of them; `seed` is that of the random one.
+    pub fn named(seed: u64) -> [(&'static str, Self); 3] {
+        [("magnitude", Self::Magnitude), ("random", Self::Random(seed)), ("wanda", Self::Wanda)]
+    }
+
     /// Whether weights cannot be scored without statistics of their inputs.
     pub fn needs_inputs(self) -> bool {
         self == Self::Wanda
@@ -46,8 +51,8 @@ impl Score {
     ///
     /// # Panics
     /// If it needs inputs and there are none, or those of another number of columns.
-    pub fn of<'a>(self, weights: Weights<'a>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        let Weights { values, first, n_cols, inputs } = weights;
+    pub fn of<'a>(self, weights: WeightSlice<'a>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        let WeightSlice { values, first, n_cols, inputs } = weights;
         match self {
             Self::Magnitude => return magnitude(values),
             Self::Random(seed) => {

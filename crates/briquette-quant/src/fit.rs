@@ -1,7 +1,7 @@
 //! The scales of kept weights: the one place where a range is asked for each group.
 
-use crate::range::Group;
-use crate::{QuantSpec, Range, range};
+use crate::range::WeightGroup;
+use crate::{QuantSpec, range};
 use briquette_core::{Affine, Grouping, InputView, Mask, QuantParams, bits, simd};
 use std::convert::Infallible;
 
@@ -50,14 +50,14 @@ impl Fitter {
             Grouping::Tensor => values.len(),
             Grouping::Row | Grouping::Group(_) => n_cols.checked_div(per_row).unwrap_or(0),
         };
-        let keep = keep.filter(|_| !matches!(spec.range, Range::AbsMax | Range::MinMax));
+        let keep = keep.filter(|_| !spec.range.sees_through_zeros());
         if size == 0 {
             let n = usize::from(spec.grouping == Grouping::Tensor);
             affines.extend(vec![spec.scale.round(range::choose(spec.range, &[], spec.grid)); n]);
             return Ok(());
         }
         for start in (0..values.len()).step_by(size) {
-            let whole = Group { values: &values[start..start + size], mean_square: None };
+            let whole = WeightGroup { values: &values[start..start + size], mean_square: None };
             let group = if keep.is_some() || inputs.is_some() { self.group(&rows, keep, start, size) } else { whole };
             affines.push(spec.scale.round(range::try_choose(spec.range, group, spec.grid, go_on)?));
         }
@@ -65,16 +65,16 @@ impl Fitter {
     }
 
     /// Those of `size` weights from `start` on that are kept, with what is known of their inputs.
-    fn group(&mut self, rows: &KeptRows, keep: Option<&[u8]>, start: usize, size: usize) -> Group<'_> {
+    fn group(&mut self, rows: &KeptRows, keep: Option<&[u8]>, start: usize, size: usize) -> WeightGroup<'_> {
         let (n_cols, row_bytes) = (rows.n_cols, Mask::row_bytes(rows.n_cols));
         let is_kept = |&at: &usize| keep.is_none_or(|keep| bits::get(&keep[at / n_cols * row_bytes..], at % n_cols));
         let kept = (start..start + size).filter(is_kept);
         self.values.clear();
         self.values.extend(kept.clone().map(|at| rows.values[at]));
-        let Some(inputs) = rows.inputs else { return Group { values: &self.values, mean_square: None } };
+        let Some(inputs) = rows.inputs else { return WeightGroup { values: &self.values, mean_square: None } };
         self.mean_square.clear();
         self.mean_square.extend(kept.map(|at| inputs.mean_square[at % n_cols]));
-        Group { values: &self.values, mean_square: Some(&self.mean_square) }
+        WeightGroup { values: &self.values, mean_square: Some(&self.mean_square) }
     }
 }
 
@@ -102,7 +102,7 @@ pub fn fit(weights: &[f32], n_cols: usize, mask: Option<&Mask>, spec: &QuantSpec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scheme;
+    use crate::{Range, Scheme};
 
     #[test]
     fn robust_ranges_do_not_see_what_is_dropped() {

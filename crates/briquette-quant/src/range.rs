@@ -33,9 +33,27 @@ pub enum Range {
     Hqq,
 }
 
+impl Range {
+    /// What recipes call each of them; `share` is that of the percentile.
+    pub fn named(share: f64) -> [(&'static str, Self); 5] {
+        [
+            ("absmax", Self::AbsMax),
+            ("minmax", Self::MinMax),
+            ("percentile", Self::Percentile(share)),
+            ("mse", Self::Mse),
+            ("hqq", Self::Hqq),
+        ]
+    }
+
+    /// Whether zeros that are there for dropped weights do not move it.
+    pub fn sees_through_zeros(self) -> bool {
+        matches!(self, Self::AbsMax | Self::MinMax)
+    }
+}
+
 /// The finite weights that share a scale.
 #[derive(Debug, Clone, Copy)]
-pub struct Group<'a> {
+pub struct WeightGroup<'a> {
     /// The weights.
     pub values: &'a [f32],
     /// The mean square of the input that each is multiplied by, where that is known.
@@ -44,7 +62,7 @@ pub struct Group<'a> {
 
 /// The scale and zero point of a group of finite weights by any method, of whose inputs nothing is known.
 pub fn choose(range: Range, values: &[f32], grid: Grid) -> Affine {
-    let Ok(affine) = try_choose(range, Group { values, mean_square: None }, grid, &|| Ok::<(), Infallible>(()));
+    let Ok(affine) = try_choose(range, WeightGroup { values, mean_square: None }, grid, &|| Ok::<(), Infallible>(()));
     affine
 }
 
@@ -52,7 +70,12 @@ pub fn choose(range: Range, values: &[f32], grid: Grid) -> Affine {
 ///
 /// # Errors
 /// The first that `go_on` has.
-pub fn try_choose<E>(range: Range, group: Group, grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
+pub fn try_choose<E>(
+    range: Range,
+    group: WeightGroup,
+    grid: Grid,
+    go_on: &impl Fn() -> Result<(), E>,
+) -> Result<Affine, E> {
     match range {
         Range::AbsMax => Ok(absmax(group.values, grid)),
         Range::MinMax => Ok(minmax(group.values, grid)),
@@ -133,7 +156,10 @@ mod tests {
                 n_asked.set(n_asked.get() + 1);
                 if n_asked.get() < 5 { Ok(()) } else { Err("stop") }
             };
-            assert_eq!(try_choose(range, Group { values: &group, mean_square: None }, Grid::INT8, &go_on), Err("stop"));
+            assert_eq!(
+                try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &go_on),
+                Err("stop")
+            );
             assert_eq!(n_asked.get(), 5, "five pieces, then no more");
         }
     }

@@ -111,10 +111,8 @@ impl PruneStage {
 
 /// How weights are scored; keys that only another method has are refused.
 fn score_of(raw: &RawPrune) -> Result<Score> {
-    let known =
-        [("magnitude", Score::Magnitude), ("random", Score::Random(raw.seed.unwrap_or(0))), ("wanda", Score::Wanda)];
     let name = raw.method.as_deref().unwrap_or("magnitude");
-    let score = one_of("method", name, &known)?;
+    let score = one_of("method", name, &Score::named(raw.seed.unwrap_or(0)))?;
     let stage = format!("{name} prune");
     if !matches!(score, Score::Random(_)) {
         refuse("seed", &raw.seed, &stage)?;

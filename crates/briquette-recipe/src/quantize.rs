@@ -143,14 +143,7 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     };
     let share = raw.percentile.unwrap_or(0.999);
     if let Some(range) = &raw.range {
-        let known = [
-            ("absmax", Range::AbsMax),
-            ("minmax", Range::MinMax),
-            ("percentile", Range::Percentile(share)),
-            ("mse", Range::Mse),
-            ("hqq", Range::Hqq),
-        ];
-        scheme.weights.range = one_of("range", range, &known)?;
+        scheme.weights.range = one_of("range", range, &Range::named(share))?;
     }
     if scheme.weights.range == Range::Hqq && scheme.weights.grid.is_asymmetric() {
         let message = "hqq moves zero points by fractions of a step, and those of an asymmetric scheme are whole numbers, so that \

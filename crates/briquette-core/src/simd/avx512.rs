@@ -1,4 +1,5 @@
-//! AVX-512 versions: the plain loops compiled for wider registers, and masks, which the compiler does not find.
+//! AVX-512 versions: the plain loops compiled for wider registers, and instructions with masks, which the compiler does not
+//! find by itself.
 #![allow(unsafe_code)]
 
 use super::{RANGES, XXH3_BLOCK, XXH3_SECRET, scalar};
@@ -236,7 +237,7 @@ fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
     scalar::keep16(rest, &bits[whole.len() * 4..], &mut to[done..]);
 }
 
-/// Vectors between two looks at the room that is left.
+/// Vectors that are taken between two calls of `reserve`.
 const VECTORS_PER_RESERVE: usize = 64;
 /// How far ahead scores are asked for: they come from memory, and the loop is too long for the processor to look ahead itself.
 const BYTES_AHEAD: usize = 2048;

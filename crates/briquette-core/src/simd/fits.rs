@@ -1,4 +1,4 @@
-//! What a search for a range asks of its weights: how far they are from a grid, over and over.
+//! How far weights are from a grid, which a search for the best range computes over and over.
 //!
 //! Sums and products only, each rounded, so that every processor finds the same range.
 

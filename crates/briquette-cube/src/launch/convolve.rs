@@ -1,33 +1,33 @@
 //! Patches of images, and depthwise convolutions.
 
-use super::{Codes, Floats, Product, arg};
-use crate::conv::{self, StepsLaunch};
-use crate::conv2d::Conv2dSteps;
-use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
+use super::{CodeWords, Floats, Product, arg};
+use crate::conv::{self, ConvGeometryLaunch};
+use crate::conv2d_steps::Conv2dSteps;
+use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
 use cubecl_core::prelude::CubeDim;
 
 impl Conv2dSteps {
-    fn launch(&self) -> StepsLaunch {
+    fn launch(&self) -> ConvGeometryLaunch {
         let (s, [out_height, out_width]) = (self, self.out_size());
         let image_words = crate::pack::row_words(s.channels * s.size[0] * s.size[1]);
         let sizes = [s.channels, s.size[0], s.size[1], image_words, out_height, out_width, s.kernel[0], s.kernel[1]];
         let [a, b, c, d, e, f, g, h] = sizes.map(u32_of);
         let steps = [s.stride[0], s.stride[1], s.padding[0][0], s.padding[1][0], s.dilation[0], s.dilation[1]];
         let [i, j, k, l, m, n] = steps.map(u32_of);
-        StepsLaunch::new(a, b, c, d, e, f, g, h, i, j, k, l, m, n)
+        ConvGeometryLaunch::new(a, b, c, d, e, f, g, h, i, j, k, l, m, n)
     }
 }
 
 /// Patches of images as rows of `row_words` words: `n_rows` of them from pixel `first` on, in channels from `channel` on.
 pub(crate) fn patches(
     gpu: &Gpu,
-    images: &Codes,
-    zeros: &Buffer,
+    images: &CodeWords,
+    zeros: &DeviceBuffer,
     [first, n_rows, channel]: [usize; 3],
     [depth, row_words]: [usize; 2],
     steps: &Conv2dSteps,
-) -> Codes {
-    let rows = Codes::empty(gpu, n_rows, row_words);
+) -> CodeWords {
+    let rows = CodeWords::empty(gpu, n_rows, row_words);
     // SAFETY: a unit for each word; taps outside of an image are not read.
     unsafe {
         conv::patches::launch_unchecked(
@@ -49,9 +49,9 @@ pub(crate) fn patches(
 }
 
 /// A convolution of each channel by itself.
-pub(crate) fn depthwise(gpu: &Gpu, product: &Product, words: &Buffer, steps: &Conv2dSteps, y: &Floats) {
+pub(crate) fn depthwise(gpu: &Gpu, product: &Product, words: &DeviceBuffer, steps: &Conv2dSteps, y: &Floats) {
     let (rows, weights) = (product.rows, product.weights);
-    let [scale, shift] = product.ending.args(weights.n_out(), &weights.scales);
+    let [scale, shift] = product.epilogue.args(weights.n_out(), &weights.scales);
     let n = y.n_rows * y.n_cols;
     // SAFETY: a unit for each output; taps outside of an image are not read.
     unsafe {
@@ -70,7 +70,7 @@ pub(crate) fn depthwise(gpu: &Gpu, product: &Product, words: &Buffer, steps: &Co
             u32_of(n),
             u32_of(weights.row_words()),
             steps.launch(),
-            product.ending.finish(),
+            product.epilogue.flags(),
             y.dtype,
         );
     }

@@ -1,19 +1,28 @@
-//! Codes with their zeros, and as floats.
+//! Expands sparse codes, and decodes codes to floats.
 
-use super::{Codes, Floats, arg};
-use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
-use crate::weights::Blocks;
+use super::{CodeWords, Floats, arg};
+use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
+use crate::int8::Int8;
+use crate::stored::{DeviceBitmask, DeviceCodes};
 use crate::{bitmask, decode};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::CubeDim;
 
-/// Weights with their zeros, in memory that is soon free again.
-pub(crate) fn expand(gpu: &Gpu, blocks: &Blocks, n_out: usize, n_in: usize) -> Buffer {
+/// The codes of weights with their zeros: those that are kept, or a temporary copy.
+pub(crate) fn dense_words(weights: &Int8) -> DeviceBuffer {
+    match &weights.kept {
+        DeviceCodes::Dense(words) => words.clone(),
+        DeviceCodes::Bitmask(blocks) => expand(weights.gpu(), blocks, weights.n_out(), weights.n_in()),
+    }
+}
+
+/// Expands weights, zeros included, into temporary memory.
+fn expand(gpu: &Gpu, blocks: &DeviceBitmask, n_out: usize, n_in: usize) -> DeviceBuffer {
     let row_words = crate::pack::row_words(n_in);
-    let codes = Codes::empty(gpu, n_out, row_words);
+    let codes = CodeWords::empty(gpu, n_out, row_words);
     let row_blocks = n_in.div_ceil(bitmask::BLOCK_INPUTS);
     let n_blocks = n_out.div_ceil(bitmask::BLOCK_ROWS) * row_blocks;
-    // SAFETY: a warp for each block, whose rows and words are written as far as they are there.
+    // SAFETY: a warp for each block, whose rows and words are written as far as they exist.
     unsafe {
         bitmask::expand::launch_unchecked(
             gpu.client(),
@@ -33,7 +42,7 @@ pub(crate) fn expand(gpu: &Gpu, blocks: &Blocks, n_out: usize, n_in: usize) -> B
 }
 
 /// Weights `[n_out, n_in]` as floats, from codes of `bits` bits with a scale for each `group` of a row.
-pub(crate) fn decode(gpu: &Gpu, words: &Buffer, scales: &Buffer, group: usize, bits: usize, out: &Floats) {
+pub(crate) fn decode(gpu: &Gpu, words: &DeviceBuffer, scales: &DeviceBuffer, group: usize, bits: usize, out: &Floats) {
     let n = out.n_rows * out.n_cols;
     let row_words = if bits == 8 { crate::pack::row_words(out.n_cols) } else { out.n_cols.div_ceil(8) };
     // SAFETY: a unit for each weight.
@@ -55,12 +64,12 @@ pub(crate) fn decode(gpu: &Gpu, words: &Buffer, scales: &Buffer, group: usize, b
     }
 }
 
-/// Integers that are ids.
+/// Ids of rows of a table.
 #[derive(Debug, Clone)]
 pub struct Ids {
-    /// Where they are.
-    pub buffer: Buffer,
-    /// Of what type.
+    /// Their buffer.
+    pub buffer: DeviceBuffer,
+    /// Their type, an integer.
     pub dtype: ElemType,
 }
 
@@ -72,8 +81,8 @@ impl Ids {
 }
 
 /// Rows of a table whose rows are whole words.
-pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &Buffer, scales: &Buffer, n_rows: usize, out: &Floats) {
-    // SAFETY: a cube for each id, which reads a row that is there.
+pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &DeviceBuffer, scales: &DeviceBuffer, n_rows: usize, out: &Floats) {
+    // SAFETY: a cube for each id, which reads a row that exists.
     unsafe {
         decode::lookup::launch_unchecked(
             gpu.client(),
@@ -92,8 +101,15 @@ pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &Buffer, scales: &Buffer, n_ro
 }
 
 /// Rows of a table without its zeros.
-pub(crate) fn lookup_bitmask(gpu: &Gpu, ids: &Ids, rows: &Blocks, scales: &Buffer, n_rows: usize, out: &Floats) {
-    // SAFETY: a warp for each id, which reads a row that is there.
+pub(crate) fn lookup_bitmask(
+    gpu: &Gpu,
+    ids: &Ids,
+    rows: &DeviceBitmask,
+    scales: &DeviceBuffer,
+    n_rows: usize,
+    out: &Floats,
+) {
+    // SAFETY: a warp for each id, which reads a row that exists.
     unsafe {
         decode::lookup_bitmask::launch_unchecked(
             gpu.client(),

@@ -2,22 +2,25 @@
 
 use super::{Floats, Product, arg};
 use crate::few_rows;
-use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
-use crate::weights::Int8;
+use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
+use crate::int8::Int8;
 use cubecl_core::prelude::{CubeCount, CubeDim};
 
-/// How many rows kernels of few rows take at once.
+/// Most rows of floats that are multiplied with codes as they are; more have the weights decoded first.
+pub(crate) const FEW_FLOATS: usize = 15;
+
+/// How many rows a kernel for few rows takes at once.
 fn rows_at_once(n_rows: usize) -> usize {
     n_rows.next_power_of_two().min(8)
 }
 
-/// Cubes of kernels of few rows.
+/// The grid of a kernel for few rows.
 fn few_rows_cubes(n_rows: usize, n_out: usize, rows: usize) -> CubeCount {
     cubes(groups(n_out, few_rows::WARPS * few_rows::OUTPUTS), groups(n_rows, rows))
 }
 
 /// A product of a few rows of codes, of weights with their zeros.
-pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
+pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y: &Floats) {
     let codes = product.codes;
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let rows = rows_at_once(codes.n_rows);
@@ -41,14 +44,21 @@ pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &Buffer, y: &F
             u32_of(codes.row_words),
             product.place.launch(),
             rows,
-            product.ending.finish(),
+            product.epilogue.flags(),
             y.dtype,
         );
     }
 }
 
 /// A few rows of floats times int8 weights with their zeros; inputs are a multiple of four.
-pub(crate) fn few_rows_int8(gpu: &Gpu, x: &Floats, weights: &Int8, words: &Buffer, shift: Option<&Buffer>, y: &Floats) {
+pub(crate) fn few_rows_int8(
+    gpu: &Gpu,
+    x: &Floats,
+    weights: &Int8,
+    words: &DeviceBuffer,
+    shift: Option<&DeviceBuffer>,
+    y: &Floats,
+) {
     assert!(x.n_cols == weights.n_in() && x.n_cols.is_multiple_of(4), "{} inputs", x.n_cols);
     let rows = rows_at_once(x.n_rows);
     // SAFETY: rows and columns behind the last are read as the last and not written.
@@ -77,9 +87,9 @@ pub(crate) fn few_rows_int8(gpu: &Gpu, x: &Floats, weights: &Int8, words: &Buffe
 pub(crate) fn few_rows_int4(
     gpu: &Gpu,
     x: &Floats,
-    [words, scales]: [&Buffer; 2],
+    [words, scales]: [&DeviceBuffer; 2],
     group: usize,
-    shift: Option<&Buffer>,
+    shift: Option<&DeviceBuffer>,
     y: &Floats,
 ) {
     assert!(x.n_cols.is_multiple_of(8) && group.is_multiple_of(8), "{} inputs by {group}", x.n_cols);

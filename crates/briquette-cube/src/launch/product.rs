@@ -1,21 +1,22 @@
 //! Products of codes.
 
-use super::{Codes, Ending, Floats, Place, RowScales, arg};
+use super::{CodeWords, DeviceEpilogue, Floats, OutputPlacement, RowScales, arg};
 use crate::cubek::Cubek;
 use crate::dp4a;
-use crate::gpu::{Buffer, Gpu, cubes, groups, u32_of};
-use crate::mma::{self, Tile};
+use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
+use crate::int8::Int8;
+use crate::mma::{self, MmaTile};
+use crate::stored::{DeviceBitmask, DeviceCodes};
 use crate::sums;
-use crate::weights::{Blocks, Int8, Kept};
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
-/// What a product is made of.
+/// The operands of a product, where its outputs go, and what is done to them.
 pub(crate) struct Product<'a> {
-    pub(crate) codes: &'a Codes,
+    pub(crate) codes: &'a CodeWords,
     pub(crate) rows: &'a RowScales,
     pub(crate) weights: &'a Int8,
-    pub(crate) place: Place,
-    pub(crate) ending: &'a Ending,
+    pub(crate) place: OutputPlacement,
+    pub(crate) epilogue: &'a DeviceEpilogue,
 }
 
 impl Product<'_> {
@@ -24,7 +25,7 @@ impl Product<'_> {
     }
 
     pub(super) fn args(&self) -> [BufferArg; 6] {
-        let [scale, shift] = self.ending.args(self.weights.n_out(), &self.weights.scales);
+        let [scale, shift] = self.epilogue.args(self.weights.n_out(), &self.weights.scales);
         let (rows, weights) = (self.rows, self.weights);
         assert_eq!(self.codes.row_words, weights.row_words(), "words of a row");
         assert!(self.place.end_col <= weights.n_out(), "columns of {} outputs", weights.n_out());
@@ -33,14 +34,14 @@ impl Product<'_> {
 }
 
 /// A product by matrix instructions, of weights as they are kept, or of `words`, with their zeros.
-pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&Buffer>, tile: Tile, y: &Floats) {
+pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&DeviceBuffer>, tile: MmaTile, y: &Floats) {
     let (codes, weights) = (product.codes, product.weights);
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let [tile_rows, tile_cols] = tile.extents();
     let nothing = || arg(&weights.scales, 4);
     let (dense, is_sparse, [bits, values, bases]) = match (&weights.kept, words) {
-        (Kept::Dense(words), _) | (_, Some(words)) => (arg(words, 16), false, [(); 3].map(|()| nothing())),
-        (Kept::Blocks(Blocks { bits, values, bases }), None) => {
+        (DeviceCodes::Dense(words), _) | (_, Some(words)) => (arg(words, 16), false, [(); 3].map(|()| nothing())),
+        (DeviceCodes::Bitmask(DeviceBitmask { bits, values, bases }), None) => {
             (codes.arg(4), true, [arg(bits, 4), arg(values, 4), arg(bases, 4)])
         }
     };
@@ -69,14 +70,14 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&Buffer>, 
             product.place.launch(),
             tile,
             is_sparse,
-            product.ending.finish(),
+            product.epilogue.flags(),
             y.dtype,
         );
     }
 }
 
 /// A product by dot products of four, of weights with their zeros.
-pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Floats) {
+pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y: &Floats) {
     let codes = product.codes;
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let n = codes.n_rows * product.n_cols();
@@ -99,7 +100,7 @@ pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Flo
             u32_of(product.place.end_col),
             u32_of(codes.row_words),
             product.place.launch(),
-            product.ending.finish(),
+            product.epilogue.flags(),
             y.dtype,
         );
     }
@@ -109,7 +110,7 @@ pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &Buffer, y: &Flo
 pub(crate) fn product_cubek(
     gpu: &Gpu,
     product: &Product,
-    words: &Buffer,
+    words: &DeviceBuffer,
     strategy: Cubek,
     y: &Floats,
 ) -> Result<(), String> {
@@ -136,7 +137,7 @@ pub(crate) fn product_cubek(
             u32_of(codes.n_rows),
             u32_of(n_out),
             product.place.launch(),
-            product.ending.finish(),
+            product.epilogue.flags(),
             y.dtype,
         );
     }

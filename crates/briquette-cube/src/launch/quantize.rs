@@ -1,18 +1,18 @@
 //! Activations to codes.
 
-use super::{Codes, Floats, RowScales, arg};
+use super::{CodeWords, Floats, RowScales, arg};
 use crate::gpu::{Gpu, cubes, groups, u32_of};
 use crate::quantize_rows;
 use cubecl_core::prelude::CubeDim;
 
-/// Above this, parts of a row are looked at side by side.
+/// Rows with more values than this are quantized in parts, in parallel.
 const WIDE: usize = 1 << 16;
 /// Values in a part of a wide row.
 const PART: usize = 1 << 14;
 
 /// Quantizes each row by itself, to rows of `row_words` words.
-pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (Codes, RowScales) {
-    let codes = Codes::empty(gpu, x.n_rows, row_words);
+pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (CodeWords, RowScales) {
+    let codes = CodeWords::empty(gpu, x.n_rows, row_words);
     let rows = RowScales { scales: gpu.empty::<f32>(x.n_rows), zeros: gpu.empty::<i32>(x.n_rows) };
     if x.n_rows == 0 {
         return (codes, rows);
@@ -41,7 +41,7 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
 }
 
 /// Quantizes wide rows, by the spans of their parts.
-fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &Codes, rows: &RowScales, symmetric: bool) {
+fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &CodeWords, rows: &RowScales, symmetric: bool) {
     let (client, dim) = (gpu.client(), CubeDim::new_1d(quantize_rows::UNITS as u32));
     let [n_cols, words] = [x.n_cols, codes.row_words].map(u32_of);
     let n_parts = x.n_cols.div_ceil(PART);

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use briquette_emulator::{Grid, Guarded, Kernel, Mistake, Side, compiler, to_cpp};
+use briquette_emulator::{Guarded, LaunchConfig, LoadedKernel, Mistake, Side, compiler, to_cpp};
 
 use cubecl_core::InfoBuilder;
 use cubecl_core::ScalarArgType;
@@ -26,7 +26,7 @@ use super::cuda::{CudaSource, Gpu};
 /// A kernel that can be launched on the CPU.
 pub(crate) struct Emulated {
     source: CudaSource,
-    compiled: Arc<Kernel>,
+    compiled: Arc<LoadedKernel>,
 }
 
 /// An argument that the kernel reads or writes.
@@ -143,7 +143,7 @@ impl Emulated {
         parameters.push(info.as_ptr().cast_mut().cast());
         self.check_parameters(before.len(), size_of_val(info))?;
         let (threads, shared_bytes) = (self.source.block, self.source.shared_bytes);
-        let grid = Grid { blocks, threads, shared_bytes, backwards, saturates: false };
+        let grid = LaunchConfig { blocks, threads, shared_bytes, backwards, saturates: false };
         // SAFETY: the parameters are those of the kernel, and the buffers ours.
         let result = unsafe { self.compiled.launch(&grid, &parameters) };
         result.map_err(|mistake| describe(&mistake, &buffers))?;
@@ -188,8 +188,8 @@ impl Emulated {
 ///
 /// # Panics
 /// If the kernel does what the emulator does not know.
-fn load(compiler: &Path, cuda: &str) -> Arc<Kernel> {
-    static LOADED: Mutex<Option<HashMap<String, Arc<Kernel>>>> = Mutex::new(None);
+fn load(compiler: &Path, cuda: &str) -> Arc<LoadedKernel> {
+    static LOADED: Mutex<Option<HashMap<String, Arc<LoadedKernel>>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = loaded.get_or_insert_default();
     if let Some(found) = loaded.get(cuda) {

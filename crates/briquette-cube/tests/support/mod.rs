@@ -24,8 +24,8 @@ pub(crate) mod emulator;
 pub(crate) mod registry;
 
 use briquette_cube::ElemType;
-use briquette_cube::conv::StepsCompilationArg;
-use briquette_cube::finish::TargetCompilationArg;
+use briquette_cube::conv::ConvGeometryCompilationArg;
+use briquette_cube::epilogue::OutputLayoutCompilationArg;
 use cubecl_core::ir::FloatKind;
 
 /// The type of most tests.
@@ -54,8 +54,8 @@ pub(crate) fn codes(n: usize, zero_each: u64, seed: u64) -> Vec<i8> {
 }
 
 /// Where outputs go, as kernels are compiled for it.
-pub(crate) const fn target() -> TargetCompilationArg {
-    TargetCompilationArg {
+pub(crate) const fn target() -> OutputLayoutCompilationArg {
+    OutputLayoutCompilationArg {
         image_rows: (),
         image_stride: (),
         row_stride: (),
@@ -66,8 +66,8 @@ pub(crate) const fn target() -> TargetCompilationArg {
 }
 
 /// The steps of a convolution, likewise.
-pub(crate) const fn steps() -> StepsCompilationArg {
-    StepsCompilationArg {
+pub(crate) const fn steps() -> ConvGeometryCompilationArg {
+    ConvGeometryCompilationArg {
         channels: (),
         height: (),
         width: (),

@@ -2,8 +2,8 @@
 
 use briquette_cube::conv::{depthwise, patches};
 use briquette_cube::decode::{decode, lookup, lookup_bitmask};
-use briquette_cube::finish::Finish;
-use briquette_cube::mma::{Tile, product_mma};
+use briquette_cube::epilogue::EpilogueFlags;
+use briquette_cube::mma::{MmaTile, product_mma};
 use briquette_cube::quantize_rows::{encode, quantize_rows, row_scales, spans};
 use briquette_cube::sums::{self, finish_sums};
 use briquette_cube::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize};
@@ -35,11 +35,11 @@ pub(crate) struct Listed {
 const F32: ElemType = ElemType::Float(FloatKind::F32);
 const FLOATS: [ElemType; 3] = [F32, ElemType::Float(FloatKind::F16), ElemType::Float(FloatKind::BF16)];
 
-const PLAIN: Finish = Finish { scale: false, shift: false, adds: false, relu: false };
+const PLAIN: EpilogueFlags = EpilogueFlags { scale: false, shift: false, adds: false, relu: false };
 /// Of a linear layer with a bias.
-const BIAS: Finish = Finish { shift: true, ..PLAIN };
+const BIAS: EpilogueFlags = EpilogueFlags { shift: true, ..PLAIN };
 /// Of a convolution with a norm, added to what there is.
-const ALL: Finish = Finish { scale: true, shift: true, adds: true, relu: true };
+const ALL: EpilogueFlags = EpilogueFlags { scale: true, shift: true, adds: true, relu: true };
 
 /// Every kernel for a device.
 pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
@@ -57,7 +57,9 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
         }
         all.extend([4, 8].map(|bits| of.decode(bits, dtype)));
         let finishes = if dtype == F32 { &[BIAS, ALL][..] } else { &[ALL] };
-        for (&finish, tile) in finishes.iter().flat_map(|f| [Tile::LARGE, Tile::MEDIUM, Tile::SMALL].map(|t| (f, t))) {
+        for (&finish, tile) in
+            finishes.iter().flat_map(|f| [MmaTile::LARGE, MmaTile::MEDIUM, MmaTile::SMALL].map(|t| (f, t)))
+        {
             all.extend([false, true].map(|sparse| of.product_mma(tile, sparse, finish, dtype)));
         }
         all.extend(of.lookups(ElemType::UInt(UIntKind::U32), dtype));
@@ -73,7 +75,7 @@ fn plain(name: String, kernel: impl CubeKernel) -> Listed {
 }
 
 /// `shift relu`
-fn words(finish: Finish) -> String {
+fn words(finish: EpilogueFlags) -> String {
     let words = [(finish.scale, "scale"), (finish.shift, "shift"), (finish.adds, "adds"), (finish.relu, "relu")];
     words.iter().filter(|(is_there, _)| *is_there).map(|(_, word)| format!(" {word}")).collect()
 }
@@ -118,7 +120,7 @@ impl Forms {
         plain(format!("encode {dtype}"), kernel!(self.gpu, block, encode::Encode::new, [b b b b b], (), (), (), dtype))
     }
 
-    fn product_mma(self, tile: Tile, sparse: bool, finish: Finish, dtype: ElemType) -> Listed {
+    fn product_mma(self, tile: MmaTile, sparse: bool, finish: EpilogueFlags, dtype: ElemType) -> Listed {
         let block = CubeDim::new_2d(32, tile.n_warps() as u32);
         let new = product_mma::ProductMma::new;
         let kernel =
@@ -129,7 +131,7 @@ impl Forms {
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Matrices }
     }
 
-    fn product_dp4a(self, finish: Finish, dtype: ElemType) -> Listed {
+    fn product_dp4a(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(dp4a::UNITS as u32);
         let new = dp4a::product_dp4a::ProductDp4a::new;
         let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
@@ -137,7 +139,7 @@ impl Forms {
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
     }
 
-    fn finish_sums(self, finish: Finish, dtype: ElemType) -> Listed {
+    fn finish_sums(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(sums::UNITS as u32);
         let new = finish_sums::FinishSums::new;
         let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), target(), finish, dtype);
@@ -184,7 +186,7 @@ impl Forms {
         plain(format!("decode {dtype} of {bits} bits"), kernel)
     }
 
-    fn depthwise(self, finish: Finish, dtype: ElemType) -> Listed {
+    fn depthwise(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(conv::UNITS as u32);
         let new = depthwise::Depthwise::new;
         let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), steps(), finish, dtype);

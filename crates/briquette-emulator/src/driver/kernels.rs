@@ -7,17 +7,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{Device, ILLEGAL_ADDRESS, INVALID_IMAGE, INVALID_VALUE, LAUNCH_FAILED, NOT_FOUND, device, functions, say};
-use crate::kernel::{Grid, Kernel};
+use crate::kernel::{LaunchConfig, LoadedKernel};
 use crate::nvrtc::TOKEN;
 
-/// In the names of kernels that compute nothing but find out how fast a device is, for minutes. They are not run, and take
-/// as long as CubeCL wants a launch to take: where one takes less, it asks for more and more of them.
+/// Parts of the names of CubeCL's kernels that only measure how fast a device is, which would take minutes here. They are
+/// not run: a launch sleeps for as long as CubeCL wants it to take, since of shorter ones it asks for more and more.
 const MEASURING: [&str; 2] = ["_throughput_", "prime_buffer"];
 const MEASURED: Duration = Duration::from_millis(20);
 
 /// A kernel of a module.
 struct Function {
-    kernel: Kernel,
+    kernel: LoadedKernel,
     name: String,
 }
 
@@ -45,25 +45,25 @@ functions! {
         parameters: *const *mut c_void,
         _extra: *const *mut c_void
     ) {
-        let grid = Grid {
+        let config = LaunchConfig {
             blocks: [grid_x, grid_y, grid_z],
             threads: [block_x, block_y, block_z],
             shared_bytes: shared_bytes as usize,
             backwards: false,
             saturates: true,
         };
-        launch(&*function, &grid, parameters)
+        launch(&*function, &config, parameters)
     }
 }
 
 /// # Safety
-/// The image ends with a zero, and `out` is there.
+/// The image ends with a zero, and `out` is valid.
 unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
     // SAFETY: the caller's.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let Some(path) = text.strip_prefix(TOKEN) else { return INVALID_IMAGE };
     // SAFETY: made by `nvrtcCompileProgram`.
-    match unsafe { Kernel::open(Path::new(path)) } {
+    match unsafe { LoadedKernel::open(Path::new(path)) } {
         Ok(kernel) => {
             let function = Box::new(Function { kernel, name: String::new() });
             // SAFETY: the caller's.
@@ -79,12 +79,12 @@ unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
 
 /// # Safety
 /// As `cuLaunchKernel`.
-unsafe fn launch(function: &Function, grid: &Grid, parameters: *const *mut c_void) -> c_int {
+unsafe fn launch(function: &Function, config: &LaunchConfig, parameters: *const *mut c_void) -> c_int {
     let Device { broken, log, .. } = *device();
     if broken != 0 {
         return broken;
     }
-    if grid.blocks.contains(&0) || grid.blocks[1..].iter().any(|n| *n > 65535) {
+    if config.blocks.contains(&0) || config.blocks[1..].iter().any(|n| *n > 65535) {
         return INVALID_VALUE;
     }
     if MEASURING.iter().any(|part| function.name.contains(part)) {
@@ -96,10 +96,10 @@ unsafe fn launch(function: &Function, grid: &Grid, parameters: *const *mut c_voi
     // SAFETY: the caller's; a kernel without parameters may have none given.
     let result = unsafe {
         let parameters = if n == 0 { &[] } else { std::slice::from_raw_parts(parameters, n) };
-        function.kernel.launch(grid, parameters)
+        function.kernel.launch(config, parameters)
     };
     if log {
-        say(&format!("{} {:?} of {:?}: {:?}", function.name, grid.blocks, grid.threads, start.elapsed()));
+        say(&format!("{} {:?} of {:?}: {:?}", function.name, config.blocks, config.threads, start.elapsed()));
     }
     let Err(mistake) = result else { return 0 };
     let mut device = device();

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, device, functions, say};
 use crate::memory::{Guarded, Side};
 
-/// Addresses behind each allocation that are nobody's.
+/// Addresses behind each allocation that stay unmapped, so that an access there is found.
 const REACH: usize = 1 << 32;
 /// What `cuMemAlloc` aligns to.
 const ALIGNMENT: usize = 256;
@@ -36,7 +36,7 @@ functions! {
 }
 
 /// # Safety
-/// `out` is there.
+/// `out` is valid.
 unsafe fn allocate(out: *mut u64, n: usize) -> c_int {
     let mut device = device();
     if n == 0 {
@@ -73,7 +73,7 @@ fn free(pointer: u64) -> c_int {
     }
 }
 
-/// What host memory begins with: its size.
+/// Bytes before each allocation of host memory, which hold its size.
 const HOST_HEADER: usize = 512;
 
 fn host_layout(n: usize) -> Option<std::alloc::Layout> {
@@ -81,7 +81,7 @@ fn host_layout(n: usize) -> Option<std::alloc::Layout> {
 }
 
 /// # Safety
-/// `out` is there.
+/// `out` is valid.
 unsafe fn host(out: *mut *mut c_void, n: usize) -> c_int {
     let Some(layout) = host_layout(n) else { return OUT_OF_MEMORY };
     // SAFETY: the layout is not empty; the size is written before the memory that is given away.
@@ -97,7 +97,7 @@ unsafe fn host(out: *mut *mut c_void, n: usize) -> c_int {
 }
 
 /// # Safety
-/// Given by `host`.
+/// The pointer was given by `host`.
 unsafe fn free_host(pointer: *mut c_void) -> c_int {
     // SAFETY: the size is where `host` has put it.
     unsafe {
@@ -109,7 +109,7 @@ unsafe fn free_host(pointer: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// So many bytes are at both.
+/// Both point to `n` bytes.
 unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> c_int {
     // SAFETY: the caller's.
     unsafe { to.copy_from(from, n) };
@@ -146,7 +146,7 @@ impl Place2d {
 
 impl Copy2d {
     /// # Safety
-    /// All rows are there.
+    /// All rows lie in valid memory.
     unsafe fn run(&self) -> c_int {
         for row in 0..self.height {
             // SAFETY: the caller's.

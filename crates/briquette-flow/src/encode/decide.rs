@@ -7,7 +7,7 @@ use crate::survey::{PieceStart, Survey};
 use crate::treatment::Cut;
 use briquette_core::coder::RowsDecision;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
-use briquette_prune::score::Weights;
+use briquette_prune::score::WeightSlice;
 use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Score, Threshold, select};
 use briquette_quant::{Fitter, KeptRows};
@@ -85,7 +85,8 @@ impl Subject<'_> {
 
     fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
         let n_cols = self.tensor.rows.n_cols;
-        let weights = Weights { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs: self.inputs };
+        let weights =
+            WeightSlice { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs: self.inputs };
         self.tensor.score().unwrap_or_default().of(weights, scratch)
     }
 }

@@ -15,7 +15,7 @@ pub trait Sink: Sync {
     ///
     /// # Errors
     /// Bug, where there is no place for them.
-    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>>;
+    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>>;
 
     /// Writes bytes to a file, from an offset.
     ///
@@ -26,7 +26,7 @@ pub trait Sink: Sync {
 
 /// Bytes as a file holds them.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct FilePlace<'a> {
     /// Index of the file.
     pub file: usize,
     /// Where they start in it.
@@ -40,7 +40,7 @@ pub struct Place<'a> {
 pub struct Nowhere;
 
 impl Sink for Nowhere {
-    fn place<'a>(&self, _tensor: usize, _part: Part, _offset: u64, _bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
+    fn place<'a>(&self, _tensor: usize, _part: Part, _offset: u64, _bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>> {
         Ok(None)
     }
 
@@ -62,7 +62,9 @@ impl<'a> Writes<'a> {
 
     /// Takes bytes of a part.
     pub(super) fn put(&mut self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
-        let Some(Place { file, offset, bytes }) = self.sink.place(tensor, part, offset, bytes)? else { return Ok(()) };
+        let Some(FilePlace { file, offset, bytes }) = self.sink.place(tensor, part, offset, bytes)? else {
+            return Ok(());
+        };
         if bytes.len() > MAX_SMALL {
             return self.sink.write(file, offset, &bytes);
         }
@@ -103,9 +105,9 @@ mod tests {
     struct InMemory(Mutex<(usize, Vec<u8>)>);
 
     impl Sink for InMemory {
-        fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<Place<'a>>> {
+        fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>> {
             let offset = part as u64 * 1_000_000 + tensor as u64 * 100 + offset;
-            Ok(Some(Place { file: 0, offset, bytes: bytes.into() }))
+            Ok(Some(FilePlace { file: 0, offset, bytes: bytes.into() }))
         }
 
         fn write(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -1,12 +1,12 @@
 //! The exact threshold of tensors too many to be in memory at once, in one pass over them where a sample guides it.
 
-use super::{Dropped, PieceOf, Scan, parts_of};
+use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use crate::context::Workers;
 use crate::piece::{PieceBuffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
-use briquette_prune::score::Weights;
+use briquette_prune::score::WeightSlice;
 use briquette_prune::select::{Bracket, Tally};
 use briquette_prune::{Histogram, Score, Threshold};
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl<'a> Search<'a> {
         pieces: &[Vec<Range<usize>>],
         tensors: &'a [usize],
     ) -> Self {
-        Self { plan, source, workers, tensors, parts: parts_of(tensors, pieces) }
+        Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces) }
     }
 
     /// The border of the `n_drop` smallest scores. A sample brackets it; the keys inside the bracket are kept, piece by
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
                 self.source.read(tensor.index, start * tensor.width(), bytes)?;
                 rows::to_f32(bytes, tensor.info.dtype, &mut values);
                 let (n_cols, inputs) = (tensor.rows.n_cols, self.plan.inputs.get(&tensor.index));
-                let weights = Weights { values: &values, first: start, n_cols, inputs };
+                let weights = WeightSlice { values: &values, first: start, n_cols, inputs };
                 let scores = score_of(tensor).of(weights, &mut scratch);
                 keys.extend(scores.iter().map(|score| score.abs().to_bits()));
             }

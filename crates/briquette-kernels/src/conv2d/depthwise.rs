@@ -1,17 +1,18 @@
 //! Convolutions in which every channel is its own group: tap by tap, channels side by side.
 
 use super::image::Image;
-use super::{Conv2dShape, swap_inner};
+use super::packed::swap_inner;
+use super::shape::Conv2dShape;
 use crate::path::Path;
 use crate::simd;
 use crate::weights::{Int8Weights, to_rows};
 use std::ops::Range;
 
-/// The weights of such a convolution, for as long as a call takes.
+/// The weights of such a convolution, unpacked for one call.
 pub(crate) struct Taps {
     /// `[tap, channel]`.
     weights: Vec<i32>,
-    /// Of the weights of each channel, which the zero point of an image multiplies.
+    /// The sum of the weights of each channel, which the zero point of an image multiplies.
     sums: Vec<i32>,
     scales: Vec<f32>,
 }
@@ -27,7 +28,7 @@ impl Taps {
         }
     }
 
-    /// Makes `values` the outputs `[pixel, channel]` of some pixels.
+    /// Fills `values` with the outputs `[pixel, channel]` of some pixels.
     pub(crate) fn convolve(
         &self,
         path: Path,

@@ -1,13 +1,13 @@
 //! The codes of one image, channels last.
 
+use crate::activations::{ActivationElement, ActivationGrid};
 use crate::path::Path;
-use crate::quantize_rows::{Activation, ActivationGrid};
-use crate::simd::{self, RowScale, Span};
+use crate::simd::{self, RowQuantizer, ValueRange};
 use rayon::prelude::*;
 
-/// Values whose span a thread finds at once.
-const SPAN: usize = 1 << 16;
-/// Pixels and channels that a thread turns at once: whole lines of codes, which stay in the first cache.
+/// Values whose range a thread finds at once.
+const RANGE_CHUNK: usize = 1 << 16;
+/// Pixels and channels that a thread transposes at once: whole cache lines of codes, which stay in the L1 cache.
 const PIXELS: usize = 256;
 const CHANNELS: usize = 64;
 
@@ -22,7 +22,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// Quantizes `x` `[channel, height, width]`.
-    pub(crate) fn new<T: Activation>(
+    pub(crate) fn new<T: ActivationElement>(
         path: Path,
         x: &[T],
         n_channels: usize,
@@ -31,11 +31,13 @@ impl Image {
     ) -> Self {
         let n_pixels = size[0] * size[1];
         let mut codes = vec![0; x.len()];
-        let span = |x: &[T]| simd::span(path, T::widened(x, &mut Vec::new()), grid);
-        let is_large = x.len() > SPAN && rayon::current_num_threads() > 1;
+        let value_range = |x: &[T]| simd::value_range(path, T::widened(x, &mut Vec::new()), grid);
+        let is_large = x.len() > RANGE_CHUNK && rayon::current_num_threads() > 1;
         let row = match is_large {
-            true => x.par_chunks(SPAN).map(span).reduce(Span::default, Span::merge).scale(grid),
-            false => span(x).scale(grid),
+            true => {
+                x.par_chunks(RANGE_CHUNK).map(value_range).reduce(ValueRange::default, ValueRange::merge).scale(grid)
+            }
+            false => value_range(x).scale(grid),
         };
         let fill = |(i, codes): (usize, &mut [u8])| {
             let pixels = i * PIXELS..n_pixels.min((i + 1) * PIXELS);
@@ -61,9 +63,9 @@ impl Image {
 }
 
 /// Quantizes neighbouring pixels, given by the channel, to `codes` `[pixel, channel]`.
-fn channels_last<'a, T: Activation + 'a>(
+fn channels_last<'a, T: ActivationElement + 'a>(
     path: Path,
-    row: RowScale,
+    row: RowQuantizer,
     channel: impl Fn(usize) -> &'a [T],
     n_channels: usize,
     codes: &mut [u8],

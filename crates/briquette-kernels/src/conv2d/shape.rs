@@ -1,4 +1,4 @@
-//! What a convolution is.
+//! The shape of a convolution.
 
 /// A 2-D convolution, as burn and PyTorch describe it; pairs are of height and width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -46,8 +46,8 @@ fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
     let [out_height, out_width] = shape.out_size(size);
     for (grid, is_sparse) in [(ActivationGrid::Symmetric, true), (ActivationGrid::Asymmetric, false)] {
         let weights = PackedConv2d::new(&codes, &scales, shape.weight_dims(), is_sparse).unwrap();
-        let finish = Finish { shift: Some(&bias), ..Finish::default() };
-        let conv = Int8Conv2d { weights: &weights, shape, grid, finish };
+        let epilogue = ConvEpilogue { shift: Some(&bias), ..ConvEpilogue::default() };
+        let conv = Int8Conv2d { weights: &weights, shape, grid, epilogue };
         for path in Path::available() {
             let mut y = vec![f32::NAN; n_images * shape.n_out * out_height * out_width];
             int8_conv2d(path, &x, [n_images, size[0], size[1]], &conv, &mut y);
@@ -100,8 +100,8 @@ fn an_image_that_is_not_finite_is_nan_and_its_neighbour_is_not() {
     for relu in [false, true] {
         let (mut x, mut y) = (vec![1.0; 2 * 2 * 16], vec![0.0; 2 * 3 * 4]);
         x[5] = f32::INFINITY;
-        let finish = Finish { relu, ..Finish::default() };
-        let conv = Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Asymmetric, finish };
+        let epilogue = ConvEpilogue { relu, ..ConvEpilogue::default() };
+        let conv = Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Asymmetric, epilogue };
         int8_conv2d(Path::available()[0], &x, [2, 4, 4], &conv, &mut y);
         assert!(y[..12].iter().all(|value| value.is_nan()) && y[12..].iter().all(|value| value.is_finite()));
     }
@@ -113,12 +113,12 @@ fn what_finishes_outputs_is_a_norm_a_shortcut_and_relu() {
     let weights = PackedConv2d::new(&[1; 40], &[1.0; 40], shape.weight_dims(), false).unwrap();
     let x: Vec<f32> = (0..35).map(|i| i as f32 - 10.0).collect();
     let (scale, shift): (Vec<f32>, Vec<f32>) = (0..40).map(|o| (o as f32 - 20.0, 0.25 * o as f32)).unzip();
-    let conv = |finish| Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, finish };
+    let conv = |epilogue| Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, epilogue };
     let mut plain = vec![0.0; 40 * 35];
-    int8_conv2d(Path::SCALAR, &x, [1, 5, 7], &conv(Finish::default()), &mut plain);
+    int8_conv2d(Path::SCALAR, &x, [1, 5, 7], &conv(ConvEpilogue::default()), &mut plain);
     let mut y: Vec<f32> = (0..40 * 35).map(|i| (i % 13) as f32).collect();
-    let finish = Finish { scale: Some(&scale), shift: Some(&shift), adds: true, relu: true };
-    int8_conv2d(Path::SCALAR, &x, [1, 5, 7], &conv(finish), &mut y);
+    let epilogue = ConvEpilogue { scale: Some(&scale), shift: Some(&shift), adds: true, relu: true };
+    int8_conv2d(Path::SCALAR, &x, [1, 5, 7], &conv(epilogue), &mut y);
     for (i, (y, plain)) in y.into_iter().zip(plain).enumerate() {
         let value = plain * scale[i / 35] + shift[i / 35] + (i % 13) as f32;
         assert_eq!(y, if value < 0.0 { 0.0 } else { value }, "{i}");
@@ -130,7 +130,8 @@ fn what_finishes_outputs_is_a_norm_a_shortcut_and_relu() {
 fn a_shape_of_other_weights_is_named() {
     let weights = PackedConv2d::new(&[1; 9], &[1.0], [1, 1, 3, 3], false).unwrap();
     let shape = Conv2dShape::new(1, 1, [2, 2]);
-    let conv = Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, finish: Finish::default() };
+    let conv =
+        Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, epilogue: ConvEpilogue::default() };
     int8_conv2d(Path::SCALAR, &[0.0_f32; 16], [1, 4, 4], &conv, &mut [0.0; 9]);
 }
 

@@ -1,17 +1,18 @@
 //! A tile of output pixels: its patches, and its outputs before they are transposed.
 
 use super::image::Image;
-use super::{Conv2dShape, Unpacked};
+use super::shape::Conv2dShape;
+use super::unpacked::Unpacked;
 use crate::linear::multiply_panels;
 use crate::path::Path;
 use crate::quantize_rows::QuantizedRows;
-use crate::simd::{self, Block};
+use crate::simd::{self, OutputBlock};
 use crate::weights::Int8Weights;
 use std::ops::Range;
 
 /// Memory for a tile, used again for the next.
 #[derive(Default)]
-pub(crate) struct Tile {
+pub(crate) struct PatchTile {
     patches: QuantizedRows,
     /// `[pixel, output]`.
     pub(crate) values: Vec<f32>,
@@ -34,7 +35,7 @@ fn gather_runs(shape: &Conv2dShape, image: &Image, at: [usize; 2], patch: &mut [
         })
 }
 
-impl Tile {
+impl PatchTile {
     /// Fills the patches of a group, `[pixel][ky, kx, in]`.
     pub(crate) fn gather(&mut self, shape: &Conv2dShape, image: &Image, group: usize, pixels: Range<usize>) {
         let n_in = shape.n_in / shape.groups;
@@ -69,7 +70,7 @@ impl Tile {
     ) {
         let n_rows = self.patches.n_rows();
         self.values.resize(n_rows * n_out, 0.0);
-        let out = Block::new(&mut self.values, n_rows, n_out);
+        let out = OutputBlock::new(&mut self.values, n_rows, n_out);
         multiply_panels(path, self.patches.block(), weights, None, first, out, n_threads);
     }
 

@@ -8,14 +8,14 @@ use std::cell::RefCell;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
 
-/// What attention is over.
+/// The sizes of queries, keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionShape {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Tokens of each, queries and keys alike.
+    /// Tokens of a sequence; there are as many queries as keys.
     pub length: usize,
-    /// Heads.
+    /// Number of heads.
     pub n_heads: usize,
     /// Width of a head.
     pub width: usize,
@@ -77,7 +77,7 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()
     }
 
-    /// One output, by the book.
+    /// One output by the definition, in f64.
     fn exact(shape: AttentionShape, [q, k, v]: [&[f32]; 3], padding: &[bool], [b, i, h, c]: [usize; 4]) -> f64 {
         let at = |b: usize, i: usize, c: usize| ((b * shape.length + i) * shape.n_heads + h) * shape.width + c;
         let is_seen = |j: usize| padding.is_empty() || !padding[b * shape.length + j];

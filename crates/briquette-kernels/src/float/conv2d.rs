@@ -6,24 +6,21 @@ mod tests;
 
 use crate::conv2d::Conv2dShape;
 use crate::panels::threads_for;
-use crate::simd::{Block, Matrix, multiply};
-use patches::{Patches, Tile};
+use crate::simd::{MatrixView, OutputBlock, multiply};
+use patches::{ImageTile, PARTS, Patches, resized};
 use rayon::prelude::*;
 
-/// Parts that the gradient of the weights is summed in, and that there are of the work if it is enough, however many threads
-/// there are, so that bits are the same.
-const PARTS: usize = 8;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 21;
 
 /// A convolution of `n_images` images of one size, of one group.
 #[derive(Debug, Clone, Copy)]
 pub struct FloatConv2d {
-    /// What it is.
+    /// Channels, kernel, stride, padding and dilation.
     pub shape: Conv2dShape,
     /// Height and width of an image.
     pub size: [usize; 2],
-    /// Images.
+    /// Number of images.
     pub n_images: usize,
 }
 
@@ -50,19 +47,19 @@ impl FloatConv2d {
     pub fn forward(&self, x: &[f32], weights: &[f32], bias: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check(x, weights));
         assert_eq!(bias.len(), n_out, "a bias for {n_out} outputs");
-        let (patches, mut y) = (Patches::new(self), vec![0.0; self.n_outputs()]);
+        let (patches, mut y) = (Patches::new(self.shape, self.size, self.n_images), vec![0.0; self.n_outputs()]);
         if y.is_empty() {
             return y;
         }
         let n_threads = threads_for(y.len() * depth, PAYS);
-        let (weights, tiles) = (Matrix::new(weights, n_out, depth), patches.tiles());
+        let (weights, tiles) = (MatrixView::new(weights, n_out, depth), patches.tiles());
         let (outputs, together) = (self.split(&mut y, &tiles), tiles.len().div_ceil(n_threads));
         tiles.par_iter().zip(outputs).with_min_len(together).for_each_init(
-            Buffers::default,
+            ConvScratch::default,
             |buffers, (tile, outputs)| {
                 let (columns, n) = (patches.gather(x, tile, &mut buffers.columns), patches.n_pixels(tile));
                 let values = resized(&mut buffers.outputs, n_out * n);
-                multiply(weights, Matrix::new(columns, depth, n), false, values);
+                multiply(weights, MatrixView::new(columns, depth, n), false, values);
                 let n_pixels = n / tile.images.len();
                 for (i, mut output) in outputs.into_iter().enumerate() {
                     for (o, row) in values.chunks_exact(n).enumerate() {
@@ -82,14 +79,19 @@ impl FloatConv2d {
     pub fn weight_grad(&self, x: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
         assert_eq!(x.len(), self.n_inputs(), "images of {:?}", self.size);
-        let patches = Patches::new(self);
+        let patches = Patches::new(self.shape, self.size, self.n_images);
         let tiles = patches.tiles();
-        let part = |tiles: &[Tile]| {
-            let (mut buffers, mut sum) = (Buffers::default(), vec![0.0; n_out * depth]);
+        let part = |tiles: &[ImageTile]| {
+            let (mut buffers, mut sum) = (ConvScratch::default(), vec![0.0; n_out * depth]);
             for tile in tiles {
                 let (columns, n) = (patches.gather(x, tile, &mut buffers.columns), patches.n_pixels(tile));
                 let dy = self.gather_outputs(dy, tile, &mut buffers.outputs);
-                multiply(Matrix::new(dy, n_out, n), Matrix::new(columns, depth, n).transposed(), true, &mut sum);
+                multiply(
+                    MatrixView::new(dy, n_out, n),
+                    MatrixView::new(columns, depth, n).transposed(),
+                    true,
+                    &mut sum,
+                );
             }
             sum
         };
@@ -98,26 +100,26 @@ impl FloatConv2d {
         parts.into_iter().reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a + b).collect()).unwrap_or_else(zeros)
     }
 
-    /// `dx[b, i, source] = Σ w[o, i, ky, kx] * dy[b, o, p]` over what the pixel was a source of.
+    /// `dx[b, i, source] = Σ w[o, i, ky, kx] * dy[b, o, p]` over the outputs that the pixel contributes to.
     ///
     /// # Panics
     /// As [`FloatConv2d::forward`].
     pub fn input_grad(&self, weights: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
-        let (patches, mut dx) = (Patches::new(self), vec![0.0; self.n_inputs()]);
-        let weights = Matrix::new(weights, n_out, depth).transposed();
+        let (patches, mut dx) = (Patches::new(self.shape, self.size, self.n_images), vec![0.0; self.n_inputs()]);
+        let weights = MatrixView::new(weights, n_out, depth).transposed();
         let tiles = patches.tiles();
-        let of_same_images: Vec<&[Tile]> = tiles.chunk_by(|a, b| a.images == b.images).collect();
+        let of_same_images: Vec<&[ImageTile]> = tiles.chunk_by(|a, b| a.images == b.images).collect();
         let n_image = self.n_inputs() / self.n_images.max(1);
         let n_chunk = of_same_images.first().map_or(1, |tiles| tiles[0].images.len() * n_image).max(1);
         let together = of_same_images.len().div_ceil(rayon::current_num_threads());
         dx.par_chunks_mut(n_chunk).zip(of_same_images).with_min_len(together).for_each_init(
-            Buffers::default,
+            ConvScratch::default,
             |buffers, (dx, tiles)| {
                 for tile in tiles {
                     let (dy, n) = (self.gather_outputs(dy, tile, &mut buffers.outputs), patches.n_pixels(tile));
                     let columns = resized(&mut buffers.columns, depth * n);
-                    multiply(weights, Matrix::new(dy, n_out, n), false, columns);
+                    multiply(weights, MatrixView::new(dy, n_out, n), false, columns);
                     patches.scatter(columns, tile, dx);
                 }
             },
@@ -126,7 +128,7 @@ impl FloatConv2d {
     }
 
     /// The outputs of a tile of `dy` as a matrix `[out, pixel]`.
-    fn gather_outputs<'b>(&self, dy: &[f32], tile: &Tile, buffer: &'b mut Vec<f32>) -> &'b [f32] {
+    fn gather_outputs<'b>(&self, dy: &[f32], tile: &ImageTile, buffer: &'b mut Vec<f32>) -> &'b [f32] {
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
         let width = self.shape.out_size(self.size)[1];
         let pixels = tile.rows.start * width..tile.rows.end * width;
@@ -139,13 +141,13 @@ impl FloatConv2d {
         buffer
     }
 
-    /// What each tile writes: for each of its images `[out, pixel]`.
-    fn split<'y>(&self, y: &'y mut [f32], tiles: &[Tile]) -> Vec<Vec<Block<'y>>> {
+    /// The part of `y` that each tile writes: a block `[out, pixel]` for each of its images.
+    fn split<'y>(&self, y: &'y mut [f32], tiles: &[ImageTile]) -> Vec<Vec<OutputBlock<'y>>> {
         let width = self.shape.out_size(self.size)[1];
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
-        let mut images = y.chunks_mut((n_out * n_pixels).max(1)).map(|image| Block::new(image, n_out, n_pixels));
+        let mut images = y.chunks_mut((n_out * n_pixels).max(1)).map(|image| OutputBlock::new(image, n_out, n_pixels));
         let mut rest = None;
-        let mut take = |tile: &Tile| {
+        let mut take = |tile: &ImageTile| {
             let whole = rest.take().or_else(|| images.next()).expect("tiles of these images");
             let (now, later) = whole.split_cols(tile.rows.len() * width);
             rest = (later.n_cols() > 0).then_some(later);
@@ -154,7 +156,7 @@ impl FloatConv2d {
         tiles.iter().map(|tile| tile.images.clone().map(|_| take(tile)).collect()).collect()
     }
 
-    /// The inputs of a patch.
+    /// Checks the lengths; returns the number of inputs of a patch.
     fn check(&self, x: &[f32], weights: &[f32]) -> usize {
         let [n_out, n_in, height, width] = self.shape.weight_dims();
         assert_eq!(self.shape.groups, 1, "a convolution of one group");
@@ -169,15 +171,9 @@ impl FloatConv2d {
     }
 }
 
-/// What a thread keeps from tile to tile.
+/// Memory that a thread uses again for each tile.
 #[derive(Default)]
-struct Buffers {
+struct ConvScratch {
     columns: Vec<f32>,
     outputs: Vec<f32>,
-}
-
-/// A buffer of that length, of any values.
-fn resized(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
-    buffer.resize(n, 0.0);
-    buffer
 }

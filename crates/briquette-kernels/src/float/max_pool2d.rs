@@ -73,7 +73,7 @@ fn is_two_by_two(shape: &Conv2dShape) -> bool {
     [shape.kernel, shape.stride] == [[2, 2]; 2] && shape.dilation == [1, 1] && [top, left] == [0, 0]
 }
 
-/// The commonest pool, of windows that do not meet: a plane `x_width` wide to one `y_width` wide.
+/// The most common pool, of 2x2 windows that do not overlap: a plane `x_width` wide to one `y_width` wide.
 fn pool_two_by_two(x: &[f32], x_width: usize, y: &mut [f32], y_width: usize) {
     for (y, rows) in y.chunks_exact_mut(y_width).zip(x.chunks(2 * x_width)) {
         let (top, bottom) = rows.split_at(x_width);
@@ -84,7 +84,7 @@ fn pool_two_by_two(x: &[f32], x_width: usize, y: &mut [f32], y_width: usize) {
     }
 }
 
-/// The first pixel of those in some rows and columns that none is larger than.
+/// The first pixel with the largest value among the given rows and columns.
 fn first_highest(x: &[f32], width: usize, rows: &[usize], cols: &[usize]) -> Option<usize> {
     let mut best = rows.first()? * width + cols.first()?;
     for row in rows {
@@ -96,7 +96,7 @@ fn first_highest(x: &[f32], width: usize, rows: &[usize], cols: &[usize]) -> Opt
     Some(best)
 }
 
-/// For each row of outputs the rows of a plane that are under its taps, and for each column the columns.
+/// For each row of outputs, the rows of a plane that its window covers; then the same for columns.
 fn taps(size: [usize; 2], shape: &Conv2dShape) -> [Vec<Vec<usize>>; 2] {
     let out = shape.out_size(size);
     [0, 1].map(|axis| {
@@ -109,7 +109,7 @@ fn taps(size: [usize; 2], shape: &Conv2dShape) -> [Vec<Vec<usize>>; 2] {
     })
 }
 
-/// Whether `b` takes the place of `a`, as NaN does.
+/// Whether `b` replaces `a` as the largest value so far. NaN counts as larger than any number.
 fn is_larger(b: f32, a: f32) -> bool {
     b > a || (b.is_nan() && !a.is_nan())
 }

@@ -1,34 +1,34 @@
-//! What lies between matrix products, fused where the CPU runs it.
+//! GELU, layer norm and attention, each in one pass over memory on the CPU.
 
-use super::{floats, is_cpu};
+use super::device::is_cpu;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
 
-/// A row of a small transformer is some kilobytes wide where it is widest.
+/// As many as fit into the L2 cache of a thread: a row of a small transformer takes a few KiB at its widest.
 const ROWS_PER_THREAD: usize = 512;
 
-/// What a layer norm is made with.
+/// The parameters of a layer norm.
 #[derive(Debug, Clone)]
 pub struct Norm {
     /// What each column is multiplied by.
     pub gamma: Vec<f32>,
     /// What is added to each column.
     pub beta: Vec<f32>,
-    /// What keeps it from dividing by zero.
+    /// Added to the variance, so that nothing is divided by zero.
     pub epsilon: f64,
 }
 
-/// How attention is split, and what it does not see.
+/// How attention is split into heads, and which tokens it ignores.
 #[derive(Debug, Clone)]
-pub struct Heads {
-    /// Heads.
+pub struct AttentionHeads {
+    /// How many heads there are.
     pub n: usize,
     /// `[batch, length]`, or empty where nothing is padding.
     pub padding: Vec<bool>,
 }
 
-/// What a backend fuses.
+/// Operations that a backend does in one pass over memory.
 #[backend_extension(Flex: cfg(feature = "flex"))]
 pub trait FusedOps: Backend {
     /// `x * Phi(x)`.
@@ -42,7 +42,7 @@ pub trait FusedOps: Backend {
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
-        heads: Heads,
+        heads: AttentionHeads,
     ) -> FloatTensor<Self>;
 }
 
@@ -52,7 +52,7 @@ pub fn fuses<const D: usize>(x: &Tensor<D>) -> bool {
 }
 
 /// Rows of activations that are best taken through a network at once on this device, where that is known: as many as
-/// stay in the second caches of the threads that share them.
+/// stay in the L2 caches of the threads that share them.
 pub fn rows_at_once(device: &Device) -> Option<usize> {
     is_cpu(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
 }
@@ -96,5 +96,9 @@ pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, n_heads: usize, paddi
         padding.clear();
     }
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, Heads { n: n_heads, padding }))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, AttentionHeads { n: n_heads, padding }))
+}
+
+fn floats(vector: Tensor<1>) -> Vec<f32> {
+    vector.into_data().iter::<f32>().collect()
 }

@@ -1,6 +1,6 @@
 //! Convolution and max pool of floats on the CPU, and their gradients.
 
-use super::is_cpu;
+use super::device::is_cpu;
 use crate::Conv2dShape;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -29,7 +29,7 @@ pub trait ImageOps: Backend {
 
 /// The gradients of [`ImageOps`].
 pub trait ImageGrads: Backend {
-    /// That of what is convolved.
+    /// The gradient of the input of a convolution.
     fn conv2d_input_grad(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -37,10 +37,10 @@ pub trait ImageGrads: Backend {
         shape: Conv2dShape,
     ) -> FloatTensor<Self>;
 
-    /// That of the weights of a convolution.
+    /// The gradient of the weights of a convolution.
     fn conv2d_weight_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>, shape: Conv2dShape) -> FloatTensor<Self>;
 
-    /// That of what is pooled.
+    /// The gradient of the input of a max pool.
     fn max_pool2d_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>, shape: Conv2dShape) -> FloatTensor<Self>;
 }
 
@@ -116,7 +116,7 @@ impl<B: ImageGrads> Backward<B, 1> for PoolStep {
     }
 }
 
-/// Whether the operations take it: it is f32 on the CPU, with gradients recorded or not.
+/// Whether these operations take `x`: it is f32 and on the CPU, with gradients recorded or not.
 fn takes(x: &Tensor<4>) -> bool {
     is_cpu(&x.device().inner()) && x.dtype() == DType::F32
 }

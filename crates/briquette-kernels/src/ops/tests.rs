@@ -2,7 +2,7 @@ use super::*;
 use crate::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
 use burn::tensor::module;
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
-use burn::tensor::{Device, Distribution, FloatDType, TensorData};
+use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
 
 fn codes(n: usize) -> Vec<i8> {
     (0..n).map(|i| if i % 3 == 0 { 0 } else { (i * 89 % 251) as u8 as i8 }).collect()

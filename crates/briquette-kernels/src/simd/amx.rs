@@ -4,40 +4,23 @@
 //! it: 16 groups of 4 inputs, 128 bytes apart.
 #![allow(unsafe_code)]
 
+mod scratch;
 mod tiles;
 
 use super::avx512::{expand, finish_rows};
-use super::{Block, Columns, PANEL, RowBlock};
-use tiles::{Sums, load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
-pub(super) use tiles::{Tiles, is_available};
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
+use scratch::{Padded, STEP_BYTES, Step, Sums, TileScratch};
+pub(super) use tiles::AmxTiles;
+use tiles::{load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
 
 /// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
 pub(super) const FEW_ROWS: usize = 6;
-/// The same of sparse weights, which it must spread out in the units that multiply.
+/// The same for sparse weights: fewer, since AVX-512 expands them with the units that multiply.
 pub(super) const FEW_SPARSE_ROWS: usize = 4;
-/// Groups of 4 inputs in a tile.
-const GROUPS: usize = 16;
-
-/// Bytes of weights in a step: 64 inputs of 32 outputs.
-const STEP_BYTES: usize = 4 * PANEL * GROUPS;
-type Step = [i8; STEP_BYTES];
-
-/// A step whose inputs do not fill it has zeros after them.
-#[derive(Clone)]
-#[repr(C, align(64))]
-struct Padded(Step);
-
-/// Steps after which the next tile of rows is begun: the weights of so many stay in the first cache while rows pass by.
-/// From the second cache, which gives half a line a cycle, both would come at half the speed.
+/// Steps after which the next tile of rows is begun: the weights of so many stay in the L1 cache while all rows are
+/// multiplied by them. From L2, which delivers half a line a cycle, codes and weights would come at half the speed.
 const CHUNK: usize = 8;
-
-/// Memory for a panel, used again for the next.
-#[derive(Default)]
-struct Scratch {
-    sums: Vec<Sums>,
-    /// Sparse weights of a chunk, spread out.
-    steps: Vec<Padded>,
-}
 
 /// Adds to the sums of tile `first..first + 32` rows: `weights` from step `at` of the rows on, then `last` if it is given.
 ///
@@ -67,14 +50,14 @@ unsafe fn multiply_tile(
 }
 
 /// The weights of a panel, step by step.
-enum Steps<'a> {
-    /// As they are; the last apart where it had to be padded; `next` is what will be multiplied next.
+enum WeightSteps<'a> {
+    /// Dense weights. The last step lies apart where it had to be padded; `next` is the panel to prefetch meanwhile.
     Dense { whole: &'a [Step], last: Option<&'a Padded>, next: &'a [i8] },
-    /// Spread out a chunk at a time: masks, and the next value.
+    /// Sparse weights, expanded into `steps` a chunk at a time; `values` points to the next value.
     Sparse { masks: &'a [u64], values: *const i8, steps: &'a mut [Padded] },
 }
 
-impl Steps<'_> {
+impl WeightSteps<'_> {
     fn n_steps(&self) -> usize {
         match self {
             Self::Dense { whole, last, .. } => whole.len() + usize::from(last.is_some()),
@@ -92,7 +75,7 @@ impl Steps<'_> {
         match self {
             Self::Dense { whole, last, next } => {
                 let weights = &whole[at..whole.len().min(at + n)];
-                // Fetching from where nothing is mapped is slow; what is at hand already costs little.
+                // Where there is no next panel, these weights are prefetched again: an unmapped address would be slow.
                 let next = next.get((at * n_tiles + index * weights.len()) * 256..).unwrap_or(&[]);
                 let next = if next.is_empty() { weights.as_ptr().cast() } else { next.as_ptr() };
                 let last = last.filter(|_| at + n > whole.len());
@@ -105,8 +88,8 @@ impl Steps<'_> {
                     // SAFETY: as the caller says.
                     return unsafe { multiply_tile(rows, first, at, (weights, n), None, weights) };
                 }
-                // Half a step at a time: while one is multiplied the next is spread out, by other parts of the processor.
-                // What was just stored is not loaded at once, for which a tile would have to wait.
+                // Half a step at a time: while one is multiplied, other units of the processor expand the next.
+                // What was just stored is not loaded right away: a tile would have to wait for the store.
                 let is_tall = rows.n_rows() > 16;
                 for i in 0..=n {
                     let codes = rows.codes[64 * (at + i).saturating_sub(1)..].as_ptr();
@@ -130,7 +113,7 @@ impl Steps<'_> {
 /// Masks of a step.
 const STEP_MASKS: usize = STEP_BYTES / 64;
 
-/// Spreads half a step out, zeros where masks are missing at the end; returns where the next value is.
+/// Expands half a step, zeros where masks are missing at the end; returns where the next value is.
 ///
 /// # Safety
 /// See [`expand`].
@@ -159,12 +142,12 @@ unsafe fn expand_half(masks: &[u64], half: usize, values: *const i8, step: &mut 
 /// [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_panel(
-    tiles: &mut Tiles,
+    tiles: &mut AmxTiles,
     rows: RowBlock,
     panel: &[i8],
     next: &[i8],
-    columns: &Columns,
-    out: &mut Block,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     let (whole, rest) = panel.as_chunks::<STEP_BYTES>();
     let last = (!rest.is_empty()).then(|| {
@@ -172,7 +155,7 @@ pub(super) unsafe fn multiply_panel(
         last.0[..rest.len()].copy_from_slice(rest);
         last
     });
-    let steps = Steps::Dense { whole, last: last.as_ref(), next };
+    let steps = WeightSteps::Dense { whole, last: last.as_ref(), next };
     // SAFETY: the caller vouches for all of it.
     unsafe { multiply(rows, steps, &mut tiles.scratch.sums, columns, out) };
 }
@@ -183,16 +166,16 @@ pub(super) unsafe fn multiply_panel(
 /// As [`multiply_panel`]; the panel is one of [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_sparse_panel(
-    tiles: &mut Tiles,
+    tiles: &mut AmxTiles,
     rows: RowBlock,
     masks: &[u64],
     values: &[i8],
-    columns: &Columns,
-    out: &mut Block,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
-    let Scratch { sums, steps } = &mut tiles.scratch;
+    let TileScratch { sums, steps } = &mut tiles.scratch;
     steps.resize(CHUNK, Padded([0; STEP_BYTES]));
-    let steps = Steps::Sparse { masks, values: values.as_ptr(), steps };
+    let steps = WeightSteps::Sparse { masks, values: values.as_ptr(), steps };
     // SAFETY: the caller vouches for all of it.
     unsafe { multiply(rows, steps, sums, columns, out) };
 }
@@ -200,7 +183,13 @@ pub(super) unsafe fn multiply_sparse_panel(
 /// # Safety
 /// As [`multiply_panel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-unsafe fn multiply(rows: RowBlock, mut steps: Steps, sums: &mut Vec<Sums>, columns: &Columns, out: &mut Block) {
+unsafe fn multiply(
+    rows: RowBlock,
+    mut steps: WeightSteps,
+    sums: &mut Vec<Sums>,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
     let (n_tiles, n_steps) = (rows.n_rows().div_ceil(32), steps.n_steps());
     sums.resize_with(n_tiles.max(sums.len()), || Sums([[0; PANEL]; 32]));
     let chunk = if n_tiles > 1 { CHUNK } else { n_steps.max(1) };

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::float::{exp, on_path, reduce};
-use crate::path::{Isa, Path};
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
+use crate::path::Path;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 

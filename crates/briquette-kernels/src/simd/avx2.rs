@@ -4,21 +4,15 @@
 //! VNNI, bytes are widened to 16 bits, whose products `vpmaddwd` adds in 32.
 #![allow(unsafe_code)]
 
-use super::scalar::{self, RowScale, Span};
-use super::{Block, Columns, PANEL, RowBlock};
-use crate::quantize_rows::ActivationGrid;
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::row_quantizer::{RowQuantizer, ValueRange};
+use super::scalar;
+use crate::activations::ActivationGrid;
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied at once: 12 sums, 2 vectors of weights and a code in 16 registers.
 const MAX_ROWS: usize = 6;
-
-pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx2")
-}
-
-pub(super) fn has_vnni() -> bool {
-    is_available() && is_x86_feature_detected!("avxvnni")
-}
 
 /// Compiles plain loops for AVX2.
 macro_rules! widened {
@@ -32,8 +26,8 @@ macro_rules! widened {
 }
 
 widened! {
-    span(x: &[f32], grid: ActivationGrid) -> Span;
-    quantize(x: &[f32], row: RowScale, codes: &mut [u8]);
+    value_range(x: &[f32], grid: ActivationGrid) -> ValueRange;
+    quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]);
     depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]);
     dot(codes: &[u8], weights: &[i8], zero: i32) -> i32;
 }
@@ -63,7 +57,12 @@ macro_rules! panel_by_rows {
         /// # Safety
         /// The caller has checked the shapes: see [`super::Kernel`].
         #[target_feature(enable = $features)]
-        pub(super) unsafe fn $multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+        pub(super) unsafe fn $multiply_panel(
+            rows: RowBlock,
+            panel: &[i8],
+            columns: &PanelColumns,
+            out: &mut OutputBlock,
+        ) {
             let mut first = 0;
             while first < rows.n_rows() {
                 let n = MAX_ROWS.min(rows.n_rows() - first);
@@ -91,8 +90,8 @@ macro_rules! panel_by_rows {
             rows: RowBlock,
             first: usize,
             panel: &[i8],
-            columns: &Columns,
-            out: &mut Block,
+            columns: &PanelColumns,
+            out: &mut OutputBlock,
         ) {
             let codes = &rows.codes[first * rows.stride..];
             let mut sums = [[0_i32; PANEL]; M];

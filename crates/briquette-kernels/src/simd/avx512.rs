@@ -1,100 +1,19 @@
 //! AVX-512 with VNNI.
 #![allow(unsafe_code)]
 
-use super::scalar::{self, RowScale, Span};
-use super::{Block, Columns, PANEL, RowBlock, SparsePanels};
-use crate::quantize_rows::ActivationGrid;
+mod quantize;
+
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::scalar;
+use super::sparse_panels::SparsePanels;
+pub(super) use quantize::{quantize, value_range};
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied at once: 28 sums, 2 vectors of weights and a code in 32 registers.
 pub(super) const MAX_ROWS: usize = 14;
 /// How far ahead of their use weights are fetched, in bytes.
 const AHEAD: usize = 2048;
-
-pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni")
-        && is_x86_feature_detected!("avx512vbmi2")
-        && is_x86_feature_detected!("popcnt")
-        && is_x86_feature_detected!("fma")
-}
-
-/// Loads up to 16 floats of `x` from `at` on, zeros beyond its end.
-#[target_feature(enable = "avx512f")]
-fn load_floats(x: &[f32], at: usize) -> __m512 {
-    if let Some(values) = x.get(at..at + 16) {
-        // SAFETY: 16 readable floats.
-        return unsafe { _mm512_loadu_ps(values.as_ptr()) };
-    }
-    let mask = (1_u16 << x.len().saturating_sub(at)) - 1;
-    // SAFETY: only the lanes that lie in `x` are read.
-    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(at)) }
-}
-
-#[target_feature(enable = "avx512f")]
-fn magnitude(x: &[f32]) -> u32 {
-    let mut largest = [_mm512_setzero_si512(); 4];
-    for at in (0..x.len()).step_by(64) {
-        for (i, largest) in largest.iter_mut().enumerate() {
-            let bits =
-                _mm512_and_si512(_mm512_castps_si512(load_floats(x, at + 16 * i)), _mm512_set1_epi32(0x7fff_ffff));
-            *largest = _mm512_max_epu32(*largest, bits);
-        }
-    }
-    let [a, b, c, d] = largest;
-    _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_max_epu32(a, b), _mm512_max_epu32(c, d)))
-}
-
-/// See [`scalar::span`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn span(x: &[f32], grid: ActivationGrid) -> Span {
-    if grid != ActivationGrid::Asymmetric {
-        return Span { magnitude: magnitude(x), ..Span::default() };
-    }
-    // All in one pass: a convolution's input is larger than the caches.
-    let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
-    let mut largest = [_mm512_setzero_si512(); 2];
-    for at in (0..x.len()).step_by(32) {
-        for i in 0..2 {
-            let values = load_floats(x, at + 16 * i);
-            min[i] = _mm512_min_ps(min[i], values);
-            max[i] = _mm512_max_ps(max[i], values);
-            let bits = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(0x7fff_ffff));
-            largest[i] = _mm512_max_epu32(largest[i], bits);
-        }
-    }
-    Span {
-        min: _mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
-        max: _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
-        magnitude: _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])),
-    }
-}
-
-/// See [`scalar::quantize`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn quantize(x: &[f32], row: RowScale, codes: &mut [u8]) {
-    if !row.inverse.is_finite() {
-        return scalar::quantize(x, row, codes);
-    }
-    let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
-    // Packing works in lanes of 16 bytes; this puts its result in order.
-    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    for at in (0..x.len()).step_by(64) {
-        let mut steps = [_mm512_setzero_si512(); 4];
-        for (i, steps) in steps.iter_mut().enumerate() {
-            *steps = _mm512_cvtps_epi32(_mm512_mul_ps(load_floats(x, at + 16 * i), inverse));
-        }
-        let low = _mm512_adds_epi16(_mm512_packs_epi32(steps[0], steps[1]), zero);
-        let high = _mm512_adds_epi16(_mm512_packs_epi32(steps[2], steps[3]), zero);
-        let packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
-        let left = codes.len() - at;
-        let mask = if left >= 64 { !0 } else { (1_u64 << left) - 1 };
-        // SAFETY: only the bytes that lie in `codes` are written, of which there are no fewer than floats.
-        unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
-    }
-}
 
 /// See [`scalar::depthwise`]. Codes and weights fit 16 bits, whose products are added in 32.
 ///
@@ -125,14 +44,14 @@ pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     scalar::dot(codes, weights, zero)
 }
 
-/// The columns of a panel in registers.
-struct Epilogue<'a> {
-    columns: &'a Columns,
+/// What finishes the outputs of a panel, with masks that keep stores within them.
+struct PanelEpilogue<'a> {
+    columns: &'a PanelColumns,
     mask: [u16; 2],
 }
 
-impl<'a> Epilogue<'a> {
-    fn new(columns: &'a Columns) -> Self {
+impl<'a> PanelEpilogue<'a> {
+    fn new(columns: &'a PanelColumns) -> Self {
         let bits = ((1_u64 << columns.n) - 1) as u32;
         Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
     }
@@ -157,8 +76,14 @@ impl<'a> Epilogue<'a> {
 
 /// Writes rows of 32 sums, as a tile left them.
 #[target_feature(enable = "avx512f")]
-pub(super) fn finish_rows(sums: &[[i32; PANEL]], first: usize, rows: RowBlock, columns: &Columns, out: &mut Block) {
-    let epilogue = Epilogue::new(columns);
+pub(super) fn finish_rows(
+    sums: &[[i32; PANEL]],
+    first: usize,
+    rows: RowBlock,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
+    let epilogue = PanelEpilogue::new(columns);
     for (i, sums) in sums.iter().enumerate() {
         let row = first + i;
         let (zero, scale) = (rows.zeros[row], rows.scales[row]);
@@ -173,12 +98,12 @@ pub(super) fn finish_rows(sums: &[[i32; PANEL]], first: usize, rows: RowBlock, c
 
 /// A panel of weights, as a tile reads it.
 #[derive(Clone, Copy)]
-enum Weights<'a> {
+enum PanelView<'a> {
     Dense(&'a [i8]),
     Sparse(&'a [u64], &'a [i8]),
 }
 
-impl Weights<'_> {
+impl PanelView<'_> {
     const fn n_groups(self) -> usize {
         match self {
             Self::Dense(panel) => panel.len() / (4 * PANEL),
@@ -189,16 +114,16 @@ impl Weights<'_> {
 
 /// Reads a panel group by group. For `SPARSE`, `masks` is of the next group and `codes` of its first value; else `codes` is
 /// of the next group.
-struct Reader<const SPARSE: bool> {
+struct PanelReader<const SPARSE: bool> {
     codes: *const i8,
     masks: *const u64,
 }
 
-impl<const SPARSE: bool> Reader<SPARSE> {
-    const fn new(weights: Weights) -> Self {
+impl<const SPARSE: bool> PanelReader<SPARSE> {
+    const fn new(weights: PanelView) -> Self {
         match weights {
-            Weights::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
-            Weights::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
+            PanelView::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
+            PanelView::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
         }
     }
 
@@ -240,13 +165,13 @@ impl<const SPARSE: bool> Reader<SPARSE> {
 unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     rows: RowBlock,
     first: usize,
-    weights: Weights,
-    columns: &Columns,
-    out: &mut Block,
+    weights: PanelView,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
-    let (n_groups, mut reader) = (weights.n_groups(), Reader::<SPARSE>::new(weights));
+    let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights));
     // SAFETY: a step for each group, which has 4 codes in each row.
     unsafe {
         for _ in 0..n_groups / U {
@@ -260,7 +185,7 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
             codes = codes.add(4);
         }
     }
-    let epilogue = Epilogue::new(columns);
+    let epilogue = PanelEpilogue::new(columns);
     for i in 0..M {
         let out = out.row(first + i);
         for j in 0..2 {
@@ -301,7 +226,12 @@ macro_rules! for_rows {
 /// # Safety
 /// As for [`tile`], for all rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns: &Columns, out: &mut Block) {
+unsafe fn multiply<const SPARSE: bool>(
+    rows: RowBlock,
+    weights: PanelView,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
     let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
     let mut first = 0;
     for i in 0..n_tiles {
@@ -321,9 +251,9 @@ unsafe fn multiply<const SPARSE: bool>(rows: RowBlock, weights: Weights, columns
 /// # Safety
 /// The caller has checked the shapes: see [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<false>(rows, Weights::Dense(panel), columns, out) }
+    unsafe { multiply::<false>(rows, PanelView::Dense(panel), columns, out) }
 }
 
 /// See [`super::Kernel::multiply_sparse_panel`].
@@ -335,14 +265,14 @@ pub(super) unsafe fn multiply_sparse_panel(
     rows: RowBlock,
     masks: &[u64],
     values: &[i8],
-    columns: &Columns,
-    out: &mut Block,
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
 ) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<true>(rows, Weights::Sparse(masks, values), columns, out) }
+    unsafe { multiply::<true>(rows, PanelView::Sparse(masks, values), columns, out) }
 }
 
-/// Writes a sparse panel out, zeros too.
+/// Writes all codes of a sparse panel, zeros included.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     let (masks, values) = panels.panel(index);

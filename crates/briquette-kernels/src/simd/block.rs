@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 
 /// A rectangle of a row-major f32 matrix.
-pub(crate) struct Block<'a> {
+pub(crate) struct OutputBlock<'a> {
     first: *mut f32,
     stride: usize,
     n_rows: usize,
@@ -13,9 +13,9 @@ pub(crate) struct Block<'a> {
 }
 
 // SAFETY: a block is a unique borrow of its elements, like `&mut [f32]`.
-unsafe impl Send for Block<'_> {}
+unsafe impl Send for OutputBlock<'_> {}
 
-impl<'a> Block<'a> {
+impl<'a> OutputBlock<'a> {
     /// The whole matrix.
     pub(crate) fn new(values: &'a mut [f32], n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(values.len(), n_rows * n_cols, "{} values for a matrix of [{n_rows}, {n_cols}]", values.len());
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn blocks_that_were_split_write_their_own_elements() {
         let mut values = vec![0.0; 12];
-        let (mut top, bottom) = Block::new(&mut values, 3, 4).split_rows(1);
+        let (mut top, bottom) = OutputBlock::new(&mut values, 3, 4).split_rows(1);
         let (mut left, mut right) = bottom.split_cols(3);
         top.row(0).fill(1.0);
         left.row(1).fill(2.0);

@@ -2,9 +2,11 @@
 //! give the same bits.
 #![allow(unsafe_code)]
 
-use crate::path::{Isa, Path};
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
+use crate::path::Path;
 
-/// Sums and maxima are kept in as many lanes on every path.
+/// Lanes of sums and maxima: as many on every path, so that all of them give the same bits.
 const LANES: usize = 16;
 
 /// `Phi(x) = 1/2 + x * p(v)` with `v = 2 x^2 / EDGE^2 - 1`: Chebyshev interpolation, within 1.3e-7 of the exact function.
@@ -49,7 +51,7 @@ macro_rules! on_path {
             Isa::Amx | Isa::Avx512Vnni => unsafe { avx512($($name),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the features were just detected.
-            Isa::AvxVnni | Isa::Avx2 if super::int4::has_fma() => unsafe { avx2($($name),*) },
+            Isa::AvxVnni | Isa::Avx2 if $crate::simd::isa::has_fma() => unsafe { avx2($($name),*) },
             _ => $body($($name),*),
         }
     }};

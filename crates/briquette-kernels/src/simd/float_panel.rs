@@ -1,16 +1,16 @@
-//! Rows of floats times a panel of floats, which codes are made into where more rows pass by than one tile has.
+//! Rows of floats times a panel of floats. Codes are decoded to one where there are more rows than a tile has.
 #![allow(unsafe_code)]
 
-use super::PANEL;
-use crate::buffer::Buffer;
+use super::operands::PANEL;
+use crate::aligned_bytes::AlignedBytes;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
 thread_local! {
-    static FLOATS: RefCell<Buffer> = RefCell::new(Buffer::default());
+    static FLOATS: RefCell<AlignedBytes> = RefCell::new(AlignedBytes::default());
 }
 
-/// Gives `f` memory for a panel `[n_in][32]` of floats, whatever they are.
+/// Gives `f` memory for a panel `[n_in][32]` of floats, of any values.
 pub(super) fn with_floats(n_in: usize, f: impl FnOnce(&mut [[f32; PANEL]])) {
     let mut buffer = FLOATS.take();
     buffer.resize(n_in * size_of::<[f32; PANEL]>());

@@ -1,12 +1,21 @@
 //! The reference for 4-bit weights, which vectorises as it is, and its AVX-512 version.
 #![allow(unsafe_code)]
 
-use super::{Block, FloatRows, PANEL};
-use crate::int4::Int4Panel;
+use super::block::OutputBlock;
+use super::operands::PANEL;
+use crate::float_rows::FloatRows;
+
+/// A panel of [`PackedInt4`](crate::PackedInt4).
+#[derive(Clone, Copy)]
+pub(crate) struct Int4Panel<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) scales: &'a [f32],
+    pub(crate) group: usize,
+}
 
 /// `out[m, n] = Σ_g scales[g, n] * Σ_{i in g} x[m, i] * codes[i, n] + bias[n]`, with fused multiplications, in order.
 #[inline(always)]
-pub(super) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+pub(super) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut OutputBlock) {
     for tile in rows.tiles() {
         for row in 0..tile.n_rows {
             let mut total = [0.0_f32; PANEL];
@@ -35,16 +44,10 @@ fn finish(total: &[f32; PANEL], bias: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Whether the processor has what [`multiply_panel_fma`] is compiled for.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn has_fma() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-}
-
 /// [`multiply_panel`] compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn multiply_panel_fma(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+pub(super) fn multiply_panel_fma(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut OutputBlock) {
     multiply_panel(rows, panel, bias, out);
 }
 
@@ -53,36 +56,36 @@ pub(super) use avx512::multiply_panel as multiply_panel_avx512;
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{Block, FloatRows, Int4Panel, PANEL, finish};
+    use super::{FloatRows, Int4Panel, OutputBlock, PANEL, finish};
     use crate::float_rows::{FloatTile, TILE_ROWS};
     use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
 
     /// A panel without its scales, input by input.
     #[derive(Clone, Copy)]
-    enum Weights<'a> {
+    enum Int4PanelView<'a> {
         Codes(&'a [[u8; PANEL / 2]]),
         Floats(&'a [[f32; PANEL]]),
     }
 
     /// See [`super::multiply_panel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    pub(in crate::simd) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+    pub(in crate::simd) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut OutputBlock) {
         let codes = panel.codes.as_chunks().0;
         if rows.n_rows() <= TILE_ROWS {
-            return multiply(rows, Weights::Codes(codes), panel, bias, out);
+            return multiply(rows, Int4PanelView::Codes(codes), panel, bias, out);
         }
         with_floats(codes.len(), |floats| {
             for (codes, floats) in codes.iter().zip(&mut *floats) {
                 let [low, high] = widen(codes);
                 store(low, high, floats);
             }
-            multiply(rows, Weights::Floats(floats), panel, bias, out);
+            multiply(rows, Int4PanelView::Floats(floats), panel, bias, out);
         });
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn multiply(rows: &FloatRows, weights: Weights, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+    fn multiply(rows: &FloatRows, weights: Int4PanelView, panel: Int4Panel, bias: &[f32], out: &mut OutputBlock) {
         for rows in rows.tiles() {
             macro_rules! for_rows {
                 ($($n:literal)*) => {
@@ -97,14 +100,20 @@ mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn tile<const M: usize>(rows: &FloatTile, weights: Weights, panel: Int4Panel, bias: &[f32], out: &mut Block) {
+    fn tile<const M: usize>(
+        rows: &FloatTile,
+        weights: Int4PanelView,
+        panel: Int4Panel,
+        bias: &[f32],
+        out: &mut OutputBlock,
+    ) {
         let inputs = rows.x.as_chunks::<M>().0;
         let mut totals = [[_mm512_setzero_ps(); 2]; M];
         for (g, scales) in panel.scales.as_chunks::<PANEL>().0.iter().enumerate() {
             let at = g * panel.group..inputs.len().min((g + 1) * panel.group);
             let sums = match weights {
-                Weights::Codes(codes) => sums_of_codes(&inputs[at.clone()], &codes[at]),
-                Weights::Floats(floats) => sums(&inputs[at.clone()], &floats[at]),
+                Int4PanelView::Codes(codes) => sums_of_codes(&inputs[at.clone()], &codes[at]),
+                Int4PanelView::Floats(floats) => sums(&inputs[at.clone()], &floats[at]),
             };
             for j in 0..2 {
                 // SAFETY: 16 of 32 scales.

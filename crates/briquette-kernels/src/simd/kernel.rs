@@ -1,12 +1,16 @@
 //! Rows of codes times panels of weights: which instructions multiply them.
 #![allow(unsafe_code)]
 
+use super::block::OutputBlock;
+use super::isa::Isa;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
-use super::{Block, Columns, PANEL, RowBlock, SparsePanels, scalar};
+use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::scalar;
+use super::sparse_panels::SparsePanels;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
-use crate::path::{Isa, Path};
+use crate::path::Path;
 
 /// Rows, and what the instructions of a path need set up to multiply them by one panel after another.
 pub(crate) struct Kernel<'a> {
@@ -14,7 +18,7 @@ pub(crate) struct Kernel<'a> {
     rows: RowBlock<'a>,
     /// From the first use on: setting them up takes 0.1 µs, a third of the time of a small panel.
     #[cfg(target_arch = "x86_64")]
-    tiles: Option<amx::Tiles>,
+    tiles: Option<amx::AmxTiles>,
 }
 
 impl<'a> Kernel<'a> {
@@ -36,23 +40,23 @@ impl<'a> Kernel<'a> {
     /// # Safety
     /// The path is that of AMX.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn tiles(&mut self) -> &mut amx::Tiles {
+    unsafe fn tiles(&mut self) -> &mut amx::AmxTiles {
         // SAFETY: a path exists only where `is_available` said so.
-        self.tiles.get_or_insert_with(|| unsafe { amx::Tiles::configure(self.rows.n_rows()) })
+        self.tiles.get_or_insert_with(|| unsafe { amx::AmxTiles::configure(self.rows.n_rows()) })
     }
 
-    fn check_shapes(&self, depth: usize, columns: &Columns, out: &Block) {
+    fn check_shapes(&self, depth: usize, columns: &PanelColumns, out: &OutputBlock) {
         assert_eq!((out.n_rows(), out.n_cols()), (self.rows.n_rows(), columns.n), "rows and columns of the output");
         assert!(columns.n <= PANEL && depth <= self.rows.stride);
     }
 
     /// `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] + bias[n]`, the panel laid
     /// out as `[k / 4][32][4]`. `next` is what will be multiplied next, to be fetched meanwhile.
-    pub(crate) fn multiply_panel(&mut self, panel: &[i8], next: &[i8], columns: &Columns, mut out: Block) {
+    pub(crate) fn multiply_panel(&mut self, panel: &[i8], next: &[i8], columns: &PanelColumns, mut out: OutputBlock) {
         assert!(panel.len().is_multiple_of(4 * PANEL));
         self.check_shapes(panel.len() / PANEL, columns, &out);
         let (rows, out) = (self.rows, &mut out);
-        let _ = next; // Only the longest kernel has time to fetch it.
+        let _ = next; // Only the kernel of AMX prefetches it.
         match self.path.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
@@ -81,8 +85,8 @@ impl<'a> Kernel<'a> {
         &mut self,
         panels: &SparsePanels,
         index: usize,
-        columns: &Columns,
-        out: &mut Block,
+        columns: &PanelColumns,
+        out: &mut OutputBlock,
     ) -> bool {
         self.check_shapes(4 * panels.n_groups(), columns, out);
         let (rows, (masks, values)) = (self.rows, panels.panel(index));

@@ -3,16 +3,14 @@
 //! `sdot` multiplies signed bytes, so codes are taken as `code - 128` and 128 times the sums of the weights added.
 #![allow(unsafe_code)]
 
-use super::{Block, Columns, PANEL, RowBlock, scalar};
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::scalar;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 /// Rows that are multiplied at once: 16 sums, 4 vectors of weights and a code in 32 registers.
 const MAX_ROWS: usize = 4;
-
-pub(super) fn is_available() -> bool {
-    std::arch::is_aarch64_feature_detected!("dotprod")
-}
 
 /// `sums[i] += Σ codes[4i + t] * weights[4i + t]`. The intrinsic is not stable.
 #[inline]
@@ -31,7 +29,7 @@ fn multiply(mut sums: int32x4_t, codes: int8x16_t, weights: int8x16_t) -> int32x
 /// # Safety
 /// The caller has checked the shapes: see [`super::Kernel`].
 #[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Columns, out: &mut Block) {
+pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     let mut first = 0;
     while first < rows.n_rows() {
         let n = MAX_ROWS.min(rows.n_rows() - first);
@@ -51,7 +49,13 @@ pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Colu
 /// # Safety
 /// Rows `first..first + M` exist, each at least as long as the panel is deep.
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn tile<const M: usize>(rows: RowBlock, first: usize, panel: &[i8], columns: &Columns, out: &mut Block) {
+unsafe fn tile<const M: usize>(
+    rows: RowBlock,
+    first: usize,
+    panel: &[i8],
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
     let codes = &rows.codes[first * rows.stride..];
     let mut sums = [[0_i32; PANEL]; M];
     for half in 0..2 {

@@ -4,14 +4,14 @@ use gemm::{Parallelism, gemm};
 
 /// A matrix that lies in a slice, by rows or by columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a> {
+pub(crate) struct MatrixView<'a> {
     values: &'a [f32],
     n_rows: usize,
     n_cols: usize,
     is_transposed: bool,
 }
 
-impl<'a> Matrix<'a> {
+impl<'a> MatrixView<'a> {
     /// A matrix whose rows follow one another.
     pub(crate) fn new(values: &'a [f32], n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(values.len(), n_rows * n_cols, "{} values for a matrix of [{n_rows}, {n_cols}]", values.len());
@@ -30,13 +30,13 @@ impl<'a> Matrix<'a> {
 }
 
 /// `out = a · b`, or `out += a · b` where it `adds`, by the calling thread; `out` is `[rows of a, columns of b]`.
-pub(crate) fn multiply(a: Matrix, b: Matrix, adds: bool, out: &mut [f32]) {
+pub(crate) fn multiply(a: MatrixView, b: MatrixView, adds: bool, out: &mut [f32]) {
     let (m, n, k) = (a.n_rows, b.n_cols, a.n_cols);
     assert_eq!((b.n_rows, out.len()), (k, m * n), "rows of the right side, and length of the product");
     let ((a_cs, a_rs), (b_cs, b_rs)) = (a.strides(), b.strides());
     let (a, b, one) = (a.values.as_ptr(), b.values.as_ptr(), f32::from(adds));
     let out = out.as_mut_ptr();
-    // SAFETY: the strides stay inside the slices, whose lengths `Matrix::new` and the assertion above have compared with
+    // SAFETY: the strides stay inside the slices, whose lengths `MatrixView::new` and the assertion above have compared with
     // the extents, and `out` is borrowed alone.
     unsafe {
         gemm(
@@ -71,11 +71,11 @@ mod tests {
     fn a_product_and_a_sum_of_products_in_every_order() {
         let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 0.0, -1.0, 2.0, 1.0, 1.0]);
         let mut out = [9.0; 4];
-        multiply(Matrix::new(&a, 2, 3), Matrix::new(&b, 3, 2), false, &mut out);
+        multiply(MatrixView::new(&a, 2, 3), MatrixView::new(&b, 3, 2), false, &mut out);
         assert_eq!(out, [2.0, 7.0, 5.0, 16.0]);
-        multiply(Matrix::new(&a, 3, 2).transposed(), Matrix::new(&b, 2, 3).transposed(), true, &mut out);
+        multiply(MatrixView::new(&a, 3, 2).transposed(), MatrixView::new(&b, 2, 3).transposed(), true, &mut out);
         assert_eq!(out, [-2.0, 17.0, 1.0, 30.0]);
-        multiply(Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 2), false, &mut out);
+        multiply(MatrixView::new(&[], 2, 0), MatrixView::new(&[], 0, 2), false, &mut out);
         assert_eq!(out, [0.0; 4]);
     }
 }

@@ -1,6 +1,6 @@
 //! Panels of weights as a bitmask and the values it marks.
 
-use super::PANEL;
+use super::operands::PANEL;
 
 /// Bytes that a vector load at the last value may read beyond it.
 const SLACK: usize = 64;
@@ -34,7 +34,7 @@ impl SparsePanels {
         self.values.extend([0; SLACK]);
     }
 
-    /// Gives back the room for panels that did not come.
+    /// Frees memory that was reserved for more panels.
     pub(crate) fn shrink(&mut self) {
         self.masks.shrink_to_fit();
         self.values.shrink_to_fit();
@@ -60,7 +60,7 @@ impl SparsePanels {
         &self.values[self.offsets[index]..end]
     }
 
-    /// Writes a panel out, zeros too.
+    /// Writes all codes of a panel, zeros included.
     pub(crate) fn expand(&self, index: usize, codes: &mut [i8]) {
         let (masks, values) = self.panel(index);
         let codes = bytemuck::cast_slice_mut(codes);

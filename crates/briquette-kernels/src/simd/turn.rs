@@ -1,4 +1,4 @@
-//! Turning squares of floats, and planes of bytes.
+//! Transposing squares of floats, and planes of bytes.
 #![allow(unsafe_code)]
 
 /// Floats along a side.
@@ -62,7 +62,7 @@ pub(super) fn turn_bytes(planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
     turned
 }
 
-/// Turns 8 rows of 8 bytes.
+/// Transposes 8 rows of 8 bytes.
 fn turn_words(mut rows: [u64; 8]) -> [u64; 8] {
     for (distance, mask) in [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)] {
         for i in (0..8).filter(|i| i & distance == 0) {

@@ -1,12 +1,14 @@
 //! Rows of floats times a panel of 8-bit codes, which become floats in registers.
 #![allow(unsafe_code)]
 
-use super::{Block, Columns, FloatRows, PANEL};
+use super::block::OutputBlock;
+use super::operands::{PANEL, PanelColumns};
+use crate::float_rows::FloatRows;
 
 /// `out[m, n] = Σ x[m, i] * panel[i, n] * scales[n] + bias[n]`, with fused multiplications, inputs in order; the panel laid
 /// out as `[n_in / 4][32][4]`.
 #[inline(always)]
-pub(super) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &Columns, out: &mut Block) {
+pub(super) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     for tile in rows.tiles() {
         for row in 0..tile.n_rows {
             let mut sums = [0.0_f32; PANEL];
@@ -23,7 +25,7 @@ pub(super) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &Columns, 
 }
 
 #[inline(always)]
-fn finish(sums: &[f32; PANEL], columns: &Columns, out: &mut [f32]) {
+fn finish(sums: &[f32; PANEL], columns: &PanelColumns, out: &mut [f32]) {
     for (n, value) in out.iter_mut().enumerate() {
         *value = sums[n] * columns.scales[n] + columns.bias[n];
     }
@@ -32,7 +34,7 @@ fn finish(sums: &[f32; PANEL], columns: &Columns, out: &mut [f32]) {
 /// [`multiply_panel`] compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn multiply_panel_fma(rows: &FloatRows, panel: &[i8], columns: &Columns, out: &mut Block) {
+pub(super) fn multiply_panel_fma(rows: &FloatRows, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     multiply_panel(rows, panel, columns, out);
 }
 
@@ -41,7 +43,7 @@ pub(super) use avx512::multiply_panel as multiply_panel_avx512;
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{Block, Columns, FloatRows, PANEL, finish};
+    use super::{FloatRows, OutputBlock, PANEL, PanelColumns, finish};
     use crate::float_rows::{FloatTile, TILE_ROWS};
     use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
@@ -51,17 +53,22 @@ mod avx512 {
 
     /// A panel: the codes of 4 inputs at a time, or the floats of one.
     #[derive(Clone, Copy)]
-    enum Weights<'a> {
+    enum Int8PanelView<'a> {
         Codes(&'a [[i8; 4 * PANEL]]),
         Floats(&'a [[f32; PANEL]]),
     }
 
     /// See [`super::multiply_panel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    pub(in crate::simd) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &Columns, out: &mut Block) {
+    pub(in crate::simd) fn multiply_panel(
+        rows: &FloatRows,
+        panel: &[i8],
+        columns: &PanelColumns,
+        out: &mut OutputBlock,
+    ) {
         let groups = panel.as_chunks::<{ 4 * PANEL }>().0;
         if rows.n_rows() <= TILE_ROWS {
-            return multiply(rows, Weights::Codes(groups), columns, out);
+            return multiply(rows, Int8PanelView::Codes(groups), columns, out);
         }
         with_floats(4 * groups.len(), |floats| {
             for (group, floats) in groups.iter().zip(floats.as_chunks_mut::<4>().0) {
@@ -71,12 +78,12 @@ mod avx512 {
                 store_input::<8>(codes, &mut floats[2]);
                 store_input::<0>(codes, &mut floats[3]);
             }
-            multiply(rows, Weights::Floats(floats), columns, out);
+            multiply(rows, Int8PanelView::Floats(floats), columns, out);
         });
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn multiply(rows: &FloatRows, weights: Weights, columns: &Columns, out: &mut Block) {
+    fn multiply(rows: &FloatRows, weights: Int8PanelView, columns: &PanelColumns, out: &mut OutputBlock) {
         for rows in rows.tiles() {
             macro_rules! for_rows {
                 ($($n:literal)*) => {
@@ -91,11 +98,11 @@ mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
-    fn tile<const M: usize>(rows: &FloatTile, weights: Weights, columns: &Columns, out: &mut Block) {
+    fn tile<const M: usize>(rows: &FloatTile, weights: Int8PanelView, columns: &PanelColumns, out: &mut OutputBlock) {
         let inputs = rows.x.as_chunks::<M>().0;
         let sums = match weights {
-            Weights::Codes(groups) => sums_of_codes(inputs, groups),
-            Weights::Floats(floats) => sums(inputs, floats),
+            Int8PanelView::Codes(groups) => sums_of_codes(inputs, groups),
+            Int8PanelView::Floats(floats) => sums(inputs, floats),
         };
         for (i, sums) in sums.into_iter().enumerate() {
             finish(&to_array(sums), columns, out.row(rows.first + i));

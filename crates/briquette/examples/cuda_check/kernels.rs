@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::findings::Finding;
-use briquette_cube::{Ending, Floats, Gpu, Int8, WAYS, Way};
+use briquette_cube::{DeviceEpilogue, Floats, Gpu, Int8, WAYS, Way};
 use briquette_kernels::ops::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
 use briquette_kernels::{ActivationGrid, Conv2dShape};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
@@ -92,7 +92,7 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         let x = Floats { buffer: gpu.copy(&x), dtype, n_rows: m, n_cols: k };
         let run = |way: Way, is_sparse: bool| -> Result<Vec<f32>, String> {
             let weights = Int8::new(gpu, &weights, &vec![1.0; n], [n, k], is_sparse);
-            gpu.read(&weights.linear_by(way, &x, true, &Ending::default())?.buffer)
+            gpu.read(&weights.linear_by(way, &x, true, &DeviceEpilogue::default())?.buffer)
         };
         let oracle = run(Way::Dp4a, false).expect("a product that ran");
         let matrices: &[Way] = if gpu.has_int8_matrices() { &WAYS } else { &[] };

@@ -6,7 +6,7 @@ use crate::kernels::{codes, floats, numbers};
 use briquette::formats::Checkpoint;
 use briquette::models::LoadedModel;
 use briquette::nn::ToDType;
-use briquette_cube::{Ending, F32, Floats, Gpu, Int8, WAYS};
+use briquette_cube::{DeviceEpilogue, F32, Floats, Gpu, Int8, WAYS};
 use briquette_kernels::ops::gpu_of;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Int, Tensor, TensorData};
@@ -91,12 +91,12 @@ fn products(gpu: &Gpu, sync: &impl Fn(), shape @ [m, n, k]: [usize; 3]) -> Vec<F
         };
         for way in WAYS {
             // CubeK's kernels need not take every shape.
-            if weights[0].linear_by(way, &x, false, &Ending::default()).is_ok() {
-                let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &Ending::default()));
+            if weights[0].linear_by(way, &x, false, &DeviceEpilogue::default()).is_ok() {
+                let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &DeviceEpilogue::default()));
                 measure(format!(", by {way}"), &by);
             }
         }
-        measure(String::new(), &|weights| drop(weights.linear(&x, false, &Ending::default())));
+        measure(String::new(), &|weights| drop(weights.linear(&x, false, &DeviceEpilogue::default())));
     }
     found
 }
@@ -126,7 +126,8 @@ fn few_rows(gpu: &Gpu, sync: &impl Fn()) -> Vec<Finding> {
                 rate(time),
                 "GB/s",
             ));
-            let time = seconds(sync, |i| drop(weights[i % weights.len()].linear(&x, false, &Ending::default())));
+            let time =
+                seconds(sync, |i| drop(weights[i % weights.len()].linear(&x, false, &DeviceEpilogue::default())));
             found.push(Finding::figure(format!("int8 dynamic, {kind}, M = {rows}, 4096x11008"), rate(time), "GB/s"));
         }
     }

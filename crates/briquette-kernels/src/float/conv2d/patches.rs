@@ -1,68 +1,74 @@
 //! Patches of images as columns of a matrix, and back.
 
-use super::{FloatConv2d, PARTS, resized};
+use crate::conv2d::Conv2dShape;
 use std::ops::Range;
 
-/// Floats in the patches of a tile: with what is multiplied by them they stay in the second cache.
+/// Parts that the work is cut into where there is enough of it, and that the gradient of the weights is summed in: a fixed
+/// number, so that the bits do not depend on how many threads there are.
+pub(super) const PARTS: usize = 8;
+
+/// Floats in the patches of a tile: few enough to stay in the L2 cache with the weights that multiply them.
 const TILE: usize = 1 << 18;
 
-/// A product of fewer pixels leaves registers empty.
+/// Fewest pixels of a share of the work: a product of fewer does not fill the vector registers.
 const PIXELS: usize = 64;
 
 /// Rows of the outputs of some images: all rows of several, or some of one.
 #[derive(Debug, Clone)]
-pub(super) struct Tile {
+pub(super) struct ImageTile {
     pub(super) images: Range<usize>,
     pub(super) rows: Range<usize>,
 }
 
 /// The patches of a convolution: `[in * ky * kx, pixel]`, the pixels of a tile image by image.
 pub(super) struct Patches {
-    conv: FloatConv2d,
+    shape: Conv2dShape,
+    size: [usize; 2],
+    n_images: usize,
     out: [usize; 2],
 }
 
-/// What the rows of a tile see of a plane of an image, with the zeros around it.
+/// The part of one channel of an image that a tile reads, with the zeros of its padding.
 struct Window {
     width: usize,
     values: Vec<f32>,
-    /// Rows of it that are in the image, and the first of those in the image.
+    /// Its rows that are in the image rather than padding; the first of them is row `first_row` of the image.
     rows: Range<usize>,
     first_row: usize,
-    /// Columns of it that are in the image, from the first of the image on.
+    /// Its columns that are in the image rather than padding; the first of them is column 0 of the image.
     cols: Range<usize>,
 }
 
 impl Patches {
-    pub(super) fn new(conv: &FloatConv2d) -> Self {
-        Self { conv: *conv, out: conv.shape.out_size(conv.size) }
+    pub(super) fn new(shape: Conv2dShape, size: [usize; 2], n_images: usize) -> Self {
+        Self { shape, size, n_images, out: shape.out_size(size) }
     }
 
     /// All outputs, image by image, in tiles that threads may share; the same ones however many threads there are.
-    pub(super) fn tiles(&self) -> Vec<Tile> {
-        let ([height, width], n_images) = (self.out, self.conv.n_images);
+    pub(super) fn tiles(&self) -> Vec<ImageTile> {
+        let ([height, width], n_images) = (self.out, self.n_images);
         if height * width == 0 {
             return vec![];
         }
         let (all, shares) = (n_images * height, (n_images * height * width / PIXELS).clamp(1, PARTS));
-        let n_rows = (TILE / (self.conv.shape.depth() * width).max(1)).min(all.div_ceil(shares)).max(1);
+        let n_rows = (TILE / (self.shape.depth() * width).max(1)).min(all.div_ceil(shares)).max(1);
         let n_together = n_rows / height;
         if n_together > 0 {
-            let tile = |image| Tile { images: image..(image + n_together).min(n_images), rows: 0..height };
+            let tile = |image| ImageTile { images: image..(image + n_together).min(n_images), rows: 0..height };
             return (0..n_images).step_by(n_together).map(tile).collect();
         }
-        let tile = |image, row| Tile { images: image..image + 1, rows: row..(row + n_rows).min(height) };
+        let tile = |image, row| ImageTile { images: image..image + 1, rows: row..(row + n_rows).min(height) };
         (0..n_images).flat_map(|image| (0..height).step_by(n_rows).map(move |row| tile(image, row))).collect()
     }
 
     /// The patches of a tile of images `x`.
-    pub(super) fn gather<'b>(&self, x: &[f32], tile: &Tile, columns: &'b mut Vec<f32>) -> &'b [f32] {
-        let columns = resized(columns, self.conv.shape.depth() * self.n_pixels(tile));
-        let (mut window, [height, width]) = (self.window(tile), self.conv.size);
-        let (down, step) = (self.conv.shape.stride[0] * window.width, self.conv.shape.stride[1]);
+    pub(super) fn gather<'b>(&self, x: &[f32], tile: &ImageTile, columns: &'b mut Vec<f32>) -> &'b [f32] {
+        let columns = resized(columns, self.shape.depth() * self.n_pixels(tile));
+        let (mut window, [height, width]) = (self.window(tile), self.size);
+        let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
         for (i, image) in tile.images.clone().enumerate() {
-            for channel in 0..self.conv.shape.n_in {
-                let plane = &x[(image * self.conv.shape.n_in + channel) * height * width..][..height * width];
+            for channel in 0..self.shape.n_in {
+                let plane = &x[(image * self.shape.n_in + channel) * height * width..][..height * width];
                 window.for_rows(width, |padded, pixels| copy(&plane[pixels], 1, padded));
                 self.for_taps(tile, [i, channel], &window, |run, source| {
                     copy_rows(&window.values[source..], [down, step], &mut columns[run], self.out[1]);
@@ -73,10 +79,10 @@ impl Patches {
     }
 
     /// Adds the patches of a tile to the pixels they came from; `x` are the images of the tile.
-    pub(super) fn scatter(&self, columns: &[f32], tile: &Tile, x: &mut [f32]) {
-        let (mut window, [height, width]) = (self.window(tile), self.conv.size);
-        let (down, step) = (self.conv.shape.stride[0] * window.width, self.conv.shape.stride[1]);
-        for (i, planes) in x.chunks_exact_mut(self.conv.shape.n_in * height * width).enumerate() {
+    pub(super) fn scatter(&self, columns: &[f32], tile: &ImageTile, x: &mut [f32]) {
+        let (mut window, [height, width]) = (self.window(tile), self.size);
+        let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
+        for (i, planes) in x.chunks_exact_mut(self.shape.n_in * height * width).enumerate() {
             for (channel, plane) in planes.chunks_exact_mut(height * width).enumerate() {
                 let mut values = std::mem::take(&mut window.values);
                 values.fill(0.0);
@@ -93,31 +99,31 @@ impl Patches {
         }
     }
 
-    pub(super) fn n_pixels(&self, tile: &Tile) -> usize {
+    pub(super) fn n_pixels(&self, tile: &ImageTile) -> usize {
         tile.images.len() * tile.rows.len() * self.out[1]
     }
 
-    fn window(&self, tile: &Tile) -> Window {
-        let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.conv.shape);
+    fn window(&self, tile: &ImageTile) -> Window {
+        let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.shape);
         let extent =
             |i: usize, n: usize| (n - 1) * shape.stride[i] + (shape.kernel[i].max(1) - 1) * shape.dilation[i] + 1;
         let ([height, width], [[top, _], [left, _]]) = ([extent(0, n_y), extent(1, n_x)], shape.padding);
         let begin = tile.rows.start * shape.stride[0];
-        let rows = top.saturating_sub(begin).min(height)..(self.conv.size[0] + top).saturating_sub(begin).min(height);
-        let cols = left.min(width)..(self.conv.size[1] + left).min(width);
+        let rows = top.saturating_sub(begin).min(height)..(self.size[0] + top).saturating_sub(begin).min(height);
+        let cols = left.min(width)..(self.size[1] + left).min(width);
         Window { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
     }
 
-    /// For each tap, of the image that is the first number and the channel that is the second: its run of columns, and where
-    /// in the window that begins. A row of outputs is as many rows of the window further down as a row before it.
+    /// Calls `each` for every tap of the kernel, in channel `channel` of the tile's image `i`: with the range of its values
+    /// in the columns, and where in the window the first is read. Each further row of outputs is read `stride` rows below.
     fn for_taps(
         &self,
-        tile: &Tile,
+        tile: &ImageTile,
         [i, channel]: [usize; 2],
         window: &Window,
         mut each: impl FnMut(Range<usize>, usize),
     ) {
-        let (shape, n_pixels, n_run) = (&self.conv.shape, self.n_pixels(tile), tile.rows.len() * self.out[1]);
+        let (shape, n_pixels, n_run) = (&self.shape, self.n_pixels(tile), tile.rows.len() * self.out[1]);
         let [n_y, n_x] = shape.kernel;
         for (ky, kx) in (0..n_y).flat_map(|ky| (0..n_x).map(move |kx| (ky, kx))) {
             let first = ((channel * n_y + ky) * n_x + kx) * n_pixels + i * n_run;
@@ -127,7 +133,7 @@ impl Patches {
 }
 
 impl Window {
-    /// Its rows that are in the image, without the zeros at their ends, and what pixels of a plane they are.
+    /// Calls `each` with every row inside the image, without padding, and the range of pixels of the plane that it holds.
     fn for_rows(&mut self, width: usize, mut each: impl FnMut(&mut [f32], Range<usize>)) {
         for (i, row) in self.rows.clone().enumerate() {
             let first = (self.first_row + i) * width;
@@ -135,6 +141,12 @@ impl Window {
             each(padded, first..first + self.cols.len());
         }
     }
+}
+
+/// The buffer at a length of `n`, whatever it holds.
+pub(super) fn resized(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
+    buffer.resize(n, 0.0);
+    buffer
 }
 
 /// `to[row, i] = from[row * down + i * step]`, rows of `n` values.
@@ -147,7 +159,7 @@ fn copy_rows(from: &[f32], [down, step]: [usize; 2], to: &mut [f32], n: usize) {
     }
 }
 
-/// Rows that are as short as a call to copy them would be long.
+/// Rows of a fixed, short length, for which calling `memcpy` would take longer than the copy.
 fn copy_rows_of<const N: usize>(from: &[f32], down: usize, to: &mut [f32]) {
     for (to, from) in to.as_chunks_mut::<N>().0.iter_mut().zip(from.chunks(down)) {
         if let Some(from) = from.first_chunk::<N>() {
@@ -171,7 +183,7 @@ fn copy(from: &[f32], step: usize, to: &mut [f32]) {
     }
 }
 
-/// Copies between `N` and `2 * N` values, without the call that as short a copy would spend most of its time on.
+/// Copies `N` to `2 * N` values as two arrays that may overlap; calling `memcpy` would take longer than the copy.
 fn copy_ends<const N: usize>(from: &[f32], to: &mut [f32]) {
     if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
         *to = *from;

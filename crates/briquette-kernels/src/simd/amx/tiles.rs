@@ -1,53 +1,14 @@
 //! The instructions of AMX, as assembly; the intrinsics are not stable.
 #![allow(unsafe_code)]
 
-use super::Scratch;
-use crate::simd::PANEL;
+use super::scratch::{Sums, TileScratch};
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
-
-/// Whether the processor has 8-bit tiles and the system lets this process use them.
-pub(in crate::simd) fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| cfg!(target_os = "linux") && processor_has_tiles() && request_permission())
-}
-
-fn processor_has_tiles() -> bool {
-    const TILE_AND_INT8: u32 = 0b11 << 24;
-    const TILE_STATE: u64 = 0b11 << 17;
-    if !is_x86_feature_detected!("xsave") || __cpuid(0).eax < 7 {
-        return false;
-    }
-    #[target_feature(enable = "xsave")]
-    fn enabled_states() -> u64 {
-        // SAFETY: the caller has found XSAVE, and AVX-512, which only a system that sets OSXSAVE reports.
-        unsafe { _xgetbv(0) }
-    }
-    // SAFETY: `xsave` was just detected.
-    let states = unsafe { enabled_states() };
-    __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && states & TILE_STATE == TILE_STATE
-}
-
-/// Linux keeps the 8 KiB of tile registers from a process until it asks: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`.
-fn request_permission() -> bool {
-    const ARCH_PRCTL: i64 = 158;
-    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
-    const XTILEDATA: u64 = 18;
-    let result: i64;
-    // SAFETY: the call reads its two numbers and writes no memory of ours.
-    unsafe {
-        asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XTILEDATA,
-            out("rcx") _, out("r11") _, options(nostack));
-    }
-    result == 0
-}
 
 /// The shapes of tiles: rows of 64 bytes.
 #[repr(C, align(64))]
-struct Config {
+struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -55,9 +16,9 @@ struct Config {
     rows: [u8; 16],
 }
 
-impl Config {
-    /// 16 rows each; the tiles of codes and sums have fewer where there are fewer, since a product takes a cycle for
-    /// each row of codes.
+impl TileConfig {
+    /// Tiles of 16 rows. Where there are fewer rows of codes, the tiles of codes and sums have as few: a product takes a
+    /// cycle for each row of codes.
     const fn of(n_rows: usize) -> Self {
         let n = if n_rows < 16 { n_rows as u8 } else { 16 };
         Self {
@@ -72,17 +33,17 @@ impl Config {
 
 thread_local! {
     /// Taken while the tiles are in use.
-    static SCRATCH: Cell<Option<Scratch>> = Cell::new(Some(Scratch::default()));
+    static SCRATCH: Cell<Option<TileScratch>> = Cell::new(Some(TileScratch::default()));
 }
 
 /// The tiles of this thread in use, for as long as this lives; the registers then go back to their initial state.
-pub(in crate::simd) struct Tiles {
-    pub(super) scratch: Scratch,
-    /// They are those of a thread, so this must stay there.
+pub(in crate::simd) struct AmxTiles {
+    pub(super) scratch: TileScratch,
+    /// Tile registers belong to a thread, so this must not be sent to another.
     thread: PhantomData<*const ()>,
 }
 
-impl Tiles {
+impl AmxTiles {
     /// Tiles for rows in blocks of 16, or fewer where there are fewer.
     ///
     /// # Safety
@@ -92,24 +53,20 @@ impl Tiles {
     /// If they are in use.
     pub(in crate::simd) unsafe fn configure(n_rows: usize) -> Self {
         let Some(scratch) = SCRATCH.take() else { panic!("the tiles of this thread are in use") };
-        let config = Config::of(n_rows);
+        let config = TileConfig::of(n_rows);
         // SAFETY: the configuration is 64 readable bytes of palette 1.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
         Self { scratch, thread: PhantomData }
     }
 }
 
-impl Drop for Tiles {
+impl Drop for AmxTiles {
     fn drop(&mut self) {
         // SAFETY: `configure` ran, so the processor has AMX.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
         SCRATCH.set(Some(std::mem::take(&mut self.scratch)));
     }
 }
-
-/// Sums of up to 32 rows and 32 outputs.
-#[repr(C, align(64))]
-pub(super) struct Sums(pub(super) [[i32; PANEL]; 32]);
 
 /// 32 rows by 32 outputs: `tmm0..3` are sums, `tmm4..5` codes, `tmm6..7` weights.
 macro_rules! tall_step {
@@ -140,7 +97,7 @@ macro_rules! low_step {
     };
 }
 
-/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. `next` is fetched into the second cache, 4 lines a step.
+/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. `next` is fetched into the L2 cache, 4 lines a step.
 ///
 /// # Safety
 /// Tiles are configured; there are 32 rows of codes (16 if not `TALL`) and 2048 bytes of weights for each step.
@@ -176,7 +133,7 @@ pub(super) unsafe fn multiply_steps<const TALL: bool>(
 /// stay in their tiles for the second half.
 ///
 /// # Safety
-/// As [`multiply_steps`]; the half before a second one was the first of the same codes.
+/// As [`multiply_steps`]; a second half comes right after the first half of the same codes.
 pub(super) unsafe fn multiply_half(half: usize, is_tall: bool, codes: *const u8, stride: usize, weights: *const i8) {
     // SAFETY: the caller vouches for the addresses that tiles are loaded from.
     unsafe {
@@ -239,14 +196,15 @@ pub(super) unsafe fn store_sums(sums: &mut Sums, is_tall: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::isa::{Isa, is_available};
 
     #[test]
     fn tiles_in_use_are_refused_and_given_back() {
-        if !is_available() {
+        if !is_available(Isa::Amx) {
             return;
         }
         // SAFETY: the processor has AMX.
-        let configure = || unsafe { Tiles::configure(3) };
+        let configure = || unsafe { AmxTiles::configure(3) };
         let tiles = configure();
         assert!(std::panic::catch_unwind(configure).is_err());
         drop(tiles);

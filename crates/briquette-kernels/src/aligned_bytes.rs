@@ -4,21 +4,21 @@ use bytemuck::{Pod, Zeroable};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// A growable array of bytes aligned to 64.
 #[derive(Clone, Default)]
-pub(crate) struct Buffer(Vec<Line>);
+pub(crate) struct AlignedBytes(Vec<CacheLine>);
 
-impl Buffer {
+impl AlignedBytes {
     /// `n` zeros, rounded up to whole lines.
     pub(crate) fn zeroed(n: usize) -> Self {
-        Self(vec![Line([0; 64]); n.div_ceil(64)])
+        Self(vec![CacheLine([0; 64]); n.div_ceil(64)])
     }
 
-    /// Makes room for `n` bytes; what they hold is what was there, or zeros.
+    /// Makes room for `n` bytes; those that were there keep their values, new ones are 0.
     pub(crate) fn resize(&mut self, n: usize) {
-        self.0.resize(n.div_ceil(64), Line([0; 64]));
+        self.0.resize(n.div_ceil(64), CacheLine([0; 64]));
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -1,8 +1,8 @@
-//! The fused operations on the CPU.
+//! The fused operations.
 
-use super::flex::{change, elements};
-use super::fused::{FusedOps, Heads, Norm};
+use super::tensor::{change, elements};
 use crate::float::{self, AttentionShape};
+use crate::ops::fused::{AttentionHeads, FusedOps, Norm};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -22,7 +22,7 @@ impl FusedOps for Flex {
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
-        heads: Heads,
+        heads: AttentionHeads,
     ) -> FloatTensor<Self> {
         let [q, k, v] = [q, k, v].map(|tensor| tensor.to_contiguous());
         let [batch, length, all] = q.layout().shape().dims();

@@ -1,9 +1,9 @@
-//! Operations on images on the CPU.
+//! Operations on images.
 
-use super::flex::elements;
-use super::images::{ImageGrads, ImageOps};
-use crate::Conv2dShape;
+use super::tensor::elements;
+use crate::conv2d::Conv2dShape;
 use crate::float::{FloatConv2d, max_pool2d, max_pool2d_grad};
+use crate::ops::images::{ImageGrads, ImageOps};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;

@@ -1,12 +1,12 @@
-//! What becomes of the outputs of a convolution.
+//! What is done to the outputs of a convolution before they are written.
 
 use crate::path::Path;
-use crate::simd::{self, Block, SIDE};
+use crate::simd::{self, OutputBlock, SIDE};
 
 /// `y = v * scale[o] + shift[o]`, to which what is in `y` already may be added, and of which negatives may become 0: a
 /// bias, a batch norm, a shortcut and ReLU in the pass that writes the outputs. NaN stays NaN.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Finish<'a> {
+pub struct ConvEpilogue<'a> {
     /// What each output channel is multiplied by; 1 where there is none.
     pub scale: Option<&'a [f32]>,
     /// What is added to each output channel; 0 where there is none.
@@ -17,7 +17,7 @@ pub struct Finish<'a> {
     pub relu: bool,
 }
 
-impl Finish<'_> {
+impl ConvEpilogue<'_> {
     pub(crate) fn assert_channels(&self, n_out: usize) {
         for given in [self.scale, self.shift].into_iter().flatten() {
             assert_eq!(given.len(), n_out, "a scale or shift of {} for {n_out} outputs", given.len());
@@ -25,7 +25,7 @@ impl Finish<'_> {
     }
 
     /// Writes `values` `[pixel, n]`, the outputs of the channels from `first` on, to `out` `[n, pixel]`.
-    pub(crate) fn write(&self, path: Path, values: &[f32], first: usize, mut out: Block) {
+    pub(crate) fn write(&self, path: Path, values: &[f32], first: usize, mut out: OutputBlock) {
         let n = out.n_rows();
         let (whole, rest) = (n / SIDE * SIDE, n % SIDE);
         for (i, pixels) in values.chunks(SIDE * n.max(1)).enumerate() {
@@ -36,7 +36,8 @@ impl Finish<'_> {
         }
     }
 
-    /// Up to 16 pixels, from `at` on, of some channels: those from the second number on, as many as the third says.
+    /// Writes up to 16 pixels, from `at` on, of `n_channels` channels from `channel` on; channel 0 of `pixels` is channel
+    /// `first` of the convolution.
     #[inline]
     fn write_square(
         &self,
@@ -45,7 +46,7 @@ impl Finish<'_> {
         n: usize,
         [first, channel, n_channels]: [usize; 3],
         at: usize,
-        out: &mut Block,
+        out: &mut OutputBlock,
     ) {
         let (mut square, n_pixels) = ([[0.0_f32; SIDE]; SIDE], pixels.len() / n);
         if [n_pixels, n_channels] == [SIDE; 2] {

@@ -1,0 +1,54 @@
+//! Which kernels make a product, and products by one of them.
+
+use crate::bitmask::BLOCK_ROWS;
+use crate::cubek::Cubek;
+use crate::launch::{self, Floats, Product};
+use crate::mma::MmaTile;
+use std::fmt;
+
+/// Which kernel makes a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Matrix instructions.
+    Mma(MmaTile),
+    /// Matrix instructions, by a kernel of CubeK.
+    Cubek(Cubek),
+    /// Dot products, a warp for some outputs.
+    FewRows,
+    /// Dot products, a unit for each output.
+    Dp4a,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mma(tile) => write!(f, "{}x{} tiles", tile.extents()[0], tile.extents()[1]),
+            Self::Cubek(strategy) => write!(f, "CubeK {strategy:?}"),
+            Self::FewRows => f.write_str("few rows"),
+            Self::Dp4a => f.write_str("dot products"),
+        }
+    }
+}
+
+/// Makes a product by one kernel.
+///
+/// # Errors
+/// Where the kernel does not fit the device or the extents.
+pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(), String> {
+    if product.place.is_empty(product.codes.n_rows) {
+        return Ok(());
+    }
+    let weights = product.weights;
+    let (gpu, words) = (weights.gpu(), || launch::dense_words(weights));
+    match way {
+        Way::Mma(tile) => {
+            // Where a product begins inside a block of the bitmask, the weights are expanded first.
+            let is_within = weights.is_sparse() && !product.place.first_col.is_multiple_of(BLOCK_ROWS);
+            launch::product_mma(gpu, product, is_within.then(words).as_ref(), tile, y);
+        }
+        Way::Cubek(strategy) => return launch::product_cubek(gpu, product, &words(), strategy, y),
+        Way::FewRows => launch::few_rows_codes(gpu, product, &words(), y),
+        Way::Dp4a => launch::product_dp4a(gpu, product, &words(), y),
+    }
+    Ok(())
+}

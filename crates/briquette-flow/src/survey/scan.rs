@@ -1,0 +1,58 @@
+//! Looking through pieces of tensors, strip by strip, with their scores.
+
+use crate::context::Workers;
+use crate::piece::{PieceReader, Strip, sips_of};
+use crate::plan::Plan;
+use briquette_core::Result;
+use briquette_formats::TensorSource;
+use briquette_prune::score::WeightSlice;
+use std::ops::Range;
+
+/// A piece of a tensor of the plan.
+pub(super) struct PieceOf {
+    pub(super) tensor: usize,
+    pub(super) rows: Range<usize>,
+}
+
+/// How many elements of a piece go for certain, and how many lie at the threshold.
+pub(super) type Dropped = (usize, usize);
+
+/// Every piece of some tensors, tensor by tensor.
+pub(super) fn pieces_in_order(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
+    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
+    tensors.iter().flat_map(part).collect()
+}
+
+/// Buffers for looking through a piece.
+#[derive(Default)]
+pub(super) struct Scan {
+    reader: PieceReader,
+    scores: Vec<f32>,
+}
+
+impl Scan {
+    /// Calls `each` with every strip of a piece and its scores.
+    pub(super) fn each(
+        &mut self,
+        plan: &Plan,
+        source: &dyn TensorSource,
+        part: &PieceOf,
+        workers: &Workers,
+        mut each: impl FnMut(Strip, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        workers.check_stop()?;
+        let tensor = &plan.tensors[part.tensor];
+        let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
+        let n_cols = tensor.rows.n_cols;
+        for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
+            let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
+            workers.advance(piece.bytes.len());
+            piece.for_each_strip(|strip, _| {
+                workers.check_stop()?;
+                let weights = WeightSlice { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs };
+                each(strip, score.of(weights, &mut self.scores))
+            })?;
+        }
+        Ok(())
+    }
+}

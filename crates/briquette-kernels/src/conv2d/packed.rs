@@ -1,0 +1,77 @@
+//! The weights of a convolution, packed as those of a product.
+
+use crate::packed::PackedInt8;
+use crate::panel_layout::{check_depth, check_lengths};
+use crate::sparse::SparseInt8;
+use crate::weights::Int8Weights;
+use briquette_core::Result;
+
+/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; stride,
+/// padding and dilation are given where they are used.
+#[derive(Clone, Debug)]
+pub struct PackedConv2d {
+    pub(super) dims: [usize; 4],
+    pub(super) panels: ConvPanels,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum ConvPanels {
+    Dense(PackedInt8),
+    Sparse(SparseInt8),
+}
+
+impl PackedConv2d {
+    /// Packs codes `[out, in / groups, ky, kx]` with one scale for each output; `is_sparse` keeps only those not zero.
+    ///
+    /// # Errors
+    /// Refuses a patch of more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    ///
+    /// # Panics
+    /// If the lengths disagree with the extents.
+    pub fn new(codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Result<Self> {
+        let [n_out, n_in, height, width] = dims;
+        let depth = n_in * height * width;
+        check_lengths(codes.len(), scales.len(), n_out, depth);
+        check_depth(depth)?;
+        let codes = swap_inner(codes, n_in, height * width);
+        let panels = match is_sparse {
+            true => ConvPanels::Sparse(SparseInt8::new(&codes, scales, n_out, depth)?),
+            false => ConvPanels::Dense(PackedInt8::new(&codes, scales, n_out, depth)?),
+        };
+        Ok(Self { dims, panels })
+    }
+
+    /// Extents of the weights, `[out, in / groups, ky, kx]`.
+    pub const fn dims(&self) -> [usize; 4] {
+        self.dims
+    }
+
+    /// Whether zeros are left out.
+    pub const fn is_sparse(&self) -> bool {
+        matches!(self.panels, ConvPanels::Sparse(_))
+    }
+
+    /// Bytes held.
+    pub fn n_bytes(&self) -> usize {
+        match &self.panels {
+            ConvPanels::Dense(weights) => weights.n_bytes(),
+            ConvPanels::Sparse(weights) => weights.n_bytes(),
+        }
+    }
+
+    /// The weights as f32, `[out, in / groups, ky, kx]`.
+    pub fn to_floats(&self) -> Vec<f32> {
+        let floats = match &self.panels {
+            ConvPanels::Dense(weights) => weights.to_floats(),
+            ConvPanels::Sparse(weights) => weights.to_floats(),
+        };
+        let [_, n_in, height, width] = self.dims;
+        swap_inner(&floats, height * width, n_in)
+    }
+}
+
+/// `[.., a, b]` to `[.., b, a]`: a patch of neighbouring channels is one run of codes.
+pub(super) fn swap_inner<E: Copy>(from: &[E], a: usize, b: usize) -> Vec<E> {
+    let each = from.chunks_exact((a * b).max(1));
+    each.flat_map(|one| (0..b).flat_map(move |j| (0..a).map(move |i| one[i * b + j]))).collect()
+}

@@ -1,0 +1,67 @@
+//! Rows that are looked up, as those of an embedding are.
+
+use crate::code_rows::CodeRows;
+use crate::embedding::Int8Embedding;
+use crate::ops::cube::{self, CudaTable};
+use crate::ops::host_or_cuda::{HostOrCuda, WeightInfo};
+use burn::tensor::Device;
+use std::sync::Arc;
+
+/// Rows that are looked up.
+#[derive(Debug, Clone)]
+pub struct Table {
+    pub(in crate::ops) placed: HostOrCuda<Arc<Int8Embedding>, CudaTable>,
+}
+
+impl WeightInfo for Int8Embedding {
+    fn dims(&self) -> [usize; 2] {
+        [self.n_rows(), self.n_cols()]
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.is_sparse()
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.n_bytes()
+    }
+}
+
+impl Table {
+    /// A table for the CPU.
+    pub fn new(table: Int8Embedding) -> Self {
+        Self { placed: HostOrCuda::Host(Arc::new(table)) }
+    }
+
+    /// Lays out row-major `codes` `[n_rows, n_cols]`, worth `codes[r, c] * scales[r]` each, for `device`.
+    ///
+    /// # Panics
+    /// If the lengths disagree with the shape.
+    pub fn on(device: &Device, codes: &[i8], scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
+        if let Some(table) = cube::table(device, codes, scales, [n_rows, n_cols], is_sparse) {
+            return Self { placed: HostOrCuda::Cuda(table) };
+        }
+        let pack = if is_sparse { CodeRows::bitmask } else { CodeRows::dense };
+        Self::new(Int8Embedding::new(pack(codes, n_rows, n_cols), scales.to_vec()))
+    }
+
+    /// Rows.
+    pub fn n_rows(&self) -> usize {
+        self.placed.dims()[0]
+    }
+
+    /// Columns.
+    pub fn n_cols(&self) -> usize {
+        self.placed.dims()[1]
+    }
+
+    /// Whether zeros are left out.
+    pub fn is_sparse(&self) -> bool {
+        self.placed.is_sparse()
+    }
+
+    /// Bytes held.
+    pub fn n_bytes(&self) -> usize {
+        self.placed.n_bytes()
+    }
+}

@@ -1,0 +1,82 @@
+//! Activations to codes by AVX-512.
+#![allow(unsafe_code)]
+
+use crate::activations::ActivationGrid;
+use crate::simd::row_quantizer::{RowQuantizer, ValueRange};
+use crate::simd::scalar;
+use std::arch::x86_64::*;
+
+/// Loads up to 16 floats of `x` from `at` on, zeros beyond its end.
+#[target_feature(enable = "avx512f")]
+fn load_floats(x: &[f32], at: usize) -> __m512 {
+    if let Some(values) = x.get(at..at + 16) {
+        // SAFETY: 16 readable floats.
+        return unsafe { _mm512_loadu_ps(values.as_ptr()) };
+    }
+    let mask = (1_u16 << x.len().saturating_sub(at)) - 1;
+    // SAFETY: only the lanes that lie in `x` are read.
+    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(at)) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn magnitude(x: &[f32]) -> u32 {
+    let mut largest = [_mm512_setzero_si512(); 4];
+    for at in (0..x.len()).step_by(64) {
+        for (i, largest) in largest.iter_mut().enumerate() {
+            let bits =
+                _mm512_and_si512(_mm512_castps_si512(load_floats(x, at + 16 * i)), _mm512_set1_epi32(0x7fff_ffff));
+            *largest = _mm512_max_epu32(*largest, bits);
+        }
+    }
+    let [a, b, c, d] = largest;
+    _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_max_epu32(a, b), _mm512_max_epu32(c, d)))
+}
+
+/// See [`scalar::value_range`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in crate::simd) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
+    if grid != ActivationGrid::Asymmetric {
+        return ValueRange { magnitude: magnitude(x), ..ValueRange::default() };
+    }
+    // All in one pass: a convolution's input is larger than the caches.
+    let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
+    let mut largest = [_mm512_setzero_si512(); 2];
+    for at in (0..x.len()).step_by(32) {
+        for i in 0..2 {
+            let values = load_floats(x, at + 16 * i);
+            min[i] = _mm512_min_ps(min[i], values);
+            max[i] = _mm512_max_ps(max[i], values);
+            let bits = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(0x7fff_ffff));
+            largest[i] = _mm512_max_epu32(largest[i], bits);
+        }
+    }
+    ValueRange {
+        min: _mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
+        max: _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
+        magnitude: _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])),
+    }
+}
+
+/// See [`scalar::quantize`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in crate::simd) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
+    if !row.inverse.is_finite() {
+        return scalar::quantize(x, row, codes);
+    }
+    let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
+    // Packing works in lanes of 16 bytes; this puts its result in order.
+    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    for at in (0..x.len()).step_by(64) {
+        let mut steps = [_mm512_setzero_si512(); 4];
+        for (i, steps) in steps.iter_mut().enumerate() {
+            *steps = _mm512_cvtps_epi32(_mm512_mul_ps(load_floats(x, at + 16 * i), inverse));
+        }
+        let low = _mm512_adds_epi16(_mm512_packs_epi32(steps[0], steps[1]), zero);
+        let high = _mm512_adds_epi16(_mm512_packs_epi32(steps[2], steps[3]), zero);
+        let packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+        let left = codes.len() - at;
+        let mask = if left >= 64 { !0 } else { (1_u64 << left) - 1 };
+        // SAFETY: only the bytes that lie in `codes` are written, of which there are no fewer than floats.
+        unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
+    }
+}
