@@ -101,20 +101,29 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
     Ok((sizes.len(), sizes.iter().sum()))
 }
 
+/// Why an output of this recipe cannot be made again from the original alone, where that is so.
+fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
+    if recipe.has(StageKind::Distill) {
+        return Some(
+            "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
+        );
+    }
+    if recipe.has(StageKind::Factorize) {
+        return Some(
+            "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`",
+        );
+    }
+    let why = "its weights were pruned by statistics of inputs, which it does not keep; compare with `briquette diff`";
+    recipe.needs_statistics().then_some(why)
+}
+
 /// Does the recipe of a manifest again on the original and compares the values of each tensor.
 fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Result<()> {
     let checkpoint = Checkpoint::open_as(original, &Choice::of_manifest(manifest))?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
     })?;
-    let why = match (raw.has(StageKind::Distill), raw.has(StageKind::Factorize)) {
-        (true, _) => "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
-        (_, true) => {
-            "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`"
-        }
-        (false, false) => "",
-    };
-    if !why.is_empty() {
+    if let Some(why) = why_not_again(&raw) {
         return Err(Error::config(why).at("--against"));
     }
     raw.model.path = Some(original.to_path_buf());

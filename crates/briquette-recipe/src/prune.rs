@@ -79,6 +79,12 @@ pub enum PruneTarget {
 }
 
 impl RawPrune {
+    /// Whether its method looks at statistics of inputs.
+    pub(crate) fn needs_statistics(&self) -> bool {
+        let is_asked = |name: &str| self.method.as_deref() == Some(name);
+        Score::named(0).iter().any(|(name, score)| score.needs_inputs() && is_asked(name))
+    }
+
     /// What it says, in words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scope = self.scope.as_ref().map(|scope| format!("scope {scope}"));
@@ -168,6 +174,10 @@ mod tests {
 
     #[test]
     fn a_method_that_looks_at_inputs_has_statistics_of_them_and_no_other_has() {
+        for (method, expected) in [("magnitude", false), ("wanda", true)] {
+            let keys = RawPrune { method: Some(method.into()), ..RawPrune::default() };
+            assert_eq!(keys.needs_statistics(), expected, "{method}");
+        }
         let stage = judged("method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5").unwrap();
         assert_eq!((stage.score, stage.statistics.as_deref()), (Score::Wanda, Some("s".as_ref())));
         assert!(judged("method = \"wanda\"\nstatistics = \"s\"\npattern = \"2:4\"").is_ok());

@@ -3,7 +3,7 @@
 use super::data::{RawData, RawGate};
 use super::memory::RawMemory;
 use super::model::{RawModel, RawOutput};
-use super::stage::RawStage;
+use super::stage::{RawStage, StageKeys};
 use crate::kind::StageKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,11 @@ pub struct RawRecipe {
 }
 
 impl RawRecipe {
+    /// Whether a prune stage looks at statistics of inputs.
+    pub fn needs_statistics(&self) -> bool {
+        self.stage.iter().any(|stage| matches!(&stage.keys, StageKeys::Prune(keys) if keys.needs_statistics()))
+    }
+
     /// Whether it has a stage of this kind.
     pub fn has(&self, kind: StageKind) -> bool {
         self.stage.iter().any(|stage| stage.kind() == Some(kind))
