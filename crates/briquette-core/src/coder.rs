@@ -92,14 +92,23 @@ impl RowCoder {
     /// Appends rows to the parts of their tensor, with a decision about them.
     ///
     /// Codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, and else the elements in the type of the output:
-    /// as they came, rounded to it, or simulated. A tensor's only scale is appended with its first row.
+    /// as they came, rounded to it, or simulated. A tensor's only scale is appended with its first row. Returns what the rows stand for.
     ///
     /// # Panics
     /// If the lengths disagree.
-    pub fn push(&mut self, form: &RowForm, strip: &WeightRows, decision: &RowsDecision, encoder: &mut RowEncoder) {
+    pub fn push<'a>(
+        &'a mut self,
+        form: &RowForm,
+        strip: &WeightRows<'a>,
+        decision: &RowsDecision,
+        encoder: &mut RowEncoder,
+    ) -> &'a [f32] {
         let WeightRows { rows, bytes, kept } = strip;
+        let is_rounded = form.quant.is_some() || form.is_cast;
         self.simulated.clear();
-        self.simulated.extend_from_slice(kept);
+        if is_rounded {
+            self.simulated.extend_from_slice(kept);
+        }
         self.bytes.clear();
         match form.quant {
             Some((_, Grouping::Tensor)) if rows.start == 0 => encoder.push_scales(&decision.affines),
@@ -120,18 +129,13 @@ impl RowCoder {
                     }
                 }
                 None if form.is_cast => self.push_cast(form.dtype, cols, keep, encoder),
-                None => self.push_own(form.dtype, cols, of_row(bytes, row, rows.len()), keep, encoder),
+                None => self.push_own(form.dtype, &kept[cols], of_row(bytes, row, rows.len()), keep, encoder),
             }
         }
-        self.hasher.push(match form.coding.codes {
-            Some(_) => bytemuck::cast_slice(&self.simulated),
-            None => &self.bytes,
-        });
-    }
-
-    /// What the rows of the last call stand for.
-    pub fn simulated(&self) -> &[f32] {
-        &self.simulated
+        let is_f32 = form.coding.codes.is_some() || form.dtype == DType::F32;
+        let values = if is_rounded { &self.simulated } else { *kept };
+        self.hasher.push(if is_f32 { bytemuck::cast_slice(values) } else { &self.bytes });
+        values
     }
 
     /// The digest of what all rows since the last call stand for.
@@ -161,6 +165,9 @@ impl RowCoder {
 
     /// A row of floats rounded to a type: what it stands for is what that type can hold.
     fn push_cast(&mut self, dtype: DType, cols: Range<usize>, keep: Option<&[u8]>, encoder: &mut RowEncoder) {
+        if dtype == DType::F32 {
+            return encoder.push_floats(bytemuck::cast_slice(&self.simulated[cols]), keep);
+        }
         let (start, values) = (self.bytes.len(), &mut self.simulated[cols]);
         self.bytes.resize(start + values.len() * dtype.n_bits() / 8, 0);
         rows::from_f32(values, dtype, &mut self.bytes[start..]);
@@ -169,19 +176,12 @@ impl RowCoder {
     }
 
     /// A row in the type that it came in: every kept element to the bit, whatever f32 can hold of it.
-    fn push_own(
-        &mut self,
-        dtype: DType,
-        cols: Range<usize>,
-        own: &[u8],
-        keep: Option<&[u8]>,
-        encoder: &mut RowEncoder,
-    ) {
+    fn push_own(&mut self, dtype: DType, kept: &[f32], own: &[u8], keep: Option<&[u8]>, encoder: &mut RowEncoder) {
+        if dtype == DType::F32 {
+            return encoder.push_floats(bytemuck::cast_slice(kept), keep);
+        }
         let start = self.bytes.len();
         match keep {
-            Some(_) if dtype == DType::F32 => {
-                self.bytes.extend_from_slice(bytemuck::cast_slice(&self.simulated[cols]));
-            }
             Some(keep) => {
                 self.bytes.resize(start + own.len(), 0);
                 simd::keep(own, dtype.n_bits() / 8, keep, &mut self.bytes[start..]);

@@ -227,9 +227,10 @@ impl StripCoder {
             check_finite(tensor, &strip)?;
             let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
             let rows = strip.first_row..strip.first_row + strip.values.len() / form.n_cols;
-            self.coder.push(&form, &WeightRows { rows, bytes: strip.bytes, kept }, decision, &mut out.encoder);
-            check_cast(tensor, &strip, self.coder.simulated())?;
-            out.found.stats.push(strip.values, self.coder.simulated());
+            let strip_rows = WeightRows { rows, bytes: strip.bytes, kept };
+            let simulated = self.coder.push(&form, &strip_rows, decision, &mut out.encoder);
+            check_cast(tensor, &strip, simulated)?;
+            out.found.stats.push(strip.values, simulated);
             if ends_block {
                 let digest = self.coder.end_block();
                 if !is_turned {
