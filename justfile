@@ -85,13 +85,13 @@ fetch-minilm:
 test *FLAGS:
     cargo test --workspace "$@"
 
-# What must be clean before a change lands: format, lints, docs, sizes
+# What must be clean before a change lands: format, lints, docs, sizes, circles, names
 [group('develop')]
 check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-    python3 scripts/size.py
+    just size
     just deny
 
 # Licences, sources and doubled versions of dependencies; advisories too where their database can be reached
@@ -102,10 +102,12 @@ deny:
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
-# Files and functions that have grown too long
+# Files, functions and crates that have grown too long, files that import each other in a circle, names of several types
 [group('develop')]
 size:
     @python3 scripts/size.py
+    @python3 scripts/circles.py
+    @python3 scripts/type_names.py
 
 # Quality, latency and memory of MiniLM before and after int8
 [group('measure')]

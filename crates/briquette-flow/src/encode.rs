@@ -71,7 +71,7 @@ pub fn encode(
     workers: &Workers,
 ) -> Result<Vec<Outcome>> {
     let mut tasks = Vec::new();
-    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
         let (survey, coding) = (&surveys[index], placed[index].coding);
         let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
         let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
@@ -92,7 +92,7 @@ pub fn encode(
         hashers[task.index].1.merge(&found.stats);
     }
     let outcome = |tensor: &TensorPlan| {
-        let (hasher, stats) = &hashers[tensor.tied_to.unwrap_or(tensor.index)];
+        let (hasher, stats) = &hashers[tensor.tied_to().unwrap_or(tensor.index())];
         Outcome { hash: hasher.finish(), stats: *stats }
     };
     Ok(plan.tensors.iter().map(outcome).collect())
@@ -187,7 +187,7 @@ impl Workspace {
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;
-            let reads_ranges = task.subject.goes_by_strip() && source.reads_ranges(tensor.index);
+            let reads_ranges = task.subject.goes_by_strip() && source.reads_ranges(tensor.index());
             for rows in sips_of(tensor, reads_ranges, &start.rows) {
                 let mut piece = self.reader.read(source, tensor, &rows, stop)?;
                 let n_bytes = piece.bytes.len();

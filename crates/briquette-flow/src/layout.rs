@@ -80,7 +80,7 @@ impl FileLayouts {
             files.push(sizes.place(number, tensors, &order, &mut placed)?);
         }
         for (index, tensor) in plan.tensors.iter().enumerate() {
-            if let Some(main) = tensor.tied_to {
+            if let Some(main) = tensor.tied_to() {
                 placed[index] = placed[main].clone();
             }
         }
@@ -221,7 +221,7 @@ impl KeptSizes<'_> {
         }
         each("format", "briquette");
         let is_coded =
-            |&index: &usize| self.plan.tensors[index].tied_to.is_none() && self.coding(index) != Coding::DENSE;
+            |&index: &usize| self.plan.tensors[index].tied_to().is_none() && self.coding(index) != Coding::DENSE;
         let mut coded: Vec<usize> = tensors.filter(is_coded).collect();
         // More would not be read back; the manifest says it all.
         if coded.len() >= limits::MAX_METADATA {

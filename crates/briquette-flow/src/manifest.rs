@@ -22,7 +22,7 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
             activations: activations.map(str::to_string),
             file: layout.files[placed.file].name.clone(),
             hash: outcome.hash,
-            tied_to: tensor.tied_to.map(|main| plan.tensors[main].info.name.clone()),
+            tied_to: tensor.tied_to().map(|main| plan.tensors[main].info.name.clone()),
         };
         tensors.insert(tensor.info.name.clone(), entry);
     }

@@ -101,18 +101,18 @@ impl PieceReader {
         let (rows, width) = (tensor.rows, tensor.width());
         let n_bytes = range.len() * rows.n_cols * width;
         if rows.axis == OutputAxis::Last {
-            read_slices(source, tensor.index, 0, self.own_order.bytes_mut(n_bytes), stop)?;
+            read_slices(source, tensor.index(), 0, self.own_order.bytes_mut(n_bytes), stop)?;
             let own_order = self.own_order.bytes(n_bytes);
             rows::transpose_bytes(own_order, self.rows.bytes_mut(n_bytes), rows.n_rows, rows.n_cols, width);
         } else {
             let start = range.start * rows.n_cols * width;
-            read_slices(source, tensor.index, start, self.rows.bytes_mut(n_bytes), stop)?;
+            read_slices(source, tensor.index(), start, self.rows.bytes_mut(n_bytes), stop)?;
         }
         let bytes = self.rows.bytes(n_bytes);
         let has_scales = tensor.quant.is_some_and(|quant| quant.is_given);
         let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
-        let affines = if has_scales { source.affines(tensor.index, range.clone())? } else { Vec::new() };
-        let keep = if has_mask { source.keep(tensor.index, range.clone())? } else { Vec::new() };
+        let affines = if has_scales { source.affines(tensor.index(), range.clone())? } else { Vec::new() };
+        let keep = if has_mask { source.keep(tensor.index(), range.clone())? } else { Vec::new() };
         let (values, dtype) = (&mut self.values, tensor.info.dtype);
         Ok(Piece { bytes, first_row: range.start, affines, keep, values, dtype, rows })
     }

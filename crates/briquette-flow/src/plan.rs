@@ -5,10 +5,11 @@ mod fit;
 mod predict;
 mod unsure;
 
+use crate::known::{Known, Reason};
 use crate::treatment::{SharedTreatments, Treatment};
-use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Rows, encoded::Codes};
+use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows, encoded::Codes};
 use briquette_formats::profile::FilePart;
-use briquette_formats::{Profile, TensorInfo, WeightLayout, quantization_config};
+use briquette_formats::{Profile, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_prune::Score;
 use briquette_quant::{Activations, QuantSpec};
 use std::collections::BTreeMap;
@@ -42,6 +43,9 @@ pub struct Plan<'a> {
     pub inputs: BTreeMap<usize, InputView>,
 }
 
+/// No other tensor: a model has fewer tensors than that.
+const UNTIED: u32 = u32::MAX;
+
 /// What becomes of tensors with NaN or infinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Nonfinite {
@@ -57,12 +61,12 @@ pub enum Nonfinite {
 /// What becomes of a tensor; what is done to it is read and changed as if the fields of its [`Treatment`] were its own.
 #[derive(Debug, Clone)]
 pub struct TensorPlan<'a> {
-    /// Its place in the checkpoint.
-    pub index: usize,
     /// Name, type and shape.
     pub info: &'a TensorInfo,
-    /// The tensor whose parts stand for this one.
-    pub tied_to: Option<usize>,
+    /// Four bytes, as there may be millions.
+    index: u32,
+    /// The place of another, or [`UNTIED`].
+    tied_to: u32,
     treatment: Arc<Treatment>,
 }
 
@@ -75,10 +79,53 @@ pub struct Pool {
     pub ratio: briquette_prune::Ratio,
 }
 
+impl<'a> Plan<'a> {
+    /// Every tensor as it is, under its own name.
+    pub fn unchanged(tensors: &'a [TensorInfo], profile: Profile, nonfinite: Nonfinite) -> Self {
+        let mut shared = SharedTreatments::default();
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
+            let (role, why, rows) = match info.dtype.is_weight() {
+                true => (Role::Unknown, Reason::NoRule, Rows::of(&info.shape, OutputAxis::First)),
+                false => (Role::Other, Reason::NoWeight, Rows::of_bytes(info.n_bytes())),
+            };
+            let mut tensor = TensorPlan::new(index, info, Treatment::none(Known::new(role, why), rows));
+            tensor.share(&mut shared);
+            tensor
+        };
+        Self {
+            tensors: tensors.iter().enumerate().map(tensor).collect(),
+            pools: Vec::new(),
+            profile,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
+            nonfinite,
+            layout: WeightLayout::Torch,
+            untested: None,
+            metadata: BTreeMap::new(),
+            remarks: Vec::new(),
+            inputs: BTreeMap::new(),
+        }
+    }
+}
+
 impl<'a> TensorPlan<'a> {
     /// What is done to the tensor at this place of a checkpoint, which is tied to no other.
     pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
-        Self { index, info, tied_to: None, treatment: Arc::new(treatment) }
+        Self { index: index as u32, info, tied_to: UNTIED, treatment: Arc::new(treatment) }
+    }
+
+    /// Its place in the checkpoint.
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// The tensor whose parts stand for this one.
+    pub fn tied_to(&self) -> Option<usize> {
+        (self.tied_to != UNTIED).then_some(self.tied_to as usize)
+    }
+
+    /// Has another tensor's parts stand for this one, or its own.
+    pub fn tie_to(&mut self, other: Option<usize>) {
+        self.tied_to = other.map_or(UNTIED, |other| other as u32);
     }
 
     /// How its weights are scored, where some go; a random seed is its own.
@@ -215,8 +262,7 @@ impl DerefMut for TensorPlan<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::known::{Known, Reason};
-    use briquette_core::{Role, Shape};
+    use briquette_core::Shape;
 
     #[test]
     fn tensors_treated_alike_share_and_a_change_is_of_one() {

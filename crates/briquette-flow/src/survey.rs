@@ -107,7 +107,7 @@ fn thresholds_of(
     let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
         if let (Some(Cut::Count(n_drop)), None, true) =
-            (tensor.prune.map(|prune| prune.cut), tensor.tied_to, pieces[index].len() > 1)
+            (tensor.prune.map(|prune| prune.cut), tensor.tied_to(), pieces[index].len() > 1)
         {
             pools.push((vec![index], n_drop));
         }
@@ -153,7 +153,7 @@ fn count_pieces(
     counts: &mut [Vec<Dropped>],
 ) -> Result<()> {
     let mut tensors = Vec::new();
-    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
         let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile == Profile::Briquette;
         if thresholds[index].is_some() && counts[index].is_empty()
             || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)
@@ -201,12 +201,12 @@ fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     const N_RUNS: usize = 16;
     const RUN: usize = 1024;
     let (n, width) = (tensor.info.n_elements(), tensor.width());
-    if n <= N_RUNS * RUN || !source.reads_ranges(tensor.index) {
+    if n <= N_RUNS * RUN || !source.reads_ranges(tensor.index()) {
         return Ok(true);
     }
     let (mut bytes, mut n_zeros) = (vec![0; RUN * width], 0);
     for run in 0..N_RUNS {
-        source.read(tensor.index, (n - RUN) / (N_RUNS - 1) * run * width, &mut bytes)?;
+        source.read(tensor.index(), (n - RUN) / (N_RUNS - 1) * run * width, &mut bytes)?;
         n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count();
     }
     Ok(n_zeros * 64 > N_RUNS * RUN)

@@ -29,8 +29,8 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     }
     let mut bytes = Vec::new();
     for group in alike.values().filter(|group| group.len() > 1) {
-        // Sixteen bytes each: there may be millions. Tensors whose samples agree by chance are told apart below.
-        let mut samples: Vec<(u64, u32)> = Vec::with_capacity(group.len());
+        // Eight bytes each: there may be millions. Tensors whose samples agree by chance are told apart below.
+        let mut samples: Vec<(u32, u32)> = Vec::with_capacity(group.len());
         for &index in group {
             stop.check()?;
             samples.push((sample(source, index as usize, &tensors[index as usize], &mut bytes)?, index));
@@ -48,12 +48,12 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
 }
 
 /// What is alike of tensors whose samples are.
-fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo, bytes: &mut Vec<u8>) -> Result<u64> {
+fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo, bytes: &mut Vec<u8>) -> Result<u32> {
     // From the middle: tables often start with a row of zeros.
     let n = info.n_bytes().min(SAMPLE);
     bytes.resize(n, 0);
     source.read(index, (info.n_bytes() - n) / 2, bytes)?;
-    Ok(Hash128::of_block(bytes).0 as u64)
+    Ok(Hash128::of_block(bytes).0 as u32)
 }
 
 fn hash(source: &dyn TensorSource, index: usize, info: &TensorInfo, stop: &Stop) -> Result<Hash128> {

@@ -8,9 +8,9 @@ use briquette_flow::known::{Known, Reason};
 use briquette_flow::plan::Nonfinite;
 use briquette_flow::ties::ties_of;
 use briquette_flow::treatment::SharedTreatments;
-use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, TensorPlan, Treatment};
+use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, Treatment};
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::{InputFile, Profile, TensorInfo, TensorSource, WeightLayout, limits};
+use briquette_formats::{InputFile, Profile, TensorInfo, TensorSource, WeightLayout};
 use briquette_prune::Score;
 use briquette_quant::{QuantSpec, Range};
 use burn::module::Module;
@@ -75,31 +75,19 @@ impl ModuleSource {
     /// # Errors
     /// Io where a device does not hand out a tensor.
     pub(crate) fn plan(&self, layout: Layout) -> Result<Plan<'_>> {
+        let mut plan = Plan::unchanged(&self.infos, Profile::Briquette, Nonfinite::Unchanged);
+        if layout == Layout::Burn {
+            plan.layout = WeightLayout::Burn;
+        }
         let mut shared = SharedTreatments::default();
-        let mut tensors = Vec::with_capacity(self.infos.len());
-        for (index, info) in self.infos.iter().enumerate() {
-            let mut tensor = TensorPlan::new(index, info, self.treatment(index, layout)?);
+        for tensor in &mut plan.tensors {
+            tensor.treat(Arc::new(self.treatment(tensor.index(), layout)?));
             tensor.share(&mut shared);
-            tensors.push(tensor);
         }
         for (group, main) in self.ties()? {
-            group.into_iter().for_each(|index| tensors[index].tied_to = Some(main));
+            group.into_iter().for_each(|index| plan.tensors[index].tie_to(Some(main)));
         }
-        Ok(Plan {
-            tensors,
-            pools: Vec::new(),
-            profile: Profile::Briquette,
-            max_shard_bytes: limits::MAX_SHARD_BYTES,
-            nonfinite: Nonfinite::Unchanged,
-            layout: match layout {
-                Layout::Torch => WeightLayout::Torch,
-                Layout::Burn => WeightLayout::Burn,
-            },
-            untested: None,
-            metadata: BTreeMap::new(),
-            remarks: Vec::new(),
-            inputs: BTreeMap::new(),
-        })
+        Ok(plan)
     }
 
     fn treatment(&self, index: usize, layout: Layout) -> Result<Treatment> {

@@ -3,23 +3,20 @@
 
 use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::{Plan, TensorPlan};
+use briquette_flow::plan::Nonfinite;
+use briquette_flow::{self as flow, Plan, TensorPlan, WriteJob};
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, InputFile, Profile, TensorInfo, TensorSource, WeightLayout, companions, model_config,
-    safetensors, sums,
+    Checkpoint, Draft, InputFile, Manifest, Profile, TensorInfo, TensorSource, WeightLayout, companions, model_config,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
-
 use briquette_recipe::{FactorizeStage, Recipe};
 use briquette_report::FactorReport;
 use ndarray::ArrayView2;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The file in the directory of what was factorized that says how.
 pub(crate) const REPORT: &str = "factorize.json";
-/// Bytes of a tensor that are copied at a time.
-const PIECE: usize = 16 << 20;
 /// How the name of a weight ends.
 const SUFFIX: &str = ".weight";
 /// How the name of the first factor ends.
@@ -63,16 +60,17 @@ pub(crate) fn factorize(
     let mut tensors: Vec<(TensorInfo, OutputTensor)> = plan
         .tensors
         .iter()
-        .map(|tensor| (TensorInfo::clone(tensor.info), OutputTensor::Copied(tensor.index)))
+        .map(|tensor| (TensorInfo::clone(tensor.info), OutputTensor::Copied(tensor.index())))
         .collect();
     for (tensor, factors) in chosen.iter().zip(found) {
         let Some(Factors { rank, up, down, .. }) = factors else { continue };
         let (TensorInfo { name, dtype, shape }, stem) = (tensor.info, stem(&tensor.info.name));
         let info = |name: String, shape: [usize; 2]| TensorInfo::checked(name, *dtype, shape.to_vec());
-        tensors[tensor.index] = (info(name.clone(), [shape.0[0], rank])?, OutputTensor::Made(up));
+        tensors[tensor.index()] = (info(name.clone(), [shape.0[0], rank])?, OutputTensor::Made(up));
         tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, OutputTensor::Made(down)));
     }
-    write(&checkpoint, tensors, &reports, output, &workers)
+    let (infos, tensors) = tensors.into_iter().unzip();
+    write(&FactoredModel { checkpoint: &checkpoint, infos, tensors }, &reports, output, &workers)
 }
 
 /// The matrices that the stage chooses. One that another name shares stays: two factors beside it would not be smaller.
@@ -86,8 +84,8 @@ fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPl
     for patterns in selection.include.iter().chain([&selection.exclude]) {
         patterns.check_used("tensor", names())?;
     }
-    let shared: BTreeSet<usize> = plan.tensors.iter().filter_map(|tensor| tensor.tied_to).collect();
-    let is_tied = |tensor: &TensorPlan| tensor.tied_to.is_some() || shared.contains(&tensor.index);
+    let shared: BTreeSet<usize> = plan.tensors.iter().filter_map(|tensor| tensor.tied_to()).collect();
+    let is_tied = |tensor: &TensorPlan| tensor.tied_to().is_some() || shared.contains(&tensor.index());
     let downs: BTreeSet<&str> = names().filter(|name| name.ends_with(DOWN)).collect();
     let is_chosen = |tensor: &&TensorPlan| {
         let (info, down) = (tensor.info, format!("{}down{SUFFIX}", stem(&tensor.info.name)));
@@ -112,7 +110,7 @@ fn stem(name: &str) -> &str {
 fn factors_of(stage: &FactorizeStage, tensor: &TensorPlan, checkpoint: &Checkpoint) -> Result<Option<Factors>> {
     let info = tensor.info;
     let mut bytes = vec![0; info.n_bytes()];
-    checkpoint.read(tensor.index, 0, &mut bytes)?;
+    checkpoint.read(tensor.index(), 0, &mut bytes)?;
     let mut weights = vec![0.0; info.n_elements()];
     rows::to_f32(&bytes, info.dtype, &mut weights);
     if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
@@ -134,66 +132,63 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
     }
 }
 
-/// A directory of one safetensors file, its companions, and what was done.
-fn write(
-    checkpoint: &Checkpoint,
-    tensors: Vec<(TensorInfo, OutputTensor)>,
-    reports: &[FactorReport],
-    output: &Path,
-    workers: &Workers,
-) -> Result<()> {
-    let draft = Draft::create(output, &[], false)?;
-    let (infos, written): (Vec<TensorInfo>, Vec<OutputTensor>) = tensors.into_iter().unzip();
-    let metadata = [("format".to_string(), "pt".to_string())].into();
-    let (header, starts) = safetensors::write_header(&infos, &metadata);
-    let n_bytes = header.len() as u64 + infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>();
-    draft.check_space(n_bytes)?;
-    let file = draft.create_file(Path::new("model.safetensors"), n_bytes)?;
-    file.write_at(0, &header)?;
-    for ((info, written), start) in infos.iter().zip(written).zip(starts) {
-        workers.check_stop()?;
-        written.write(info, checkpoint, &file, start)?;
-    }
-    file.sync()?;
-    companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
-    let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
-    config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))?;
-    let json = serde_json::to_vec_pretty(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    draft.write_file(Path::new(REPORT), &json)?;
+/// A directory of plain tensors, the model's small files, and what was done: written and verified as any output is.
+fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, workers: &Workers) -> Result<()> {
+    let (draft, checkpoint) = (Draft::create(output, &[], false)?, source.checkpoint);
+    let mut plan = Plan::unchanged(source.tensors(), Profile::Dense, Nonfinite::Unchanged);
+    let small_files = |_: &Plan, _: &Manifest| {
+        companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
+        let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
+        config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))?;
+        let json = serde_json::to_vec_pretty(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
+        draft.write_file(Path::new(REPORT), &json)
+    };
+    let written = flow::write(WriteJob {
+        plan: &mut plan,
+        source,
+        draft: &draft,
+        recipe: serde_json::json!({ "stage": [] }),
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
+        workers,
+        small_files: &small_files,
+        is_over: &mut |_| {},
+    });
+    written.map(drop)?;
     checkpoint.check_unchanged()?;
-    write_sums(&draft, workers)?;
     draft.publish()
 }
 
-impl OutputTensor {
-    /// Writes it at its place in the file.
-    fn write(&self, info: &TensorInfo, checkpoint: &Checkpoint, file: &DraftFile, start: u64) -> Result<()> {
-        match self {
-            Self::Made(values) => {
-                let mut bytes = vec![0; info.n_bytes()];
-                rows::from_f32(values, info.dtype, &mut bytes);
-                file.write_at(start, &bytes)
-            }
-            Self::Copied(index) => {
-                let piece = if checkpoint.reads_ranges(*index) { PIECE } else { info.n_bytes().max(1) };
-                for at in (0..info.n_bytes()).step_by(piece) {
-                    let mut bytes = vec![0; piece.min(info.n_bytes() - at)];
-                    checkpoint.read(*index, at, &mut bytes)?;
-                    file.write_at(start + at as u64, &bytes)?;
-                }
+/// A model of which some tensors were made here.
+struct FactoredModel<'a> {
+    checkpoint: &'a Checkpoint,
+    infos: Vec<TensorInfo>,
+    tensors: Vec<OutputTensor>,
+}
+
+impl TensorSource for FactoredModel<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        match &self.tensors[index] {
+            OutputTensor::Copied(place) => self.checkpoint.read(*place, start, out),
+            OutputTensor::Made(values) => {
+                let width = self.infos[index].dtype.n_bits() / 8;
+                rows::from_f32(&values[start / width..(start + out.len()) / width], self.infos[index].dtype, out);
                 Ok(())
             }
         }
     }
-}
 
-/// What every file adds up to: a run that goes on from here looks.
-fn write_sums(draft: &Draft, workers: &Workers) -> Result<()> {
-    let sum = |path: PathBuf| {
-        let file = InputFile::open(&draft.path().join(&path))?;
-        Ok((path.to_string_lossy().into_owned(), sums::sha256_of(&file, false, &|| workers.check_stop())?))
-    };
-    let found: BTreeMap<String, String> =
-        sums::files_below(draft.path())?.into_iter().map(sum).collect::<Result<_>>()?;
-    draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&found).as_bytes())
+    fn reads_ranges(&self, index: usize) -> bool {
+        match &self.tensors[index] {
+            OutputTensor::Copied(place) => self.checkpoint.reads_ranges(*place),
+            OutputTensor::Made(_) => true,
+        }
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        self.checkpoint.files()
+    }
 }

@@ -194,7 +194,7 @@ pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
                 tensor.role = role;
                 tensor.share(&mut shared);
             }
-            tensor.tied_to = (index != main).then_some(main);
+            tensor.tie_to((index != main).then_some(main));
             if index != main || treatment.prune.is_none() {
                 unpooled.insert(index);
             }
@@ -228,7 +228,7 @@ mod tests {
             TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
         };
         let tensors: Vec<TensorPlan> = infos.iter().enumerate().map(tensor).collect();
-        let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index).collect();
+        let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index()).collect();
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
         let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
         let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
@@ -241,7 +241,7 @@ mod tests {
         let infos = infos(6);
         let mut plan = pooled(&infos);
         tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]));
-        let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to).collect();
+        let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to()).collect();
         assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
         assert!(plan.tensors[0].prune.is_none(), "as the embedding, which is not pruned");
         assert_eq!(plan.pools[0].tensors, [2], "what is kept once is in the pool once; 5 is an embedding");
@@ -256,6 +256,6 @@ mod tests {
         let since = std::time::Instant::now();
         tie(&mut plan, &ties);
         assert!(since.elapsed().as_secs() < 2, "{:?}", since.elapsed());
-        assert_eq!(plan.tensors.iter().filter(|tensor| tensor.tied_to.is_some()).count(), n / 2);
+        assert_eq!(plan.tensors.iter().filter(|tensor| tensor.tied_to().is_some()).count(), n / 2);
     }
 }

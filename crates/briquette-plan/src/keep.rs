@@ -13,7 +13,7 @@ use briquette_quant::{Activations, QuantSpec, Range};
 pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&Loads>) {
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
-        let source = &stored.tensors[tensor.index];
+        let source = &stored.tensors[tensor.index()];
         tensor.was_sparse = plan.profile == Profile::Briquette && source.coding.storage == Storage::Bitmask;
         keep_codes(plan.profile, tensor, source, loads);
         tensor.share(&mut shared);

@@ -18,9 +18,10 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
         let file = StatisticsFile::read(path)?;
         file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
         let is_scored = |tensor: &&TensorPlan| tensor.prune.is_some_and(|prune| prune.score == stage.score);
-        let chosen = plan.tensors.iter().filter(is_scored).filter(|tensor| tensor.tied_to.is_none());
-        let views = chosen
-            .map(|tensor| Ok((tensor.index, view_of(tensor, &file.layers).map_err(|error| error.at(path.display()))?)));
+        let chosen = plan.tensors.iter().filter(is_scored).filter(|tensor| tensor.tied_to().is_none());
+        let views = chosen.map(|tensor| {
+            Ok((tensor.index(), view_of(tensor, &file.layers).map_err(|error| error.at(path.display()))?))
+        });
         let views = views.collect::<Result<BTreeMap<usize, InputView>>>()?;
         plan.inputs.extend(views);
     }

@@ -82,13 +82,13 @@ fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTr
     }
     let names = heads::names(checkpoint, &recipe.roles)?;
     let are = plan.tensors.iter().filter(|tensor| names.contains(&tensor.info.name));
-    Ok(are.map(|tensor| tensor.index).collect())
+    Ok(are.map(|tensor| tensor.index()).collect())
 }
 
 /// What was pruned of the model stays so in what is trained of it.
 fn keep_pruned(plan: &mut Plan, before: &Plan) {
     let places: BTreeMap<&str, usize> =
-        plan.tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor.index)).collect();
+        plan.tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor.index())).collect();
     let place = |of: &TensorPlan| places.get(of.info.name.as_str()).copied();
     let pool = |pool: &Pool| Pool {
         tensors: pool.tensors.iter().filter_map(|&index| place(&before.tensors[index])).collect(),

@@ -20,8 +20,8 @@ pub(super) fn of_worst(
     tensors: &[TensorReport],
     workers: &Workers,
 ) -> Result<Vec<WeightHistogram>> {
-    let sqnr = |tensor: &&TensorPlan| tensors[tensor.index].error.and_then(|error| error.sqnr_db);
-    let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to.is_none();
+    let sqnr = |tensor: &&TensorPlan| tensors[tensor.index()].error.and_then(|error| error.sqnr_db);
+    let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to().is_none();
     let mut worst: Vec<&TensorPlan> = evidence.plan.tensors.iter().filter(is_shown).collect();
     worst.sort_by(|a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
     worst.truncate(N_TENSORS);
@@ -31,7 +31,7 @@ pub(super) fn of_worst(
 fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistogram> {
     let info = &tensor.info;
     let n = info.n_elements().min(N_SAMPLE);
-    let before = values_of(evidence.checkpoint, tensor.index, info.dtype, n)?;
+    let before = values_of(evidence.checkpoint, tensor.index(), info.dtype, n)?;
     let written = evidence.written.tensors().iter().position(|found| found.name == info.name);
     let after = match written {
         Some(index) => values_of(evidence.written, index, evidence.written.tensors()[index].dtype, n)?,

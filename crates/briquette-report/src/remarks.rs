@@ -46,7 +46,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
 fn pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
-    let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index].coding.storage == Storage::Bitmask;
+    let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index()].coding.storage == Storage::Bitmask;
     if !pruned.any(is_sparse) {
         return Some(format!(
             "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",

@@ -10,13 +10,13 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
     let mut by_name: Vec<&str> = evidence.plan.tensors.iter().map(|tensor| tensor.info.name.as_str()).collect();
     by_name.sort_unstable();
     let one = |tensor: &TensorPlan| {
-        let placed = &evidence.layout.tensors[tensor.index];
+        let placed = &evidence.layout.tensors[tensor.index()];
         let parts = placed.coding.parts(tensor.value_dtype(), tensor.rows.n_rows, tensor.rows.n_cols, placed.n_kept);
         let n = tensor.info.n_elements().max(1) as f64;
         let after_bytes =
-            if tensor.tied_to.is_some() { 0 } else { parts.iter().map(|part| part.n_bytes() as u64).sum::<u64>() };
+            if tensor.tied_to().is_some() { 0 } else { parts.iter().map(|part| part.n_bytes() as u64).sum::<u64>() };
         let found = by_name.binary_search(&tensor.info.name.as_str()).ok().and_then(|place| evidence.found.get(place));
-        let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index].stats.figures()));
+        let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index()].stats.figures()));
         TensorReport {
             name: tensor.info.name.clone(),
             role: tensor.role,
@@ -37,10 +37,10 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
 
 /// How a tensor is kept, in words: `int8 per channel, bitmask`.
 fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
-    if let Some(main) = tensor.tied_to {
+    if let Some(main) = tensor.tied_to() {
         return format!("tied to {}", evidence.plan.tensors[main].info.name);
     }
-    let coding = evidence.layout.tensors[tensor.index].coding;
+    let coding = evidence.layout.tensors[tensor.index()].coding;
     let values = match coding.codes {
         Some(codes) => {
             let sign = if codes.grid == briquette_core::GridKind::Asymmetric { " asymmetric" } else { "" };
@@ -59,7 +59,7 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(skipped) = &tensor.skipped {
         return skipped.clone();
     }
-    let placed = &evidence.layout.tensors[tensor.index];
+    let placed = &evidence.layout.tensors[tensor.index()];
     if tensor.prune.is_none() || evidence.plan.profile != briquette_formats::Profile::Briquette {
         return String::new();
     }

@@ -36,11 +36,11 @@
 //! ```
 //! use briquette::core::{Decision, decode, encode};
 //! use briquette::prune::{Ratio, select};
-//! use briquette::quant::{Scheme, quantize};
+//! use briquette::quant::{Scheme, fit};
 //!
 //! let weights: Vec<f32> = (0..64).map(|i| ((i * 37) % 64) as f32 / 64.0 - 0.5).collect();
 //! let mask = select::smallest(&weights, 4, 16, Ratio::new(0.4).unwrap().of(64));
-//! let quant = quantize(&weights, 16, &Scheme::INT8.weights);
+//! let quant = fit(&weights, 16, Some(&mask), &Scheme::INT8.weights);
 //! let encoded = encode(&weights, 4, 16, &Decision { mask: Some(mask), quant: Some(quant) });
 //! let restored = decode(&encoded);
 //! assert_eq!(restored.iter().filter(|&&value| value == 0.0).count(), 26);

@@ -46,7 +46,7 @@ impl Order {
         let mut records = Vec::with_capacity(2 * plan.tensors.len());
         let (mut files, mut suffixes) = (Vec::new(), Vec::<String>::new());
         let (mut first, mut file) = (0, InFile::default());
-        for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to.is_none()) {
+        for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
             let parts = parts(index)?;
             let more = InFile::of(&parts, &tensor.info.name);
             if plan.profile.shards() && file.is_full(&more, plan.max_shard_bytes) {

@@ -36,7 +36,7 @@ impl TensorPlan<'_> {
     fn more_of_header(&self, profile: Profile) -> u64 {
         let is_foretold_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
-        let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to.is_none();
+        let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to().is_none();
         if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
     }
 }
@@ -47,7 +47,7 @@ impl Plan<'_> {
     /// # Errors
     /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict_tensor(&self, tensor: &TensorPlan) -> Result<(u64, bool)> {
-        if tensor.tied_to.is_some() {
+        if tensor.tied_to().is_some() {
             return Ok((0, true));
         }
         let (n_kept, is_exact) = tensor.predicted_kept();
@@ -61,7 +61,7 @@ impl Plan<'_> {
     /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict(&self) -> Result<Prediction> {
         let n_bytes = FileLayouts::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
-        let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to.is_none();
+        let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to().is_none();
         let is_exact = !self.tensors.iter().any(is_open);
         let header: u64 = self.tensors.iter().map(|tensor| tensor.more_of_header(self.profile)).sum();
         Ok(Prediction { n_bytes: n_bytes + header, is_exact })

@@ -141,9 +141,9 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let bytes = bytes.bytes_mut(RUN * tensor.width());
-                self.source.read(tensor.index, start * tensor.width(), bytes)?;
+                self.source.read(tensor.index(), start * tensor.width(), bytes)?;
                 rows::to_f32(bytes, tensor.info.dtype, &mut values);
-                let (n_cols, inputs) = (tensor.rows.n_cols, self.plan.inputs.get(&tensor.index));
+                let (n_cols, inputs) = (tensor.rows.n_cols, self.plan.inputs.get(&tensor.index()));
                 let weights = WeightSlice { values: &values, first: start, n_cols, inputs };
                 let scores = score_of(tensor).of(weights, &mut scratch);
                 keys.extend(scores.iter().map(|score| score.abs().to_bits()));

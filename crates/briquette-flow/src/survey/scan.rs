@@ -44,7 +44,7 @@ impl Scan {
         let tensor = &plan.tensors[part.tensor];
         let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
         let n_cols = tensor.rows.n_cols;
-        for rows in sips_of(tensor, source.reads_ranges(tensor.index), &part.rows) {
+        for rows in sips_of(tensor, source.reads_ranges(tensor.index()), &part.rows) {
             let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
             workers.advance(piece.bytes.len());
             piece.for_each_strip(|strip, _| {

@@ -67,6 +67,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             scope: what.scope.clone(),
             method: what.prune_method.clone(),
             seed: what.seed,
+            statistics: what.statistics.clone(),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.prune_roles.clone(),

@@ -97,7 +97,7 @@ fn tensor_json(tensor: &TensorPlan, plan: &Plan) -> Result<Value> {
         "prune": tensor.prune.map(|prune| cut_json(prune.cut, tensor, plan)),
         "quantize": tensor.quant.map(|quant| format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)),
         "cast": tensor.cast,
-        "tied_to": tensor.tied_to.map(|main| &plan.tensors[main].info.name),
+        "tied_to": tensor.tied_to().map(|main| &plan.tensors[main].info.name),
         "skipped": tensor.skipped,
         "predicted_bytes": n_bytes, "prediction_is_exact": is_exact,
     }))

@@ -7,12 +7,13 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 11] = [
+const IN_A_RECIPE: [&str; 12] = [
     "pruning",
     "scope",
     "prune_method",
     "prune_roles",
     "seed",
+    "statistics",
     "quantize",
     "range",
     "quantize_roles",
@@ -40,9 +41,12 @@ pub(crate) struct What {
     /// Take the share from each tensor by itself (layer), or from all together (global)
     #[arg(long, value_name = "SCOPE", requires = "prune")]
     pub(crate) scope: Option<String>,
-    /// Score weights by magnitude, or at random as a baseline
+    /// Score weights by magnitude, by wanda, which looks at their inputs too, or at random as a baseline
     #[arg(long, value_name = "METHOD", requires = "pruning")]
     pub(crate) prune_method: Option<String>,
+    /// Statistics of the inputs of layers, for wanda: a file that a Probe of the library writes
+    #[arg(long, value_name = "FILE", requires = "prune_method")]
+    pub(crate) statistics: Option<PathBuf>,
     /// Seed of random scores
     #[arg(long, value_name = "N", requires = "prune_method")]
     pub(crate) seed: Option<u64>,

@@ -106,7 +106,7 @@ pub(crate) fn plan(out: &mut dyn io::Write, plan: &Plan, prediction: Prediction,
 }
 
 fn plan_row(tensor: &TensorPlan, plan: &Plan) -> Vec<String> {
-    let tied = tensor.tied_to.map(|main| format!("tied to {}", plan.tensors[main].info.name));
+    let tied = tensor.tied_to().map(|main| format!("tied to {}", plan.tensors[main].info.name));
     vec![
         tensor.info.name.clone(),
         tensor.role.name().into(),
