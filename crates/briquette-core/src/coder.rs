@@ -105,10 +105,8 @@ impl RowCoder {
     ) -> &'a [f32] {
         let WeightRows { rows, bytes, kept } = strip;
         let is_rounded = form.quant.is_some() || form.is_cast;
-        self.simulated.clear();
-        if is_rounded {
-            self.simulated.extend_from_slice(kept);
-        }
+        // All of it is written below, but where a row is cast in place.
+        self.simulated.resize(if is_rounded { kept.len() } else { 0 }, 0.0);
         self.bytes.clear();
         match form.quant {
             Some((_, Grouping::Tensor)) if rows.start == 0 => encoder.push_scales(&decision.affines),
@@ -123,12 +121,15 @@ impl RowCoder {
                         Grouping::Tensor => &decision.affines,
                         Grouping::Row | Grouping::Group(_) => of_row(&decision.affines, row, rows.len()),
                     };
-                    self.push_rounded(form, grid, cols, affines, keep, encoder);
+                    self.push_rounded(form, grid, (cols.clone(), &kept[cols]), affines, keep, encoder);
                     if grouping != Grouping::Tensor {
                         encoder.push_scales(affines);
                     }
                 }
-                None if form.is_cast => self.push_cast(form.dtype, cols, keep, encoder),
+                None if form.is_cast => {
+                    self.simulated[cols.clone()].copy_from_slice(&kept[cols.clone()]);
+                    self.push_cast(form.dtype, cols, keep, encoder);
+                }
                 None => self.push_own(form.dtype, &kept[cols], of_row(bytes, row, rows.len()), keep, encoder),
             }
         }
@@ -148,15 +149,14 @@ impl RowCoder {
         &mut self,
         form: &RowForm,
         grid: Grid,
-        cols: Range<usize>,
+        (cols, kept): (Range<usize>, &[f32]),
         affines: &[Affine],
         keep: Option<&[u8]>,
         encoder: &mut RowEncoder,
     ) {
-        let values = &mut self.simulated[cols.clone()];
-        self.codes.resize(values.len(), 0);
-        quantize_row(values, grid, affines, &mut self.codes);
-        dequantize_row(&self.codes, affines, values);
+        self.codes.resize(kept.len(), 0);
+        quantize_row(kept, grid, affines, &mut self.codes);
+        dequantize_row(&self.codes, affines, &mut self.simulated[cols.clone()]);
         match form.coding.codes {
             Some(_) => encoder.push_codes(&self.codes, keep),
             None => self.push_cast(form.dtype, cols, None, encoder),
