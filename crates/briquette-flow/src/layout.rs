@@ -6,9 +6,9 @@ use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Result, Shape};
 use briquette_formats::foreign::ForeignLayout;
-use briquette_formats::profile::FilePart;
+use briquette_formats::output_format::FilePart;
 use briquette_formats::safetensors::{Counted, HeaderJson};
-use briquette_formats::{Profile, TensorInfo, WeightLayout, burnpack, limits, weight_layout};
+use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, burnpack, limits, weight_layout};
 use order::{Order, Record};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl FileLayouts {
     /// Lays out the tensors of a plan, given how many elements of each are kept.
     ///
     /// # Errors
-    /// Config where the profile cannot hold a tensor, Input where two parts would have one name.
+    /// Config where the format cannot hold a tensor, Input where two parts would have one name.
     pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
         let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index] };
         let order = sizes.order()?;
@@ -167,7 +167,7 @@ impl KeptSizes<'_> {
 
     /// Bytes of a file.
     fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
-        if self.plan.profile == Profile::Burnpack {
+        if self.plan.profile == OutputFormat::Burnpack {
             let (header, starts, infos) = self.burnpack_header(tensors, order)?;
             let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
             return Ok(ends.max().unwrap_or(0).max(header.len() as u64));
@@ -185,7 +185,7 @@ impl KeptSizes<'_> {
         placed: &mut [PlacedTensor],
     ) -> Result<FileLayout> {
         let (header, burnpack) = match self.plan.profile {
-            Profile::Burnpack => {
+            OutputFormat::Burnpack => {
                 let (header, starts, infos) = self.burnpack_header(tensors, order)?;
                 let names = infos.into_iter().map(|info| info.name);
                 (header, names.zip(starts).collect::<BTreeMap<String, u64>>())
@@ -210,7 +210,7 @@ impl KeptSizes<'_> {
     /// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
     /// that the file explains itself.
     fn metadata(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
-        if self.plan.profile != Profile::Briquette {
+        if self.plan.profile != OutputFormat::Briquette {
             let mut metadata = self.plan.metadata.clone();
             metadata.entry("format".into()).or_insert_with(|| "pt".into());
             metadata.remove(weight_layout::KEY);

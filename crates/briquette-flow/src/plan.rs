@@ -7,8 +7,8 @@ mod unsure;
 
 use crate::treatment::{SharedTreatments, Treatment};
 use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Rows, encoded::Codes};
-use briquette_formats::profile::FilePart;
-use briquette_formats::{Profile, TensorInfo, WeightLayout, quantization_config};
+use briquette_formats::output_format::FilePart;
+use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, quantization_config};
 use briquette_prune::Score;
 use briquette_quant::{Activations, QuantSpec};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub struct Plan<'a> {
     /// Groups of tensors that share one threshold, and how many weights each drops.
     pub pools: Vec<Pool>,
     /// The format of the output.
-    pub profile: Profile,
+    pub profile: OutputFormat,
     /// Largest shard written before another is started.
     pub max_shard_bytes: u64,
     /// What becomes of NaN and infinity.
@@ -113,7 +113,7 @@ impl<'a> TensorPlan<'a> {
     ///
     /// # Errors
     /// Config, where the format cannot hold it.
-    pub fn file_parts(&self, profile: Profile, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
+    pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
         profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }
 
@@ -160,9 +160,10 @@ impl<'a> TensorPlan<'a> {
         self.rows = self.rows_as_stored();
     }
 
-    /// The codes it is kept as in this profile.
-    pub fn codes(&self, profile: Profile) -> Option<Codes> {
-        let quant = self.quant.filter(|_| matches!(profile, Profile::Briquette | Profile::CompressedTensors))?;
+    /// The codes it is kept as in this format.
+    pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
+        let quant =
+            self.quant.filter(|_| matches!(profile, OutputFormat::Briquette | OutputFormat::CompressedTensors))?;
         let QuantSpec { grid, grouping, scale, .. } = quant.spec;
         Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
     }
@@ -176,11 +177,11 @@ impl<'a> TensorPlan<'a> {
         }
     }
 
-    /// How it is kept in this profile when `n_kept` of its elements are.
-    pub fn coding(&self, profile: Profile, n_kept: usize) -> Coding {
+    /// How it is kept in this format when `n_kept` of its elements are.
+    pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
         match profile {
-            Profile::Briquette if self.is_recoded() => {
+            OutputFormat::Briquette if self.is_recoded() => {
                 Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept)
             }
             _ => Coding { codes, ..Coding::DENSE },

@@ -1,7 +1,7 @@
 //! What is done to the activations that meet codes, as a model runs.
 
 use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
-use crate::{ManifestEntry, Profile};
+use crate::{ManifestEntry, OutputFormat};
 use serde_json::Value;
 
 /// How activations are rounded: to int8, at a scale for each token that is found as the model runs.
@@ -20,9 +20,9 @@ pub enum ActivationRounding {
 impl ActivationRounding {
     /// What a manifest says; none where they stay floats. Outputs in the format of compressed-tensors are run by that library, and so
     /// have its scale.
-    pub(crate) fn of_entry(entry: &ManifestEntry, profile: Profile) -> Option<Self> {
+    pub(crate) fn of_entry(entry: &ManifestEntry, profile: OutputFormat) -> Option<Self> {
         Some(match (entry.activations.as_deref()?, profile) {
-            (SYMMETRIC, Profile::CompressedTensors) => Self::SymmetricFull,
+            (SYMMETRIC, OutputFormat::CompressedTensors) => Self::SymmetricFull,
             (SYMMETRIC, _) => Self::Symmetric,
             (ASYMMETRIC, _) => Self::Asymmetric,
             _ => Self::Other,

@@ -8,7 +8,9 @@ use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, compressed_tensors, manifest, ours, weights};
+use crate::{
+    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, compressed_tensors, manifest, ours, weights,
+};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +26,7 @@ pub enum InputFormat {
     /// burn's burnpack.
     Burnpack,
     /// A directory that Briquette wrote.
-    Briquette(Profile),
+    Briquette(OutputFormat),
     /// compressed-tensors written by another program.
     CompressedTensors,
 }
@@ -35,7 +37,7 @@ impl std::fmt::Display for InputFormat {
             Self::Safetensors => f.write_str("safetensors"),
             Self::PyTorch => f.write_str("PyTorch"),
             Self::Burnpack => f.write_str("burnpack"),
-            Self::Briquette(Profile::Briquette) => f.write_str("briquette"),
+            Self::Briquette(OutputFormat::Briquette) => f.write_str("briquette"),
             Self::Briquette(profile) => write!(f, "briquette ({})", profile.name()),
             Self::CompressedTensors => f.write_str("compressed-tensors"),
         }

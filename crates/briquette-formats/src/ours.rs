@@ -3,7 +3,9 @@
 use crate::digests::Digests;
 use crate::plain::PlainFiles;
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{ActivationRounding, Choice, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
+use crate::{
+    ActivationRounding, Choice, Manifest, ModelDir, OutputFormat, TensorInfo, contained, limits, manifest, sniff,
+};
 use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +44,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
 fn stored_tensor(
     name: &str,
     entry: &manifest::ManifestEntry,
-    profile: Profile,
+    profile: OutputFormat,
     found: &BTreeMap<&str, (&TensorInfo, usize, u64)>,
 ) -> Result<StoredTensor> {
     let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;

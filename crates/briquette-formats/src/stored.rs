@@ -5,7 +5,7 @@ mod source;
 
 use crate::digests::Digests;
 use crate::foreign::ForeignLayout;
-use crate::profile::FilePart;
+use crate::output_format::FilePart;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, Manifest};
 use briquette_core::block::{RowDecoder, StoredRows};
@@ -97,7 +97,7 @@ impl StoredTensor {
         if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
     }
 
-    /// Takes the parts a profile promises out of `found`, a map from name to type, shape and place.
+    /// Takes the parts a format promises out of `found`, a map from name to type, shape and place.
     ///
     /// # Errors
     /// Input where one is missing or not as promised.

@@ -10,7 +10,7 @@ use briquette_flow::ties::ties_of;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, TensorPlan, Treatment};
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::{InputFile, Profile, TensorInfo, TensorSource, WeightLayout, limits};
+use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout, limits};
 use briquette_prune::Score;
 use briquette_quant::{QuantSpec, Range};
 use burn::module::Module;
@@ -88,7 +88,7 @@ impl ModuleSource {
         Ok(Plan {
             tensors,
             pools: Vec::new(),
-            profile: Profile::Briquette,
+            profile: OutputFormat::Briquette,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             nonfinite: Nonfinite::Unchanged,
             layout: match layout {

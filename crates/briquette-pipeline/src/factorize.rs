@@ -5,8 +5,8 @@ use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_flow::context::{RunOptions, Workers};
 use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::{
-    Checkpoint, Draft, DraftFile, InputFile, Profile, TensorInfo, TensorSource, WeightLayout, companions, model_config,
-    safetensors, sums,
+    Checkpoint, Draft, DraftFile, InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout, companions,
+    model_config, safetensors, sums,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
 
@@ -44,7 +44,7 @@ pub(crate) fn factorize(
     options: &RunOptions,
 ) -> Result<()> {
     let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
-    let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: Profile::Briquette, ..recipe.clone() };
+    let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: OutputFormat::Briquette, ..recipe.clone() };
     let plan = briquette_plan::plan(&plain, &checkpoint, &options.stop)?;
     let chosen = chosen(stage, &plan)?;
     let workers = Workers::new(options)?;

@@ -210,7 +210,7 @@ mod tests {
     use briquette_flow::Treatment;
     use briquette_flow::known::{Known, Reason};
     use briquette_flow::plan::Nonfinite;
-    use briquette_formats::{Profile, TensorInfo, WeightLayout};
+    use briquette_formats::{OutputFormat, TensorInfo, WeightLayout};
     use briquette_prune::{Ratio, Score};
 
     fn infos(n: usize) -> Vec<TensorInfo> {
@@ -230,7 +230,7 @@ mod tests {
         let tensors: Vec<TensorPlan> = infos.iter().enumerate().map(tensor).collect();
         let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index).collect();
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
-        let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
+        let (profile, max_shard_bytes) = (OutputFormat::Briquette, u64::MAX);
         let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
         Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }

@@ -5,7 +5,7 @@ use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{GridKind, OutputAxis, Storage};
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Plan, Quant, TensorPlan};
-use briquette_formats::{self as formats, Profile, StoredDir, StoredTensor};
+use briquette_formats::{self as formats, OutputFormat, StoredDir, StoredTensor};
 use briquette_quant::{Activations, QuantSpec, Range};
 
 /// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
@@ -14,13 +14,13 @@ pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&L
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
         let source = &stored.tensors[tensor.index];
-        tensor.was_sparse = plan.profile == Profile::Briquette && source.coding.storage == Storage::Bitmask;
+        tensor.was_sparse = plan.profile == OutputFormat::Briquette && source.coding.storage == Storage::Bitmask;
         keep_codes(plan.profile, tensor, source, loads);
         tensor.share(&mut shared);
     }
 }
 
-fn keep_codes(profile: Profile, tensor: &mut TensorPlan, source: &StoredTensor, loads: Option<&Loads>) {
+fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTensor, loads: Option<&Loads>) {
     let Some(codes) = source.coding.codes else { return };
     let refused = loads.and_then(|loads| loads.refuses(tensor));
     match refused.map_or_else(|| holds(profile, source, codes).map_err(String::from), Err) {
@@ -33,27 +33,27 @@ fn keep_codes(profile: Profile, tensor: &mut TensorPlan, source: &StoredTensor, 
 }
 
 /// Whether a format can hold these codes, or why not.
-fn holds(profile: Profile, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
+fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
     match profile {
-        Profile::Briquette | Profile::CompressedTensors
+        OutputFormat::Briquette | OutputFormat::CompressedTensors
             if source.activations == Some(formats::ActivationRounding::Other) =>
         {
             Err("its activations are rounded in a way that is not kept")
         }
-        Profile::Briquette => Ok(()),
-        Profile::Dense | Profile::Burnpack => Err("the format holds floats only"),
-        Profile::CompressedTensors if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) => {
+        OutputFormat::Briquette => Ok(()),
+        OutputFormat::Dense | OutputFormat::Burnpack => Err("the format holds floats only"),
+        OutputFormat::CompressedTensors if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) => {
             Err("compressed-tensors holds symmetric int8 and int4 only")
         }
-        Profile::CompressedTensors if source.axis == OutputAxis::Last => {
+        OutputFormat::CompressedTensors if source.axis == OutputAxis::Last => {
             Err("compressed-tensors wants weights [out, in]")
         }
-        Profile::CompressedTensors => Ok(()),
+        OutputFormat::CompressedTensors => Ok(()),
     }
 }
 
-fn quant_of(source: &StoredTensor, codes: Codes, profile: Profile) -> Option<Quant> {
-    let scale = if profile == Profile::CompressedTensors { ScaleType::F32 } else { codes.scale };
+fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
+    let scale = if profile == OutputFormat::CompressedTensors { ScaleType::F32 } else { codes.scale };
     // The range is never asked: the scales are there.
     let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
     let activations = match source.activations {

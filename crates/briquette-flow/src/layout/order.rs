@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
 use briquette_formats::limits;
-use briquette_formats::profile::FilePart;
+use briquette_formats::output_format::FilePart;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use briquette_core::{DType, Result, Role};
 use briquette_flow::{Plan, TensorPlan, Workers};
-use briquette_formats::{Checkpoint, Draft, Manifest, Profile, companions, model_config, quantization_config};
+use briquette_formats::{Checkpoint, Draft, Manifest, OutputFormat, companions, model_config, quantization_config};
 use briquette_plan::interop::Loads;
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
         original = model_config::with_dtype(original, dtype)?;
     }
     let quantization = match plan.profile {
-        Profile::CompressedTensors => {
+        OutputFormat::CompressedTensors => {
             let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The format of an output directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Profile {
+pub enum OutputFormat {
     /// Ours: the smallest. Embeddings are coded too, and sparse parts are used where they win.
     #[default]
     Briquette,
@@ -34,8 +34,8 @@ pub struct FilePart {
     pub layout: Option<ForeignLayout>,
 }
 
-impl Profile {
-    /// Every profile, by the name it has in recipes and on the command line.
+impl OutputFormat {
+    /// Every format, by the name it has in recipes and on the command line.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("briquette", Self::Briquette),
         ("compressed-tensors", Self::CompressedTensors),
@@ -43,7 +43,7 @@ impl Profile {
         ("burnpack", Self::Burnpack),
     ];
 
-    /// The profile's name.
+    /// The format's name.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, profile)| *profile == self).map_or("", |(name, _)| name)
     }
@@ -70,7 +70,7 @@ impl Profile {
     /// run time that leaves activations as they are may be laid out in another way.
     ///
     /// # Errors
-    /// Config where this profile cannot hold the coding.
+    /// Config where this format cannot hold the coding.
     pub fn file_parts(
         self,
         tensor: &TensorInfo,
