@@ -6,9 +6,9 @@ use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Result, Shape};
 use briquette_formats::foreign::ForeignLayout;
-use briquette_formats::output_format::FilePart;
+use briquette_formats::output_format::{Container, FilePart, HeaderStrings, WriteHeader};
 use briquette_formats::safetensors::{Counted, HeaderJson};
-use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, burnpack, limits, weight_layout};
+use briquette_formats::{TensorInfo, WeightLayout, limits, weight_layout};
 use order::{Order, Record};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -104,6 +104,15 @@ impl FileLayouts {
     }
 }
 
+/// A header that was made of all tensors of a file at once.
+struct ListedHeader {
+    bytes: Vec<u8>,
+    /// Where each of `infos` starts.
+    starts: Vec<u64>,
+    /// In the order of their data.
+    infos: Vec<TensorInfo>,
+}
+
 /// A plan, and how many elements of each tensor are kept.
 struct KeptSizes<'a> {
     plan: &'a Plan<'a>,
@@ -145,35 +154,44 @@ impl KeptSizes<'_> {
     }
 
     /// The header of a safetensors file.
-    fn header<W: Write>(&self, tensors: &Range<usize>, order: &Order, out: W) -> Result<HeaderJson<'_, W>> {
+    fn header<W: Write>(
+        &self,
+        tensors: &Range<usize>,
+        order: &Order,
+        strings: HeaderStrings,
+        out: W,
+    ) -> Result<HeaderJson<'_, W>> {
         let coded = tensors.clone();
-        let mut header = HeaderJson::new(out, move |each| self.metadata(coded, each));
+        let mut header = HeaderJson::new(out, move |each| match strings {
+            HeaderStrings::OfModel => self.model_strings(each),
+            HeaderStrings::Meanings => self.meanings(coded, each),
+        });
         self.each_by_name(tensors, order, |_, start, part| header.tensor(&part.info, start))?;
         Ok(header)
     }
 
     /// Parts in the order of their data: by the width of their elements, widest first, so that each is aligned, then by name.
-    fn burnpack_header(&self, tensors: &Range<usize>, order: &Order) -> Result<(Vec<u8>, Vec<u64>, Vec<TensorInfo>)> {
+    fn listed_header(&self, tensors: &Range<usize>, order: &Order, write: WriteHeader) -> Result<ListedHeader> {
         let mut infos: Vec<TensorInfo> = Vec::new();
         self.each_by_name(tensors, order, |_, _, part| infos.push(part.info.clone()))?;
         infos.sort_by_key(|info| std::cmp::Reverse(info.dtype.n_bits()));
-        let mut metadata = self.plan.metadata.clone();
-        // What other programs read of a safetensors file has no meaning here.
-        metadata.remove("format");
-        metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
-        let (header, starts) = burnpack::write_header(&infos, &metadata)?;
-        Ok((header, starts, infos))
+        let (bytes, starts) = write(&infos, &self.plan.metadata, self.plan.layout)?;
+        Ok(ListedHeader { bytes, starts, infos })
     }
 
     /// Bytes of a file.
     fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
-        if self.plan.profile == OutputFormat::Burnpack {
-            let (header, starts, infos) = self.burnpack_header(tensors, order)?;
-            let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
-            return Ok(ends.max().unwrap_or(0).max(header.len() as u64));
+        match self.plan.profile.container() {
+            Container::Listed(write) => {
+                let ListedHeader { bytes, starts, infos } = self.listed_header(tensors, order, write)?;
+                let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
+                Ok(ends.max().unwrap_or(0).max(bytes.len() as u64))
+            }
+            Container::Safetensors(strings) => {
+                let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
+                Ok(self.header(tensors, order, strings, Counted::default())?.n_bytes() + data)
+            }
         }
-        let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
-        Ok(self.header(tensors, order, Counted::default())?.n_bytes() + data)
     }
 
     /// Lays out a file.
@@ -184,18 +202,20 @@ impl KeptSizes<'_> {
         order: &Order,
         placed: &mut [PlacedTensor],
     ) -> Result<FileLayout> {
-        let (header, burnpack) = match self.plan.profile {
-            OutputFormat::Burnpack => {
-                let (header, starts, infos) = self.burnpack_header(tensors, order)?;
+        let (header, listed) = match self.plan.profile.container() {
+            Container::Listed(write) => {
+                let ListedHeader { bytes, starts, infos } = self.listed_header(tensors, order, write)?;
                 let names = infos.into_iter().map(|info| info.name);
-                (header, names.zip(starts).collect::<BTreeMap<String, u64>>())
+                (bytes, names.zip(starts).collect::<BTreeMap<String, u64>>())
             }
-            _ => (self.header(tensors, order, Vec::new())?.into_header(), BTreeMap::new()),
+            Container::Safetensors(strings) => {
+                (self.header(tensors, order, strings, Vec::new())?.into_header(), BTreeMap::new())
+            }
         };
         let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);
         let has_names = order.files.len() > 1;
         self.each_by_name(tensors, order, |record, start, part| {
-            let start = burnpack.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
+            let start = listed.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
             let tensor = &mut placed[record.tensor as usize];
             tensor.file = number;
             tensor.parts.extend(part.part.map(|kind| (kind, start, part.layout)));
@@ -207,18 +227,20 @@ impl KeptSizes<'_> {
         Ok(FileLayout { name, header, n_bytes, constants, names })
     }
 
-    /// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
-    /// that the file explains itself.
-    fn metadata(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
-        if self.plan.profile != OutputFormat::Briquette {
-            let mut metadata = self.plan.metadata.clone();
-            metadata.entry("format".into()).or_insert_with(|| "pt".into());
-            metadata.remove(weight_layout::KEY);
-            if self.plan.layout == WeightLayout::Burn {
-                metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
-            }
-            return metadata.iter().for_each(|(key, value)| each(key, value));
+    /// The strings of the model, and what transformers looks for.
+    fn model_strings(&self, each: &mut dyn FnMut(&str, &str)) {
+        let mut metadata = self.plan.metadata.clone();
+        metadata.entry("format".into()).or_insert_with(|| "pt".into());
+        metadata.remove(weight_layout::KEY);
+        if self.plan.layout == WeightLayout::Burn {
+            metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
         }
+        metadata.iter().for_each(|(key, value)| each(key, value));
+    }
+
+    /// A word that transformers will not take for its own, and what the parts of each tensor stand for, so that the file explains
+    /// itself.
+    fn meanings(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
         each("format", "briquette");
         let is_coded =
             |&index: &usize| self.plan.tensors[index].tied_to.is_none() && self.coding(index) != Coding::DENSE;

@@ -10,7 +10,7 @@ use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Rows
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, quantization_config};
 use briquette_prune::Score;
-use briquette_quant::{Activations, QuantSpec};
+use briquette_quant::Activations;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -162,10 +162,8 @@ impl<'a> TensorPlan<'a> {
 
     /// The codes it is kept as in this format.
     pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
-        let quant =
-            self.quant.filter(|_| matches!(profile, OutputFormat::Briquette | OutputFormat::CompressedTensors))?;
-        let QuantSpec { grid, grouping, scale, .. } = quant.spec;
-        Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
+        profile.held_codes()?;
+        Some(self.quant?.spec.codes())
     }
 
     /// What the run time is to do with the activations it meets, as the manifest has it.
@@ -180,11 +178,9 @@ impl<'a> TensorPlan<'a> {
     /// How it is kept in this format when `n_kept` of its elements are.
     pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
-        match profile {
-            OutputFormat::Briquette if self.is_recoded() => {
-                Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept)
-            }
-            _ => Coding { codes, ..Coding::DENSE },
+        match profile.holds_sparse() && self.is_recoded() {
+            true => Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept),
+            false => Coding { codes, ..Coding::DENSE },
         }
     }
 

@@ -1,10 +1,22 @@
-//! The formats of output directories, and what each calls the parts of a tensor.
+//! The formats of output directories: what others ask of each is answered from its row.
+
+mod briquette;
+mod burnpack;
+mod compressed_tensors;
+mod dense;
+mod file_part;
+mod held_codes;
+mod row;
 
 use crate::TensorInfo;
-use crate::foreign::ForeignLayout;
-use briquette_core::encoded::{Codes, Part};
-use briquette_core::{Coding, DType, Error, Grouping, OutputAxis, Result, Rows, Shape};
+use briquette_core::{Coding, OutputAxis, Result};
+use row::{FormatRow, Shards};
 use serde::{Deserialize, Serialize};
+
+pub use compressed_tensors::is_int_quantized;
+pub use file_part::FilePart;
+pub use held_codes::{HeldCodes, Misfit};
+pub use row::{Container, HeaderStrings, WriteHeader};
 
 /// The format of an output directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,49 +33,83 @@ pub enum OutputFormat {
     Burnpack,
 }
 
-/// A tensor of a file that stands, alone or with others, for a tensor of the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilePart {
-    /// Which part of the coding it is; `None` for one that only repeats what the manifest says.
-    pub part: Option<Part>,
-    /// Its name, type and shape in the file.
-    pub info: TensorInfo,
-    /// Its bytes, where they are known without the weights.
-    pub constant: Option<Vec<u8>>,
-    /// How its bytes differ from ours, where they do.
-    pub layout: Option<ForeignLayout>,
-}
+/// The row of each format, in the order of the variants.
+const ROWS: [(OutputFormat, &FormatRow); 4] = [
+    (OutputFormat::Briquette, &briquette::ROW),
+    (OutputFormat::CompressedTensors, &compressed_tensors::ROW),
+    (OutputFormat::Dense, &dense::ROW),
+    (OutputFormat::Burnpack, &burnpack::ROW),
+];
 
 impl OutputFormat {
     /// Every format, by the name it has in recipes and on the command line.
-    pub const NAMES: [(&'static str, Self); 4] = [
-        ("briquette", Self::Briquette),
-        ("compressed-tensors", Self::CompressedTensors),
-        ("dense", Self::Dense),
-        ("burnpack", Self::Burnpack),
-    ];
+    pub const NAMES: [(&'static str, Self); ROWS.len()] = {
+        let mut names = [("", Self::Briquette); ROWS.len()];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = (ROWS[index].1.name, ROWS[index].0);
+            index += 1;
+        }
+        names
+    };
+
+    fn row(self) -> &'static FormatRow {
+        ROWS[self as usize].1
+    }
 
     /// The format's name.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, profile)| *profile == self).map_or("", |(name, _)| name)
+        self.row().name
     }
 
-    /// The stem and extension of weight files: `model.briquette.safetensors`.
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
+    }
+
+    /// The name of a weight file: `model.briquette.safetensors`.
     pub fn file_name(self, shard: usize, n_shards: usize) -> String {
-        let extension = match self {
-            Self::Briquette => "briquette.safetensors",
-            Self::CompressedTensors | Self::Dense => "safetensors",
-            Self::Burnpack => "bpk",
-        };
+        let extension = self.row().extension;
         match n_shards {
             1 => format!("model.{extension}"),
             _ => format!("model-{:05}-of-{n_shards:05}.{extension}", shard + 1),
         }
     }
 
+    /// How its weight files begin.
+    pub fn container(self) -> Container {
+        self.row().container
+    }
+
     /// Whether a file may be split: burnpack has no index.
     pub fn shards(self) -> bool {
-        self != Self::Burnpack
+        self.row().shards != Shards::One
+    }
+
+    /// Whether other programs look for an index where there are shards.
+    pub fn has_index(self) -> bool {
+        self.row().shards == Shards::Indexed
+    }
+
+    /// Whether tensors may be kept sparse.
+    pub fn holds_sparse(self) -> bool {
+        self.row().is_sparse
+    }
+
+    /// Whether tied tensors are kept once; else each is there by its own name, as other programs look for it.
+    pub fn keeps_ties_once(self) -> bool {
+        self.row().ties
+    }
+
+    /// The codes it holds; none where it holds floats only, which are then those that codes stand for.
+    pub fn held_codes(self) -> Option<&'static HeldCodes> {
+        self.row().codes.as_ref()
+    }
+
+    /// Whether it is for transformers to load, whose config tells of the codes: what transformers is not known to load is refused, and
+    /// the codes mean what transformers makes of them.
+    pub fn is_for_transformers(self) -> bool {
+        self.row().is_for_transformers
     }
 
     /// The tensors of a file that stand for `tensor` in this coding, of which `n_kept` elements are kept; codes for a
@@ -79,60 +125,21 @@ impl OutputFormat {
         n_kept: usize,
         activations: Option<&str>,
     ) -> Result<Vec<FilePart>> {
-        if self == Self::CompressedTensors && coding.codes.is_some() {
-            return compressed_tensors_parts(tensor, coding, activations);
-        }
-        let rows = Rows::of(&tensor.shape, axis);
-        let specs = coding.parts(tensor.dtype, rows.n_rows, rows.n_cols, n_kept);
-        let part = |spec: briquette_core::encoded::PartSpec| {
-            let shape = if spec.part == Part::Weight { tensor.shape.clone() } else { Shape(spec.shape) };
-            let name = format!("{}{}", tensor.name, spec.part.suffix());
-            let info = TensorInfo { name, dtype: spec.dtype, shape };
-            FilePart { part: Some(spec.part), info, constant: None, layout: None }
-        };
-        Ok(specs.into_iter().map(part).collect())
+        (self.row().file_parts)(tensor, axis, coding, n_kept, activations)
     }
 }
 
-/// `weight` I8 where activations are int8 too, else `weight_packed` I32 and `weight_shape`; and `weight_scale`.
-fn compressed_tensors_parts(tensor: &TensorInfo, coding: Coding, activations: Option<&str>) -> Result<Vec<FilePart>> {
-    let unsupported = |what: &str| {
-        Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
-    };
-    let Some(codes) = coding.codes else { return Err(unsupported("a tensor without codes here")) };
-    let &[n_rows, n_cols] = tensor.shape.0.as_slice() else {
-        return Err(unsupported("codes of anything but a matrix"));
-    };
-    let part = |part, name: &str, dtype, shape: Vec<usize>| FilePart {
-        part,
-        info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
-        constant: None,
-        layout: None,
-    };
-    let scale_shape = match codes.grouping {
-        Grouping::Tensor => vec![1],
-        grouping => grouping.scale_shape(n_rows, n_cols).to_vec(),
-    };
-    let scale = part(Some(Part::Scale), "_scale", DType::F32, scale_shape);
-    match codes.bits {
-        8 if is_int_quantized(codes, activations) => {
-            Ok(vec![part(Some(Part::Codes), "", DType::I8, vec![n_rows, n_cols]), scale])
-        }
-        4 | 8 => {
-            // An empty tensor may have any number of columns.
-            let n_bits = n_cols.checked_mul(codes.bits.into());
-            let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
-            let mut packed = part(Some(Part::Codes), "_packed", DType::I32, vec![n_rows, n_words]);
-            packed.layout = Some(ForeignLayout::words(codes.bits, n_cols));
-            let mut shape = part(None, "_shape", DType::I64, vec![2]);
-            shape.constant = Some([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
-            Ok(vec![packed, scale, shape])
-        }
-        _ => Err(unsupported("widths other than 4 and 8 bits")),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Whether codes are kept unpacked (`int-quantized`): run times take that for int8 weights with int8 activations only.
-pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
-    codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
+    #[test]
+    fn the_rows_are_in_the_order_of_the_variants_by_the_names_that_manifests_have() {
+        for (index, (format, row)) in ROWS.iter().enumerate() {
+            assert_eq!(*format as usize, index, "{format:?}");
+            assert_eq!(serde_json::to_value(format).unwrap(), row.name);
+            assert_eq!((format.name(), OutputFormat::named(row.name)), (row.name, Some(*format)));
+        }
+        assert_eq!(OutputFormat::named("none"), None);
+    }
 }

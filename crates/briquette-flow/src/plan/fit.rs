@@ -50,8 +50,7 @@ impl Plan<'_> {
 
 /// The largest group of at most so many columns that divides `common`.
 fn largest_group(most: usize, common: usize, profile: OutputFormat) -> Option<usize> {
-    // What reads compressed-tensors has kernels for powers of two.
-    let is_fine = |size: &usize| profile != OutputFormat::CompressedTensors || size.is_power_of_two();
+    let is_fine = |size: &usize| profile.held_codes().is_none_or(|held| held.takes_group(*size));
     (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
 }
 
