@@ -68,7 +68,12 @@ impl FileLayouts {
     /// # Errors
     /// Config where the format cannot hold a tensor, Input where two parts would have one name.
     pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
-        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index] };
+        Self::of_parts(plan, n_kept, &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept))
+    }
+
+    /// The same, where `parts` says which tensors of a file stand for one of the plan.
+    pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
+        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
         let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
             let coding = tensor.coding(plan.profile, n_kept);
@@ -97,12 +102,16 @@ impl FileLayouts {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
-        let sizes = KeptSizes { plan, n_kept };
+        let parts: TensorParts = &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept);
+        let sizes = KeptSizes { plan, n_kept, parts };
         let order = sizes.order()?;
         let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
         order.files.iter().map(of_file).sum()
     }
 }
+
+/// The tensors of a file that stand for one of a plan, in this coding, of which so many elements are kept.
+type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
 
 /// A header that was made of all tensors of a file at once.
 struct ListedHeader {
@@ -117,6 +126,7 @@ struct ListedHeader {
 struct KeptSizes<'a> {
     plan: &'a Plan<'a>,
     n_kept: &'a dyn Fn(usize) -> usize,
+    parts: TensorParts<'a>,
 }
 
 impl KeptSizes<'_> {
@@ -126,7 +136,7 @@ impl KeptSizes<'_> {
 
     /// The tensors of a file that stand for one of the plan.
     fn parts(&self, index: usize) -> Result<Vec<FilePart>> {
-        self.plan.tensors[index].file_parts(self.plan.profile, self.coding(index), (self.n_kept)(index))
+        (self.parts)(&self.plan.tensors[index], self.coding(index), (self.n_kept)(index))
     }
 
     fn order(&self) -> Result<Order> {
@@ -218,8 +228,8 @@ impl KeptSizes<'_> {
             let start = listed.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
             let tensor = &mut placed[record.tensor as usize];
             tensor.file = number;
-            tensor.parts.extend(part.part.map(|kind| (kind, start, part.layout)));
-            constants.extend(part.constant.clone().map(|bytes| (start, bytes)));
+            tensor.parts.extend(part.holds.parts().map(|(kind, layout)| (kind, start, layout)));
+            constants.extend(part.holds.constant().map(|bytes| (start, bytes.to_vec())));
             names.extend(has_names.then(|| part.info.name.clone()));
             n_bytes = n_bytes.max(start + record.n_bytes);
         })?;

@@ -14,7 +14,7 @@ use row::{FormatRow, Shards};
 use serde::{Deserialize, Serialize};
 
 pub use compressed_tensors::is_int_quantized;
-pub use file_part::FilePart;
+pub use file_part::{FilePart, Holds};
 pub use held_codes::{HeldCodes, Misfit};
 pub use row::{Container, HeaderStrings, WriteHeader};
 

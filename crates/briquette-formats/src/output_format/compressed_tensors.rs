@@ -1,6 +1,6 @@
 //! compressed-tensors, as transformers and vLLM load it.
 
-use super::file_part::{FilePart, own_parts};
+use super::file_part::{FilePart, Holds, own_parts};
 use super::held_codes::{HeldCodes, Misfit};
 use super::row::{Container, FormatRow, HeaderStrings, Shards};
 use crate::foreign::ForeignLayout;
@@ -59,30 +59,27 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
     let &[n_rows, n_cols] = tensor.shape.0.as_slice() else {
         return Err(unsupported("codes of anything but a matrix"));
     };
-    let part = |part, name: &str, dtype, shape: Vec<usize>| FilePart {
-        part,
+    let part = |holds, name: &str, dtype, shape: Vec<usize>| FilePart {
         info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
-        constant: None,
-        layout: None,
+        holds,
     };
     let scale_shape = match codes.grouping {
         Grouping::Tensor => vec![1],
         grouping => grouping.scale_shape(n_rows, n_cols).to_vec(),
     };
-    let scale = part(Some(Part::Scale), "_scale", DType::F32, scale_shape);
+    let scale = part(Holds::Part(Part::Scale, None), "_scale", DType::F32, scale_shape);
     match codes.bits {
         8 if is_int_quantized(codes, activations) => {
-            Ok(vec![part(Some(Part::Codes), "", DType::I8, vec![n_rows, n_cols]), scale])
+            Ok(vec![part(Holds::Part(Part::Codes, None), "", DType::I8, vec![n_rows, n_cols]), scale])
         }
         4 | 8 => {
             // An empty tensor may have any number of columns.
             let n_bits = n_cols.checked_mul(codes.bits.into());
             let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
-            let mut packed = part(Some(Part::Codes), "_packed", DType::I32, vec![n_rows, n_words]);
-            packed.layout = Some(ForeignLayout::words(codes.bits, n_cols));
-            let mut shape = part(None, "_shape", DType::I64, vec![2]);
-            shape.constant = Some([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
-            Ok(vec![packed, scale, shape])
+            let words = Holds::Part(Part::Codes, Some(ForeignLayout::words(codes.bits, n_cols)));
+            let shape = Holds::Constant([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
+            let packed = part(words, "_packed", DType::I32, vec![n_rows, n_words]);
+            Ok(vec![packed, scale, part(shape, "_shape", DType::I64, vec![2])])
         }
         _ => Err(unsupported("widths other than 4 and 8 bits")),
     }
