@@ -18,7 +18,7 @@ use briquette_core::{
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use std::ops::Range;
-use writes::Writes;
+use writes::{PartOffsets, Writes};
 
 pub use writes::{FilePlace, Nowhere, Sink};
 
@@ -251,7 +251,7 @@ impl StripCoder {
 struct PartsOut<'a, 'b> {
     tensor: usize,
     /// Where the next bytes of each part go.
-    next: [u64; Part::ALL.len()],
+    next: PartOffsets,
     encoder: RowEncoder,
     writes: &'a mut Writes<'b>,
     found: TaskOutcome,
@@ -261,14 +261,13 @@ impl PartsOut<'_, '_> {
     /// What a part grows to before it is written.
     const FULL: usize = 256 << 10;
 
-    /// Writes the parts that have at least `n_bytes`, and empties them.
+    /// Writes the parts that have at least `n_bytes`, and those that they are woven with, and empties them. What is there is of whole
+    /// rows.
     fn put(&mut self, n_bytes: usize) -> Result<()> {
         for part in Part::ALL {
-            let bytes = &mut self.encoder.parts_mut()[part];
-            if !bytes.is_empty() && bytes.len() >= n_bytes {
-                self.writes.put(self.tensor, part, self.next[part as usize], bytes)?;
-                self.next[part as usize] += bytes.len() as u64;
-                bytes.clear();
+            let parts = self.encoder.parts_mut();
+            if parts[part].len() >= n_bytes.max(1) {
+                self.writes.take(self.tensor, part, &mut self.next, parts)?;
             }
         }
         Ok(())
@@ -276,7 +275,7 @@ impl PartsOut<'_, '_> {
 }
 
 /// The bytes that each part has before a piece.
-fn offsets_before(task: &EncodeTask, start: &PieceStart) -> [u64; Part::ALL.len()] {
+fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let Subject { tensor, coding, .. } = task.subject;
     let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows.n_cols, start.n_kept);
     let mut offsets = [0; Part::ALL.len()];

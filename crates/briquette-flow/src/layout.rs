@@ -6,9 +6,9 @@ use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Result, Shape};
 use briquette_formats::foreign::ForeignLayout;
-use briquette_formats::profile::FilePart;
+use briquette_formats::output_format::{Container, FilePart, HeaderStrings, WriteHeader};
 use briquette_formats::safetensors::{Counted, HeaderJson};
-use briquette_formats::{Profile, TensorInfo, WeightLayout, burnpack, limits, weight_layout};
+use briquette_formats::{TensorInfo, WeightLayout, limits, weight_layout};
 use order::{Order, Record};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -66,9 +66,14 @@ impl FileLayouts {
     /// Lays out the tensors of a plan, given how many elements of each are kept.
     ///
     /// # Errors
-    /// Config where the profile cannot hold a tensor, Input where two parts would have one name.
+    /// Config where the format cannot hold a tensor, Input where two parts would have one name.
     pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
-        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index] };
+        Self::of_parts(plan, n_kept, &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept))
+    }
+
+    /// The same, where `parts` says which tensors of a file stand for one of the plan.
+    pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
+        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
         let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
             let coding = tensor.coding(plan.profile, n_kept);
@@ -97,17 +102,31 @@ impl FileLayouts {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
-        let sizes = KeptSizes { plan, n_kept };
+        let parts: TensorParts = &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept);
+        let sizes = KeptSizes { plan, n_kept, parts };
         let order = sizes.order()?;
         let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
         order.files.iter().map(of_file).sum()
     }
 }
 
+/// The tensors of a file that stand for one of a plan, in this coding, of which so many elements are kept.
+type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
+
+/// A header that was made of all tensors of a file at once.
+struct ListedHeader {
+    bytes: Vec<u8>,
+    /// Where each of `infos` starts.
+    starts: Vec<u64>,
+    /// In the order of their data.
+    infos: Vec<TensorInfo>,
+}
+
 /// A plan, and how many elements of each tensor are kept.
 struct KeptSizes<'a> {
     plan: &'a Plan<'a>,
     n_kept: &'a dyn Fn(usize) -> usize,
+    parts: TensorParts<'a>,
 }
 
 impl KeptSizes<'_> {
@@ -117,7 +136,7 @@ impl KeptSizes<'_> {
 
     /// The tensors of a file that stand for one of the plan.
     fn parts(&self, index: usize) -> Result<Vec<FilePart>> {
-        self.plan.tensors[index].file_parts(self.plan.profile, self.coding(index), (self.n_kept)(index))
+        (self.parts)(&self.plan.tensors[index], self.coding(index), (self.n_kept)(index))
     }
 
     fn order(&self) -> Result<Order> {
@@ -145,35 +164,44 @@ impl KeptSizes<'_> {
     }
 
     /// The header of a safetensors file.
-    fn header<W: Write>(&self, tensors: &Range<usize>, order: &Order, out: W) -> Result<HeaderJson<'_, W>> {
+    fn header<W: Write>(
+        &self,
+        tensors: &Range<usize>,
+        order: &Order,
+        strings: HeaderStrings,
+        out: W,
+    ) -> Result<HeaderJson<'_, W>> {
         let coded = tensors.clone();
-        let mut header = HeaderJson::new(out, move |each| self.metadata(coded, each));
+        let mut header = HeaderJson::new(out, move |each| match strings {
+            HeaderStrings::OfModel => self.model_strings(each),
+            HeaderStrings::Meanings => self.meanings(coded, each),
+        });
         self.each_by_name(tensors, order, |_, start, part| header.tensor(&part.info, start))?;
         Ok(header)
     }
 
     /// Parts in the order of their data: by the width of their elements, widest first, so that each is aligned, then by name.
-    fn burnpack_header(&self, tensors: &Range<usize>, order: &Order) -> Result<(Vec<u8>, Vec<u64>, Vec<TensorInfo>)> {
+    fn listed_header(&self, tensors: &Range<usize>, order: &Order, write: WriteHeader) -> Result<ListedHeader> {
         let mut infos: Vec<TensorInfo> = Vec::new();
         self.each_by_name(tensors, order, |_, _, part| infos.push(part.info.clone()))?;
         infos.sort_by_key(|info| std::cmp::Reverse(info.dtype.n_bits()));
-        let mut metadata = self.plan.metadata.clone();
-        // What other programs read of a safetensors file has no meaning here.
-        metadata.remove("format");
-        metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
-        let (header, starts) = burnpack::write_header(&infos, &metadata)?;
-        Ok((header, starts, infos))
+        let (bytes, starts) = write(&infos, &self.plan.metadata, self.plan.layout)?;
+        Ok(ListedHeader { bytes, starts, infos })
     }
 
     /// Bytes of a file.
     fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
-        if self.plan.profile == Profile::Burnpack {
-            let (header, starts, infos) = self.burnpack_header(tensors, order)?;
-            let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
-            return Ok(ends.max().unwrap_or(0).max(header.len() as u64));
+        match self.plan.profile.container() {
+            Container::Listed(write) => {
+                let ListedHeader { bytes, starts, infos } = self.listed_header(tensors, order, write)?;
+                let ends = starts.iter().zip(&infos).map(|(start, info)| start + info.n_bytes() as u64);
+                Ok(ends.max().unwrap_or(0).max(bytes.len() as u64))
+            }
+            Container::Safetensors(strings) => {
+                let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
+                Ok(self.header(tensors, order, strings, Counted::default())?.n_bytes() + data)
+            }
         }
-        let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
-        Ok(self.header(tensors, order, Counted::default())?.n_bytes() + data)
     }
 
     /// Lays out a file.
@@ -184,22 +212,24 @@ impl KeptSizes<'_> {
         order: &Order,
         placed: &mut [PlacedTensor],
     ) -> Result<FileLayout> {
-        let (header, burnpack) = match self.plan.profile {
-            Profile::Burnpack => {
-                let (header, starts, infos) = self.burnpack_header(tensors, order)?;
+        let (header, listed) = match self.plan.profile.container() {
+            Container::Listed(write) => {
+                let ListedHeader { bytes, starts, infos } = self.listed_header(tensors, order, write)?;
                 let names = infos.into_iter().map(|info| info.name);
-                (header, names.zip(starts).collect::<BTreeMap<String, u64>>())
+                (bytes, names.zip(starts).collect::<BTreeMap<String, u64>>())
             }
-            _ => (self.header(tensors, order, Vec::new())?.into_header(), BTreeMap::new()),
+            Container::Safetensors(strings) => {
+                (self.header(tensors, order, strings, Vec::new())?.into_header(), BTreeMap::new())
+            }
         };
         let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);
         let has_names = order.files.len() > 1;
         self.each_by_name(tensors, order, |record, start, part| {
-            let start = burnpack.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
+            let start = listed.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
             let tensor = &mut placed[record.tensor as usize];
             tensor.file = number;
-            tensor.parts.extend(part.part.map(|kind| (kind, start, part.layout)));
-            constants.extend(part.constant.clone().map(|bytes| (start, bytes)));
+            tensor.parts.extend(part.holds.parts().map(|(kind, layout)| (kind, start, layout)));
+            constants.extend(part.holds.constant().map(|bytes| (start, bytes.to_vec())));
             names.extend(has_names.then(|| part.info.name.clone()));
             n_bytes = n_bytes.max(start + record.n_bytes);
         })?;
@@ -207,18 +237,20 @@ impl KeptSizes<'_> {
         Ok(FileLayout { name, header, n_bytes, constants, names })
     }
 
-    /// What transformers looks for; or a word it will not take for its own, and what the parts of each tensor stand for, so
-    /// that the file explains itself.
-    fn metadata(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
-        if self.plan.profile != Profile::Briquette {
-            let mut metadata = self.plan.metadata.clone();
-            metadata.entry("format".into()).or_insert_with(|| "pt".into());
-            metadata.remove(weight_layout::KEY);
-            if self.plan.layout == WeightLayout::Burn {
-                metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
-            }
-            return metadata.iter().for_each(|(key, value)| each(key, value));
+    /// The strings of the model, and what transformers looks for.
+    fn model_strings(&self, each: &mut dyn FnMut(&str, &str)) {
+        let mut metadata = self.plan.metadata.clone();
+        metadata.entry("format".into()).or_insert_with(|| "pt".into());
+        metadata.remove(weight_layout::KEY);
+        if self.plan.layout == WeightLayout::Burn {
+            metadata.insert(weight_layout::KEY.into(), self.plan.layout.name().into());
         }
+        metadata.iter().for_each(|(key, value)| each(key, value));
+    }
+
+    /// A word that transformers will not take for its own, and what the parts of each tensor stand for, so that the file explains
+    /// itself.
+    fn meanings(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
         each("format", "briquette");
         let is_coded =
             |&index: &usize| self.plan.tensors[index].tied_to().is_none() && self.coding(index) != Coding::DENSE;

@@ -8,10 +8,10 @@ mod unsure;
 use crate::known::{Known, Reason};
 use crate::treatment::{SharedTreatments, Treatment};
 use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows, encoded::Codes};
-use briquette_formats::profile::FilePart;
-use briquette_formats::{Profile, TensorInfo, WeightLayout, limits, quantization_config};
+use briquette_formats::output_format::FilePart;
+use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_prune::Score;
-use briquette_quant::{Activations, QuantSpec};
+use briquette_quant::Activations;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Plan<'a> {
     /// Groups of tensors that share one threshold, and how many weights each drops.
     pub pools: Vec<Pool>,
     /// The format of the output.
-    pub profile: Profile,
+    pub profile: OutputFormat,
     /// Largest shard written before another is started.
     pub max_shard_bytes: u64,
     /// What becomes of NaN and infinity.
@@ -81,7 +81,7 @@ pub struct Pool {
 
 impl<'a> Plan<'a> {
     /// Every tensor as it is, under its own name.
-    pub fn unchanged(tensors: &'a [TensorInfo], profile: Profile, nonfinite: Nonfinite) -> Self {
+    pub fn unchanged(tensors: &'a [TensorInfo], profile: OutputFormat, nonfinite: Nonfinite) -> Self {
         let mut shared = SharedTreatments::default();
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
             let (role, why, rows) = match info.dtype.is_weight() {
@@ -160,7 +160,7 @@ impl<'a> TensorPlan<'a> {
     ///
     /// # Errors
     /// Config, where the format cannot hold it.
-    pub fn file_parts(&self, profile: Profile, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
+    pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
         profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }
 
@@ -207,11 +207,10 @@ impl<'a> TensorPlan<'a> {
         self.rows = self.rows_as_stored();
     }
 
-    /// The codes it is kept as in this profile.
-    pub fn codes(&self, profile: Profile) -> Option<Codes> {
-        let quant = self.quant.filter(|_| matches!(profile, Profile::Briquette | Profile::CompressedTensors))?;
-        let QuantSpec { grid, grouping, scale, .. } = quant.spec;
-        Some(Codes { bits: grid.n_bits(), grid: grid.kind(), grouping, scale })
+    /// The codes it is kept as in this format.
+    pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
+        profile.held_codes()?;
+        Some(self.quant?.spec.codes())
     }
 
     /// What the run time is to do with the activations it meets, as the manifest has it.
@@ -223,14 +222,12 @@ impl<'a> TensorPlan<'a> {
         }
     }
 
-    /// How it is kept in this profile when `n_kept` of its elements are.
-    pub fn coding(&self, profile: Profile, n_kept: usize) -> Coding {
+    /// How it is kept in this format when `n_kept` of its elements are.
+    pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
-        match profile {
-            Profile::Briquette if self.is_recoded() => {
-                Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept)
-            }
-            _ => Coding { codes, ..Coding::DENSE },
+        match profile.holds_sparse() && self.is_recoded() {
+            true => Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept),
+            false => Coding { codes, ..Coding::DENSE },
         }
     }
 

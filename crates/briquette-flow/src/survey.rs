@@ -10,7 +10,7 @@ use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::treatment::Cut;
 use border::Search;
 use briquette_core::{Result, bits, rows, simd};
-use briquette_formats::{Profile, TensorSource};
+use briquette_formats::TensorSource;
 use briquette_prune::Threshold;
 use scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use std::ops::Range;
@@ -154,7 +154,7 @@ fn count_pieces(
 ) -> Result<()> {
     let mut tensors = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
-        let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile == Profile::Briquette;
+        let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile.holds_sparse();
         if thresholds[index].is_some() && counts[index].is_empty()
             || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)
             || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?)

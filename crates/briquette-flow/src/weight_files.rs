@@ -1,5 +1,8 @@
 //! The weight files of a draft, into which encoded parts are written at their places.
 
+#[cfg(test)]
+mod blocks;
+
 use crate::encode::{FilePlace, Sink};
 use crate::layout::{FileLayout, FileLayouts};
 use briquette_core::encoded::Part;
@@ -33,17 +36,11 @@ impl<'a> WeightFiles<'a> {
 }
 
 impl Sink for WeightFiles<'_> {
-    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>> {
+    fn place(&self, tensor: usize, part: Part) -> Result<Option<FilePlace>> {
         let placed = &self.layout.tensors[tensor];
         let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
         let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
-        let (offset, bytes) = match layout {
-            Some(layout) => {
-                layout.write(offset, bytes).map(|(offset, bytes)| (offset, bytes.into())).ok_or_else(no_place)?
-            }
-            None => (offset, bytes.into()),
-        };
-        Ok(Some(FilePlace { file: placed.file, offset: start + offset, bytes }))
+        Ok(Some(FilePlace { file: placed.file, start: *start, layout: *layout }))
     }
 
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {

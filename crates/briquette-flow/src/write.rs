@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::survey::survey;
 use crate::weight_files::WeightFiles;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, Draft, InputFile, Manifest, Profile, TensorSource, index, manifest, sums};
+use briquette_formats::{Checkpoint, Draft, InputFile, Manifest, TensorSource, index, manifest, sums};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -76,8 +76,7 @@ pub fn write(work: WriteJob) -> Result<Written> {
 
 /// The index of shards, where other programs look for one.
 fn write_index(draft: &Draft, plan: &Plan, layout: &FileLayouts) -> Result<()> {
-    let has_index = matches!(plan.profile, Profile::Dense | Profile::CompressedTensors);
-    if !has_index || layout.files.len() < 2 {
+    if !plan.profile.has_index() || layout.files.len() < 2 {
         return Ok(());
     }
     let entries = layout.files.iter().flat_map(|file| file.names.iter().map(|name| (name.clone(), file.name.clone())));

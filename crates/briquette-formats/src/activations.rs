@@ -1,7 +1,5 @@
 //! What is done to the activations that meet codes, as a model runs.
 
-use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
-use crate::{ManifestEntry, Profile};
 use serde_json::Value;
 
 /// How activations are rounded: to int8, at a scale for each token that is found as the model runs.
@@ -18,17 +16,6 @@ pub enum ActivationRounding {
 }
 
 impl ActivationRounding {
-    /// What a manifest says; none where they stay floats. Outputs in the format of compressed-tensors are run by that library, and so
-    /// have its scale.
-    pub(crate) fn of_entry(entry: &ManifestEntry, profile: Profile) -> Option<Self> {
-        Some(match (entry.activations.as_deref()?, profile) {
-            (SYMMETRIC, Profile::CompressedTensors) => Self::SymmetricFull,
-            (SYMMETRIC, _) => Self::Symmetric,
-            (ASYMMETRIC, _) => Self::Asymmetric,
-            _ => Self::Other,
-        })
-    }
-
     /// What a group of a `quantization_config` says; none where they stay floats.
     pub(crate) fn of_group(group: &Value) -> Option<Self> {
         let given = |key: &str| group.get(key).filter(|value| !value.is_null());

@@ -8,7 +8,10 @@ use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{Choice, InputFile, LeftOut, Manifest, ModelDir, Profile, compressed_tensors, manifest, ours, weights};
+use crate::{
+    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
+    weight_layout, weights,
+};
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +27,7 @@ pub enum InputFormat {
     /// burn's burnpack.
     Burnpack,
     /// A directory that Briquette wrote.
-    Briquette(Profile),
+    Briquette(OutputFormat),
     /// compressed-tensors written by another program.
     CompressedTensors,
 }
@@ -35,9 +38,20 @@ impl std::fmt::Display for InputFormat {
             Self::Safetensors => f.write_str("safetensors"),
             Self::PyTorch => f.write_str("PyTorch"),
             Self::Burnpack => f.write_str("burnpack"),
-            Self::Briquette(Profile::Briquette) => f.write_str("briquette"),
+            Self::Briquette(profile) if *profile == OutputFormat::default() => f.write_str("briquette"),
             Self::Briquette(profile) => write!(f, "briquette ({})", profile.name()),
             Self::CompressedTensors => f.write_str("compressed-tensors"),
+        }
+    }
+}
+
+impl InputFormat {
+    /// Whether the codes in it mean what transformers makes of them.
+    pub fn is_for_transformers(self) -> bool {
+        match self {
+            Self::CompressedTensors => true,
+            Self::Briquette(profile) => profile.is_for_transformers(),
+            Self::Safetensors | Self::PyTorch | Self::Burnpack => false,
         }
     }
 }
@@ -189,11 +203,22 @@ impl Checkpoint {
     }
 
     /// One of those strings.
-    pub(crate) fn said(&self, key: &str) -> Option<&str> {
+    fn said(&self, key: &str) -> Option<&str> {
         match &self.source {
             Source::Plain(plain) => plain.metadata.get(key).map(String::as_str),
             Source::Stored(_) => None,
         }
+    }
+
+    /// Which way the matrices of linear layers lie, where the model says so: our manifest, or the header of a file of ours. A burnpack
+    /// file that does not say lies as burn's own do.
+    pub fn layout(&self) -> Option<WeightLayout> {
+        let said = match self.manifest() {
+            Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
+            None => self.said(weight_layout::KEY),
+        };
+        let own = (self.format() == InputFormat::Burnpack).then_some(WeightLayout::Burn);
+        said.and_then(WeightLayout::of).or(own)
     }
 
     /// What has been done to it already.

@@ -53,13 +53,12 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
             None => tensors.push(parts.as_it_is(info)?),
         }
     }
-    let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
     let mut names = BTreeSet::new();
-    if let Some(info) = infos.iter().find(|info| !names.insert(&info.name)) {
+    if let Some(StoredTensor { info, .. }) = tensors.iter().find(|tensor| !names.insert(&tensor.info.name)) {
         let message = "is there both as it is and as codes; the checkpoint is damaged";
         return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
     }
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: None, digests: None })
+    Ok(StoredDir::new(plain.into_files(), tensors))
 }
 
 impl TensorAssembler<'_> {

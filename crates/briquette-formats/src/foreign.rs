@@ -1,8 +1,12 @@
 //! Parts as other programs lay them out, turned into ours as they are read.
 
+mod blocks;
+
 use crate::InputFile;
 use briquette_core::Result;
 use std::ops::Range;
+
+pub use blocks::{BlockOrder, Blocks, weave};
 
 /// How another program lays out a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub enum ForeignLayout {
     },
     /// BF16 where ours are F32.
     Bf16,
+    /// Woven together with other parts: what [`weave`] makes of all of them.
+    Blocks(Blocks),
 }
 
 impl ForeignLayout {
@@ -36,7 +42,7 @@ impl ForeignLayout {
     }
 
     /// Turns whole rows of ours that start at byte `offset` of the part into the bytes there and their offset; none
-    /// for a layout that is only read.
+    /// for a layout that is only read, and for one that is written with other parts.
     pub fn write(self, offset: u64, ours: &[u8]) -> Option<(u64, Vec<u8>)> {
         let Self::Words { row_bytes, pitch, flip } = self else { return None };
         let row_bytes = row_bytes.max(1);
@@ -74,6 +80,15 @@ impl ForeignLayout {
                     let (bit, group) = (i / n_groups * n_bits, i % n_groups);
                     zero_of(words[(bit / 32 - first_word) * n_groups + group] >> (bit % 32), n_bits)
                 }));
+            }
+            Self::Blocks(blocks) => {
+                let n_bytes = blocks.n_bytes().max(1);
+                let (first, end) = (range.start / n_bytes, range.end.div_ceil(n_bytes));
+                let bytes = fetch(first * blocks.block_bytes()..end * blocks.block_bytes())?;
+                let before = out.len();
+                blocks.take(&bytes, out);
+                out.drain(before..before + range.start - first * n_bytes);
+                out.truncate(before + range.len());
             }
             Self::Bf16 => {
                 let halves = fetch(range.start / 2..range.end / 2)?;
@@ -139,6 +154,22 @@ mod tests {
         assert_eq!(read(layout, &bytes, 0..20), expected);
         assert_eq!(read(layout, &bytes, 18..20), expected[18..]);
         assert_eq!(read(layout, &bytes, 6..18), expected[6..18]);
+    }
+
+    #[test]
+    fn any_bytes_of_a_part_are_found_in_its_blocks() {
+        let ours: Vec<u8> = (0..30).collect();
+        let blocks = Blocks::new(8, 1, 6).unwrap();
+        let woven = weave(&[(blocks, &ours)]).unwrap();
+        for range in [0..30, 6..12, 12..30, 3..5, 5..19, 30..30, 0..0] {
+            assert_eq!(read(ForeignLayout::Blocks(blocks), &woven, range.clone()), ours[range]);
+        }
+    }
+
+    #[test]
+    fn layouts_of_parts_stay_short() {
+        // Every part of millions of tensors has one.
+        assert!(size_of::<Option<ForeignLayout>>() <= 24);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `briquette.json`: what each tensor of an output directory stands for.
 
-use crate::{InputFile, Profile, json, limits};
+use crate::{InputFile, OutputFormat, json, limits};
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Manifest {
     /// The program that wrote it.
     pub producer: String,
     /// How the parts are named and laid out.
-    pub profile: Profile,
+    pub profile: OutputFormat,
     /// The stages that made it.
     #[serde(deserialize_with = "json::bounded_value")]
     pub recipe: serde_json::Value,

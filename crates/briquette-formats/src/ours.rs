@@ -1,9 +1,13 @@
 //! Directories that Briquette wrote.
 
 use crate::digests::Digests;
+use crate::output_format::HeldCodes;
 use crate::plain::PlainFiles;
+use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
 use crate::stored::{StoredDir, StoredTensor};
-use crate::{ActivationRounding, Choice, Manifest, ModelDir, Profile, TensorInfo, contained, limits, manifest, sniff};
+use crate::{
+    ActivationRounding, Choice, Manifest, ModelDir, OutputFormat, TensorInfo, contained, limits, manifest, sniff,
+};
 use briquette_core::{Coding, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +46,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
 fn stored_tensor(
     name: &str,
     entry: &manifest::ManifestEntry,
-    profile: Profile,
+    profile: OutputFormat,
     found: &BTreeMap<&str, (&TensorInfo, usize, u64)>,
 ) -> Result<StoredTensor> {
     let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;
@@ -61,9 +65,18 @@ fn stored_tensor(
         return Err(bad("more elements are kept than there are"));
     }
     let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
-    let activations = ActivationRounding::of_entry(entry, profile);
+    let activations = activations_of(entry, profile);
     let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, activations, parts: Vec::new() };
     let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
     tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;
     Ok(tensor)
+}
+
+/// What a manifest says is done to activations; none where they stay floats.
+fn activations_of(entry: &manifest::ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
+    Some(match entry.activations.as_deref()? {
+        SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, HeldCodes::symmetric),
+        ASYMMETRIC => ActivationRounding::Asymmetric,
+        _ => ActivationRounding::Other,
+    })
 }

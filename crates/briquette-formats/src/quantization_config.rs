@@ -3,7 +3,7 @@
 use crate::Manifest;
 use crate::loadable::LoadableFamily;
 use crate::manifest::ManifestEntry;
-use crate::profile::is_int_quantized;
+use crate::output_format::is_int_quantized;
 use briquette_core::Grouping;
 use briquette_core::encoded::Codes;
 use serde_json::{Value, json};

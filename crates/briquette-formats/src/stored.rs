@@ -5,7 +5,7 @@ mod source;
 
 use crate::digests::Digests;
 use crate::foreign::ForeignLayout;
-use crate::profile::FilePart;
+use crate::output_format::FilePart;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, Manifest};
 use briquette_core::block::{RowDecoder, StoredRows};
@@ -97,7 +97,7 @@ impl StoredTensor {
         if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
     }
 
-    /// Takes the parts a profile promises out of `found`, a map from name to type, shape and place.
+    /// Takes the parts a format promises out of `found`, a map from name to type, shape and place.
     ///
     /// # Errors
     /// Input where one is missing or not as promised.
@@ -114,14 +114,11 @@ impl StoredTensor {
                 );
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
-            if let Some(part) = promise.part {
-                let (file, offset) = (*file, *offset);
-                let bytes = match promise.layout {
-                    Some(layout) => PartBytes::Foreign { file, offset, layout },
-                    None => PartBytes::File { file, offset },
-                };
-                self.parts.push((part, bytes));
-            }
+            let (file, offset) = (*file, *offset);
+            self.parts.extend(promise.holds.parts().map(|(part, layout)| match layout {
+                Some(layout) => (part, PartBytes::Foreign { file, offset, layout }),
+                None => (part, PartBytes::File { file, offset }),
+            }));
         }
         Ok(())
     }
@@ -132,6 +129,12 @@ impl StoredTensor {
 }
 
 impl StoredDir {
+    /// Tensors kept in parts of these files, of which no manifest says more.
+    pub fn new(files: Vec<InputFile>, tensors: Vec<StoredTensor>) -> Self {
+        let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+        Self { files, tensors, infos, manifest: None, digests: None }
+    }
+
     fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
         match tensor.parts.iter().find(|(kind, _)| *kind == part).map(|(_, bytes)| bytes) {
             Some(PartBytes::File { file, offset }) => {

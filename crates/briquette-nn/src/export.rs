@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
-/// Writes a module as an output directory of profile `briquette`, the same that the command line makes: what it computes
+/// Writes a module as an output directory of format `briquette`, the same that the command line makes: what it computes
 /// with, masks and codes kept as such in the smaller of dense and sparse storage.
 #[derive(Debug, Clone)]
 pub struct Export {

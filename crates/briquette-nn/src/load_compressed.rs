@@ -6,7 +6,7 @@ use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Rows, Storage};
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
-use briquette_formats::{ActivationRounding, Checkpoint, InputFormat, Profile, StoredTensor, TensorSource};
+use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor, TensorSource};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
@@ -127,10 +127,7 @@ fn check_activations(
     checkpoint: &Checkpoint,
     what: Option<Use>,
 ) -> Result<()> {
-    let is_foreign = matches!(
-        checkpoint.format(),
-        InputFormat::CompressedTensors | InputFormat::Briquette(Profile::CompressedTensors)
-    );
+    let is_foreign = checkpoint.format().is_for_transformers();
     let Some(tensor) = checkpoint.stored().map(|stored| &stored.tensors[place.index]) else { return Ok(()) };
     let is_run = matches!(what, Some(Use::Int8(Some(_)) | Use::Conv(..)));
     if !is_foreign || is_run || tensor.activations.is_none() || !parameter.is_linear_weight() {

@@ -10,7 +10,7 @@ use briquette_flow::ties::ties_of;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, Treatment};
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::{InputFile, Profile, TensorInfo, TensorSource, WeightLayout};
+use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout};
 use briquette_prune::Score;
 use briquette_quant::{QuantSpec, Range};
 use burn::module::Module;
@@ -75,7 +75,7 @@ impl ModuleSource {
     /// # Errors
     /// Io where a device does not hand out a tensor.
     pub(crate) fn plan(&self, layout: Layout) -> Result<Plan<'_>> {
-        let mut plan = Plan::unchanged(&self.infos, Profile::Briquette, Nonfinite::Unchanged);
+        let mut plan = Plan::unchanged(&self.infos, OutputFormat::Briquette, Nonfinite::Unchanged);
         if layout == Layout::Burn {
             plan.layout = WeightLayout::Burn;
         }

@@ -6,7 +6,8 @@ use briquette_flow::context::{RunOptions, Workers};
 use briquette_flow::plan::Nonfinite;
 use briquette_flow::{self as flow, Plan, TensorPlan, WriteJob};
 use briquette_formats::{
-    Checkpoint, Draft, InputFile, Manifest, Profile, TensorInfo, TensorSource, WeightLayout, companions, model_config,
+    Checkpoint, Draft, InputFile, Manifest, OutputFormat, TensorInfo, TensorSource, WeightLayout, companions,
+    model_config,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
 use briquette_recipe::{FactorizeStage, Recipe};
@@ -41,7 +42,7 @@ pub(crate) fn factorize(
     options: &RunOptions,
 ) -> Result<()> {
     let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
-    let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: Profile::Briquette, ..recipe.clone() };
+    let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: OutputFormat::Briquette, ..recipe.clone() };
     let plan = briquette_plan::plan(&plain, &checkpoint, &options.stop)?;
     let chosen = chosen(stage, &plan)?;
     let workers = Workers::new(options)?;
@@ -135,7 +136,7 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
 /// A directory of plain tensors, the model's small files, and what was done: written and verified as any output is.
 fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, workers: &Workers) -> Result<()> {
     let (draft, checkpoint) = (Draft::create(output, &[], false)?, source.checkpoint);
-    let mut plan = Plan::unchanged(source.tensors(), Profile::Dense, Nonfinite::Unchanged);
+    let mut plan = Plan::unchanged(source.tensors(), OutputFormat::Dense, Nonfinite::Unchanged);
     let small_files = |_: &Plan, _: &Manifest| {
         companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
         let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;

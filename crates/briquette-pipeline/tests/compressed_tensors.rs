@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::{Error, ErrorKind};
-use briquette_formats::{Checkpoint, InputFormat, Profile, TensorSource, limits};
+use briquette_formats::{Checkpoint, InputFormat, OutputFormat, TensorSource, limits};
 use briquette_pipeline::{Recipe, RunOptions, run, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ fn each_scheme_reads_back_without_our_manifest() {
         let stages = format!("[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\n{scheme}\n");
         let out = compress(&fixture("digits"), &stages, "compressed-tensors", dir.path()).unwrap();
         verify::verify(&out, Some(&fixture("digits")), &options()).unwrap();
-        assert_eq!(Checkpoint::open(&out).unwrap().format(), InputFormat::Briquette(Profile::CompressedTensors));
+        assert_eq!(Checkpoint::open(&out).unwrap().format(), InputFormat::Briquette(OutputFormat::CompressedTensors));
         let config = quantization(&out);
         assert_eq!((&config["format"], &config["ignore"]), (&json!(format), &json!([])), "{scheme}");
         let group = &config["config_groups"]["group_0"];

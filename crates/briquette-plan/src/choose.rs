@@ -1,16 +1,17 @@
 //! Which stage has a say over which tensor.
 
 use super::interop::Loads;
-use briquette_core::{Error, Grid, GridKind, OutputAxis, Result, Role};
+use briquette_core::{Error, Grid, Result, Role};
 use briquette_flow::ties::Ties;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pool, Pruning, Quant, TensorPlan};
-use briquette_quant::Scheme;
+use briquette_formats::output_format::{HeldCodes, Misfit};
+use briquette_quant::{QuantSpec, Scheme};
 use briquette_recipe::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies stages, which are numbered from 0, and says of the rest why nothing is done to it. `heads` are embeddings that are the head
-/// too, `loads` is for compressed-tensors.
+/// too, `loads` is for what transformers is to load.
 pub(super) fn apply_stages<'a>(
     plan: &mut Plan,
     stages: impl Iterator<Item = (usize, &'a Stage)>,
@@ -101,8 +102,8 @@ fn quantize(
     heads: &BTreeSet<usize>,
     loads: Option<&Loads>,
 ) -> Result<()> {
-    let mut shared = SharedTreatments::default();
-    let mut spared = Vec::new();
+    let (mut shared, mut spared) = (SharedTreatments::default(), Vec::new());
+    let held = plan.profile.held_codes();
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
@@ -110,15 +111,15 @@ fn quantize(
             return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
         }
         let is_head = heads.contains(&index);
-        let scheme = stage.scheme_for(&tensor.info.name, is_head);
-        let scheme = match loads.map(|loads| loads.refuses(tensor)) {
-            Some(Some(why)) => {
-                tensor.skipped = tensor.prune.is_none().then_some(why);
-                tensor.share(&mut shared);
-                continue;
-            }
-            Some(None) => interoperable(tensor, scheme).map_err(|error| at(error, tensor))?,
-            None => scheme,
+        if let Some(why) = loads.and_then(|loads| loads.refuses(tensor)) {
+            tensor.skipped = tensor.prune.is_none().then_some(why);
+            tensor.share(&mut shared);
+            continue;
+        }
+        let asked = stage.scheme_for(&tensor.info.name, is_head);
+        let scheme = match held {
+            Some(held) => scheme_of(held, tensor, asked).map_err(|error| at(error, tensor))?,
+            None => asked,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
         tensor.share(&mut shared);
@@ -157,22 +158,19 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// A scheme as compressed-tensors holds it.
-fn interoperable(tensor: &TensorPlan, scheme: Scheme) -> Result<Scheme> {
-    let grid = scheme.weights.grid;
-    if grid.is_asymmetric() || ![4, 8].contains(&grid.n_bits()) {
-        return Err(Error::config(
-            "compressed-tensors holds symmetric int8 and int4 only; choose int8, int8-dynamic or int4-gN",
-        ));
+/// A scheme as the format holds it.
+fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
+    let spec = asked.weights;
+    match held.misfit(spec.codes(), tensor.rows.axis) {
+        Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
+        Some(why @ Misfit::Turned { .. }) => {
+            let shown_by = tensor.why.words();
+            return Err(Error::config(format!("{why}, and this one lies [in, out]: {shown_by}")));
+        }
+        None => {}
     }
-    if tensor.rows.axis == OutputAxis::Last {
-        let message =
-            format!("compressed-tensors wants weights [out, in], and this one lies [in, out]: {}", tensor.why.words());
-        return Err(Error::config(message));
-    }
-    let grid = Grid::new(grid.n_bits(), GridKind::SymmetricFull).unwrap_or(grid);
-    let weights = briquette_quant::QuantSpec { grid, scale: Default::default(), ..scheme.weights };
-    Ok(Scheme { weights, ..scheme })
+    let grid = Grid::new(spec.grid.n_bits(), held.grid(spec.grid.kind())).unwrap_or(spec.grid);
+    Ok(Scheme { weights: QuantSpec { grid, scale: held.scale(spec.scale), ..spec }, ..asked })
 }
 
 /// Keeps tied tensors once: all are treated as the embedding among them, or as the first.
@@ -206,11 +204,11 @@ pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette_core::{DType, Rows};
+    use briquette_core::{DType, OutputAxis, Rows};
     use briquette_flow::Treatment;
     use briquette_flow::known::{Known, Reason};
     use briquette_flow::plan::Nonfinite;
-    use briquette_formats::{Profile, TensorInfo, WeightLayout};
+    use briquette_formats::{OutputFormat, TensorInfo, WeightLayout};
     use briquette_prune::{Ratio, Score};
 
     fn infos(n: usize) -> Vec<TensorInfo> {
@@ -230,7 +228,7 @@ mod tests {
         let tensors: Vec<TensorPlan> = infos.iter().enumerate().map(tensor).collect();
         let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index()).collect();
         let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
-        let (profile, max_shard_bytes) = (Profile::Briquette, u64::MAX);
+        let (profile, max_shard_bytes) = (OutputFormat::Briquette, u64::MAX);
         let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
         Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }

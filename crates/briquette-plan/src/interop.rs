@@ -5,8 +5,8 @@ use briquette_core::encoded::Codes;
 use briquette_core::{Error, Result};
 use briquette_flow::known::{Known, Reason};
 use briquette_flow::{Plan, TensorPlan};
-use briquette_formats::profile::is_int_quantized;
-use briquette_formats::{Checkpoint, Limits, LoadableFamily, Profile, model_config};
+use briquette_formats::output_format::is_int_quantized;
+use briquette_formats::{Checkpoint, Limits, LoadableFamily, OutputFormat, model_config};
 use briquette_recipe::{Recipe, Stage};
 
 /// Modules of heads, which often share the embedding; names of families that are not known show no more.
@@ -117,6 +117,6 @@ fn problem_of(family: &LoadableFamily, plan: &Plan, coded: &[&TensorPlan]) -> Op
     })
 }
 
-fn is_packed(tensor: &TensorPlan, profile: Profile) -> bool {
+fn is_packed(tensor: &TensorPlan, profile: OutputFormat) -> bool {
     tensor.codes(profile).is_some_and(|codes: Codes| !is_int_quantized(codes, tensor.activations()))
 }

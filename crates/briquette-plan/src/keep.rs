@@ -1,29 +1,29 @@
 //! What a compressed model keeps of its codes and its sparsity when nothing else is done to it.
 
 use super::interop::Loads;
-use briquette_core::encoded::{Codes, ScaleType};
-use briquette_core::{GridKind, OutputAxis, Storage};
+use briquette_core::Storage;
+use briquette_core::encoded::Codes;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Plan, Quant, TensorPlan};
-use briquette_formats::{self as formats, Profile, StoredDir, StoredTensor};
+use briquette_formats::{self as formats, OutputFormat, StoredDir, StoredTensor};
 use briquette_quant::{Activations, QuantSpec, Range};
 
 /// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
-/// `loads` is for compressed-tensors.
+/// `loads` is for what transformers is to load.
 pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&Loads>) {
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
         let source = &stored.tensors[tensor.index()];
-        tensor.was_sparse = plan.profile == Profile::Briquette && source.coding.storage == Storage::Bitmask;
+        tensor.was_sparse = plan.profile.holds_sparse() && source.coding.storage == Storage::Bitmask;
         keep_codes(plan.profile, tensor, source, loads);
         tensor.share(&mut shared);
     }
 }
 
-fn keep_codes(profile: Profile, tensor: &mut TensorPlan, source: &StoredTensor, loads: Option<&Loads>) {
+fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTensor, loads: Option<&Loads>) {
     let Some(codes) = source.coding.codes else { return };
     let refused = loads.and_then(|loads| loads.refuses(tensor));
-    match refused.map_or_else(|| holds(profile, source, codes).map_err(String::from), Err) {
+    match refused.map_or_else(|| holds(profile, source, codes), Err) {
         Ok(()) => {
             tensor.rows = source.rows();
             tensor.quant = quant_of(source, codes, profile);
@@ -33,27 +33,16 @@ fn keep_codes(profile: Profile, tensor: &mut TensorPlan, source: &StoredTensor, 
 }
 
 /// Whether a format can hold these codes, or why not.
-fn holds(profile: Profile, source: &StoredTensor, codes: Codes) -> Result<(), &'static str> {
-    match profile {
-        Profile::Briquette | Profile::CompressedTensors
-            if source.activations == Some(formats::ActivationRounding::Other) =>
-        {
-            Err("its activations are rounded in a way that is not kept")
-        }
-        Profile::Briquette => Ok(()),
-        Profile::Dense | Profile::Burnpack => Err("the format holds floats only"),
-        Profile::CompressedTensors if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) => {
-            Err("compressed-tensors holds symmetric int8 and int4 only")
-        }
-        Profile::CompressedTensors if source.axis == OutputAxis::Last => {
-            Err("compressed-tensors wants weights [out, in]")
-        }
-        Profile::CompressedTensors => Ok(()),
+fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(), String> {
+    let Some(held) = profile.held_codes() else { return Err("the format holds floats only".into()) };
+    if source.activations == Some(formats::ActivationRounding::Other) {
+        return Err("its activations are rounded in a way that is not kept".into());
     }
+    held.misfit(codes, source.axis).map_or(Ok(()), |why| Err(why.to_string()))
 }
 
-fn quant_of(source: &StoredTensor, codes: Codes, profile: Profile) -> Option<Quant> {
-    let scale = if profile == Profile::CompressedTensors { ScaleType::F32 } else { codes.scale };
+fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
+    let scale = profile.held_codes()?.scale(codes.scale);
     // The range is never asked: the scales are there.
     let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
     let activations = match source.activations {

@@ -13,7 +13,7 @@ use briquette_core::{Error, Result};
 use briquette_flow::ties::{self, Ties};
 
 use briquette_flow::{Plan, Stop};
-use briquette_formats::{Checkpoint, Compressed, Profile, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_recipe::Recipe;
 
 use interop::Loads;
@@ -47,12 +47,11 @@ pub fn plan_of<'a>(
 /// model that is already quantized, or whose codes others would misread. Interrupted.
 pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
     check_start(recipe, checkpoint)?;
-    let is_interop = recipe.profile == Profile::CompressedTensors;
-    let loads = is_interop.then(|| Loads::of(checkpoint)).transpose()?;
+    let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
     let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
     plan.check_axes()?;
     let spares_heads = heads::matter(recipe);
-    let ties = match spares_heads || plan.profile == Profile::Briquette {
+    let ties = match spares_heads || plan.profile.keeps_ties_once() {
         true => ties::ties_of(checkpoint, stop)?,
         false => Ties::new(),
     };
@@ -62,7 +61,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;
     }
-    if plan.profile == Profile::Briquette {
+    if plan.profile.keeps_ties_once() {
         choose::tie(&mut plan, &ties);
     }
     statistics::take_in(&mut plan, recipe, checkpoint)?;

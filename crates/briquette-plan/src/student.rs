@@ -9,7 +9,7 @@ use briquette_core::RoleRule;
 use briquette_flow::ties::ties_of;
 use briquette_flow::{Plan, Pool, Stop, TensorPlan};
 use briquette_formats::model_config::ModelFamily;
-use briquette_formats::{Checkpoint, Profile, TensorInfo, TensorSource, WeightLayout};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_recipe::raw::RawLayout;
 use briquette_recipe::{DistillStage, Recipe, Student};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ pub(crate) fn plan<'a>(
         may_be_smaller(&mut plan, &tied(checkpoint, stop)?);
     }
     let last = recipe.stages.iter().enumerate().map(|(index, stage)| (n_before + index, stage));
-    let loads = (plan.profile == Profile::CompressedTensors).then(|| Loads::of(checkpoint)).transpose()?;
+    let loads = plan.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
     let heads = heads_of(&plan, recipe, checkpoint)?;
     choose::apply_stages(&mut plan, last, &heads, loads.as_ref())?;
     plan.check_fit()?;
@@ -110,7 +110,7 @@ fn tied<'a>(checkpoint: &'a Checkpoint, stop: &Stop) -> Result<BTreeSet<&'a str>
 
 /// Zeros that training leaves may make these smaller, by how much is not known before.
 fn may_be_smaller(plan: &mut Plan, names: &BTreeSet<&str>) {
-    let is_ours = plan.profile == Profile::Briquette;
-    let chosen = plan.tensors.iter_mut().filter(|tensor| is_ours && names.contains(tensor.info.name.as_str()));
+    let holds_sparse = plan.profile.holds_sparse();
+    let chosen = plan.tensors.iter_mut().filter(|tensor| holds_sparse && names.contains(tensor.info.name.as_str()));
     chosen.for_each(|tensor| tensor.was_sparse = true);
 }

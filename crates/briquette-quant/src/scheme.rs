@@ -1,7 +1,7 @@
 //! Named schemes: the short words people use for a grid, a grouping and a range.
 
 use crate::Range;
-use briquette_core::encoded::ScaleType;
+use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{Grid, GridKind, Grouping};
 
 /// What to do with weights: asked, not yet decided.
@@ -15,6 +15,13 @@ pub struct QuantSpec {
     pub range: Range,
     /// The type of the scales.
     pub scale: ScaleType,
+}
+
+impl QuantSpec {
+    /// The codes that come of it.
+    pub fn codes(&self) -> Codes {
+        Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
+    }
 }
 
 /// What the run time does with activations.

@@ -9,7 +9,7 @@ use crate::words::one_of;
 use crate::{ranges, stage, text, used};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, RoleRule};
-use briquette_formats::{Choice, Profile, limits};
+use briquette_formats::{Choice, OutputFormat, limits};
 use std::path::{Path, PathBuf};
 
 /// A sound recipe.
@@ -28,7 +28,7 @@ pub struct Recipe {
     /// Whether NaN and infinity are accepted.
     pub allow_nonfinite: bool,
     /// The format of the directory.
-    pub profile: Profile,
+    pub profile: OutputFormat,
     /// Whether compressed-tensors of models that transformers is not known to load are written.
     pub allow_untested: bool,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
@@ -132,11 +132,11 @@ pub fn locate(error: Error, path: &Path) -> Error {
     text::locate(error, &text, path)
 }
 
-/// The profile with this name.
+/// The format with this name.
 ///
 /// # Errors
 /// Config, with the nearest name.
-pub fn profile_of(name: Option<&str>) -> Result<Profile> {
-    let Some(name) = name else { return Ok(Profile::default()) };
-    one_of("output.format", name, &Profile::NAMES)
+pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
+    let Some(name) = name else { return Ok(OutputFormat::default()) };
+    one_of("output.format", name, &OutputFormat::NAMES)
 }

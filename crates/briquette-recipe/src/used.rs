@@ -3,6 +3,7 @@
 use crate::kind::StageKind;
 use crate::raw::{RawRecipe, RawStage, StageKeys};
 use briquette_core::{Error, Result};
+use briquette_formats::OutputFormat;
 
 /// Refuses a key of `[memory]` that would do nothing. A limit, say, that nothing is held against would only seem to protect.
 ///
@@ -20,8 +21,8 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
         ("cache_teacher", memory.cache_teacher, trains),
         ("dtype", memory.dtype.is_some(), runs),
     ];
-    let holds_codes =
-        raw.has(StageKind::Quantize) && !matches!(raw.output.format.as_deref(), Some("dense" | "burnpack"));
+    let format = raw.output.format.as_deref().and_then(OutputFormat::named).unwrap_or_default();
+    let holds_codes = raw.has(StageKind::Quantize) && format.held_codes().is_some();
     if holds_codes && !trains && memory.dtype.as_deref().is_some_and(|dtype| dtype != "f32") {
         let message =
             "what a quantize stage makes codes of computes in f32; remove it, or write another format, such as dense";

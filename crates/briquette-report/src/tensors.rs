@@ -60,7 +60,7 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
         return skipped.clone();
     }
     let placed = &evidence.layout.tensors[tensor.index()];
-    if tensor.prune.is_none() || evidence.plan.profile != briquette_formats::Profile::Briquette {
+    if tensor.prune.is_none() || !evidence.plan.profile.holds_sparse() {
         return String::new();
     }
     match placed.coding.storage {

@@ -1,7 +1,8 @@
 //! Bytes on their way into files: what small tensors leave one after the other is written at once.
 
-use briquette_core::Result;
-use briquette_core::encoded::Part;
+use briquette_core::encoded::{Part, Parts};
+use briquette_core::{Error, Result};
+use briquette_formats::foreign::{Blocks, ForeignLayout, weave};
 use std::borrow::Cow;
 
 /// Longer bytes are written as they come.
@@ -11,11 +12,11 @@ const N_STRETCHES: usize = 8;
 
 /// Takes the parts of tensors.
 pub trait Sink: Sync {
-    /// Where bytes of a part go that start at `offset` of it, and how they lie there; none where they are not kept.
+    /// Where a part goes, and how it lies there; none where it is not kept.
     ///
     /// # Errors
-    /// Bug, where there is no place for them.
-    fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>>;
+    /// Bug, where there is no place for it.
+    fn place(&self, tensor: usize, part: Part) -> Result<Option<FilePlace>>;
 
     /// Writes bytes to a file, from an offset.
     ///
@@ -24,23 +25,26 @@ pub trait Sink: Sync {
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Bytes as a file holds them.
-#[derive(Debug)]
-pub struct FilePlace<'a> {
+/// Where a file has a part.
+#[derive(Debug, Clone, Copy)]
+pub struct FilePlace {
     /// Index of the file.
     pub file: usize,
-    /// Where they start in it.
-    pub offset: u64,
-    /// The bytes.
-    pub bytes: Cow<'a, [u8]>,
+    /// Where it starts there.
+    pub start: u64,
+    /// How it is laid out, where not as ours.
+    pub layout: Option<ForeignLayout>,
 }
+
+/// Where the next bytes of each part go, counted from the start of the part.
+pub(super) type PartOffsets = [u64; Part::ALL.len()];
 
 /// Throws parts away: for recomputing hashes only.
 #[derive(Debug, Clone, Copy)]
 pub struct Nowhere;
 
 impl Sink for Nowhere {
-    fn place<'a>(&self, _tensor: usize, _part: Part, _offset: u64, _bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>> {
+    fn place(&self, _tensor: usize, _part: Part) -> Result<Option<FilePlace>> {
         Ok(None)
     }
 
@@ -60,11 +64,64 @@ impl<'a> Writes<'a> {
         Self { sink, pending: Vec::new() }
     }
 
-    /// Takes bytes of a part.
+    /// Takes all bytes of a part out of `parts`, and of those that it is woven with: they go to `next`, which moves on.
+    pub(super) fn take(&mut self, tensor: usize, part: Part, next: &mut PartOffsets, parts: &mut Parts) -> Result<()> {
+        let place = self.sink.place(tensor, part)?;
+        if let Some(place @ FilePlace { layout: Some(ForeignLayout::Blocks(blocks)), .. }) = place {
+            let start = place.start + blocks.start_of(next[part as usize]);
+            let woven = self.woven_at(tensor, place, parts)?;
+            let bytes: Vec<(Blocks, &[u8])> = woven.iter().map(|(part, blocks)| (*blocks, &*parts[*part])).collect();
+            self.write(place.file, start, weave(&bytes)?.into())?;
+            woven.into_iter().for_each(|(part, _)| pass(part, next, parts));
+        } else {
+            if let Some(place) = place {
+                self.write_part(part, place, next[part as usize], &parts[part])?;
+            }
+            pass(part, next, parts);
+        }
+        Ok(())
+    }
+
+    /// The parts that have bytes and lie in the blocks of this place.
+    fn woven_at(&self, tensor: usize, place: FilePlace, parts: &Parts) -> Result<Vec<(Part, Blocks)>> {
+        let mut woven = Vec::new();
+        for part in Part::ALL.into_iter().filter(|part| !parts[*part].is_empty()) {
+            match self.sink.place(tensor, part)? {
+                Some(FilePlace { file, start, layout: Some(ForeignLayout::Blocks(blocks)) })
+                    if (file, start) == (place.file, place.start) =>
+                {
+                    woven.push((part, blocks));
+                }
+                _ => {}
+            }
+        }
+        Ok(woven)
+    }
+
+    /// Takes bytes of a part that lies by itself, from `offset` of it on.
     pub(super) fn put(&mut self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
-        let Some(FilePlace { file, offset, bytes }) = self.sink.place(tensor, part, offset, bytes)? else {
-            return Ok(());
+        match self.sink.place(tensor, part)? {
+            Some(place) => self.write_part(part, place, offset, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, where its place is known.
+    fn write_part(&mut self, part: Part, place: FilePlace, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (offset, bytes) = match place.layout {
+            Some(layout) => {
+                let (offset, bytes) = layout
+                    .write(offset, bytes)
+                    .ok_or_else(|| Error::bug(format!("part {part:?} is not written by itself as {layout:?}")))?;
+                (offset, bytes.into())
+            }
+            None => (offset, bytes.into()),
         };
+        self.write(place.file, place.start + offset, bytes)
+    }
+
+    /// Writes bytes to a file, or keeps them back.
+    fn write(&mut self, file: usize, offset: u64, bytes: Cow<[u8]>) -> Result<()> {
         if bytes.len() > MAX_SMALL {
             return self.sink.write(file, offset, &bytes);
         }
@@ -95,6 +152,12 @@ impl<'a> Writes<'a> {
     }
 }
 
+/// Empties a part that was taken.
+fn pass(part: Part, next: &mut PartOffsets, parts: &mut Parts) {
+    next[part as usize] += parts[part].len() as u64;
+    parts[part].clear();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,9 +168,9 @@ mod tests {
     struct InMemory(Mutex<(usize, Vec<u8>)>);
 
     impl Sink for InMemory {
-        fn place<'a>(&self, tensor: usize, part: Part, offset: u64, bytes: &'a [u8]) -> Result<Option<FilePlace<'a>>> {
-            let offset = part as u64 * 1_000_000 + tensor as u64 * 100 + offset;
-            Ok(Some(FilePlace { file: 0, offset, bytes: bytes.into() }))
+        fn place(&self, tensor: usize, part: Part) -> Result<Option<FilePlace>> {
+            let start = part as u64 * 1_000_000 + tensor as u64 * 100;
+            Ok(Some(FilePlace { file: 0, start, layout: None }))
         }
 
         fn write(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {

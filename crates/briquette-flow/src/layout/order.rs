@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
 use briquette_formats::limits;
-use briquette_formats::profile::FilePart;
+use briquette_formats::output_format::FilePart;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -125,7 +125,7 @@ impl InFile {
             90 + json_bytes(&part.info.name) + shape
         };
         let strings = match parts {
-            [_] => (0, 0),
+            [one] if one.holds.parts().count() < 2 => (0, 0),
             _ => (1, 400 + json_bytes(name)),
         };
         let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum();
@@ -180,16 +180,15 @@ mod tests {
     use super::*;
     use briquette_core::DType;
     use briquette_formats::TensorInfo;
+    use briquette_formats::output_format::Holds;
     use briquette_formats::safetensors::{Counted, HeaderJson};
 
     #[test]
     fn a_file_is_full_before_its_header_is_too_long() {
         let info = TensorInfo::checked("layers.0.weight".into(), DType::F32, vec![8, 8]).unwrap();
         let part = |suffix: &str| FilePart {
-            part: None,
             info: TensorInfo { name: format!("{}{suffix}", info.name), ..info.clone() },
-            constant: None,
-            layout: None,
+            holds: Holds::Constant(Vec::new()),
         };
         let parts = [part(".codes"), part(".scale")];
         let (mut file, mut header) = (InFile::default(), HeaderJson::new(Counted::default(), |_| {}));

@@ -3,7 +3,7 @@
 use super::{Plan, TensorPlan, exclude};
 use crate::treatment::Cut;
 use briquette_core::{Error, Grouping, Result};
-use briquette_formats::Profile;
+use briquette_formats::OutputFormat;
 
 /// Groups smaller than this cost more in scales than they are worth.
 const LEAST_GROUP: usize = 8;
@@ -49,9 +49,8 @@ impl Plan<'_> {
 }
 
 /// The largest group of at most so many columns that divides `common`.
-fn largest_group(most: usize, common: usize, profile: Profile) -> Option<usize> {
-    // What reads compressed-tensors has kernels for powers of two.
-    let is_fine = |size: &usize| profile != Profile::CompressedTensors || size.is_power_of_two();
+fn largest_group(most: usize, common: usize, profile: OutputFormat) -> Option<usize> {
+    let is_fine = |size: &usize| profile.held_codes().is_none_or(|held| held.takes_group(*size));
     (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
 }
 
@@ -78,9 +77,12 @@ mod tests {
 
     #[test]
     fn the_largest_group_is_one_that_the_format_can_hold() {
-        assert_eq!(largest_group(128, gcd(576, 1152), Profile::Briquette), Some(96));
-        assert_eq!(largest_group(128, 576, Profile::CompressedTensors), Some(64));
-        assert_eq!(largest_group(128, gcd(64, 96), Profile::Dense), Some(32));
-        assert_eq!((largest_group(16, 29, Profile::Briquette), largest_group(64, 4, Profile::Briquette)), (None, None));
+        assert_eq!(largest_group(128, gcd(576, 1152), OutputFormat::Briquette), Some(96));
+        assert_eq!(largest_group(128, 576, OutputFormat::CompressedTensors), Some(64));
+        assert_eq!(largest_group(128, gcd(64, 96), OutputFormat::Dense), Some(32));
+        assert_eq!(
+            (largest_group(16, 29, OutputFormat::Briquette), largest_group(64, 4, OutputFormat::Briquette)),
+            (None, None)
+        );
     }
 }

@@ -5,7 +5,7 @@ use crate::layout::FileLayouts;
 use crate::survey::dropped_of_columns;
 use crate::treatment::{Cut, Pruning};
 use briquette_core::Result;
-use briquette_formats::Profile;
+use briquette_formats::OutputFormat;
 
 /// Predicted bytes of weight files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +33,10 @@ impl TensorPlan<'_> {
 
     /// The most that the file's header grows by where a tensor turns out sparse that was foretold dense: names, offsets and coding
     /// of its parts.
-    fn more_of_header(&self, profile: Profile) -> u64 {
+    fn more_of_header(&self, profile: OutputFormat) -> u64 {
         let is_foretold_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
-        let may_grow = is_foretold_dense && profile == Profile::Briquette && self.tied_to().is_none();
+        let may_grow = is_foretold_dense && profile.holds_sparse() && self.tied_to().is_none();
         if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
     }
 }

@@ -214,7 +214,7 @@ mod tests {
     use crate::plan::Nonfinite;
     use crate::treatment::{Cut, Pruning, Treatment};
     use briquette_core::{OutputAxis, Role, Rows};
-    use briquette_formats::{InputFile, Profile, TensorInfo, WeightLayout};
+    use briquette_formats::{InputFile, OutputFormat, TensorInfo, WeightLayout};
     use briquette_prune::{score, select};
     use std::collections::BTreeMap;
 
@@ -247,7 +247,7 @@ mod tests {
             TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
         };
         let tensors = infos.iter().enumerate().map(tensor).collect();
-        let (profile, max_shard_bytes, layout) = (Profile::Briquette, u64::MAX, WeightLayout::Torch);
+        let (profile, max_shard_bytes, layout) = (OutputFormat::Briquette, u64::MAX, WeightLayout::Torch);
         let (pools, metadata, inputs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
         Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }

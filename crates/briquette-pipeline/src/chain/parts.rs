@@ -7,7 +7,7 @@ use crate::distill::{self, Asked};
 use crate::factorize;
 use briquette_core::Result;
 use briquette_flow::context::RunOptions;
-use briquette_formats::{Checkpoint, InputFile, Profile, json, limits};
+use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, Whole};
 use briquette_report::inspect;
 use briquette_report::{DistillReport, FactorReport, Origin, Original};
@@ -76,7 +76,7 @@ impl<'a> PartsRun<'a> {
                 parts: Vec::new(),
                 stages: part.stages.clone(),
                 evaluate: None,
-                profile: Profile::Briquette,
+                profile: OutputFormat::Briquette,
                 ..self.recipe.clone()
             };
             compress(&asked, self.options, &Origin::of(&asked))?;

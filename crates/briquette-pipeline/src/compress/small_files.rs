@@ -2,7 +2,7 @@
 
 use briquette_core::{DType, Result, Role};
 use briquette_flow::{Plan, TensorPlan, Workers};
-use briquette_formats::{Checkpoint, Draft, Manifest, Profile, companions, model_config, quantization_config};
+use briquette_formats::{Checkpoint, Draft, Manifest, companions, model_config, quantization_config};
 use briquette_plan::interop::Loads;
 use std::path::Path;
 
@@ -41,14 +41,14 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
     if let Some(dtype) = dtype_of(plan) {
         original = model_config::with_dtype(original, dtype)?;
     }
-    let quantization = match plan.profile {
-        Profile::CompressedTensors => {
+    let quantization = match plan.profile.is_for_transformers() {
+        true => {
             let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;
             quantization_config::of(manifest, &linear, loads.family(), original.as_deref())
         }
-        _ => None,
+        false => None,
     };
     model_config::with_quantization(original, quantization.as_ref(), &checkpoint.directory())
 }

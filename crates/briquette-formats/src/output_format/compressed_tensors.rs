@@ -1,0 +1,91 @@
+//! compressed-tensors, as transformers and vLLM load it.
+
+use super::file_part::{FilePart, Holds, own_parts};
+use super::held_codes::{HeldCodes, Misfit};
+use super::row::{Container, FormatRow, HeaderStrings, Shards};
+use crate::foreign::ForeignLayout;
+use crate::{ActivationRounding, TensorInfo};
+use briquette_core::encoded::{Codes, Part, ScaleType};
+use briquette_core::{Coding, DType, Error, GridKind, Grouping, OutputAxis, Result, Shape};
+
+/// Matrices of codes by its own convention; all else dense, by the names of Hugging Face.
+pub(super) const ROW: FormatRow = FormatRow {
+    name: "compressed-tensors",
+    extension: "safetensors",
+    container: Container::Safetensors(HeaderStrings::OfModel),
+    shards: Shards::Indexed,
+    is_sparse: false,
+    ties: false,
+    codes: Some(HeldCodes {
+        misfit,
+        // What reads it has kernels for powers of two.
+        takes_group: usize::is_power_of_two,
+        grid: Some(GridKind::SymmetricFull),
+        scale: Some(ScaleType::F32),
+        // It is run by that library, and so has its scale.
+        symmetric: ActivationRounding::SymmetricFull,
+    }),
+    is_for_transformers: true,
+    file_parts,
+};
+
+fn misfit(codes: Codes, axis: OutputAxis) -> Option<Misfit> {
+    if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) {
+        let holds = "compressed-tensors holds symmetric int8 and int4 only";
+        return Some(Misfit::Scheme { holds, instead: "int8, int8-dynamic or int4-gN" });
+    }
+    let holds = "compressed-tensors wants weights [out, in]";
+    (axis == OutputAxis::Last).then_some(Misfit::Turned { holds })
+}
+
+fn file_parts(
+    tensor: &TensorInfo,
+    axis: OutputAxis,
+    coding: Coding,
+    n_kept: usize,
+    activations: Option<&str>,
+) -> Result<Vec<FilePart>> {
+    match coding.codes {
+        Some(codes) => coded_parts(tensor, codes, activations),
+        None => own_parts(tensor, axis, coding, n_kept, activations),
+    }
+}
+
+/// `weight` I8 where activations are int8 too, else `weight_packed` I32 and `weight_shape`; and `weight_scale`.
+fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> Result<Vec<FilePart>> {
+    let unsupported = |what: &str| {
+        Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
+    };
+    let &[n_rows, n_cols] = tensor.shape.0.as_slice() else {
+        return Err(unsupported("codes of anything but a matrix"));
+    };
+    let part = |holds, name: &str, dtype, shape: Vec<usize>| FilePart {
+        info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
+        holds,
+    };
+    let scale_shape = match codes.grouping {
+        Grouping::Tensor => vec![1],
+        grouping => grouping.scale_shape(n_rows, n_cols).to_vec(),
+    };
+    let scale = part(Holds::Part(Part::Scale, None), "_scale", DType::F32, scale_shape);
+    match codes.bits {
+        8 if is_int_quantized(codes, activations) => {
+            Ok(vec![part(Holds::Part(Part::Codes, None), "", DType::I8, vec![n_rows, n_cols]), scale])
+        }
+        4 | 8 => {
+            // An empty tensor may have any number of columns.
+            let n_bits = n_cols.checked_mul(codes.bits.into());
+            let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
+            let words = Holds::Part(Part::Codes, Some(ForeignLayout::words(codes.bits, n_cols)));
+            let shape = Holds::Constant([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
+            let packed = part(words, "_packed", DType::I32, vec![n_rows, n_words]);
+            Ok(vec![packed, scale, part(shape, "_shape", DType::I64, vec![2])])
+        }
+        _ => Err(unsupported("widths other than 4 and 8 bits")),
+    }
+}
+
+/// Whether codes are kept unpacked (`int-quantized`): run times take that for int8 weights with int8 activations only.
+pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
+    codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
+}
