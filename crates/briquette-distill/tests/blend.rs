@@ -1,6 +1,4 @@
 //! Blends: what adds up, and what is refused.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
 use briquette_core::ErrorKind;
 use briquette_distill::{

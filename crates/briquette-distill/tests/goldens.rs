@@ -1,6 +1,4 @@
 //! Losses and their gradients against torch's; see fixtures/make_distill_goldens.py.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
 use briquette_distill::loss::{attention, embedding, hidden, labels, logits};
 use briquette_formats::{Checkpoint, TensorSource};

@@ -1,4 +1,4 @@
-//! Under burn's `SupervisedTraining`, on one device and on two.
+//! Under burn's `SupervisedTraining`, on one device and on two. A program of its own: it sets up what holds for a whole process.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 

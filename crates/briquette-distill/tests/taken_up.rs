@@ -1,14 +1,10 @@
 //! Trainings that were stopped, and their checkpoints damaged.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
-mod points;
-
+use crate::points::*;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{Checkpoints, Goal, Settings, TrainingOutcome, Watch};
 use briquette_nn::Compression;
-use points::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

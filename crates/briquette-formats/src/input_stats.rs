@@ -206,4 +206,26 @@ mod tests {
             assert!(StatisticsFile::read(&path).unwrap_err().to_string().contains("statistics of \"a\""));
         }
     }
+
+    #[test]
+    fn a_file_that_is_cut_short_or_changed_is_no_panic() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stats.safetensors");
+        StatisticsFile { model: Some(Hash128(7)), layers: BTreeMap::from([("a".to_string(), stats())]) }
+            .write(&path)
+            .unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for n in 0..whole.len() {
+            std::fs::write(&path, &whole[..n]).unwrap();
+            assert!(StatisticsFile::read(&path).is_err(), "{n} of {} bytes", whole.len());
+        }
+        for at in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 0x41;
+            std::fs::write(&path, flipped).unwrap();
+            // Sums and names may still be such; what cannot be is an error of one line.
+            let error = StatisticsFile::read(&path).err().map_or(String::new(), |error| error.to_string());
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::weights::read_f32;
 use crate::{Parameter, Patterns, parameters, view};
 use briquette_core::{Grid, Result, Rows, simd};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
-use briquette_quant::Range;
+use briquette_quant::Scheme;
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -151,14 +151,13 @@ impl Reparameterizer for DynamicPacker<'_> {
 
 /// Rows to int8, each by its largest weight.
 fn coded(values: &[f32], rows: Rows, may_be_sparse: bool) -> Coded {
-    let (mut codes, mut scales) = (vec![0; values.len()], Vec::with_capacity(rows.n_rows));
     let n_cols = rows.n_cols.max(1);
-    for (row, codes) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)) {
-        let affine = briquette_quant::range::choose(Range::AbsMax, row, Grid::INT8);
+    let scales = briquette_quant::fit(values, rows.n_cols, None, &Scheme::INT8.weights).affines;
+    let mut codes = vec![0; values.len()];
+    for ((row, codes), &affine) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)).zip(&scales) {
         simd::quantize(row, affine, Grid::INT8, codes);
-        scales.push(affine.scale);
     }
     let n_zeros = codes.iter().filter(|code| **code == 0).count();
     let is_sparse = may_be_sparse && n_zeros as f64 > SPARSE_PAYS * codes.len() as f64;
-    Coded { rows, codes, scales, is_sparse }
+    Coded { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
 }

@@ -1,6 +1,4 @@
 //! Convolutions that hold codes.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};

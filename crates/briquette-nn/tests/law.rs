@@ -1,9 +1,6 @@
 //! The law across flows: `decode(encode(w)) == simulate(w) == attached.val()`, bit for bit on the CPU.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
-mod fixture;
-
+use crate::fixture::values;
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode, simulate};
 use briquette_nn::{Compression, Prune, Quantize, decisions};
@@ -12,7 +9,6 @@ use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
-use fixture::values;
 use proptest::prelude::*;
 
 #[derive(Module, Debug)]

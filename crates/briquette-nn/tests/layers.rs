@@ -1,6 +1,4 @@
 //! Layers that hold codes.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
 use briquette_core::ErrorKind;
 use briquette_formats::Checkpoint;

@@ -1,16 +1,12 @@
 //! Loading and exporting whole modules.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
-mod fixture;
-
+use crate::fixture::{Digits, accuracy, fixture, values};
 use briquette_core::{Coding, ErrorKind, Storage};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, load_into, parameters, sparsity};
 use burn::module::{Module, Param};
 use burn::nn::LinearLayout;
 use burn::tensor::Device;
-use fixture::{Digits, accuracy, fixture, values};
 
 fn digits() -> Digits {
     let device = Device::flex();

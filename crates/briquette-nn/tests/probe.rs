@@ -1,15 +1,11 @@
 //! Statistics of inputs.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
-mod fixture;
-
+use crate::fixture::values;
 use briquette_core::ErrorKind;
 use briquette_nn::Probe;
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2dConfig;
 use burn::tensor::{Device, Distribution, Tensor};
-use fixture::values;
 
 #[test]
 fn sums_match_a_reference_and_survive_the_file() {

@@ -1,9 +1,6 @@
 //! Attached decisions through training: optimizers, schedules, records.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
-mod fixture;
-
+use crate::fixture::values;
 use briquette_core::{Affine, ErrorKind, Grid, Grouping, Mask, QuantParams};
 use briquette_nn::{Compression, Prune, Quantize, Schedule, Score, sparsity};
 use burn::module::{Lora, Module, ParamGroup};
@@ -14,7 +11,6 @@ use burn::optim::{
 };
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, FloatDType, Tensor};
-use fixture::values;
 
 #[derive(Module, Debug)]
 struct Net {

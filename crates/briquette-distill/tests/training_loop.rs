@@ -1,9 +1,6 @@
 //! The loop: what it learns, what it holds in place, what it goes on from, what it refuses.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
-mod points;
-
+use crate::points::*;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::checkpoints::TrainingState;
 use briquette_distill::history::{EpochRecord, HistoryRecord};
@@ -14,7 +11,6 @@ use briquette_distill::{
 use briquette_nn::{Compression, Patterns, Prune, Quantize, sparsity};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Tensor};
-use points::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 

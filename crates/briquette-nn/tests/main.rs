@@ -1,0 +1,11 @@
+//! Decisions on burn modules, in one program: each would link all of burn.
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
+mod conv;
+mod fixture;
+mod law;
+mod layers;
+mod load;
+mod probe;
+mod training;
