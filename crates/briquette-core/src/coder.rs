@@ -91,9 +91,8 @@ pub struct RowCoder {
 impl RowCoder {
     /// Appends rows to the parts of their tensor, with a decision about them.
     ///
-    /// Stores codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, else floats in the type of the output: unchanged,
-    /// rounded to that type, or simulated. A tensor's only scale is appended with its first row. Returns the values that the rows decode
-    /// to.
+    /// Stores codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, else floats in the type of the output:
+    /// unchanged, rounded to that type, or simulated. A tensor's only scale is appended with its first row. Returns the decoded values.
     ///
     /// # Panics
     /// If the lengths disagree.

@@ -68,7 +68,7 @@ impl NameMap {
         self
     }
 
-    /// Tensors of the file that the module need not have, as a glob over the file's names.
+    /// Ignores tensors of the file that the module does not have: a glob over the file's names.
     ///
     /// # Errors
     /// Config, where it is no glob.
@@ -77,7 +77,7 @@ impl NameMap {
         Ok(self)
     }
 
-    /// Parameters that the file need not have and that then stay as they are, as a glob over the module's paths.
+    /// Allows parameters to be missing in the file; these stay as they are. A glob over the module's paths.
     ///
     /// # Errors
     /// Config, where it is no glob.
@@ -86,7 +86,7 @@ impl NameMap {
         Ok(self)
     }
 
-    /// A path after every rename.
+    /// A path after all renames.
     pub fn renamed(&self, path: &str) -> String {
         let renamed = self.renames.iter().fold(segments(path), |path, rename| rename.apply(path));
         renamed.join(".")
@@ -128,7 +128,7 @@ impl Rename {
         path
     }
 
-    /// What the stars meet, where the run is the one sought.
+    /// What the stars of `from` stand for, where `run` matches it.
     fn meets(&self, run: &[String]) -> Option<Vec<String>> {
         let mut met = Vec::new();
         for (wanted, found) in self.from.iter().zip(run) {

@@ -1,5 +1,5 @@
-//! AVX-512 versions: the plain loops compiled for wider registers, and masked instructions, which the compiler does not use by
-//! itself.
+//! AVX-512 versions: the plain loops compiled for wider registers, and masked instructions, which the compiler
+//! does not use by itself.
 #![allow(unsafe_code)]
 
 use super::{RANGES, XXH3_BLOCK, XXH3_SECRET, scalar};
