@@ -151,7 +151,7 @@ impl RowDecoder {
     /// Fills `out` with rows that are kept as floats, in their own type.
     ///
     /// # Panics
-    /// If the stored bytes are not those of as many rows as `out` holds.
+    /// If the stored bytes do not make up as many rows as `out` holds.
     pub fn decode_floats(&mut self, stored: &StoredRows, out: &mut [u8]) {
         match self.coding.storage {
             Storage::Dense => out.copy_from_slice(stored.elements),
@@ -166,7 +166,7 @@ impl RowDecoder {
     /// Fills `out` with the values of rows that are kept as codes.
     ///
     /// # Panics
-    /// If the stored bytes are not those of as many rows as `out` holds, or the tensor has no codes.
+    /// If the stored bytes do not make up as many rows as `out` holds, or the tensor has no codes.
     pub fn decode_codes(&mut self, stored: &StoredRows, out: &mut [f32]) {
         let codes = self.coding.codes.expect("the tensor has codes");
         if self.n_cols == 0 || out.is_empty() {

@@ -66,7 +66,7 @@ pub struct Coding {
     pub codes: Option<Codes>,
 }
 
-/// One of the arrays that stand for a tensor in a file.
+/// One of the arrays that a file stores for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// The tensor itself, in its own type.

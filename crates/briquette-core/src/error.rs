@@ -9,7 +9,7 @@ pub enum ErrorKind {
     Bug,
     /// A recipe, an option or a pattern that is not valid (2).
     Config,
-    /// A file that is not what it says it is, or a difference found by verification (4).
+    /// A file whose contents contradict its format or itself, or a difference found by verification (4).
     Input,
     /// Reading, writing, space or memory (5).
     Io,

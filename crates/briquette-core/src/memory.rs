@@ -2,7 +2,7 @@
 
 /// Something that measures memory.
 pub trait MemoryMeter: Send + Sync {
-    /// What was measured, for the report: `"resident set of the process"`.
+    /// The meter's name in reports: `"resident set of the process"`.
     fn name(&self) -> &str;
 
     /// Bytes in use now, where the platform tells.

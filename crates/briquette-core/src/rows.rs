@@ -20,7 +20,7 @@ pub enum OutputAxis {
 /// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
 const BLOCK_ELEMENTS: usize = 1 << 16;
 
-/// Elements that a strip of rows aims at: what goes from one loop to the next before it leaves the fastest cache.
+/// Elements that a strip of rows aims at: one loop passes it to the next while it is still in the fastest cache.
 const STRIP_ELEMENTS: usize = 1 << 11;
 
 /// The row view of a tensor: `n_rows` outputs by `n_cols` inputs.

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Blocks that one thread reads and decodes at a time: few enough that their stored bytes fit the core's own cache.
 const BLOCKS_PER_TASK: usize = 8;
 
-/// What a tensor was found to hold.
+/// The values that a tensor was found to hold, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedTensor {
     /// Hash of its values.

@@ -1,4 +1,4 @@
-//! Where everything will lie in the output: decided once all sizes are known, before anything is written.
+//! Offsets of everything in the output: decided once all sizes are known, before anything is written.
 
 mod order;
 
@@ -42,7 +42,7 @@ pub struct FileLayout {
 /// Where a tensor lies.
 #[derive(Debug, Clone)]
 pub struct PlacedTensor {
-    /// How it is kept.
+    /// How the tensor is kept.
     pub coding: Coding,
     /// How many of its elements are kept.
     pub n_kept: usize,

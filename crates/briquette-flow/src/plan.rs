@@ -29,7 +29,7 @@ pub struct Plan<'a> {
     pub profile: OutputFormat,
     /// The largest size of a shard, beyond which another one is started.
     pub max_shard_bytes: u64,
-    /// What becomes of NaN and infinity.
+    /// How tensors with NaN or infinity are treated.
     pub nonfinite: Nonfinite,
     /// The layout of the model's Linear weights.
     pub layout: WeightLayout,
@@ -151,7 +151,7 @@ impl<'a> TensorPlan<'a> {
         self.treatment = shared.of(self.treatment.clone());
     }
 
-    /// The tensor's name as errors give it.
+    /// The tensor's name as errors show it.
     pub fn culprit(&self) -> String {
         format!("tensor {:?}", self.info.name)
     }
@@ -159,7 +159,7 @@ impl<'a> TensorPlan<'a> {
     /// The tensors of a file that this one is stored as.
     ///
     /// # Errors
-    /// Config, where the format cannot hold it.
+    /// Config, where the format cannot hold the tensor.
     pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
         profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }

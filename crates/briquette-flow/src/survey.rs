@@ -15,7 +15,7 @@ use briquette_prune::Threshold;
 use scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use std::ops::Range;
 
-/// Why a tensor with NaN or infinity is left as it is.
+/// The reason that is shown for a tensor left unchanged because it has NaN or infinity.
 pub const NONFINITE: &str = "has NaN or infinity";
 
 /// What the survey found out about a tensor.

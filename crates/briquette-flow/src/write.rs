@@ -27,7 +27,7 @@ pub struct WriteJob<'a, 'b> {
     pub producer: &'a str,
     /// The threads to work on.
     pub workers: &'a Workers,
-    /// Writes what lies beside the weights, such as a config that tells of the codes.
+    /// Writes the small files beside the weights, such as a config that describes the codes.
     pub small_files: &'a dyn Fn(&Plan, &Manifest) -> Result<()>,
     /// Is told the name of each phase when it is over.
     pub is_over: &'a mut dyn FnMut(&str),
@@ -40,7 +40,7 @@ pub struct Written {
     pub layout: FileLayouts,
     /// What encoding found out about each tensor of the plan.
     pub outcomes: Vec<Outcome>,
-    /// What each tensor of the draft decodes to.
+    /// The hash and the zeros that each tensor of the draft decodes to.
     pub decoded: Vec<DecodedTensor>,
     /// The draft, opened as a checkpoint.
     pub checkpoint: Checkpoint,
@@ -50,8 +50,8 @@ pub struct Written {
 /// writes the sums. The draft then only has to be published.
 ///
 /// # Errors
-/// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was
-/// written differs; Interrupted.
+/// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was read
+/// back differs from what was encoded; Interrupted.
 pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;

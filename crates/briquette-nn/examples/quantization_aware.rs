@@ -1,4 +1,4 @@
-//! Trains a digits student, rounds it to int4 after training, and with rounding in training: three epochs more.
+//! Trains a digits student; rounds it to int4 after training, or trains it three epochs more with rounding in place.
 //!
 //!     cargo run --release -p briquette-nn --example quantization_aware [SEEDS [FIRST]]
 #![allow(clippy::print_stdout)]

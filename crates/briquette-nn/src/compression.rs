@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 /// Rules for pruning and rounding the parameters of a module, chosen by glob over their paths. Of several rules of one kind that
 /// match a parameter, the last counts. Vectors (biases, normalisations) are never matched.
 ///
-/// Three lines change in a training loop: one makes the rules and attaches them, one follows each step of the optimizer,
-/// one ends it.
+/// Three lines change in a training loop: one makes the rules and attaches them, one follows each step of the optimizer, and one ends
+/// the training.
 ///
 /// ```no_run
 /// use briquette_nn::{Compression, Prune, Schedule};

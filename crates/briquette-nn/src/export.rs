@@ -20,7 +20,7 @@ pub struct Export {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
-/// What was written.
+/// The size of a written output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// Tensors of the model.

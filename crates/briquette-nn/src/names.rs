@@ -58,7 +58,7 @@ impl NameMap {
 
     /// Replaces the first run of segments that equals `from` by `to`.
     ///
-    /// A `*` in `from` stands for one segment, and the n-th `*` in `to` for what the n-th one of `from` met. A leading
+    /// A `*` in `from` stands for one segment, and the n-th `*` in `to` for the segment that the n-th one of `from` matched. A leading
     /// `^` ties the run to the start of the path; `^` alone puts `to` in front.
     #[must_use]
     pub fn rename(mut self, from: &str, to: &str) -> Self {
@@ -71,7 +71,7 @@ impl NameMap {
     /// Ignores tensors of the file that the module does not have: a glob over the file's names.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn ignore(mut self, glob: &str) -> Result<Self> {
         self.ignored.extend(Patterns::new([glob])?)?;
         Ok(self)
@@ -80,7 +80,7 @@ impl NameMap {
     /// Allows parameters to be missing in the file; these stay as they are. A glob over the module's paths.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn optional(mut self, glob: &str) -> Result<Self> {
         self.optional.extend(Patterns::new([glob])?)?;
         Ok(self)

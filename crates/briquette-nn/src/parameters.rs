@@ -6,13 +6,13 @@ use burn::tensor::{Bool, Int, Tensor};
 
 /// The container burn announces for the parameters of a reparameterization.
 const REPARAMETERIZATION: &str = "Reparameterization";
-/// The container of a linear layer, burn's own or ours.
+/// The container of a linear layer, either burn's or the one of [`crate::layers`].
 const LINEAR: &str = "Struct:Linear";
 /// The normalisations of burn, whose weight is called gamma and whose bias beta.
 const NORMS: [&str; 5] =
     ["Struct:BatchNorm", "Struct:LayerNorm", "Struct:GroupNorm", "Struct:InstanceNorm", "Struct:RmsNorm"];
 
-/// What a parameter's elements are.
+/// The kind of a parameter's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Floats: weights, biases, running statistics.
@@ -28,7 +28,7 @@ pub enum Kind {
 pub struct Parameter {
     /// The dotted path, such as `blocks.0.weight`.
     pub path: String,
-    /// What its elements are.
+    /// The kind of its elements.
     pub kind: Kind,
     /// The extents in burn's own order.
     pub shape: Shape,

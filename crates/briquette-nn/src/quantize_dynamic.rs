@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// The least share of zeros for sparse storage: below it, one bit for each weight takes more room than the zeros.
 const SPARSE_PAYS: f64 = 1.0 / 8.0;
 
-/// What [`quantize_dynamic`] makes int8.
+/// Which parameters [`quantize_dynamic`] turns into int8, and how.
 #[derive(Debug, Clone)]
 pub struct DynamicSpec {
     grid: ActivationGrid,
@@ -24,7 +24,7 @@ pub struct DynamicSpec {
 }
 
 impl Default for DynamicSpec {
-    /// Every linear layer, convolution and embedding; activations with a zero point; zeros left out where that is smaller.
+    /// Takes every linear layer, convolution and embedding; activations get a zero point; zeros are left out where that saves room.
     fn default() -> Self {
         Self {
             grid: ActivationGrid::Asymmetric,
@@ -52,7 +52,7 @@ impl DynamicSpec {
     /// Takes only parameters whose path matches this glob, or another one that was included.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn include(mut self, glob: &str) -> Result<Self> {
         self.included.extend(Patterns::new([glob])?)?;
         Ok(self)
@@ -61,7 +61,7 @@ impl DynamicSpec {
     /// Leaves out parameters whose path matches this glob.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn exclude(mut self, glob: &str) -> Result<Self> {
         self.excluded.extend(Patterns::new([glob])?)?;
         Ok(self)

@@ -7,7 +7,7 @@ use briquette_prune::{Ratio, Score};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 use std::collections::BTreeMap;
 
-/// What a sparsity is measured over.
+/// The weights that a sparsity counts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
     /// Each parameter on its own.
@@ -62,7 +62,7 @@ impl Prune {
     /// Drops this share of the weights of the parameters that `glob` matches, all at once.
     ///
     /// # Errors
-    /// Config, where the share is not from 0 to 1 or the glob is none.
+    /// Config, where the share is not from 0 to 1 or `glob` is not a valid glob.
     pub fn new(glob: &str, sparsity: f64) -> Result<Self> {
         Self::each([glob], sparsity)
     }
@@ -80,7 +80,7 @@ impl Prune {
     /// its own.
     ///
     /// # Errors
-    /// Config, where `n` is more than `m` or the glob is none.
+    /// Config, where `n` is more than `m` or `glob` is not a valid glob.
     pub fn n_of_m(glob: &str, n: usize, m: usize) -> Result<Self> {
         if m == 0 || n > m {
             return Err(Error::config(format!("{n} of {m} cannot be kept; expected n up to m, such as 2 of 4")));
@@ -91,7 +91,7 @@ impl Prune {
     /// Keeps weights at zero that are zero when the schedule begins: a model that is sparse already stays as sparse while it trains.
     ///
     /// # Errors
-    /// Config, where the glob is none.
+    /// Config, where `glob` is not a valid glob.
     pub fn zeros(glob: &str) -> Result<Self> {
         Self::with_amount(Patterns::new([glob])?, Amount::Zeros)
     }
@@ -184,7 +184,7 @@ impl Prune {
     /// Begins the schedule at this sparsity instead of 0.
     ///
     /// # Errors
-    /// Config, where it is not from 0 to 1.
+    /// Config, where the sparsity is not from 0 to 1.
     pub fn starting_at(mut self, sparsity: f64) -> Result<Self> {
         self.from = ratio_of(sparsity)?;
         Ok(self)
@@ -210,7 +210,7 @@ impl Quantize {
     /// and again whenever the same parameter is pruned further.
     ///
     /// # Errors
-    /// Config, where there is no such scheme or the glob is none.
+    /// Config, where there is no such scheme or `glob` is not a valid glob.
     pub fn new(glob: &str, scheme: &str) -> Result<Self> {
         let scheme = scheme.parse::<Scheme>().map_err(|error| Error::config(error.to_string()))?;
         Self::with_scheme(glob, scheme)
@@ -219,7 +219,7 @@ impl Quantize {
     /// As [`new`](Self::new), with a scheme spelled out.
     ///
     /// # Errors
-    /// Config, where the glob is none.
+    /// Config, where `glob` is not a valid glob.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
         Ok(Self { patterns: Patterns::new([glob])?, scheme, schedule: Schedule::once(), given: None })
     }

@@ -53,8 +53,7 @@ impl Loads {
         }
     }
 
-    /// Refuses a plan that transformers cannot load, or is not known to load, unless the recipe allows that; returns in words what it
-    /// allows.
+    /// Refuses a plan that transformers cannot load, or is not known to load, unless the recipe allows that; returns what is allowed.
     ///
     /// # Errors
     /// Refused.

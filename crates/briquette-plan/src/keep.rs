@@ -1,4 +1,4 @@
-//! What a compressed model keeps of its codes and its sparsity when nothing else is done to it.
+//! Keeps the codes and the sparsity of a compressed model where nothing else is done to its tensors.
 
 use super::interop::Loads;
 use briquette_core::Storage;

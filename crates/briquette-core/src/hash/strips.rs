@@ -70,7 +70,7 @@ impl BlockHasher {
         }
     }
 
-    /// What [`Hash128::of_block`] gives for all bytes since the last call.
+    /// The hash that [`Hash128::of_block`] gives for all bytes since the last call.
     pub fn take(&mut self) -> Hash128 {
         let hash = if self.n_bytes <= MAX_SHORT as u64 { Hash128::of_block(&self.tail) } else { self.finish() };
         (self.accumulators, self.n_bytes) = (START, 0);

@@ -57,8 +57,7 @@ pub fn max_magnitude(values: &[f32]) -> u32 {
 #[inline(always)]
 pub fn min_max(values: &[f32]) -> (f32, f32) {
     let Some(&first) = values.first() else { return (0.0, 0.0) };
-    // Whole numbers in the order of the floats they stand for: a minimum over these vectorises, one over floats
-    // does not.
+    // Integers in the order of the floats that they are made from: a minimum over integers vectorises, one over floats does not.
     let ordered = |value: f32| (value.to_bits() as i32) ^ ((value.to_bits() as i32) >> 31 & 0x7fff_ffff);
     let (min, max) = values.iter().fold((ordered(first), ordered(first)), |(min, max), &value| {
         (min.min(ordered(value)), max.max(ordered(value)))

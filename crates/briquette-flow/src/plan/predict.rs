@@ -31,8 +31,7 @@ impl TensorPlan<'_> {
         }
     }
 
-    /// An upper bound of what a header grows by if a tensor predicted as dense turns out sparse: names, offsets and coding of its
-    /// parts.
+    /// An upper bound of what a header grows by if a tensor predicted as dense turns out sparse: names, offsets, coding of parts.
     fn more_of_header(&self, profile: OutputFormat) -> u64 {
         let is_foretold_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
