@@ -30,7 +30,7 @@ impl Affine {
         let (min, max) = (min.min(0.0), max.max(0.0));
         if grid.is_asymmetric() {
             let steps = f32::from(grid.max_code()) - f32::from(grid.min_code());
-            // In f32, as torch does it, for the same bits; but the range itself may be beyond f32.
+            // In f32 as torch computes it, for the same bits; but the width of the range may overflow f32.
             let width = max - min;
             let scale = if width.is_finite() { width / steps } else { max / steps - min / steps };
             if scale <= 0.0 {

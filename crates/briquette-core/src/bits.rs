@@ -27,7 +27,7 @@ pub struct BitPacker {
 }
 
 impl BitPacker {
-    /// Appends codes to `out`, keeping back what does not fill a byte.
+    /// Appends codes to `out`, keeping back the last bits that do not fill a byte.
     pub fn push(&mut self, codes: &[i8], n_bits: u8, out: &mut Vec<u8>) {
         let (offset, width) = (1_i16 << (n_bits - 1), u32::from(n_bits));
         for &code in codes {

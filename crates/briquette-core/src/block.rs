@@ -4,7 +4,7 @@ use crate::coding::{Codes, Coding, Part, Parts, ScaleType, Storage};
 use crate::{Affine, DType, GridKind, Grouping, Mask, OutputAxis, Rows, bits, simd};
 use std::ops::Range;
 
-/// Appends rows to the parts of a tensor. One encoder serves consecutive rows.
+/// Appends rows to the parts of a tensor. One encoder takes consecutive rows.
 #[derive(Debug)]
 pub struct RowEncoder {
     coding: Coding,
@@ -16,16 +16,16 @@ pub struct RowEncoder {
 }
 
 impl RowEncoder {
-    /// An encoder for rows before which `n_values` elements were kept, into `parts`, which are emptied.
+    /// An encoder that empties `parts` and appends rows to them; `n_values` elements were kept in the tensor's earlier rows.
     ///
-    /// Kept codes below 8 bits are one stream of bits, so such rows must start where whole bytes do: at the first.
+    /// Kept codes below 8 bits form one stream of bits across rows, so encode them from the tensor's first row, in order.
     pub fn new(coding: Coding, dtype: DType, n_values: usize, mut parts: Parts) -> Self {
         parts.clear();
         let (width, packer) = (dtype.n_bits() / 8, bits::BitPacker::default());
         Self { coding, width, n_values, packer, scratch: Vec::new(), parts }
     }
 
-    /// What was appended so far and not taken out.
+    /// The parts encoded so far; a caller that writes a part early empties it.
     pub fn parts_mut(&mut self) -> &mut Parts {
         &mut self.parts
     }
@@ -40,10 +40,10 @@ impl RowEncoder {
         coding.storage == Storage::Bitmask && coding.codes.is_some_and(|codes| codes.bits < 8)
     }
 
-    /// Adds a row of the tensor's own elements, where what is dropped is already 0. A sparse row needs `keep`.
+    /// Adds a row of floats in the tensor's own type, with dropped elements already 0. A sparse row needs `keep`, its mask bits.
     ///
     /// # Panics
-    /// If a sparse row comes without its bits.
+    /// If a sparse row comes without its mask bits.
     pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>) {
         match self.coding.storage {
             Storage::Dense => self.parts[Part::Weight].extend_from_slice(row),
@@ -55,10 +55,10 @@ impl RowEncoder {
         }
     }
 
-    /// Adds a row of codes. A sparse row needs `keep`; in a dense one, dropped codes are already the zero point.
+    /// Adds a row of codes. A sparse row needs `keep`, its mask bits; in a dense one, dropped codes are already the zero point.
     ///
     /// # Panics
-    /// If a sparse row comes without its bits.
+    /// If a sparse row comes without its mask bits.
     pub fn push_codes(&mut self, codes: &[i8], keep: Option<&[u8]>) {
         let n_bits = self.coding.codes.map_or(8, |codes| codes.bits);
         match self.coding.storage {
@@ -78,7 +78,7 @@ impl RowEncoder {
         }
     }
 
-    /// Adds the scales (and zero points) of a row, or the only one of a tensor.
+    /// Adds the scales (and zero points) of a row, or the tensor's only one.
     pub fn push_scales(&mut self, affines: &[Affine]) {
         let Some(codes) = self.coding.codes else { return };
         for affine in affines {
@@ -111,13 +111,13 @@ impl RowEncoder {
 pub struct StoredRows<'a> {
     /// Weights, codes or kept values of these rows. A bit stream starts at a whole byte.
     pub elements: &'a [u8],
-    /// Codes in `elements` that belong to earlier rows: 0 but in a bit stream.
+    /// Number of codes in `elements` that belong to earlier rows: 0 except in a bit stream.
     pub first: usize,
-    /// Their bits, where storage is sparse.
+    /// The mask bits of these rows, where storage is sparse.
     pub bitmask: &'a [u8],
-    /// Their scales, or the tensor's only one.
+    /// The scales of these rows, or the tensor's only one.
     pub scale: &'a [u8],
-    /// Their zero points.
+    /// The zero points of these rows, like the scales.
     pub zero: &'a [u8],
 }
 
@@ -134,7 +134,7 @@ pub struct RowDecoder {
 }
 
 impl RowDecoder {
-    /// A decoder for rows of `n_cols` elements, in `dtype` where they are not codes.
+    /// A decoder for rows of `n_cols` elements; `dtype` is the type of elements that are not codes.
     pub fn new(coding: Coding, dtype: DType, n_cols: usize) -> Self {
         let width = dtype.n_bits() / 8;
         Self {
@@ -151,7 +151,7 @@ impl RowDecoder {
     /// Fills `out` with rows that are kept as floats, in their own type.
     ///
     /// # Panics
-    /// If the stored bytes are not those of as many rows as `out` holds.
+    /// If the stored bytes do not make up as many rows as `out` holds.
     pub fn decode_floats(&mut self, stored: &StoredRows, out: &mut [u8]) {
         match self.coding.storage {
             Storage::Dense => out.copy_from_slice(stored.elements),
@@ -166,7 +166,7 @@ impl RowDecoder {
     /// Fills `out` with the values of rows that are kept as codes.
     ///
     /// # Panics
-    /// If the stored bytes are not those of as many rows as `out` holds, or the tensor has no codes.
+    /// If the stored bytes do not make up as many rows as `out` holds, or the tensor has no codes.
     pub fn decode_codes(&mut self, stored: &StoredRows, out: &mut [f32]) {
         let codes = self.coding.codes.expect("the tensor has codes");
         if self.n_cols == 0 || out.is_empty() {
@@ -193,12 +193,12 @@ impl RowDecoder {
         }
     }
 
-    /// Calls `each` with the values of a few of `n_rows` rows after the other, as bytes: those of
-    /// [`decode_codes`](Self::decode_codes) or [`decode_floats`](Self::decode_floats). Rows before and from a multiple
-    /// of `block_rows` never come together; the second argument says that the last rows of such a block were shown.
+    /// Decodes `n_rows` rows strip by strip, and calls `each` with the bytes of a strip's values, as [`decode_codes`](Self::decode_codes)
+    /// or [`decode_floats`](Self::decode_floats) gives them. A strip never crosses a multiple of `block_rows`; the second argument of
+    /// `each` says whether the strip is the last of its block.
     ///
     /// # Panics
-    /// As those.
+    /// As [`decode_codes`](Self::decode_codes) and [`decode_floats`](Self::decode_floats).
     pub fn for_each_strip(
         &mut self,
         stored: &StoredRows,
@@ -209,7 +209,7 @@ impl RowDecoder {
         let rows = Rows { n_rows, n_cols: self.n_cols, axis: OutputAxis::First };
         let strip_rows = rows.rows_per_strip();
         let row_bytes = match self.coding.storage {
-            // Bytes that are no weights come as rows of one byte, whatever their type.
+            // A tensor that is no weight is seen as rows of one byte, whatever its type.
             Storage::Dense => stored.elements.len() / n_rows.max(1),
             Storage::Bitmask => self.n_cols * self.width,
         };
@@ -237,7 +237,7 @@ impl RowDecoder {
         self.strip = values;
     }
 
-    /// Fills `out` with sparse rows of floats, whose first kept one is the `next`-th. Returns how many were kept.
+    /// Fills `out` with sparse rows of floats; `next` is the index of their first kept value. Returns how many values were used.
     fn expand_rows(&self, stored: &StoredRows, rows: Range<usize>, next: usize, out: &mut [u8]) -> usize {
         let (mut used, mask_bytes) = (0, Mask::row_bytes(self.n_cols));
         for (row, out) in rows.zip(out.chunks_mut((self.n_cols * self.width).max(1))) {
@@ -247,7 +247,7 @@ impl RowDecoder {
         used
     }
 
-    /// Fills `out` with the codes of rows that are kept as codes; those of dropped elements are 0.
+    /// Fills `out` with the codes of rows that are kept as codes; a dropped element's code is 0.
     ///
     /// # Panics
     /// As [`decode_codes`](Self::decode_codes).
@@ -260,7 +260,7 @@ impl RowDecoder {
         }
     }
 
-    /// Reads the codes of a row, and returns its bits where storage is sparse.
+    /// Reads the codes of a row, and returns the row's mask bits where storage is sparse.
     fn read_row<'a>(
         &mut self,
         codes: Codes,
@@ -305,7 +305,7 @@ impl RowDecoder {
 /// The `index`-th scale (and zero point) of stored bytes.
 ///
 /// # Panics
-/// If there are fewer.
+/// If fewer than `index + 1` are stored.
 pub fn read_affine(codes: Codes, scale: &[u8], zero: &[u8], index: usize) -> Affine {
     let scale = match codes.scale {
         ScaleType::F32 => {

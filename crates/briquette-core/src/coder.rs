@@ -1,46 +1,46 @@
-//! Rows of weights to parts, as decided: the one place where weights become codes, kept values, and what those stand for.
+//! Encodes rows of weights as a decision says: the one place that makes codes and kept values, and the values these decode to.
 
 use crate::block::RowEncoder;
 use crate::coding::{Coding, Parts};
 use crate::{Affine, BlockHasher, DType, Decision, Grid, Grouping, Hash128, Mask, rows, simd};
 use std::ops::Range;
 
-/// What all rows of a tensor have in common.
+/// How all rows of a tensor are encoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowForm {
     /// How the tensor is kept.
     pub coding: Coding,
-    /// The type of its elements in the output, where they are no codes.
+    /// The type of elements in the output, where they are not codes.
     pub dtype: DType,
-    /// Whether that is another type than they came in.
+    /// Whether `dtype` differs from the type in the source.
     pub is_cast: bool,
-    /// The grid that weights are rounded to, and which of them share a scale.
+    /// The grid that weights are rounded to, and which weights share a scale.
     pub quant: Option<(Grid, Grouping)>,
     /// Inputs of each row.
     pub n_cols: usize,
 }
 
 impl RowForm {
-    /// An encoder for rows before which `n_kept` elements were kept, into emptied parts; see [`RowEncoder::new`].
+    /// An encoder that empties `parts`; `n_kept` elements were kept in the tensor's earlier rows. See [`RowEncoder::new`].
     pub fn encoder(&self, n_kept: usize, parts: Parts) -> RowEncoder {
         RowEncoder::new(self.coding, self.dtype, n_kept, parts)
     }
 }
 
-/// A [`Decision`] about a few consecutive rows, in buffers that serve for the next ones too.
+/// A [`Decision`] about a few consecutive rows, in buffers that are reused for the next rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowsDecision {
-    /// A bit for each weight that is kept, [`Mask::row_bytes`] for each row; empty where all are kept.
+    /// A mask bit for each weight, set = kept, [`Mask::row_bytes`] for each row; empty where all are kept.
     pub keep: Vec<u8>,
     /// The scales of each row, row by row, or the tensor's only one; empty where weights stay floats.
     pub affines: Vec<Affine>,
 }
 
 impl RowsDecision {
-    /// Takes what a decision says of some rows.
+    /// Copies what a decision says of some rows.
     ///
     /// # Panics
-    /// If it has no such rows.
+    /// If the decision does not reach as far as `rows`.
     pub fn take_from(&mut self, decision: &Decision, rows: Range<usize>) {
         self.keep.clear();
         self.affines.clear();
@@ -54,7 +54,7 @@ impl RowsDecision {
         }
     }
 
-    /// The rows' weights with 0 for those that are dropped, in `scratch` where any are.
+    /// The weights of these rows, 0 where dropped: `values` itself where all are kept, else a copy in `scratch`.
     pub fn kept_of<'a>(&self, values: &'a [f32], n_cols: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         if self.keep.is_empty() {
             return values;
@@ -68,18 +68,18 @@ impl RowsDecision {
     }
 }
 
-/// Rows of weights on their way into parts.
+/// Rows of weights that are to be encoded.
 #[derive(Debug, Clone)]
 pub struct WeightRows<'a> {
-    /// Their places in the tensor.
+    /// The range of these rows in the tensor.
     pub rows: Range<usize>,
-    /// Their elements as they came, in the type they came in.
+    /// The elements as the source has them, in its own type.
     pub bytes: &'a [u8],
-    /// The same as f32, 0 for those that are dropped: see [`RowsDecision::kept_of`].
+    /// The same elements as f32, 0 where dropped: see [`RowsDecision::kept_of`].
     pub kept: &'a [f32],
 }
 
-/// Makes parts of rows, and hashes what they stand for.
+/// Encodes rows into parts, and hashes the values that they decode to.
 #[derive(Debug, Default)]
 pub struct RowCoder {
     codes: Vec<i8>,
@@ -91,8 +91,8 @@ pub struct RowCoder {
 impl RowCoder {
     /// Appends rows to the parts of their tensor, with a decision about them.
     ///
-    /// Codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, and else the elements in the type of the output:
-    /// as they came, rounded to it, or simulated. A tensor's only scale is appended with its first row. Returns what the rows stand for.
+    /// Stores codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, else floats in the type of the output:
+    /// unchanged, rounded to that type, or simulated. A tensor's only scale is appended with its first row. Returns the decoded values.
     ///
     /// # Panics
     /// If the lengths disagree.
@@ -105,7 +105,7 @@ impl RowCoder {
     ) -> &'a [f32] {
         let WeightRows { rows, bytes, kept } = strip;
         let is_rounded = form.quant.is_some() || form.is_cast;
-        // All of it is written below, but where a row is cast in place.
+        // New zeros are overwritten below; a cast row is first copied here, then rounded in place.
         self.simulated.resize(if is_rounded { kept.len() } else { 0 }, 0.0);
         self.bytes.clear();
         match form.quant {
@@ -139,12 +139,12 @@ impl RowCoder {
         values
     }
 
-    /// The digest of what all rows since the last call stand for.
+    /// The digest of the values of all rows since the last call.
     pub fn end_block(&mut self) -> Hash128 {
         self.hasher.take()
     }
 
-    /// A row on a grid: its codes, or the floats they stand for where the output has no codes.
+    /// Encodes a row rounded to a grid: as codes, or as the simulated floats where the output has no codes.
     fn push_rounded(
         &mut self,
         form: &RowForm,
@@ -163,7 +163,7 @@ impl RowCoder {
         }
     }
 
-    /// A row of floats rounded to a type: what it stands for is what that type can hold.
+    /// Encodes a row of floats rounded to `dtype`, and keeps the rounded values as the simulated ones.
     fn push_cast(&mut self, dtype: DType, cols: Range<usize>, keep: Option<&[u8]>, encoder: &mut RowEncoder) {
         if dtype == DType::F32 {
             return encoder.push_floats(bytemuck::cast_slice(&self.simulated[cols]), keep);
@@ -175,7 +175,7 @@ impl RowCoder {
         encoder.push_floats(&self.bytes[start..], keep);
     }
 
-    /// A row in the type that it came in: every kept element to the bit, whatever f32 can hold of it.
+    /// Encodes a row in its own type: every kept element stays the same to the bit, even where f32 cannot hold it.
     fn push_own(&mut self, dtype: DType, kept: &[f32], own: &[u8], keep: Option<&[u8]>, encoder: &mut RowEncoder) {
         if dtype == DType::F32 {
             return encoder.push_floats(bytemuck::cast_slice(kept), keep);
@@ -192,7 +192,7 @@ impl RowCoder {
     }
 }
 
-/// The codes of one row, each of its groups by its own scale.
+/// The codes of one row; each group is quantized by its own scale.
 fn quantize_row(values: &[f32], grid: Grid, affines: &[Affine], codes: &mut [i8]) {
     let size = (values.len() / affines.len().max(1)).max(1);
     for ((values, codes), &affine) in values.chunks(size).zip(codes.chunks_mut(size)).zip(affines) {
@@ -200,7 +200,7 @@ fn quantize_row(values: &[f32], grid: Grid, affines: &[Affine], codes: &mut [i8]
     }
 }
 
-/// The values of one row of codes, each of its groups by its own scale.
+/// The values of one row of codes; each group is multiplied by its own scale.
 fn dequantize_row(codes: &[i8], affines: &[Affine], values: &mut [f32]) {
     let size = (values.len() / affines.len().max(1)).max(1);
     for ((codes, values), &affine) in codes.chunks(size).zip(values.chunks_mut(size)).zip(affines) {
@@ -208,7 +208,7 @@ fn dequantize_row(codes: &[i8], affines: &[Affine], values: &mut [f32]) {
     }
 }
 
-/// The share of one of `n_rows` rows, which all have as many items.
+/// The items of one row, of `n_rows` rows that all have equally many.
 fn of_row<T>(items: &[T], row: usize, n_rows: usize) -> &[T] {
     let n = items.len() / n_rows;
     &items[row * n..(row + 1) * n]

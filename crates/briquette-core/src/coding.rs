@@ -1,15 +1,15 @@
-//! How a tensor is kept: dense or sparse, as floats or codes, and the parts that makes.
+//! How a tensor is kept: dense or sparse, as floats or codes, and which parts that makes.
 
 use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, bits};
 use serde::{Deserialize, Serialize};
 
-/// Whether dropped weights take room.
+/// Whether dropped weights take room in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Storage {
-    /// Every element, zeros too.
+    /// Every element is stored, zeros too.
     Dense,
-    /// One bit for each element, then the kept ones only.
+    /// One bit is stored for each element, then only the kept elements.
     Bitmask,
 }
 
@@ -20,7 +20,7 @@ pub enum ScaleType {
     /// 4 bytes each.
     #[default]
     F32,
-    /// 2 bytes each; scales are rounded to it before any weight is.
+    /// 2 bytes each; scales are rounded to f16 before weights are quantized with them.
     F16,
 }
 
@@ -40,7 +40,7 @@ impl ScaleType {
 pub struct Codes {
     /// Width of a code, 2 to 8.
     pub bits: u8,
-    /// How the codes are used.
+    /// Which codes the grid uses, and whether it has a zero point.
     pub grid: GridKind,
     /// Which weights share a scale.
     pub grouping: Grouping,
@@ -49,7 +49,7 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// The grid, `None` where a file names a width there is no grid for.
+    /// The grid; `None` where a file names a width that no grid has.
     pub fn grid(self) -> Option<Grid> {
         Grid::new(self.bits, self.grid)
     }
@@ -66,14 +66,14 @@ pub struct Coding {
     pub codes: Option<Codes>,
 }
 
-/// One of the arrays that stand for a tensor in a file.
+/// One of the arrays that a file stores for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// The tensor itself, in its own type.
     Weight,
     /// Dense codes: I8, or U8 rows of packed codes.
     Codes,
-    /// Kept elements only.
+    /// Kept elements only, as floats or codes.
     Values,
     /// One bit for each element.
     Bitmask,
@@ -90,7 +90,7 @@ impl Part {
     pub const ALL: [Self; 7] =
         [Self::Weight, Self::Codes, Self::Values, Self::Bitmask, Self::RowOffsets, Self::Scale, Self::Zero];
 
-    /// What is appended to the tensor's name.
+    /// The suffix of the part's name in a file, after the tensor's name.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Weight => "",
@@ -107,7 +107,7 @@ impl Part {
 /// Type and shape of one part as a file declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartSpec {
-    /// Which part.
+    /// Which part of the tensor.
     pub part: Part,
     /// Element type in the file.
     pub dtype: DType,
@@ -123,11 +123,11 @@ impl PartSpec {
 }
 
 impl Coding {
-    /// As it came: dense, in its own type.
+    /// The tensor unchanged: dense, in its own type.
     pub const DENSE: Self = Self { storage: Storage::Dense, codes: None };
 
-    /// The parts of a tensor of `n_rows` by `n_cols` in `dtype` of which `n_kept` elements are kept. The shape of
-    /// [`Part::Weight`] is `[n_rows, n_cols]`; a file gives it the tensor's own shape.
+    /// The parts of a tensor of `n_rows` by `n_cols` in `dtype` of which `n_kept` elements are kept. [`Part::Weight`] has the shape
+    /// `[n_rows, n_cols]` here; a file gives it the tensor's own shape.
     pub fn parts(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> Vec<PartSpec> {
         let n_bits = self.codes.map_or(8, |codes| codes.bits);
         let spec = |part, dtype, shape| PartSpec { part, dtype, shape };
@@ -161,7 +161,7 @@ impl Coding {
         parts
     }
 
-    /// Bytes of all [`parts`](Self::parts): asked for each of what may be millions of tensors.
+    /// Bytes of all [`parts`](Self::parts), without making the list: this runs for each of what may be millions of tensors.
     pub fn n_bytes(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> usize {
         let n_bits = self.codes.map_or(dtype.n_bits(), |codes| usize::from(codes.bits));
         let elements = match (self.storage, self.codes) {
@@ -191,7 +191,7 @@ impl Coding {
 }
 
 impl ScaleType {
-    /// Rounds a scale to this type; one too small or too large for it becomes its smallest or largest.
+    /// Rounds a scale to this type; a scale too small or too large for the type becomes its smallest or largest.
     pub fn round(self, affine: Affine) -> Affine {
         match self {
             Self::F32 => affine,

@@ -7,7 +7,7 @@ use crate::{Mask, QuantParams, bits, simd};
 pub struct Decision {
     /// Weights to keep; the others are exactly 0.0 from here on.
     pub mask: Option<Mask>,
-    /// The grid that weights are rounded to.
+    /// The grid and the scales that kept weights are rounded with.
     pub quant: Option<QuantParams>,
 }
 

@@ -9,7 +9,7 @@ pub use crate::coding::{Codes, Coding, Part, PartSpec, Parts, ScaleType, Storage
 /// A whole f32 tensor, encoded in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// How it is kept.
+    /// How the tensor is kept.
     pub coding: Coding,
     /// Rows.
     pub n_rows: usize,
@@ -53,7 +53,7 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
     Encoded { coding, n_rows, n_cols, parts: encoder.into_parts() }
 }
 
-/// The values an encoded tensor stands for, `[n_rows, n_cols]`.
+/// The values that an encoded tensor decodes to, `[n_rows, n_cols]`.
 pub fn decode(encoded: &Encoded) -> Vec<f32> {
     let Encoded { coding, n_rows, n_cols, parts } = encoded;
     let elements = match (coding.storage, coding.codes) {

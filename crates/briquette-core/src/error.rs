@@ -7,9 +7,9 @@ use crate::printable::is_sly;
 pub enum ErrorKind {
     /// A bug in Briquette (exit code 1).
     Bug,
-    /// A recipe, an option or a pattern that cannot be (2).
+    /// A recipe, an option or a pattern that is not valid (2).
     Config,
-    /// A file that is not what it says it is, or a difference found by verification (4).
+    /// A file whose contents contradict its format or itself, or a difference found by verification (4).
     Input,
     /// Reading, writing, space or memory (5).
     Io,
@@ -20,7 +20,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Its name, for programs.
+    /// The kind's name, in output that programs read.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bug => "bug",
@@ -59,7 +59,7 @@ impl Error {
         Self::new(ErrorKind::Bug, message)
     }
 
-    /// A configuration that cannot be.
+    /// A configuration that is not valid.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message)
     }
@@ -112,12 +112,12 @@ impl Error {
     }
 }
 
-/// Letters of a message, and of a name in front of it. Both can come from a file that nobody trusts.
+/// The most letters of a message, and of a name in front of it. Both can come from a file that nobody trusts.
 const MAX_MESSAGE: usize = 2000;
 const MAX_CULPRIT: usize = 300;
 
-/// The text with control characters as spaces and nothing else that is sly, its middle left out where it is longer than
-/// `max` letters.
+/// The text on one line: line breaks and control characters become spaces, other letters that [`is_sly`] finds U+FFFD. Where it is
+/// longer than `max` letters, the middle is left out.
 fn one_line(text: &str, max: usize) -> String {
     let visible = |letter: char| match letter {
         '\u{2028}' | '\u{2029}' => ' ',

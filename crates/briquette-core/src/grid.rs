@@ -1,4 +1,4 @@
-//! Integer grids: which codes there are.
+//! Integer grids: which integers a code may be.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ impl Grid {
         self.n_bits
     }
 
-    /// How the codes are used.
+    /// Which codes the grid uses, and whether it has a zero point.
     pub const fn kind(self) -> GridKind {
         self.kind
     }
@@ -54,7 +54,7 @@ impl Grid {
         ((1_i16 << (self.n_bits - 1)) - 1) as i8
     }
 
-    /// What the largest magnitude is divided by to give the scale of a symmetric grid.
+    /// The number that the largest magnitude is divided by to give the scale of a symmetric grid.
     pub fn symmetric_steps(self) -> f32 {
         match self.kind {
             GridKind::SymmetricFull => f32::from(self.max_code()) + 0.5,

@@ -10,13 +10,13 @@ pub enum Grouping {
     Tensor,
     /// Each row: per output channel.
     Row,
-    /// Each run of this many inputs in a row; it divides the row.
+    /// Each run of this many inputs in a row; the size divides the row's length.
     Group(usize),
 }
 
 impl Grouping {
-    /// Groups in each row of `n_cols`, or `None` where the group size does not divide it.
-    /// `Tensor` counts one a row: the same scale, shared.
+    /// Groups in each row of `n_cols`, or `None` where the group size does not divide `n_cols`.
+    /// `Tensor` counts as one group a row, though all rows share its scale.
     pub fn per_row(self, n_cols: usize) -> Option<usize> {
         match self {
             Self::Tensor | Self::Row => Some(1),

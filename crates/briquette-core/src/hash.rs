@@ -1,4 +1,4 @@
-//! The 128-bit hash of a tensor's values, in blocks, so that it is the same whoever computes which part.
+//! The 128-bit hash of a tensor's values, made of hashes of blocks, so that threads can share the work and get the same hash.
 
 mod strips;
 

@@ -1,4 +1,4 @@
-//! What inputs a layer sees, summed over many of them: what decisions may look at besides the weights.
+//! Statistics of a layer's inputs, summed over many input vectors: what decisions may use besides the weights.
 
 /// Sums over the inputs of one layer. A row of its weight is one output, a column one input.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -11,12 +11,12 @@ pub struct InputStats {
     pub sum_squares: Vec<f64>,
     /// `max |x[i]|` for each input.
     pub max: Vec<f32>,
-    /// `Σ x[i]·x[j]`, row by row, where asked for.
+    /// `Σ x[i]·x[j]` (the gram matrix), row by row, where asked for.
     pub gram: Option<Vec<f64>>,
 }
 
 impl InputStats {
-    /// Nothing seen yet of `n` inputs.
+    /// Statistics of `n` inputs before any vector was seen; `has_gram` makes room for the gram matrix.
     pub fn empty(n: usize, has_gram: bool) -> Self {
         let gram = has_gram.then(|| vec![0.0; n * n]);
         Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], max: vec![0.0; n], gram }
@@ -27,7 +27,7 @@ impl InputStats {
         self.sum_squares.len()
     }
 
-    /// What scores and ranges look at, computed once for a tensor.
+    /// The numbers by column that scores and ranges use, computed once for a tensor.
     pub fn view(&self) -> InputView {
         let count = self.count.max(1) as f64;
         let mean_square: Vec<f64> = self.sum_squares.iter().map(|sum| sum / count).collect();
@@ -38,7 +38,7 @@ impl InputStats {
     }
 }
 
-/// The inputs of a layer as scores and ranges see them, a number for each column.
+/// What scores and ranges use of a layer's inputs: one number for each column.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InputView {
     /// `sqrt(mean x[i]²)`, 0 for an input that was never seen.

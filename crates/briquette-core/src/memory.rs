@@ -1,8 +1,8 @@
-//! Reading how much memory is in use: a trait, so that reports can say which meter a figure came from.
+//! Reading how much memory is in use: a trait, so that reports can name the meter of a figure.
 
 /// Something that measures memory.
 pub trait MemoryMeter: Send + Sync {
-    /// What was measured, for the report: `"resident set of the process"`.
+    /// The meter's name in reports: `"resident set of the process"`.
     fn name(&self) -> &str;
 
     /// Bytes in use now, where the platform tells.
@@ -11,20 +11,20 @@ pub trait MemoryMeter: Send + Sync {
     /// The most bytes in use so far, where the platform tells.
     fn peak_bytes(&self) -> Option<u64>;
 
-    /// Bytes that may be taken besides, where the platform tells: for the host, those that the system can give.
+    /// Bytes that may still be taken, where the platform tells. By default, those that the host's system can give.
     fn free_bytes(&self) -> Option<u64> {
         available_bytes()
     }
 
-    /// Whether it is the memory of this process, where models lie that run on the CPU, and not a device's.
+    /// Whether the meter counts this process's memory, where models on the CPU lie, rather than a device's.
     fn is_of_host(&self) -> bool {
         true
     }
 
-    /// Lets the peak start anew from what is in use now. Meters that cannot keep counting.
+    /// Restarts the peak from what is in use now. A meter that cannot restart goes on counting.
     fn reset_peak(&self) {}
 
-    /// Hears that another phase begins, such as `run models/minilm`. Meters that keep a trace write it down.
+    /// Called when another phase begins, such as `run models/minilm`. Meters that keep a trace write the phase down.
     fn begin_phase(&self, _phase: &str) {}
 }
 
@@ -55,7 +55,7 @@ fn status_field(name: &str) -> Option<u64> {
     field("/proc/self/status", name)
 }
 
-/// A field of such a file that is given in kB, as bytes.
+/// A field given in kB in a file like `/proc/meminfo`, as bytes.
 fn field(path: &str, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(path).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;

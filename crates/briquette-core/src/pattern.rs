@@ -1,9 +1,9 @@
-//! Globs over the names of tensors, and the nearest name to one that is none.
+//! Globs over the names of tensors, and the nearest existing name to a misspelt one.
 
 use crate::{Error, Result};
 use globset::{Glob, GlobBuilder, GlobSet};
 
-/// Longest pattern: no tensor has so long a name.
+/// The longest pattern in bytes: no tensor has so long a name.
 const MAX_BYTES: usize = 1024;
 
 /// A list of globs: `*` and `?` stay within a dotted segment, `**` does not.
@@ -39,17 +39,17 @@ impl Patterns {
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.globs.is_empty()
     }
 
-    /// Whether any matches.
+    /// Whether any glob matches the name.
     pub fn matches(&self, name: &str) -> bool {
         self.set.is_match(to_slashes(name))
     }
 
-    /// Whether a name is written out in full.
+    /// Whether one of the globs is this very name, without wildcards.
     pub fn names_exactly(&self, name: &str) -> bool {
         self.globs.iter().any(|glob| glob == name)
     }
@@ -63,7 +63,7 @@ impl Patterns {
         self.globs.iter().zip(is_used).find_map(|(glob, is_used)| (!is_used).then_some(glob.as_str()))
     }
 
-    /// Refuses a glob that matches none of the names, those of `what`.
+    /// Refuses a glob that matches none of the names; `what` says in the message what the names are of.
     ///
     /// # Errors
     /// Config, with the nearest names.
@@ -79,8 +79,8 @@ impl Patterns {
     }
 }
 
-/// A glob much like one that matches nothing, and which does match: `**cls_token` as `**.cls_token`, or a name without what it is
-/// in.
+/// A variant of a glob that matches nothing, which does match: `**cls_token` as `**.cls_token`, or a name that lacks the
+/// modules around it.
 fn meant<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     let spaced = |filler: &str| {
         let mut parts = glob.split("**");
@@ -103,7 +103,7 @@ fn meant<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option
     others.into_iter().find(matches)
 }
 
-/// Names are dotted and globs know slashes.
+/// The name with slashes for dots, as the glob library separates segments by slashes.
 fn to_slashes(name: &str) -> String {
     name.replace('.', "/")
 }

@@ -1,11 +1,11 @@
-//! Text from files and paths, made harmless: no terminal takes a part of it for an order.
+//! Text from files and paths, made harmless: a terminal must not take any of it for a command.
 //!
-//! Escape sequences and what starts them (ESC, and C1 such as the 8-bit CSI), carriage returns and the like, and letters
-//! that change the direction of what follows or show as nothing, by which a name can pass for another.
+//! Replaced are escape sequences and what starts them (ESC, and C1 such as the 8-bit CSI), carriage returns and the like, and letters
+//! that change the direction of the text after them or show as nothing, by which a name can pass for another.
 
 use std::fmt::Write;
 
-/// Whether a letter does anything but show itself.
+/// Whether a letter does more, or less, than show itself: controls, changes of direction, invisible letters.
 pub fn is_sly(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
@@ -13,12 +13,12 @@ pub fn is_sly(letter: char) -> bool {
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A name, a path or one line: what is sly becomes U+FFFD, line breaks and tabs too.
+/// A name, a path or one line, with U+FFFD for the letters that [`is_sly`] finds, line breaks and tabs among them.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if is_sly(letter) { '\u{fffd}' } else { letter }).collect()
 }
 
-/// Lines: as [`printable`], but for line breaks and tabs; and for colours, where there may be any.
+/// Several lines made harmless as by [`printable`], but line breaks and tabs stay, and colours where `may_have_color`.
 pub fn printable_lines(text: &str, may_have_color: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -46,8 +46,8 @@ fn color_at(text: &str) -> &str {
     }
 }
 
-/// JSON in which what is sly is written as `\u` and four digits: the same document, and harmless on a terminal. JSON by
-/// itself asks that of the letters below U+0020 only.
+/// JSON in which the letters that [`is_sly`] finds are written as `\u` and four digits: the same document, and harmless on a
+/// terminal. JSON by itself asks that of the letters below U+0020 only.
 pub fn printable_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for letter in json.chars() {

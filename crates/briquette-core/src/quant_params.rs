@@ -1,15 +1,15 @@
-//! What quantization decided: a grid, who shares a scale, and the scales.
+//! What quantization decided: a grid, which weights share a scale, and the scales.
 
 use crate::{Affine, Grid, Grouping};
 
 /// The outcome of quantization for some rows: a grid, a grouping and one [`Affine`] for each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantParams {
-    /// The codes there are.
+    /// The grid of the codes.
     pub grid: Grid,
     /// Which weights share a scale.
     pub grouping: Grouping,
-    /// One for each group, row by row; a single one with `Grouping::Tensor`.
+    /// One scale and zero point for each group, row by row; a single one with `Grouping::Tensor`.
     pub affines: Vec<Affine>,
     group_size: usize,
     per_row: usize,
@@ -19,7 +19,7 @@ impl QuantParams {
     /// Scales for rows of `n_cols`.
     ///
     /// # Panics
-    /// If the group size does not divide `n_cols`, or a whole number of rows does not come out.
+    /// If the group size does not divide `n_cols`, or `affines` do not make up whole rows.
     pub fn new(grid: Grid, grouping: Grouping, n_cols: usize, affines: Vec<Affine>) -> Self {
         let per_row = grouping.per_row(n_cols).expect("the group size divides the row");
         assert!(grouping != Grouping::Tensor || affines.len() == 1, "one scale for the tensor");

@@ -29,11 +29,11 @@ pub enum Role {
 /// A role given by name.
 #[derive(Debug, Clone)]
 pub struct RoleRule {
-    /// Whose role.
+    /// The tensors that have this role.
     pub patterns: Patterns,
-    /// Which.
+    /// The role.
     pub role: Role,
-    /// Which axis counts outputs, where it is said.
+    /// Which axis counts outputs, where the rule says it.
     pub axis: Option<OutputAxis>,
 }
 

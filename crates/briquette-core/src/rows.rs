@@ -13,14 +13,14 @@ pub enum OutputAxis {
     First,
     /// burn's Linear, `[in, out]`: rows are the file's columns.
     Last,
-    /// A stack of matrices, `[.., out, in]`, such as experts: the rows of each after those of the one before.
+    /// A stack of matrices, `[.., out, in]`, such as experts: the rows of each matrix follow those of the one before.
     Stacked,
 }
 
 /// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
 const BLOCK_ELEMENTS: usize = 1 << 16;
 
-/// Elements that a strip of rows aims at: what goes from one loop to the next before it leaves the fastest cache.
+/// Elements that a strip of rows aims at: one loop passes it to the next while it is still in the fastest cache.
 const STRIP_ELEMENTS: usize = 1 << 11;
 
 /// The row view of a tensor: `n_rows` outputs by `n_cols` inputs.
@@ -30,7 +30,7 @@ pub struct Rows {
     pub n_rows: usize,
     /// Inputs of each output; for a convolution `in / groups * height * width`.
     pub n_cols: usize,
-    /// Where the outputs lie in the tensor's own order.
+    /// Which axis of the tensor counts outputs.
     pub axis: OutputAxis,
 }
 
@@ -48,7 +48,7 @@ impl Rows {
         Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis }
     }
 
-    /// Bytes that are no weights, as rows of one byte.
+    /// A tensor that is no weight, as rows of one byte.
     pub fn of_bytes(n_bytes: usize) -> Self {
         Self { n_rows: n_bytes, n_cols: 1, axis: OutputAxis::First }
     }
@@ -136,7 +136,7 @@ pub fn from_f32(values: &[f32], dtype: DType, out: &mut [u8]) {
     }
 }
 
-/// Whether a number is finite in `dtype`, once rounded to it: 65519 in F16, whose largest is 65504, and 65520 not.
+/// Whether a number stays finite when rounded to `dtype`: for F16, whose largest is 65504, 65519 does and 65520 does not.
 ///
 /// # Panics
 /// If `dtype` is no weight type.

@@ -12,7 +12,7 @@ pub struct Shape(pub Vec<usize>);
 pub const MAX_RANK: usize = 64;
 
 impl<'de> Deserialize<'de> for Shape {
-    /// Stops at [`MAX_RANK`] extents: a file that is not trusted may list millions.
+    /// Refuses more than [`MAX_RANK`] extents: a file that is not trusted may list millions.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Extents;
         impl<'de> Visitor<'de> for Extents {
@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for Shape {
                     }
                     found.push(extent);
                 }
-                // There may be millions of them.
+                // There may be millions of shapes, so none keeps spare room.
                 found.shrink_to_fit();
                 Ok(Shape(found))
             }

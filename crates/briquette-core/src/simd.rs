@@ -48,7 +48,7 @@ dispatch! {
     max_magnitude(values: &[f32]) -> u32
 }
 dispatch! {
-    /// The smallest and the largest of finite values, both 0 for none.
+    /// The smallest and the largest of finite values; `(0, 0)` for an empty slice.
     min_max(values: &[f32]) -> (f32, f32)
 }
 dispatch! {
@@ -68,7 +68,7 @@ dispatch! {
     compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>)
 }
 dispatch! {
-    /// Spreads `packed` over the set bits of `out`, 0 elsewhere. Returns how many were used.
+    /// Spreads `packed` over the set bits of `out`, 0 elsewhere. Returns how many packed bytes were used.
     expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
 }
 dispatch! {
@@ -109,14 +109,14 @@ dispatch! {
     squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64
 }
 dispatch! {
-    /// `Σ (w - v)²` at each of sixteen scales and zero points, to about four digits: in f32, by products where
+    /// `Σ (w - v)²` at each of sixteen scales and zero points, to about four digits: in f32, multiplying by the inverse scale where
     /// [`squared_error`] divides, so that a value half way between two codes may take either.
     near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES]
 }
 dispatch! {
-    /// `[Σ |w - v|^0.7, Σ q·t, Σ q²]`, with `q` the code relative to the zero point and `t` the value without what its error has
-    /// beyond `|w - v|^-0.3 / β`, which is taken for an outlier's. To about four digits: in f32, by products where a code is the
-    /// rounded quotient. The scale and its inverse are normal.
+    /// `[Σ |w - v|^0.7, Σ q·t, Σ q²]`, with `q` the code relative to the zero point and `t` the value less the part of its error beyond
+    /// `|w - v|^-0.3 / β`, which is put down to outliers. To about four digits: in f32, multiplying by the inverse scale to find codes.
+    /// The scale and its inverse are normal.
     half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3]
 }
 
@@ -135,7 +135,7 @@ pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Spreads the `width`-byte elements of `packed` over the set bits of `out`, 0 elsewhere. Returns how many were used.
+/// Spreads the `width`-byte elements of `packed` over the set bits of `out`, 0 elsewhere. Returns how many elements were used.
 pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize {
     match width {
         1 => expand8(packed, bits, out),

@@ -16,13 +16,13 @@ pub struct ErrorStats {
 /// The figures of a tensor's error, as reports show them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ErrorFigures {
-    /// Signal to quantization noise ratio in dB; none where there is no error. NaN where a value is NaN.
+    /// Signal to quantization noise ratio in dB; `None` where there is no error. NaN where a value is NaN.
     pub sqnr_db: Option<f64>,
-    /// Cosine of the angle between the tensors; none where one is all zeros. NaN where a value is NaN.
+    /// Cosine of the angle between the tensors; `None` where one is all zeros. NaN where a value is NaN.
     pub cosine: Option<f64>,
     /// `‖w - v‖ / ‖w‖`; 0 where there is no error, NaN where a value is NaN.
     pub relative: f64,
-    /// The largest `|w - v|`; NaN where one is NaN.
+    /// The largest `|w - v|`; NaN where a value is NaN.
     pub max: f32,
 }
 
@@ -65,7 +65,7 @@ impl ErrorStats {
     }
 }
 
-/// The larger of two, NaN where either is: `f32::max` would hide it.
+/// The larger of two numbers, NaN where either is: `f32::max` would hide a NaN.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || a > b { a } else { b }
 }

@@ -1,27 +1,27 @@
-//! What surrounds a run: threads, progress, and the wish to stop.
+//! What surrounds a run: threads, progress, and requests to stop.
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Hears how far a run has come.
+/// Is told how far a run has come.
 pub trait Progress: Send + Sync {
     /// A phase of `total` bytes begins.
     fn begin(&self, phase: &str, total: u64);
-    /// So many more bytes are done.
+    /// This many more bytes are done.
     fn advance(&self, n_bytes: u64);
     /// The last phase is over.
     fn end(&self);
-    /// A line for people: how a training goes.
+    /// Shows a line to people, such as how a training goes.
     fn line(&self, _text: &str) {}
-    /// So many items are done out of so many, where a phase runs a model on items.
+    /// So many of `total` items are done, in a phase that runs a model on items.
     fn items(&self, _done: usize, _total: usize) {}
     /// Models now run on a device with these meters.
     fn runs_on(&self, _meters: Vec<Box<dyn MemoryMeter>>) {}
 }
 
-/// Hears nothing.
+/// A [`Progress`] that shows nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
@@ -31,7 +31,7 @@ impl Progress for Silent {
     fn end(&self) {}
 }
 
-/// A wish to stop, which a signal handler can set at any time.
+/// A request to stop, which a signal handler can make at any time.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicI32>);
 
@@ -53,22 +53,22 @@ impl Stop {
     }
 }
 
-/// How to run, as opposed to what.
+/// How to run a job, as opposed to what the job is.
 #[derive(Clone)]
 pub struct RunOptions {
     /// Worker threads; 0 for one a core.
     pub threads: usize,
-    /// Replace an output of ours that exists.
+    /// Replace an existing output, if Briquette made it.
     pub force: bool,
-    /// Hears how far it has come.
+    /// Is told how far the run has come.
     pub progress: Arc<dyn Progress>,
     /// Whether a training may be drawn on the whole terminal, instead of line by line.
     pub screen: bool,
-    /// Stops it.
+    /// Requests to stop the run.
     pub stop: Stop,
     /// Where models run: `auto`, `cpu`, `cuda`, `cuda:1`.
     pub device: String,
-    /// Where models train, where that is on several devices.
+    /// The devices to train on, where there are several.
     pub devices: Vec<String>,
     /// Measures the host's memory.
     pub meter: Arc<dyn MemoryMeter>,
@@ -108,18 +108,18 @@ pub fn check_threads(key: &str, n: usize) -> Result<()> {
     Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one for each core")))
 }
 
-/// Makes what runs on the threads of the whole process, which is how models compute, run on so many. The first to ask decides.
+/// Limits the process-wide threads, on which models compute, to this many. Only the first call decides.
 ///
 /// # Errors
 /// Config for more than [`MAX_THREADS`].
 pub fn limit_threads(n: usize) -> Result<()> {
     check_threads("threads", n)?;
-    // It fails where threads run already.
+    // This fails where the threads run already; the first call counts.
     rayon::ThreadPoolBuilder::new().num_threads(n).build_global().ok();
     Ok(())
 }
 
-/// The threads of a run, each with buffers of its own that it keeps from one item to the next.
+/// The threads of a run. Each has buffers of its own, which it keeps from one item to the next.
 pub struct Workers {
     pool: rayon::ThreadPool,
     progress: Arc<dyn Progress>,
@@ -130,7 +130,7 @@ impl Workers {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Config for more than [`MAX_THREADS`]; Io, where the system gives none; Interrupted.
+    /// Config for more than [`MAX_THREADS`]; Io where the system refuses to start threads; Interrupted.
     pub fn new(options: &RunOptions) -> Result<Self> {
         check_threads("threads", options.threads)?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
@@ -141,17 +141,17 @@ impl Workers {
         Ok(Self { pool, progress: options.progress.clone(), stop: options.stop.clone() })
     }
 
-    /// How many there are.
+    /// Number of threads.
     pub fn n_threads(&self) -> usize {
         self.pool.current_num_threads()
     }
 
-    /// Tells that so many more bytes are done.
+    /// Reports that this many more bytes are done.
     pub fn advance(&self, n_bytes: usize) {
         self.progress.advance(n_bytes as u64);
     }
 
-    /// Tells that a phase begins.
+    /// Reports that a phase of this many bytes begins.
     pub fn begin(&self, phase: &str, n_bytes: usize) {
         self.progress.begin(phase, n_bytes as u64);
     }
@@ -164,7 +164,7 @@ impl Workers {
         self.stop.check()
     }
 
-    /// Does two things on these threads, `first` on one of them from the start.
+    /// Runs two closures on these threads; `first` starts at once on one of them.
     pub fn join<A: Send, B: Send>(
         &self,
         first: impl FnOnce() -> A + Send,
@@ -173,15 +173,15 @@ impl Workers {
         self.pool.install(|| rayon::join(first, second))
     }
 
-    /// The wish to stop, for work that looks at it by itself.
+    /// The request to stop, for work that checks it by itself.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Gives every item to some thread and collects what each thread made of its share.
+    /// Hands out items to threads, and collects what each thread made of its items.
     ///
     /// # Errors
-    /// The error of the first item, in order, that had one; the items after it may not have been tried.
+    /// The error of the first item, in order, that failed; later items may not have been tried.
     pub fn fold<T, S>(
         &self,
         items: &[T],
@@ -214,7 +214,7 @@ impl Workers {
         }
     }
 
-    /// Makes something of every item, in order.
+    /// Maps every item to a result, in order.
     ///
     /// # Errors
     /// As [`fold`](Self::fold).

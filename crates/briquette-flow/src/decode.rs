@@ -1,4 +1,4 @@
-//! What a directory of ours stands for: every tensor decoded, hashed, and held against its manifest.
+//! Decodes every tensor of an output directory, hashes its values, and checks them against the manifest.
 
 use crate::context::Workers;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
@@ -6,19 +6,19 @@ use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{Manifest, StoredDir};
 use std::ops::Range;
 
-/// Blocks that one thread reads and decodes at a time: as stored, few enough for its own cache.
+/// Blocks that one thread reads and decodes at a time: few enough that their stored bytes fit the core's own cache.
 const BLOCKS_PER_TASK: usize = 8;
 
-/// What a tensor was found to hold.
+/// The values that a tensor was found to hold, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedTensor {
     /// Hash of its values.
     pub hash: Hash128,
-    /// How many of them are zero; only counted of weights.
+    /// How many of the values are zero; counted for weights only.
     pub n_zeros: usize,
 }
 
-/// Decodes every tensor and hashes what it stands for, a few blocks to a thread.
+/// Decodes every tensor and hashes its values, a few blocks to a thread.
 ///
 /// # Errors
 /// Those of reading, and Input where parts contradict each other.
@@ -35,7 +35,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     let decoded = workers.map(&tasks, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
         let (index, rows) = task;
         let tensor = &stored.tensors[*index];
-        // Other types come as bytes, whose zeros are no zeros of the tensor.
+        // Tensors of other types come as bytes, and a zero byte is not a zero element.
         let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
         let (mut digests, mut n_zeros) = (Vec::with_capacity(BLOCKS_PER_TASK), 0);
         stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
@@ -71,7 +71,7 @@ fn count_zeros(values: &[u8], width: usize) -> usize {
     }
 }
 
-/// Refuses the first tensor whose values are not those of the manifest.
+/// Refuses the first tensor whose hash differs from the manifest.
 ///
 /// # Errors
 /// Input, naming the tensor.

@@ -1,4 +1,4 @@
-//! From weights to parts: what is decided about rows, what that makes of them, and the hash of what they stand for.
+//! From weights to parts: decides about rows, encodes them, and hashes the values that they decode to.
 
 mod decide;
 mod writes;
@@ -22,12 +22,12 @@ use writes::{PartOffsets, Writes};
 
 pub use writes::{FilePlace, Nowhere, Sink};
 
-/// What encoding a tensor showed.
+/// What encoding found out about a tensor.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Hash of its simulated values.
     pub hash: Hash128,
-    /// How far they are from the original.
+    /// How far the simulated values are from the original.
     pub stats: ErrorStats,
 }
 
@@ -40,7 +40,7 @@ struct EncodeTask<'a> {
 }
 
 impl EncodeTask<'_> {
-    /// Bytes that it reads.
+    /// Bytes that the task reads.
     fn n_bytes(&self) -> usize {
         let (tensor, n_rows) = (self.subject.tensor, self.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>());
         n_rows * tensor.rows.n_cols * tensor.width()
@@ -58,7 +58,7 @@ impl EncodeTask<'_> {
     }
 }
 
-/// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied one has the other's.
+/// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied tensor has that of the tensor it is tied to.
 ///
 /// # Errors
 /// Those of reading and writing, and Refused for NaN or infinity.
@@ -98,7 +98,7 @@ pub fn encode(
     Ok(plan.tensors.iter().map(outcome).collect())
 }
 
-/// What is decided about one tensor of a plan, whole and as a value: what [`encode`] makes of it follows from this alone.
+/// The decision about one tensor of a plan, whole and as a value: the bytes that [`encode`] makes follow from it alone.
 ///
 /// # Errors
 /// As [`encode`].
@@ -130,10 +130,10 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
     Ok(Decision { mask, quant })
 }
 
-/// What small tensors of a group have in all.
+/// Bytes that the small tensors of a group have together.
 const GROUP_BYTES: usize = 128 << 10;
 
-/// Tasks that one thread does one after the other: small tensors, so that what they leave is written at once.
+/// Groups of tasks that one thread does in a row: small tensors, so that their parts are written together.
 fn groups_of(tasks: &[EncodeTask]) -> Vec<Range<usize>> {
     let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
     for (index, task) in tasks.iter().enumerate() {
@@ -156,14 +156,14 @@ struct Workspace {
     strips: StripCoder,
 }
 
-/// Decides about strips of rows, and makes parts of them.
+/// Decides about strips of rows, and encodes them into parts.
 #[derive(Default)]
 struct StripCoder {
     decider: Decider,
     coder: RowCoder,
 }
 
-/// What a task found out so far.
+/// What a task has found out so far.
 #[derive(Default)]
 struct TaskOutcome {
     digests: Vec<Hash128>,
@@ -212,7 +212,7 @@ impl Workspace {
 }
 
 impl StripCoder {
-    /// Decides about a piece and codes it, strip by strip.
+    /// Decides about a piece and encodes it, strip by strip.
     fn encode(
         &mut self,
         task: &EncodeTask,
@@ -247,7 +247,7 @@ impl StripCoder {
     }
 }
 
-/// Parts on their way out of a tensor. Long ones leave while they are still in the cache.
+/// The encoded parts of a tensor on their way to the sink. Long parts are written while they are still in the cache.
 struct PartsOut<'a, 'b> {
     tensor: usize,
     /// Where the next bytes of each part go.
@@ -258,11 +258,11 @@ struct PartsOut<'a, 'b> {
 }
 
 impl PartsOut<'_, '_> {
-    /// What a part grows to before it is written.
+    /// Bytes that a part grows to before it is written.
     const FULL: usize = 256 << 10;
 
-    /// Writes the parts that have at least `n_bytes`, and those that they are woven with, and empties them. What is there is of whole
-    /// rows.
+    /// Writes and empties the parts that have at least `n_bytes`, along with the parts that are woven with them. The encoder must have
+    /// taken whole rows.
     fn put(&mut self, n_bytes: usize) -> Result<()> {
         for part in Part::ALL {
             let parts = self.encoder.parts_mut();
@@ -286,7 +286,7 @@ fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     offsets
 }
 
-/// A tensor that nothing is done to: its bytes, checked for NaN where it is a weight.
+/// Copies a piece of a tensor that is not changed, checked for NaN where it is a weight.
 fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Result<()> {
     let (tensor, digests) = (task.subject.tensor, &mut out.found.digests);
     let next = &mut out.next[Part::Weight as usize];
@@ -305,7 +305,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
     })
 }
 
-/// Puts whole dense rows back into a tensor's own order, `[in, out]`, and hashes them in that order.
+/// Transposes whole dense rows back into the tensor's own order, `[in, out]`, and hashes them in that order.
 fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
     let (rows, width) = (tensor.rows, tensor.stored_dtype().n_bits() / 8);
     let weight = &mut parts[Part::Weight];

@@ -1,52 +1,52 @@
-//! What a tensor was taken for, and what shows it.
+//! The role found for a tensor, and the reason.
 
 use briquette_core::{OutputAxis, Role};
 
-/// What a tensor was taken for.
+/// The role found for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
-    /// What it is.
+    /// The role.
     pub role: Role,
-    /// Which of its axes counts outputs.
+    /// Which axis of the tensor counts outputs.
     pub axis: OutputAxis,
-    /// What shows it.
+    /// Why it has this role.
     pub why: Reason,
 }
 
 impl Known {
-    /// A tensor whose rows lie in its own order.
+    /// A tensor whose first axis counts outputs.
     pub const fn new(role: Role, why: Reason) -> Self {
         Self { role, axis: OutputAxis::First, why }
     }
 
-    /// Whether it is the `weight` of a plain linear layer that lies `[out, in]`: no experts, no `Conv1D`, no part of a larger module.
+    /// Whether this is the `weight` of a plain linear layer stored `[out, in]`: no experts, no `Conv1D`, no part of a larger module.
     pub fn is_plain_linear(&self) -> bool {
         self.role == Role::Linear && self.why.is_plain_linear()
     }
 }
 
-/// What shows the role of a tensor; in words as `inspect` has it.
+/// Why a tensor has its role; [`words`](Self::words) says it as `inspect` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// A rule of the recipe.
+    /// A rule of the recipe says so.
     Told,
     /// Its type is no weight.
     NoWeight,
-    /// Rank 0 or 1, and nothing more is known.
+    /// It has rank 0 or 1, and nothing more is known.
     Vector,
     /// A segment of its name says norm.
     NormName,
-    /// Running statistics lie beside it.
+    /// Running statistics lie beside the tensor.
     RunningStatistics,
-    /// A bias of its own shape lies beside it.
+    /// A bias of the same shape lies beside it.
     BiasOfItsShape,
     /// Its last segment says bias.
     BiasName,
-    /// A table of biases.
+    /// A table of biases, by its name.
     BiasTable,
     /// A segment of its name says embedding, and no bias lies beside it.
     EmbeddingName,
-    /// A bare parameter that the table of names has.
+    /// A bare parameter, by the table of names.
     BareParameter,
     /// All extents but one are 1.
     OneExtent,
@@ -54,7 +54,7 @@ pub enum Reason {
     WeightNormLengths,
     /// The directions of a weight norm.
     WeightNormDirections,
-    /// It chooses experts.
+    /// It is a router, which chooses experts.
     Router,
     /// A matrix called weight.
     Matrix,
@@ -62,9 +62,9 @@ pub enum Reason {
     MatrixWithBias,
     /// A matrix called weight, with a bias beside it as long as its last axis.
     TurnedByBias,
-    /// The `Conv1D` of GPT-2 and its kin, by the family that config.json names.
+    /// The `Conv1D` of GPT-2 and related families, by the family that config.json names.
     Conv1dOfFamily,
-    /// The `Conv1D` of GPT-2 and its kin, by the biases of those beside it.
+    /// The `Conv1D` of GPT-2 and related families, by the biases of such layers.
     Conv1dByBias,
     /// A matrix within a larger module: attention, LSTM, GRU.
     PartOfModule,
@@ -74,7 +74,7 @@ pub enum Reason {
     TurnedExperts,
     /// Filters called weight.
     Filters,
-    /// More than five extents.
+    /// It has more than five extents.
     ManyExtents,
     /// No rule knows the name.
     NoRule,
@@ -115,7 +115,7 @@ impl Reason {
         }
     }
 
-    /// Whether it is that of a linear layer's own `weight`, `[out, in]`.
+    /// Whether this is the reason of a linear layer's own `weight`, `[out, in]`.
     pub fn is_plain_linear(self) -> bool {
         matches!(self, Self::Matrix | Self::MatrixWithBias)
     }

@@ -1,4 +1,4 @@
-//! Where everything will lie in the output: decided once all sizes are known, before anything is written.
+//! Offsets of everything in the output: decided once all sizes are known, before anything is written.
 
 mod order;
 
@@ -20,43 +20,43 @@ use std::ops::Range;
 pub struct FileLayouts {
     /// The files, in order.
     pub files: Vec<FileLayout>,
-    /// Where each tensor of the plan is; a tied one is where the other is.
+    /// Where each tensor of the plan lies; a tied tensor has the place of the one it is tied to.
     pub tensors: Vec<PlacedTensor>,
 }
 
 /// One weight file.
 #[derive(Debug, Clone)]
 pub struct FileLayout {
-    /// Its name.
+    /// The file's name.
     pub name: String,
-    /// Its first bytes.
+    /// The file's first bytes.
     pub header: Vec<u8>,
-    /// All of its bytes.
+    /// The file's size in bytes, header and data.
     pub n_bytes: u64,
-    /// Parts whose bytes are known already.
+    /// Parts whose bytes are known before anything is encoded, with their offsets.
     pub constants: Vec<(u64, Vec<u8>)>,
-    /// Names of the tensors in it, parts counted one by one; none where it is the only file.
+    /// Names of the tensors in the file, each part counted by itself; empty where the file is the only one.
     pub names: Vec<String>,
 }
 
-/// Where a tensor is.
+/// Where a tensor lies.
 #[derive(Debug, Clone)]
 pub struct PlacedTensor {
-    /// How it is kept.
+    /// How the tensor is kept.
     pub coding: Coding,
-    /// How many of its elements are.
+    /// How many of its elements are kept.
     pub n_kept: usize,
     /// The index of its file.
     pub file: usize,
-    /// Where each part starts, and how it is laid out where not as ours.
+    /// Where each part starts, and how it is laid out where another program's format differs from ours.
     pub parts: Vec<PlacedPart>,
 }
 
-/// Where a part of a tensor starts, and how it is laid out where not as ours.
+/// Where a part of a tensor starts, and how it is laid out where another program's format differs from ours.
 pub type PlacedPart = (Part, u64, Option<ForeignLayout>);
 
 impl PlacedTensor {
-    /// Where this part is.
+    /// The place of a part, `None` where the tensor has no such part.
     pub fn part(&self, part: Part) -> Option<&PlacedPart> {
         self.parts.iter().find(|(kind, ..)| *kind == part)
     }
@@ -71,7 +71,7 @@ impl FileLayouts {
         Self::of_parts(plan, n_kept, &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept))
     }
 
-    /// The same, where `parts` says which tensors of a file stand for one of the plan.
+    /// As [`new`](Self::new), but `parts` says which tensors of a file hold a tensor of the plan.
     pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
         let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
@@ -97,7 +97,7 @@ impl FileLayouts {
         self.files.iter().map(|file| file.n_bytes).sum()
     }
 
-    /// What [`n_bytes`](Self::n_bytes) of such a layout would be, in little memory.
+    /// What [`n_bytes`](Self::n_bytes) would be for this layout, computed in little memory.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -110,15 +110,15 @@ impl FileLayouts {
     }
 }
 
-/// The tensors of a file that stand for one of a plan, in this coding, of which so many elements are kept.
+/// The tensors of a file that hold a tensor of the plan, in this coding and with this many kept elements.
 type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
 
-/// A header that was made of all tensors of a file at once.
+/// A header written from a list of all tensors of a file, as some formats need.
 struct ListedHeader {
     bytes: Vec<u8>,
-    /// Where each of `infos` starts.
+    /// Where the data of each of `infos` starts.
     starts: Vec<u64>,
-    /// In the order of their data.
+    /// The tensors in the order of their data.
     infos: Vec<TensorInfo>,
 }
 
@@ -134,7 +134,7 @@ impl KeptSizes<'_> {
         self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
     }
 
-    /// The tensors of a file that stand for one of the plan.
+    /// The tensors of a file that hold a tensor of the plan.
     fn parts(&self, index: usize) -> Result<Vec<FilePart>> {
         (self.parts)(&self.plan.tensors[index], self.coding(index), (self.n_kept)(index))
     }
@@ -143,7 +143,7 @@ impl KeptSizes<'_> {
         Order::of(self.plan, |index| self.parts(index))
     }
 
-    /// Calls `each` with every record of a file, by name, with its place among the data and the part it stands for.
+    /// Calls `each` with every record of a file, in the order of names, with its data offset and the part it describes.
     fn each_by_name(
         &self,
         tensors: &Range<usize>,
@@ -151,7 +151,7 @@ impl KeptSizes<'_> {
         mut each: impl FnMut(&Record, u64, &FilePart),
     ) -> Result<()> {
         let mut starts = order.starts(tensors);
-        // The parts of a tensor come one after the other but where a name lies between them.
+        // A tensor's parts usually follow each other by name, so the last tensor's are kept.
         let mut last: Option<(u32, Vec<FilePart>)> = None;
         for record in order.of_file(tensors) {
             let (_, parts) = match last.take().filter(|(tensor, _)| *tensor == record.tensor) {
@@ -237,7 +237,7 @@ impl KeptSizes<'_> {
         Ok(FileLayout { name, header, n_bytes, constants, names })
     }
 
-    /// The strings of the model, and what transformers looks for.
+    /// The free-form strings of the model, and the one that transformers looks for.
     fn model_strings(&self, each: &mut dyn FnMut(&str, &str)) {
         let mut metadata = self.plan.metadata.clone();
         metadata.entry("format".into()).or_insert_with(|| "pt".into());
@@ -248,14 +248,14 @@ impl KeptSizes<'_> {
         metadata.iter().for_each(|(key, value)| each(key, value));
     }
 
-    /// A word that transformers will not take for its own, and what the parts of each tensor stand for, so that the file explains
-    /// itself.
+    /// Marks the file as one that transformers must not take for its own, and says of each coded tensor what its parts mean, so that the
+    /// file explains itself.
     fn meanings(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
         each("format", "briquette");
         let is_coded =
             |&index: &usize| self.plan.tensors[index].tied_to().is_none() && self.coding(index) != Coding::DENSE;
         let mut coded: Vec<usize> = tensors.filter(is_coded).collect();
-        // More would not be read back; the manifest says it all.
+        // A reader would refuse more strings, and the manifest says all of it.
         if coded.len() >= limits::MAX_METADATA {
             return;
         }
@@ -269,7 +269,7 @@ impl KeptSizes<'_> {
     }
 }
 
-/// What parts stand for.
+/// What the parts of a coded tensor mean, as a header says it.
 #[derive(Serialize)]
 struct Meaning<'a> {
     dtype: DType,

@@ -1,9 +1,9 @@
-//! The one way from rows to bytes: tensors of any source and what was decided about them in, a verified directory out.
+//! The one way from rows to bytes: takes tensors of any source and a plan, and makes a verified directory.
 //!
 //! A [`Plan`] says what becomes of each tensor of a [`TensorSource`](briquette_formats::TensorSource): a checkpoint, or a module in
 //! memory. [`write()`] surveys what must be known beforehand, lays out the files, encodes piece by piece, reads back what was
-//! written and holds it against the hashes. What is decided about rows is a [`RowsDecision`](briquette_core::coder::RowsDecision), and
-//! bytes follow from it alone; [`decide`] gives that of a whole tensor, as a value.
+//! written and checks it against the hashes. What is decided about rows is a [`RowsDecision`](briquette_core::coder::RowsDecision), and
+//! the bytes follow from it alone; [`decide`] gives the decision about a whole tensor, as a value.
 //!
 //! Non-goals: recipes, burn, printing.
 

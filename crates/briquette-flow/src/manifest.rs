@@ -1,4 +1,4 @@
-//! What says of each tensor of an output how it is kept, and its hash.
+//! The manifest of an output: how each tensor is kept, and its hash.
 
 use crate::encode::Outcome;
 use crate::layout::FileLayouts;
@@ -28,7 +28,7 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
     }
     let mut recipe = recipe;
     if plan.layout == WeightLayout::Burn {
-        // The next reader cannot see it in the files.
+        // The next reader cannot tell burn's layout from the files.
         recipe["model"]["layout"] = "burn".into();
     }
     Manifest {

@@ -1,4 +1,4 @@
-//! Tensors in pieces: what is in memory at once, and as what.
+//! Tensors in pieces: reading only as many rows as may be in memory at once.
 
 use crate::context::Stop;
 use crate::plan::TensorPlan;
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// A tensor up to this size is read whole, so that choosing and encoding read it only once.
 const WHOLE_BYTES: usize = 24 << 20;
-/// What a larger one is read in.
+/// The size of the pieces in which a larger tensor is read.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// The row ranges in which a tensor is read: one for a small tensor, or one that must be seen whole.
@@ -30,8 +30,8 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
 }
 
-/// The rows of a piece a little at a time, few enough for a core's own cache, where nothing asks for the whole piece at
-/// once.
+/// The rows of a piece in ranges of one block, few enough for a core's own cache, or all at once where the source or the layout
+/// asks for the whole piece.
 pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let is_cut = reads_ranges && tensor.rows.axis != OutputAxis::Last;
     let step = if is_cut { tensor.rows.rows_per_block() } else { piece.len().max(1) };
@@ -39,7 +39,7 @@ pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) ->
     piece.clone().step_by(step).map(move |start| start..(start + step).min(end))
 }
 
-/// What is read between two looks at the wish to stop.
+/// Bytes that are read between two checks for a request to stop.
 const SLICE_BYTES: usize = 32 << 20;
 
 /// Bytes aligned for any element type, reused from one piece to the next.
@@ -61,7 +61,7 @@ impl PieceBuffer {
     }
 }
 
-/// Reads pieces of tensors, row-major whichever axis the outputs are.
+/// Reads pieces of tensors as rows, whichever axis counts outputs.
 #[derive(Debug, Default)]
 pub struct PieceReader {
     rows: PieceBuffer,
@@ -74,20 +74,20 @@ pub struct PieceReader {
 pub struct Piece<'a> {
     /// The elements of its rows, in the tensor's own type.
     pub bytes: &'a [u8],
-    /// Their first row.
+    /// The first row of the piece.
     pub first_row: usize,
-    /// The scales they have in the model already, where those are to be kept.
+    /// The scales that these rows have in the source, where they are to be kept.
     pub affines: Vec<Affine>,
-    /// The bits of weights that a mask of the source keeps, where that is to hold.
+    /// The mask bits that the source has for these rows, where its mask is to be kept.
     pub keep: Vec<u8>,
-    /// Where f32 values are put that are not already there.
+    /// Holds the rows as f32, where the source has another type.
     values: &'a mut Vec<f32>,
     dtype: DType,
     rows: Rows,
 }
 
 impl PieceReader {
-    /// Reads some rows.
+    /// Reads a range of rows.
     ///
     /// # Errors
     /// As [`TensorSource::read`]; Interrupted.
@@ -118,7 +118,7 @@ impl PieceReader {
     }
 }
 
-/// Reads bytes of a tensor, and looks at the wish to stop now and then: a piece may be gigabytes.
+/// Reads bytes of a tensor, and checks now and then for a request to stop, as a piece may be gigabytes.
 fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut [u8], stop: &Stop) -> Result<()> {
     if !source.reads_ranges(index) {
         return source.read(index, start, out);
@@ -130,14 +130,14 @@ fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut 
     Ok(())
 }
 
-/// One block or strip of a piece: bytes and the values they stand for.
+/// One block or strip of a piece: its bytes, and their values as f32.
 #[derive(Debug, Clone, Copy)]
 pub struct Strip<'a> {
-    /// The rows it covers, counted in the tensor.
+    /// The first row, counted in the tensor.
     pub first_row: usize,
-    /// Their elements, in the tensor's own type.
+    /// The elements of the rows, in the tensor's own type.
     pub bytes: &'a [u8],
-    /// The same as f32.
+    /// The same elements as f32.
     pub values: &'a [f32],
 }
 
@@ -145,7 +145,7 @@ impl Piece<'_> {
     /// Calls `each` for every block of the piece, in order.
     ///
     /// # Errors
-    /// The first that `each` has.
+    /// The first error of `each`.
     pub fn for_each_block(&mut self, mut each: impl FnMut(Strip) -> Result<()>) -> Result<()> {
         let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
         let block_rows = self.rows.rows_per_block();
@@ -155,10 +155,10 @@ impl Piece<'_> {
         Ok(())
     }
 
-    /// Calls `each` for every strip of the piece, in order, and says whether it is the last one of its block.
+    /// Calls `each` for every strip of the piece, in order; the second argument says whether the strip is the last of its block.
     ///
     /// # Errors
-    /// The first that `each` has.
+    /// The first error of `each`.
     pub fn for_each_strip(&mut self, mut each: impl FnMut(Strip, bool) -> Result<()>) -> Result<()> {
         let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
         let (block_rows, strip_rows) = (self.rows.rows_per_block(), self.rows.rows_per_strip());
@@ -174,7 +174,7 @@ impl Piece<'_> {
     }
 }
 
-/// Some rows, as f32 in `values` where they are not f32 already.
+/// A block or strip of these bytes, whose values are put into `values` unless the bytes are f32 already.
 fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Strip<'a> {
     if dtype == DType::F32 {
         return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes) };
@@ -184,7 +184,7 @@ fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut
     Strip { first_row, bytes, values }
 }
 
-/// Refuses a block of which the type it is cast to makes infinity, naming the first such weight.
+/// Refuses a block with a weight that becomes infinite in the type it is cast to, naming the first such weight.
 ///
 /// # Errors
 /// Refused.
@@ -201,8 +201,8 @@ pub fn check_cast(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Resu
     Err(Error::refused(message).at(tensor.culprit()))
 }
 
-/// Refuses a block with NaN or infinity, naming the first. A tensor that nothing is done to keeps its own type, so its
-/// f64 may be beyond f32; else that is refused too.
+/// Refuses a block with NaN or infinity, naming the first. A tensor that is not changed keeps its own type, so its f64 may exceed
+/// the range of f32; in one that is changed, such a value is refused too.
 ///
 /// # Errors
 /// Refused.

@@ -1,4 +1,4 @@
-//! What becomes of each tensor of a model, by whomever it was decided.
+//! What becomes of each tensor of a model, whoever decided it.
 
 mod exclude;
 mod fit;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub use predict::Prediction;
 
-/// What becomes of a model. Models have up to millions of tensors: what is said of each is what tells it from others.
+/// What becomes of a model. There may be millions of tensors, so each stores only what differs from others.
 #[derive(Debug, Clone)]
 pub struct Plan<'a> {
     /// One for each tensor, in the order of the checkpoint.
@@ -27,45 +27,45 @@ pub struct Plan<'a> {
     pub pools: Vec<Pool>,
     /// The format of the output.
     pub profile: OutputFormat,
-    /// Largest shard written before another is started.
+    /// The largest size of a shard, beyond which another one is started.
     pub max_shard_bytes: u64,
-    /// What becomes of NaN and infinity.
+    /// How tensors with NaN or infinity are treated.
     pub nonfinite: Nonfinite,
-    /// Which way the Linear weights of the model lie.
+    /// The layout of the model's Linear weights.
     pub layout: WeightLayout,
-    /// Why the output may not load where it is meant to, where it was allowed all the same.
+    /// Why the output may not load in the program it is meant for, where the recipe allows that.
     pub untested: Option<String>,
     /// Free-form strings of the model's files, which come along where the format has a place for them.
     pub metadata: BTreeMap<String, String>,
-    /// What is not done as asked, and why.
+    /// What is not done as the recipe asks, and why.
     pub remarks: Vec<String>,
-    /// What inputs the columns of some tensors see, by place, where their scores or ranges look at that.
+    /// Input statistics of tensors whose scores or ranges use them, by the tensor's index.
     pub inputs: BTreeMap<usize, InputView>,
 }
 
-/// No other tensor: a model has fewer tensors than that.
+/// Marks a tensor as tied to no other; a model has fewer tensors than this.
 const UNTIED: u32 = u32::MAX;
 
-/// What becomes of tensors with NaN or infinity.
+/// How tensors with NaN or infinity are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Nonfinite {
-    /// They are refused.
+    /// They are refused wherever they occur.
     #[default]
     Refused,
-    /// They pass where nothing is done to them, and are refused elsewhere.
+    /// They are kept in tensors that are not changed, and refused in others.
     Unchanged,
-    /// They pass, and are left as they are where something was to be done.
+    /// They are kept, and tensors that have them are not changed.
     Left,
 }
 
-/// What becomes of a tensor; what is done to it is read and changed as if the fields of its [`Treatment`] were its own.
+/// What becomes of a tensor. Fields of its [`Treatment`] are read and changed as if they were its own.
 #[derive(Debug, Clone)]
 pub struct TensorPlan<'a> {
     /// Name, type and shape.
     pub info: &'a TensorInfo,
-    /// Four bytes, as there may be millions.
+    /// Its index in the checkpoint, in four bytes, as there may be millions of tensors.
     index: u32,
-    /// The place of another, or [`UNTIED`].
+    /// The index of the tensor it is tied to, or [`UNTIED`].
     tied_to: u32,
     treatment: Arc<Treatment>,
 }
@@ -73,14 +73,14 @@ pub struct TensorPlan<'a> {
 /// Tensors that share one threshold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// Their places in the plan.
+    /// Their indices in the plan.
     pub tensors: Vec<usize>,
-    /// The share of their weights that goes.
+    /// The share of their weights that is dropped.
     pub ratio: briquette_prune::Ratio,
 }
 
 impl<'a> Plan<'a> {
-    /// Every tensor as it is, under its own name.
+    /// The plan that leaves every tensor unchanged, under its own name.
     pub fn unchanged(tensors: &'a [TensorInfo], profile: OutputFormat, nonfinite: Nonfinite) -> Self {
         let mut shared = SharedTreatments::default();
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
@@ -108,27 +108,27 @@ impl<'a> Plan<'a> {
 }
 
 impl<'a> TensorPlan<'a> {
-    /// What is done to the tensor at this place of a checkpoint, which is tied to no other.
+    /// A plan for the tensor at this index of a checkpoint, tied to no other.
     pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
         Self { index: index as u32, info, tied_to: UNTIED, treatment: Arc::new(treatment) }
     }
 
-    /// Its place in the checkpoint.
+    /// The tensor's index in the checkpoint.
     pub fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// The tensor whose parts stand for this one.
+    /// The tensor that this one is tied to, whose parts serve for both.
     pub fn tied_to(&self) -> Option<usize> {
         (self.tied_to != UNTIED).then_some(self.tied_to as usize)
     }
 
-    /// Has another tensor's parts stand for this one, or its own.
+    /// Ties this tensor to another, whose parts then serve for both, or unties it.
     pub fn tie_to(&mut self, other: Option<usize>) {
         self.tied_to = other.map_or(UNTIED, |other| other as u32);
     }
 
-    /// How its weights are scored, where some go; a random seed is its own.
+    /// How its weights are scored, where some are dropped. Random scores get a seed for each tensor.
     pub fn score(&self) -> Option<Score> {
         Some(match self.prune?.score {
             Score::Random(seed) => Score::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
@@ -136,30 +136,30 @@ impl<'a> TensorPlan<'a> {
         })
     }
 
-    /// What is done to it, which others may share.
+    /// How the tensor is treated; other tensors may share the treatment.
     pub fn treatment(&self) -> &Arc<Treatment> {
         &self.treatment
     }
 
-    /// Has it treated in this way.
+    /// Sets how the tensor is treated.
     pub fn treat(&mut self, treatment: Arc<Treatment>) {
         self.treatment = treatment;
     }
 
-    /// Has a tensor whose treatment was changed share that of others.
+    /// Shares an equal treatment of other tensors again, after this one's was changed.
     pub fn share(&mut self, shared: &mut SharedTreatments) {
         self.treatment = shared.of(self.treatment.clone());
     }
 
-    /// The tensor's name as errors give it.
+    /// The tensor's name as errors show it.
     pub fn culprit(&self) -> String {
         format!("tensor {:?}", self.info.name)
     }
 
-    /// The tensors of a file that it is kept as.
+    /// The tensors of a file that this one is stored as.
     ///
     /// # Errors
-    /// Config, where the format cannot hold it.
+    /// Config, where the format cannot hold the tensor.
     pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
         profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }
@@ -169,12 +169,12 @@ impl<'a> TensorPlan<'a> {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
     }
 
-    /// The type of the elements of the row view in the output.
+    /// The type of elements of the row view in the output.
     pub fn value_dtype(&self) -> DType {
         if self.info.dtype.is_weight() { self.stored_dtype() } else { DType::U8 }
     }
 
-    /// The type of a weight in the output, where it is no codes.
+    /// The type of the tensor's elements in the output, where they are not codes.
     pub fn stored_dtype(&self) -> DType {
         self.cast.unwrap_or(self.info.dtype)
     }
@@ -184,36 +184,36 @@ impl<'a> TensorPlan<'a> {
         TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
     }
 
-    /// The row view in the tensor's own order, whichever axis its outputs are.
+    /// The row view of the tensor's own order, whichever axis counts outputs.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
         if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
     }
 
-    /// Whether anything is done to it.
+    /// Whether anything is done to the tensor.
     pub fn is_changed(&self) -> bool {
         self.cast.is_some() || self.is_recoded()
     }
 
-    /// Whether it may be kept as anything but dense floats.
+    /// Whether the tensor may be stored as anything but dense floats.
     pub fn is_recoded(&self) -> bool {
         self.prune.is_some() || self.quant.is_some() || self.was_sparse
     }
 
-    /// Leaves the tensor as it is.
+    /// Cancels what was to be done to the tensor, and notes why.
     pub fn leave(&mut self, why: &str) {
         (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
         self.was_sparse = false;
         self.rows = self.rows_as_stored();
     }
 
-    /// The codes it is kept as in this format.
+    /// The codes that the tensor is stored as in this format.
     pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
         profile.held_codes()?;
         Some(self.quant?.spec.codes())
     }
 
-    /// What the run time is to do with the activations it meets, as the manifest has it.
+    /// How activations are to be rounded when the layer runs, as the manifest says it.
     pub fn activations(&self) -> Option<&'static str> {
         match self.quant?.activations {
             Activations::Float => None,
@@ -222,7 +222,7 @@ impl<'a> TensorPlan<'a> {
         }
     }
 
-    /// How it is kept in this format when `n_kept` of its elements are.
+    /// How the tensor is stored in this format if `n_kept` of its elements are kept.
     pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
         match profile.holds_sparse() && self.is_recoded() {
@@ -231,8 +231,8 @@ impl<'a> TensorPlan<'a> {
         }
     }
 
-    /// The axis that the manifest records, by which values are hashed: a dense tensor is hashed in its own order, which only that of
-    /// burn is not.
+    /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs
+    /// from rows only for burn's Linear.
     pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
         match self.rows.axis {
             OutputAxis::Last if coding == Coding::DENSE => OutputAxis::First,
@@ -250,7 +250,7 @@ impl Deref for TensorPlan<'_> {
 }
 
 impl DerefMut for TensorPlan<'_> {
-    /// The tensor's own from here on, until it is shared again.
+    /// The treatment for changes: from here on this tensor has its own, until it is shared again.
     fn deref_mut(&mut self) -> &mut Treatment {
         Arc::make_mut(&mut self.treatment)
     }

@@ -1,5 +1,5 @@
-//! What must be known of the weights before the output can be laid out: thresholds that span more than is in memory
-//! at once, zeros that are there already, and NaN where it is accepted.
+//! What must be known of the weights before the output can be laid out: thresholds over more than fits in memory at once, zeros in the
+//! source, and NaN where the plan accepts it.
 
 mod border;
 mod scan;
@@ -15,32 +15,32 @@ use briquette_prune::Threshold;
 use scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use std::ops::Range;
 
-/// Why a tensor with NaN or infinity is left as it is.
+/// The reason that is shown for a tensor left unchanged because it has NaN or infinity.
 pub const NONFINITE: &str = "has NaN or infinity";
 
-/// What was found out about a tensor.
+/// What the survey found out about a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Survey {
     /// Elements that are kept.
     pub n_kept: usize,
     /// The threshold, where it had to be found beforehand.
     pub threshold: Option<Threshold>,
-    /// How the pieces start.
+    /// The pieces of the tensor, each with the counts of what comes before it.
     pub pieces: Vec<PieceStart>,
 }
 
-/// A piece and what comes before it.
+/// A piece, and the counts of what comes before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PieceStart {
-    /// Its rows.
+    /// The rows of the piece.
     pub rows: Range<usize>,
     /// Elements kept in earlier pieces.
     pub n_kept: usize,
-    /// Elements at the threshold that are still to be dropped.
+    /// Elements equal to the threshold that are still to be dropped.
     pub n_ties: usize,
 }
 
-/// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left out of it.
+/// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left unchanged.
 ///
 /// # Errors
 /// Those of reading, and Refused for NaN or infinity.
@@ -59,10 +59,10 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
     Ok(pieces.iter().enumerate().map(of).collect())
 }
 
-/// For each tensor those of its pieces; none where they are not counted.
+/// The counts of each tensor's pieces; empty for tensors that are not counted.
 type PieceCounts = Vec<Vec<Dropped>>;
 
-/// Adds the counts of the pieces up to what comes before each.
+/// Sums up the counts of earlier pieces for each piece of a tensor.
 fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Dropped]) -> Survey {
     let (mut n_kept, mut n_ties) = (0, threshold.map_or(0, |threshold| threshold.n_ties));
     let mut starts = Vec::with_capacity(pieces.len());
@@ -78,7 +78,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
         };
         n_ties -= dropped_ties;
     }
-    // One piece that finds its own threshold: its count is in the plan.
+    // A tensor in one piece finds its own threshold when it is encoded: its count is in the plan.
     match tensor.prune.map(|prune| prune.cut) {
         Some(Cut::Count(n_drop)) if threshold.is_none() => n_kept = tensor.info.n_elements() - n_drop,
         Some(Cut::Columns { size, n_drop }) => {
@@ -89,14 +89,14 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
     Survey { n_kept, threshold, pieces: starts }
 }
 
-/// How many go of a tensor of which so many go of each block of columns.
+/// How many weights a tensor loses if `n_drop` of each block of `size` columns are dropped.
 pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
     let (n_cols, size) = (tensor.rows.n_cols, size.max(1));
     n_cols / size * n_drop + n_drop * (n_cols % size) / size
 }
 
-/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded; and where that shows
-/// it, how much of each piece goes.
+/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded. Where that yields them, also
+/// the counts of what each piece drops.
 fn thresholds_of(
     plan: &Plan,
     source: &dyn TensorSource,
@@ -127,7 +127,7 @@ fn thresholds_of(
     Ok((thresholds, counts))
 }
 
-/// In a pool, scores at the threshold go by order of the tensors: gives each tensor its share of them.
+/// Divides the ties of a pool, the scores equal to its threshold, among its tensors: earlier tensors drop theirs first.
 fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
     for pool in &plan.pools {
         let mut left = None;
@@ -142,8 +142,8 @@ fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Thr
     }
 }
 
-/// Counts, piece by piece, what goes and is not counted yet: scores below and at a threshold found beforehand, or zeros of a tensor that is
-/// not pruned but may be kept sparse.
+/// Counts what each piece drops, where that is not known yet: scores below and at a threshold found beforehand, or zeros of a tensor
+/// that is not pruned but may be stored sparse.
 fn count_pieces(
     plan: &Plan,
     source: &dyn TensorSource,
@@ -196,7 +196,7 @@ fn count_pieces(
     Ok(())
 }
 
-/// Whether a sample of a tensor has zeros enough that it is worth counting all of them: more than 1 in 64.
+/// Whether a sample of a tensor has more than 1 zero in 64, so that counting all zeros is worth the time.
 fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     const N_RUNS: usize = 16;
     const RUN: usize = 1024;
@@ -212,7 +212,7 @@ fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     Ok(n_zeros * 64 > N_RUNS * RUN)
 }
 
-/// Leaves tensors with NaN or infinity as they are, and those that a cast would give infinity in their own type.
+/// Leaves tensors with NaN or infinity unchanged, and keeps the type of tensors in which a cast would make infinity.
 fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
     let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
     let found = workers.map(&changed, Scan::default, |scan, &index| {

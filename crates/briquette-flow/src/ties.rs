@@ -1,4 +1,4 @@
-//! Tied weights: tensors that are the same, byte for byte, under two names.
+//! Tied weights: tensors that are stored under two names and are equal byte for byte.
 
 use crate::context::Stop;
 use briquette_core::{Hash128, Result};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 const SAMPLE: usize = 4096;
 const PIECE: usize = 1 << 20;
 
-/// Tensors that equal an earlier one, and which, by their places.
+/// Maps the index of a tensor to that of an earlier tensor that equals it.
 pub type Ties = BTreeMap<usize, usize>;
 
-/// The place of each tensor that equals an earlier one, and the place of that; few, if any, among weights of rank 2 and more.
+/// Finds tensors that equal an earlier one; there are few, if any, among weights of rank 2 and more.
 ///
 /// Only tensors of one type, shape and beginning are read whole, so this costs next to nothing where nothing is tied.
 ///
@@ -29,7 +29,7 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     }
     let mut bytes = Vec::new();
     for group in alike.values().filter(|group| group.len() > 1) {
-        // Eight bytes each: there may be millions. Tensors whose samples agree by chance are told apart below.
+        // Eight bytes for each sample, as there may be millions. Tensors whose samples agree by chance are told apart below.
         let mut samples: Vec<(u32, u32)> = Vec::with_capacity(group.len());
         for &index in group {
             stop.check()?;
@@ -47,9 +47,9 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     Ok(ties)
 }
 
-/// What is alike of tensors whose samples are.
+/// A short hash of a tensor's sample: equal tensors have equal ones.
 fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo, bytes: &mut Vec<u8>) -> Result<u32> {
-    // From the middle: tables often start with a row of zeros.
+    // The sample is from the middle, as tables often start with a row of zeros.
     let n = info.n_bytes().min(SAMPLE);
     bytes.resize(n, 0);
     source.read(index, (info.n_bytes() - n) / 2, bytes)?;

@@ -1,4 +1,4 @@
-//! What is done to a tensor: the same for most tensors of a model, so that each kind of it is kept once.
+//! What is done to a tensor. Most tensors of a model are treated alike, so equal treatments are stored once.
 
 use crate::known::{Known, Reason};
 use briquette_core::{DType, OutputAxis, Role, Rows};
@@ -6,98 +6,98 @@ use briquette_prune::Score;
 use briquette_quant::{Activations, QuantSpec};
 use std::sync::Arc;
 
-/// Kinds of treatment that are looked through for one that is there already.
+/// The most treatments that are searched for an equal one.
 const MAX_KNOWN: usize = 64;
 
 /// What is done to a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Treatment {
-    /// What it is in its network.
+    /// Its role in the network.
     pub role: Role,
-    /// Which of its axes counts outputs.
+    /// Which axis of the tensor counts outputs.
     pub axis: OutputAxis,
-    /// What shows that.
+    /// What shows the role and the axis.
     pub why: Reason,
-    /// Its row view. A tensor that is no weight is rows of one byte.
+    /// The row view. A tensor that is no weight is seen as rows of one byte.
     pub rows: Rows,
-    /// Which weights go.
+    /// Which weights are dropped.
     pub prune: Option<Pruning>,
-    /// The grid they are rounded to.
+    /// The grid that weights are rounded to.
     pub quant: Option<Quant>,
-    /// The type that it is stored in, where not its own.
+    /// The type that the tensor is stored in, where not its own.
     pub cast: Option<DType>,
-    /// Whether it is kept sparse in the model already.
+    /// Whether the source stores the tensor sparse.
     pub was_sparse: bool,
-    /// Why nothing is done, where nothing is.
+    /// Why nothing is done to the tensor, where nothing is.
     pub skipped: Option<String>,
 }
 
 impl Treatment {
-    /// Nothing is done.
+    /// The treatment that leaves a tensor unchanged.
     pub fn none(known: Known, rows: Rows) -> Self {
         let Known { role, axis, why } = known;
         Self { role, axis, why, rows, prune: None, quant: None, cast: None, was_sparse: false, skipped: None }
     }
 }
 
-/// Which weights go.
+/// Which weights are dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pruning {
     /// How they are scored; see [`TensorPlan::score`](crate::TensorPlan::score).
     pub score: Score,
-    /// How many, and among which.
+    /// How many are dropped, and among which weights.
     pub cut: Cut,
 }
 
-/// How many weights go, and among which they are compared.
+/// How many weights are dropped, and among which they are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// This many of the tensor.
+    /// This many of the tensor's weights.
     Count(usize),
-    /// Those below the threshold of a pool of tensors.
+    /// The weights below the threshold of the pool at this index.
     Pool(usize),
-    /// This many of every `size` consecutive inputs of an output; of all of its inputs where `size` is the row.
+    /// This many of every `size` consecutive inputs of an output; of all its inputs where `size` is the row's length.
     OfEach {
         /// Inputs that are compared with each other.
         size: usize,
-        /// How many of them go.
+        /// How many of these are dropped.
         n_drop: usize,
     },
-    /// This many of every `size` consecutive inputs of all outputs together.
+    /// This many weights of every block of `size` consecutive inputs, all outputs together.
     Columns {
         /// Inputs of a block; the last may have fewer.
         size: usize,
-        /// How many weights of a whole block go, of the last in proportion.
+        /// How many weights of a whole block are dropped; of a shorter last block, in proportion.
         n_drop: usize,
     },
     /// All but n of every m inputs.
     NOfM {
-        /// Kept.
+        /// Inputs that are kept.
         n: usize,
-        /// Of these.
+        /// Inputs in each run.
         m: usize,
     },
-    /// Those that a mask says which the source has already.
+    /// The weights that a mask of the source drops.
     Given,
 }
 
 /// The grid weights are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quant {
-    /// The weights.
+    /// The scheme of the weights.
     pub spec: QuantSpec,
-    /// What the run time is to do with activations.
+    /// How activations are to be rounded when the layer runs.
     pub activations: Activations,
-    /// Whether the source has scales already, which are taken as they are.
+    /// Whether the source has scales already, which are used unchanged.
     pub is_given: bool,
 }
 
-/// The treatments of late, so that tensors that are treated alike share one.
+/// Recently used treatments, so that tensors that are treated alike share one.
 #[derive(Debug, Default)]
 pub struct SharedTreatments(Vec<Arc<Treatment>>);
 
 impl SharedTreatments {
-    /// The treatment that is equal to this one.
+    /// The shared treatment that equals this one; this one, if none does.
     pub fn of(&mut self, treatment: Arc<Treatment>) -> Arc<Treatment> {
         let is_known = |known: &Arc<Treatment>| Arc::ptr_eq(known, &treatment) || **known == *treatment;
         match self.0.iter().position(is_known) {

@@ -1,4 +1,4 @@
-//! The weight files of a draft, into which encoded parts are written at their places.
+//! The weight files of a draft, into which encoded parts are written at their offsets.
 
 #[cfg(test)]
 mod blocks;
@@ -10,14 +10,14 @@ use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
 use std::path::Path;
 
-/// The weight files of a draft, as a place for parts.
+/// The weight files of a draft, open for writing parts.
 pub(crate) struct WeightFiles<'a> {
     layout: &'a FileLayouts,
     files: Vec<DraftFile>,
 }
 
 impl<'a> WeightFiles<'a> {
-    /// Creates the files with their space reserved, and writes what is known already.
+    /// Creates the files with their space reserved, and writes the bytes that are known already, such as headers.
     pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts) -> Result<Self> {
         draft.check_space(layout.n_bytes())?;
         let create = |file: &FileLayout| -> Result<DraftFile> {
@@ -29,7 +29,7 @@ impl<'a> WeightFiles<'a> {
         Ok(Self { layout, files: layout.files.iter().map(create).collect::<Result<_>>()? })
     }
 
-    /// Waits until they are on disk.
+    /// Waits until the files are on disk.
     pub(crate) fn sync(&self) -> Result<()> {
         self.files.iter().try_for_each(DraftFile::sync)
     }

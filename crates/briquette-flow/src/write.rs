@@ -1,4 +1,4 @@
-//! A whole model written: surveyed, laid out, encoded, read back, and summed.
+//! Writes a whole model: surveys, lays out, encodes, reads back, and sums up the files.
 
 use crate::context::Workers;
 use crate::decode::{DecodedTensor, compare, decode_all};
@@ -15,43 +15,43 @@ use std::path::{Path, PathBuf};
 
 /// A model that is to be written.
 pub struct WriteJob<'a, 'b> {
-    /// What becomes of each tensor; where NaN and infinity are allowed, some may turn out to be left as they are.
+    /// What becomes of each tensor. Where NaN and infinity are allowed, the survey may change the plan to leave some tensors alone.
     pub plan: &'a mut Plan<'b>,
     /// Where the tensors come from.
     pub source: &'a dyn TensorSource,
     /// Where the files go.
     pub draft: &'a Draft,
-    /// The recipe that stands in the manifest.
+    /// The recipe, for the manifest.
     pub recipe: serde_json::Value,
-    /// The program that stands there.
+    /// The name of the program, for the manifest.
     pub producer: &'a str,
-    /// The threads.
+    /// The threads to work on.
     pub workers: &'a Workers,
-    /// Writes what lies beside the weights, such as a config that tells of the codes.
+    /// Writes the small files beside the weights, such as a config that describes the codes.
     pub small_files: &'a dyn Fn(&Plan, &Manifest) -> Result<()>,
-    /// Hears the name of each phase when it is over.
+    /// Is told the name of each phase when it is over.
     pub is_over: &'a mut dyn FnMut(&str),
 }
 
-/// What writing and reading back showed.
+/// What writing a model and reading it back yielded.
 #[derive(Debug)]
 pub struct Written {
-    /// Where everything lies.
+    /// Where every tensor lies in the files.
     pub layout: FileLayouts,
-    /// What encoding each tensor of the plan showed.
+    /// What encoding found out about each tensor of the plan.
     pub outcomes: Vec<Outcome>,
-    /// What each tensor of the draft decodes to.
+    /// The hash and the zeros that each tensor of the draft decodes to.
     pub decoded: Vec<DecodedTensor>,
-    /// The draft, open.
+    /// The draft, opened as a checkpoint.
     pub checkpoint: Checkpoint,
 }
 
-/// Surveys, lays out, encodes, writes the manifest and what lies beside it, reads all of it back, holds it against the hashes, and
-/// writes the sums: a draft that only has to be published.
+/// Surveys, lays out, encodes, writes the manifest and the small files, reads everything back, checks it against the hashes, and
+/// writes the sums. The draft then only has to be published.
 ///
 /// # Errors
-/// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was
-/// written differs; Interrupted.
+/// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was read
+/// back differs from what was encoded; Interrupted.
 pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
@@ -74,7 +74,7 @@ pub fn write(work: WriteJob) -> Result<Written> {
     Ok(Written { layout, outcomes, decoded, checkpoint })
 }
 
-/// The index of shards, where other programs look for one.
+/// Writes the index of shards, where other programs look for one.
 fn write_index(draft: &Draft, plan: &Plan, layout: &FileLayouts) -> Result<()> {
     if !plan.profile.has_index() || layout.files.len() < 2 {
         return Ok(());
@@ -100,7 +100,7 @@ fn sync_and_verify(
             let found = decode_all(stored, workers)?;
             compare(&found, stored, manifest).map(|()| found)
         };
-        // A sum goes through a file from its start to its end, on one thread: it is what takes longest.
+        // A sum is computed from a file's start to its end on one thread, so the sums take longest.
         let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
         (synced.and(summed), verified)

@@ -1,4 +1,4 @@
-//! Prunes and rounds under burn's `Learner`: the model is wrapped, and nothing else changes.
+//! Prunes and rounds under burn's `Learner`: only the model is wrapped; the rest of the program stays the same.
 //!
 //!     cargo run --release -p briquette-nn --example learner
 #![allow(clippy::print_stdout)]

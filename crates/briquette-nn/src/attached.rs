@@ -7,16 +7,16 @@ use briquette_core::Rows;
 use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
-/// A mask, a grid, or both, attached to a parameter: what the module computes with is
+/// A mask, a grid, or both, attached to a parameter: the module computes with
 /// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit what [`briquette_core::simulate`] says.
 ///
 /// The gradient of `v` reaches the kept weights as if nothing were rounded: `v = q.detach() + (w·m - (w·m).detach())`
-/// (the straight-through estimator; Bengio et al., 2013). Dropped weights get none, and are exactly 0 whatever momentum
-/// or weight decay do to what lies beneath.
+/// (the straight-through estimator; Bengio et al., 2013). Dropped weights get no gradient, and are exactly 0 whatever momentum or
+/// weight decay do to the stored weights.
 ///
-/// Its state is part of the module's record: `form` says which grid (Int), `dropped` which weights are out (Bool, in the
-/// parameter's own order), `scale` and `zero` hold the grid. Each is empty where it does not apply. A record of another scheme
-/// does not load: its `form` is of another length, which burn refuses.
+/// The state is part of the module's record: `form` says which grid (Int), `dropped` which weights are dropped (Bool, in the
+/// parameter's own order), `scale` and `zero` hold the grid's numbers. Each is empty where it does not apply. A record of another scheme
+/// does not load: its `form` has another length, which burn refuses.
 #[derive(Module, Debug)]
 pub struct Attached {
     form: Param<Tensor<1, Int>>,
@@ -32,7 +32,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Attached, but changing nothing yet.
+    /// A blank state, which changes nothing yet.
     pub(crate) fn blank(rows: Rows, form: Option<Form>, compute: Option<FloatDType>, device: &Device) -> Self {
         let numbers = TensorData::from(Form::to_numbers(form.as_ref()).as_slice());
         Self {
@@ -69,7 +69,7 @@ impl Attached {
         } else {
             steps.clamp(low, high)
         };
-        // Adding 0 makes a zero of either sign the zero that a code stands for.
+        // Adding 0 turns -0.0 into +0.0, as a code decodes to.
         cast_to(steps.round().mul(scale).add_scalar(0.0).reshape(shape), dtype)
     }
 }
@@ -94,7 +94,7 @@ impl Reparameterization for Attached {
     }
 }
 
-/// Takes the grids away from a module and leaves the masks: what was trained with rounding in place, before the rounding.
+/// Takes the grids away from a module and leaves the masks: gives the trained weights before rounding.
 pub fn without_grids<M: Module>(module: M) -> M {
     module.map(&mut GridRemover(Trail::default()))
 }
@@ -121,13 +121,13 @@ impl ModuleMapper for GridRemover {
     }
 }
 
-/// Truth values on a device.
+/// Booleans as a tensor on a device.
 pub(crate) fn bools(values: Vec<bool>, device: &Device) -> Tensor<1, Bool> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), device)
 }
 
-/// f32 on a device, whatever its default.
+/// Numbers as a tensor on a device, in f32 whatever the device's default type.
 pub(crate) fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (device, DType::F32))

@@ -1,4 +1,4 @@
-//! What is asked of a module, and attaching it.
+//! The rules for a module, and attaching them.
 
 use crate::form::Form;
 use crate::refresh::refresh;
@@ -10,11 +10,11 @@ use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{FloatDType, Tensor};
 use std::collections::BTreeMap;
 
-/// What is asked of a module: rules for pruning and rounding by glob over parameter paths. Of several rules of one sort
-/// that match a parameter, the last counts. Vectors (biases, normalisations) are never matched.
+/// Rules for pruning and rounding the parameters of a module, chosen by glob over their paths. Of several rules of one kind that
+/// match a parameter, the last counts. Vectors (biases, normalisations) are never matched.
 ///
-/// Three lines change in a training loop: one makes the rules and attaches them, one follows each step of the optimizer,
-/// one ends it.
+/// Three lines change in a training loop: one makes the rules and attaches them, one follows each step of the optimizer, and one ends
+/// the training.
 ///
 /// ```no_run
 /// use briquette_nn::{Compression, Prune, Schedule};
@@ -36,12 +36,12 @@ pub struct Compression {
 }
 
 impl Compression {
-    /// No rules.
+    /// An empty list of rules.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was decided elsewhere, by path: the inverse of [`decisions`](crate::decisions()).
+    /// Rules that attach given decisions, by path: the inverse of [`decisions`](crate::decisions()).
     ///
     /// # Errors
     /// Config, where a path is no glob.
@@ -72,8 +72,8 @@ impl Compression {
         self
     }
 
-    /// Hands out every float parameter in this type, while what is trained stays in its own: bf16 or f16 compute over
-    /// f32 weights. Give the module inputs of the same type. Running statistics are not parameters and stay as they are.
+    /// Lets the module compute with every float parameter in this type, while the trained weights keep their own: bf16 or f16 compute
+    /// over f32 weights. Give the module inputs of the same type. Running statistics are not parameters and stay as they are.
     #[must_use]
     pub fn compute_in(mut self, dtype: FloatDType) -> Self {
         self.compute = Some(dtype);
@@ -90,8 +90,8 @@ impl Compression {
         self.attach_at(module, 0)
     }
 
-    /// As [`attach`](Self::attach), with every rule that has begun by this step applied as it stands there: what a
-    /// record saved then is loaded into.
+    /// As [`attach`](Self::attach), with every rule that has begun by this step applied as at that step: use it to load a record
+    /// that was saved then.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -113,10 +113,10 @@ impl Compression {
         refresh(self.rules(), &targets, module, step, true)
     }
 
-    /// Decides anew what is due once so many steps of the optimizer were made: call it after each, with 1 after the first. Where
-    /// nothing is due, nothing happens.
+    /// Renews the decisions that are due after this many steps of the optimizer: call it after each step, with 1 after the first.
+    /// Where nothing is due, nothing happens.
     ///
-    /// Scores see effective weights: what was dropped stays dropped.
+    /// Scores are those of effective weights, so a dropped weight stays dropped.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -144,12 +144,12 @@ impl Compression {
         parameters(module).into_iter().find(is_bare).map(|parameter| parameter.path)
     }
 
-    /// Whether the parameter is only cast.
+    /// Whether a parameter is to be cast, whatever else is done to it.
     fn casts(&self, parameter: &Parameter) -> bool {
         self.compute.is_some() && parameter.kind == Kind::Float && !is_running(parameter)
     }
 
-    /// What the rules say of each parameter they match.
+    /// The rules that apply to each parameter that any of them matches.
     fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, RuleTarget>> {
         let eligible = |parameter: &&Parameter| parameter.kind == Kind::Float && parameter.shape.rank() >= 2;
         let paths = found.iter().filter(eligible).map(|parameter| parameter.path.as_str());
@@ -172,7 +172,7 @@ impl Compression {
         Ok(targets)
     }
 
-    /// Refuses what does not fit the rows.
+    /// Refuses rules that do not fit the rows of a parameter.
     fn check(&self, target: &RuleTarget) -> Result<()> {
         let Rows { n_rows, n_cols, .. } = target.rows;
         target.prune.map_or(Ok(()), |rule| self.prune[rule].check(&target.layer, n_rows, n_cols))?;
@@ -180,7 +180,7 @@ impl Compression {
     }
 }
 
-/// A glob over paths that matches no weights among what was found.
+/// The error for a glob over paths that matches no weights.
 fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     let paths = || found.iter().map(|parameter| parameter.path.as_str());
     let only = Patterns::new([glob]).is_ok_and(|patterns| patterns.unused(paths()).is_none());
@@ -192,12 +192,12 @@ fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all there are"))
 }
 
-/// Running statistics: no parameters, though burn shows them as such.
+/// Whether this is a running statistic: not a parameter, though burn lists it as one.
 fn is_running(parameter: &Parameter) -> bool {
     parameter.is_norm() && ["running_mean", "running_var"].iter().any(|name| parameter.path.ends_with(name))
 }
 
-/// Attaches blank state; the first refresh fills it.
+/// Attaches a blank state to each parameter; the first refresh fills it.
 struct Attach<'a> {
     rules: &'a Compression,
     targets: &'a BTreeMap<String, RuleTarget>,

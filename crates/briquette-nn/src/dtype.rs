@@ -1,4 +1,4 @@
-//! Modules in another float type, and loss scaling for the one that underflows.
+//! Modules in another float type, and loss scaling for f16, in which gradients underflow.
 
 use crate::parameters::Trail;
 use crate::weights::unreadable;
@@ -10,30 +10,30 @@ use serde::{Deserialize, Serialize};
 
 /// Casts whole modules: weights, biases and running statistics. Masks and scales stay as they are.
 ///
-/// This is for running, and for training with an optimizer that bears the type; training in half precision over f32
+/// This is for running, and for training with an optimizer that works in the type. Training in half precision over f32
 /// weights is [`Compression::compute_in`](crate::Compression::compute_in).
 ///
-/// burn's clones of a normalisation share its running statistics: those of the module it was cloned from become this type too.
+/// burn's clones of a normalisation share its running statistics, so those of the original module change type too.
 pub trait ToDType: Module {
-    /// Every float in this type.
+    /// Casts every float to this type.
     #[must_use]
     fn to_dtype(self, dtype: FloatDType) -> Self {
         self.map(&mut Caster { dtype, trail: Trail::default() })
     }
 
-    /// f16.
+    /// Casts every float to f16.
     #[must_use]
     fn half(self) -> Self {
         self.to_dtype(FloatDType::F16)
     }
 
-    /// bf16.
+    /// Casts every float to bf16.
     #[must_use]
     fn bfloat16(self) -> Self {
         self.to_dtype(FloatDType::BF16)
     }
 
-    /// f32.
+    /// Casts every float to f32.
     #[must_use]
     fn single(self) -> Self {
         self.to_dtype(FloatDType::F32)
@@ -72,7 +72,7 @@ impl ModuleMapper for Caster {
     }
 }
 
-/// Dynamic loss scaling: gradients too small for f16 are lifted by a factor and brought back before the step.
+/// Dynamic loss scaling: gradients too small for f16 are multiplied by a factor, and divided by it before the optimizer's step.
 ///
 /// The factor starts at 2^16, halves when a gradient overflows (that step is skipped), and doubles after 2000 steps
 /// without. Source: Micikevicius et al., "Mixed Precision Training", 2018; `torch.amp.GradScaler`.
@@ -90,22 +90,22 @@ impl Default for LossScaler {
 }
 
 impl LossScaler {
-    /// A factor to start with, and after how many good steps it doubles.
+    /// A scaler with this factor at first, which doubles after this many steps without overflow.
     pub fn new(factor: f32, growth_interval: usize) -> Self {
         Self { factor, growth_interval: growth_interval.max(1), n_good: 0 }
     }
 
-    /// The factor now.
+    /// The current factor.
     pub fn factor(&self) -> f32 {
         self.factor
     }
 
-    /// The loss to call `backward` on.
+    /// The loss multiplied by the factor: call `backward` on it.
     pub fn scale(&self, loss: Tensor<1>) -> Tensor<1> {
         loss.mul_scalar(self.factor)
     }
 
-    /// Gradients of the loss itself; `None` where one overflowed: skip the step.
+    /// Divides gradients by the factor; `None` where one overflowed: skip the step.
     ///
     /// # Errors
     /// Io, where the device fails.
@@ -129,7 +129,7 @@ impl LossScaler {
 struct Unscaler {
     factor: f32,
     grads: GradientsParams,
-    /// `Σ 0 · g`: 0, or NaN where a gradient is not finite. One number to read, not one for each parameter.
+    /// `Σ 0 · g`: 0, or NaN where a gradient is not finite. So only one number is read from the device, not one a parameter.
     poison: Option<Tensor<1>>,
 }
 

@@ -1,4 +1,4 @@
-//! A module straight to an output directory, as it computes.
+//! Writes a module to an output directory, with the weights it computes with.
 
 use crate::NameMap;
 use crate::module_source::ModuleSource;
@@ -9,8 +9,8 @@ use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
-/// Writes a module as an output directory of format `briquette`, the same that the command line makes: what it computes
-/// with, masks and codes kept as such in the smaller of dense and sparse storage.
+/// Writes a module as an output directory of format `briquette`, the same that the command line makes: the weights that the module
+/// computes with, with masks and codes stored as such, in the smaller of dense and sparse storage.
 #[derive(Debug, Clone)]
 pub struct Export {
     directory: PathBuf,
@@ -20,7 +20,7 @@ pub struct Export {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
-/// What was written.
+/// The size of a written output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// Tensors of the model.
@@ -30,34 +30,34 @@ pub struct Exported {
 }
 
 impl Export {
-    /// To this directory, under PyTorch's names and layouts.
+    /// An export to this directory, under PyTorch's names and layouts.
     pub fn to(directory: impl Into<PathBuf>) -> Self {
         let directory = directory.into();
         Self { directory, names: NameMap::torch(), replace: false, original: None, files: Vec::new() }
     }
 
-    /// Under other names and layouts: those that the module was loaded by, to give back what came in.
+    /// Uses other names and layouts: those that the module was loaded by, to write a model in its original form.
     #[must_use]
     pub fn names(mut self, names: NameMap) -> Self {
         self.names = names;
         self
     }
 
-    /// Takes the small files of the model that the module was loaded from along: config, tokenizer and their like.
+    /// Copies the small files (config, tokenizer and the like) of the model that the module was loaded from.
     #[must_use]
     pub fn like(mut self, model: impl Into<PathBuf>) -> Self {
         self.original = Some(model.into());
         self
     }
 
-    /// Replaces an older output.
+    /// Replaces an older output, where there is one.
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replace = true;
         self
     }
 
-    /// A small file that belongs to the module: its configuration, its tokenizer.
+    /// Adds a small file that belongs to the module, such as its configuration or its tokenizer.
     #[must_use]
     pub fn file(mut self, name: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.into(), bytes.into()));
@@ -72,7 +72,7 @@ impl Export {
     /// one name, Io for devices and files.
     pub fn write<M: Module>(&self, module: &M) -> Result<Exported> {
         if module.devices().iter().any(Device::is_autodiff) {
-            // burn keeps the last update of running statistics aside while a module trains; this puts it in place.
+            // While a module trains, burn holds the last update of running statistics back; `valid` applies it.
             drop(module.valid());
         }
         let original = self.original.as_ref().map(|path| Checkpoint::open(path)).transpose()?;
@@ -103,7 +103,7 @@ impl Export {
     }
 }
 
-/// The small files of the original; its config.json says nothing of codes that are no longer there.
+/// Copies the small files of the original model; config.json then no longer mentions codes that the output does not have.
 fn copy_companions(draft: &Draft, original: &Checkpoint) -> Result<()> {
     companions::copy_into(draft, original, &|| Ok(()))?;
     let config = model_config::with_quantization(model_config::read(original)?, None, &original.directory())?;

@@ -22,8 +22,8 @@ impl Form {
 
     /// Bits, grid, grouping, group size, scale type and activations; all zeros where nothing is rounded.
     ///
-    /// Zeros follow, so many that no two forms are of one length but for their groups, which the number of scales tells
-    /// apart: burn refuses a record whose shapes differ, and so one of another form.
+    /// More zeros follow, so that two forms have different lengths unless they differ in grouping only, which the number of scales
+    /// shows: burn refuses a record whose shapes differ, and so a record of another form.
     pub(crate) fn to_numbers(form: Option<&Self>) -> Vec<i64> {
         let Some(form) = form else { return vec![0; 6] };
         let kind = match form.grid.kind() {
@@ -49,7 +49,7 @@ impl Form {
         numbers
     }
 
-    /// `None` for zeros, and for numbers that stand for no form.
+    /// The form that these numbers stand for; `None` for zeros, and for numbers that no form has.
     pub(crate) fn from_numbers(numbers: &[i64]) -> Option<Self> {
         let &[bits, kind, grouping, size, scale, activations, ..] = numbers else { return None };
         let kind = match kind {

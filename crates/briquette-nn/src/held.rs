@@ -1,4 +1,4 @@
-//! How the weights of a module are held.
+//! Counts in which form the weights of a module are held.
 
 use crate::Packed;
 use crate::packed::NAMES;
@@ -8,20 +8,20 @@ use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Parameters that are held in one way.
+/// The parameters that are held in one form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Held {
-    /// Parameters.
+    /// Number of parameters.
     pub n_tensors: usize,
-    /// Weights, zeros too.
+    /// Number of weights, zeros too.
     pub n_weights: usize,
-    /// Bytes they take.
+    /// Bytes that they take in memory.
     pub n_bytes: usize,
 }
 
-/// How the float parameters of a module are held: `int8` and `sparse int8` are multiplied as integers, `int8 weight-only`
-/// and `int4` become floats in registers, tables are looked up, `int8 as floats` is decoded for each use; `f32` and its
-/// like are floats. In burn's own layers, which know nothing of codes, all of them are decoded for each use.
+/// The forms in which the float parameters of a module are held: `int8` and `sparse int8` are multiplied as integers,
+/// `int8 weight-only` and `int4` become floats in registers, tables are looked up, `int8 as floats` is decoded for each use; `f32` and the
+/// like are floats. burn's own layers do not know codes, so there all of them are decoded for each use.
 pub fn held<M: Module>(module: &M) -> BTreeMap<String, Held> {
     let mut count = Count::default();
     module.visit(&mut count);

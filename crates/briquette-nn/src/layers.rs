@@ -1,8 +1,8 @@
 //! burn's layers, whose weights may be held as codes.
 //!
-//! They have the constructors, configs and parameter names of burn's own, so a model changes by an import. As long as
-//! their weights are floats they are burn's layers; [`quantize_dynamic`](crate::quantize_dynamic()) and
-//! [`load_compressed`](crate::load_compressed) make codes of weights, which then run on integer kernels.
+//! They have the constructors, configs and parameter names of burn's own, so a model only changes an import. While their weights are
+//! floats they work as burn's layers do; [`quantize_dynamic`](crate::quantize_dynamic()) and
+//! [`load_compressed`](crate::load_compressed) replace weights by codes, on which integer kernels run.
 
 mod conv2d;
 mod embedding;

@@ -7,11 +7,11 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer, MultiGradientsParams};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 
-/// A model that a `Learner` trains while rules compress it: `Learner::new(Compressing::new(model, rules)?, ..)` is all
-/// that changes, and `result.model.model.materialize()` is what comes out.
+/// A model that a `Learner` trains while rules compress it. Only `Learner::new(Compressing::new(model, rules)?, ..)` changes, and
+/// `result.model.model.materialize()` is the compressed model.
 #[derive(Module, Debug)]
 pub struct Compressing<M: Module> {
-    /// The model itself.
+    /// The wrapped model.
     pub model: M,
     #[module(skip)]
     rules: Compression,
@@ -27,7 +27,7 @@ impl<M: Module> Compressing<M> {
         Self::resumed(model, rules, 0)
     }
 
-    /// As [`new`](Self::new), as of a step that training had reached: for loading a checkpoint saved there.
+    /// As [`new`](Self::new), with the rules as at a step that training had reached: for loading a checkpoint saved then.
     ///
     /// # Errors
     /// As [`Compression::attach`].
@@ -35,7 +35,7 @@ impl<M: Module> Compressing<M> {
         Ok(Self { model: rules.attach_at(model, step)?, rules, step })
     }
 
-    /// Steps of the optimizer so far.
+    /// Number of optimizer steps so far.
     pub fn step_count(&self) -> usize {
         self.step
     }
@@ -43,7 +43,7 @@ impl<M: Module> Compressing<M> {
     /// Applies a step of the optimizer, then the rules.
     ///
     /// # Panics
-    /// If a weight is not finite or the device fails: `Learner` has no way to hand an error on.
+    /// If a weight is not finite or the device fails: `Learner` cannot pass an error on.
     fn after(self, optimize: impl FnOnce(M) -> M) -> Self {
         let Self { model, rules, step } = self;
         let model = rules.refresh(optimize(model), step + 1).unwrap_or_else(|error| panic!("{error}"));

@@ -9,20 +9,20 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tensors of each sort that an error lists.
+/// The most tensors of each kind that an error lists.
 const N_LISTED: usize = 10;
 
 /// Fills the parameters of a module from a checkpoint: safetensors, PyTorch, burnpack, or a compressed directory, whose
 /// tensors are decoded to floats.
 ///
-/// Weights take the type of the parameter, or the device's default where it is not initialised yet; parameters that are
-/// not initialised never are. Memory is that of the module and one tensor, twice where it is transposed.
-/// Reparameterizations stay attached and keep their state. burn's clones of a normalisation share its running statistics: fill
-/// no clone of a module that is still needed.
+/// Weights take the type of the parameter, or the device's default where the parameter is not initialised yet; such a parameter
+/// is never given its random start. Memory is that of the module and one tensor, twice where it is transposed. Reparameterizations stay
+/// attached and keep their state. burn's clones of a normalisation share its running statistics: do not load into a clone of a module
+/// that is still needed.
 ///
 /// # Errors
-/// Input where tensors are missing, left over or of another shape (the first ten of each are listed), or are not what was
-/// written; those of reading.
+/// Input where tensors are missing, left over or of another shape (the first ten of each are listed), or fail the checks of what
+/// was written; those of reading.
 pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let places = places_of(&parameters(&module), checkpoint, names)?;
     let module = fill(module, checkpoint, places)?;
@@ -30,7 +30,7 @@ pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap)
     Ok(module)
 }
 
-/// Fills the parameters that have a place; the others stay as they are.
+/// Fills the parameters that have a place in the checkpoint; the others stay as they are.
 pub(crate) fn fill<M: Module>(
     module: M,
     checkpoint: &Checkpoint,
@@ -44,16 +44,16 @@ pub(crate) fn fill<M: Module>(
     }
 }
 
-/// Where a parameter's tensor is.
+/// Where a parameter's tensor is in a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParameterPlace {
-    /// Which tensor.
+    /// The index of the tensor.
     pub(crate) index: usize,
-    /// Whether it is to be transposed.
+    /// Whether the tensor is to be transposed.
     pub(crate) is_turned: bool,
 }
 
-/// Finds the tensor of every parameter, or says all that does not fit.
+/// Finds the tensor of every parameter, or lists everything that does not fit.
 pub(crate) fn places_of(
     wanted: &[Parameter],
     checkpoint: &Checkpoint,
@@ -94,7 +94,7 @@ pub(crate) fn places_of(
     }
 }
 
-/// Whether a tensor lies as PyTorch keeps it: what the file says counts, then what the names are told.
+/// Whether a tensor is in PyTorch's layout: the file decides, and where it says nothing, the name map.
 fn is_torch(checkpoint: &Checkpoint, index: usize, names: &NameMap) -> bool {
     let is_last = checkpoint.stored().is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
     let lies = checkpoint.layout().map_or(names.layout(), |said| match said {
@@ -136,7 +136,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// The data of the parameter where the mapper is; `None` where it stays as it is.
+    /// The data of the parameter that the mapper is at; `None` where the parameter stays as it is.
     fn next(&mut self) -> Option<TensorData> {
         if self.error.is_some() || self.trail.reparameterized().is_some() {
             return None;
@@ -152,7 +152,7 @@ impl Loader<'_> {
     }
 }
 
-/// Reads a tensor whole, in its own type where burn has it.
+/// Reads a whole tensor, in its own type where burn has that type.
 fn read(checkpoint: &Checkpoint, place: ParameterPlace) -> Result<TensorData> {
     let info = &checkpoint.tensors()[place.index];
     let mut bytes = vec![0; info.n_bytes()];
@@ -173,7 +173,7 @@ fn read(checkpoint: &Checkpoint, place: ParameterPlace) -> Result<TensorData> {
     Ok(TensorData::from_bytes_vec(bytes, shape, dtype))
 }
 
-/// A float tensor on a device, in `dtype` or the device's default.
+/// A float tensor on a device, in `dtype` or else the device's default type.
 fn float_on<const D: usize>(data: TensorData, device: &Device, dtype: Option<BurnDType>) -> Tensor<D> {
     match dtype {
         Some(dtype) if dtype.is_float() => Tensor::from_data(data, (device, dtype)),

@@ -1,4 +1,4 @@
-//! Filling a module from a compressed directory, codes as codes.
+//! Fills a module from a compressed directory, and keeps codes as codes.
 
 use crate::load::{ParameterPlace, fill, places_of};
 use crate::packed::{Coded, Packed, Use};
@@ -12,13 +12,13 @@ use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// As [`load_into`](crate::load_into), but what lies in the checkpoint as codes that layers can hold goes into them as it
-/// is, never as floats: linear layers, convolutions and embeddings of up to 8 bits with one scale for each row, and 4-bit
-/// matrices by groups. All else is decoded.
+/// As [`load_into`](crate::load_into), but codes that layers can hold are put into them unchanged, and never become floats:
+/// linear layers, convolutions and embeddings of up to 8 bits with one scale for each row, and 4-bit matrices in groups. All other tensors
+/// are decoded.
 ///
 /// Layers compute in integers only where the checkpoint promises int8 activations, by its manifest or by its
-/// `quantization_config`; otherwise the codes of a linear
-/// layer become floats in registers, and those of a convolution for each use. Memory is that of the codes and one tensor's more.
+/// `quantization_config`; otherwise the codes of a linear layer become floats in registers, and those of a convolution become floats for
+/// each use. Memory is that of the codes and one more tensor.
 ///
 /// # Errors
 /// As [`load_into`](crate::load_into); Refused where compressed-tensors would round activations in a way that is not run here.
@@ -45,8 +45,8 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
     Ok(module)
 }
 
-/// Bytes that the parameters of a module take once [`load_compressed`] has filled it, known from headers; on a device whose
-/// layers do not [hold codes](crate::holds_codes), as floats. Where the kernels lay codes out in whole panels it may be a little more.
+/// Bytes that the parameters of a module will take once [`load_compressed`] has filled it, computed from headers; as floats, on a
+/// device whose layers do not [hold codes](crate::holds_codes). Where the kernels lay codes out in whole panels it may be a little more.
 ///
 /// # Errors
 /// Input where the checkpoint does not fit.
@@ -64,7 +64,7 @@ pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &N
 }
 
 impl Use {
-    /// Bytes of a tensor's codes, scales, and whatever else they are used with.
+    /// Bytes of a tensor's codes, its scales, and what the kernels store besides.
     fn n_bytes(self, tensor: &StoredTensor) -> usize {
         let Rows { n_rows, n_cols, .. } = tensor.rows();
         let codes = match tensor.coding.storage {
@@ -72,17 +72,17 @@ impl Use {
             Storage::Bitmask => n_rows * Mask::row_bytes(n_cols) + tensor.n_kept,
         };
         match self {
-            // Codes are summed up by row.
+            // Besides the scale, the sum of codes is stored for each row.
             Self::Int8(_) | Self::Conv(..) => codes + 8 * n_rows,
             Self::Int4 { group } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * n_cols.div_ceil(group.max(1)),
-            // The rows of a sparse table begin at offsets.
+            // For a sparse table, the offset of each row is stored too.
             Self::Table | Self::Decoded if tensor.coding.storage == Storage::Bitmask => codes + 12 * n_rows,
             Self::Table | Self::Decoded => codes + 4 * n_rows,
         }
     }
 }
 
-/// What a tensor's codes are for, where layers can hold them.
+/// What a tensor's codes are used for, where layers can hold them.
 fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
     let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
@@ -92,7 +92,7 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint)
     if parameter.container == "Struct:Embedding" {
         return (!matches!(grouping, Grouping::Group(_)) && tensor.axis == OutputAxis::First).then_some(Use::Table);
     }
-    // Rows of the file are outputs whichever way it lies.
+    // In the file, rows count outputs whichever axis does in the tensor.
     let is_by_output = match parameter.conv_dims() {
         Some(_) => tensor.axis == OutputAxis::First && !place.is_turned,
         None => parameter.is_linear_weight() && place.is_turned == (tensor.axis == OutputAxis::First),
@@ -120,7 +120,7 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint)
     }
 }
 
-/// Refuses what other programs would run on rounded activations and this one on floats: its figures would be of another model.
+/// Refuses codes that other programs would run on rounded activations and Briquette on floats: the results would differ.
 fn check_activations(
     parameter: &Parameter,
     place: ParameterPlace,
@@ -164,7 +164,7 @@ impl Reparameterizer for StoredPacker<'_> {
     }
 }
 
-/// The codes of a tensor, a block of rows at a time. Of a matrix rows are outputs, which come last in a linear layer.
+/// The codes of a tensor, read a block of rows at a time. Rows of a matrix are outputs, which are the last axis in a linear layer.
 fn coded(stored: &StoredDir, index: usize, rank: usize) -> Result<Coded> {
     let tensor = &stored.tensors[index];
     let Rows { n_rows, n_cols, .. } = tensor.rows();

@@ -1,4 +1,4 @@
-//! A module as a source of tensors, so that it is written by the same way as a checkpoint.
+//! A module as a source of tensors, so that it is written in the same way as a checkpoint.
 
 use crate::weights::{Item, items};
 use crate::{Layout, NameMap};
@@ -17,7 +17,7 @@ use burn::module::Module;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Tensors that are kept on the host: as many as threads are likely to ask for at once.
+/// Tensors kept on the host: about as many as threads ask for at a time.
 const N_KEPT: usize = 4;
 
 /// The parameters of a module under the names and in the layouts of a file.
@@ -27,28 +27,28 @@ pub(crate) struct ModuleSource {
     recent: Mutex<VecDeque<(usize, Arc<OnHost>)>>,
 }
 
-/// A parameter, and how a file has it.
+/// A parameter, and how a file stores it.
 struct ModuleTensor {
     item: Mutex<Item>,
-    /// The row view of the module's own order.
+    /// The row view of the parameter's own order in the module.
     rows: Rows,
-    /// Whether the file has it the other way round than burn.
+    /// Whether the file stores the matrix transposed, as compared to burn.
     is_turned: bool,
     is_table: bool,
 }
 
 /// A parameter on the host.
 struct OnHost {
-    /// In the order of the file.
+    /// The elements in the order of the file.
     bytes: Vec<u8>,
     decision: Decision,
 }
 
 impl ModuleSource {
-    /// Nothing is read yet.
+    /// Lists the parameters; no weight is read yet.
     ///
     /// # Errors
-    /// Config where two parameters would have one name, or weights are held as codes; Refused for types that no file has.
+    /// Config where two parameters would have one name, or weights are held as codes; Refused for types that no file can store.
     pub(crate) fn new<M: Module>(module: &M, names: &NameMap) -> Result<Self> {
         let mut found: BTreeMap<String, (TensorInfo, ModuleTensor)> = BTreeMap::new();
         for item in items(module)? {
@@ -69,8 +69,8 @@ impl ModuleSource {
         Ok(Self { infos, parameters, recent: Mutex::default() })
     }
 
-    /// What becomes of each parameter: what the module computes with, in the smaller of dense and sparse storage. Weights that are
-    /// equal, and decided about alike, are kept once.
+    /// The plan for every parameter: the weights that the module computes with, in the smaller of dense and sparse storage. Weights
+    /// that are equal and have equal decisions are stored once.
     ///
     /// # Errors
     /// Io where a device does not hand out a tensor.
@@ -103,7 +103,7 @@ impl ModuleSource {
         let role = if is_matrix { Role::Linear } else { Role::Unknown };
         let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
         let quant = item.form().filter(|_| decision.quant.is_some()).map(|form| Quant {
-            // The range is never asked: the scales are there.
+            // The scales are given, so this range is never used.
             spec: QuantSpec { grid: form.grid, grouping: form.grouping, range: Range::AbsMax, scale: form.scale },
             activations: form.activations,
             is_given: true,
@@ -113,7 +113,7 @@ impl ModuleSource {
         Ok(Treatment { prune, quant, ..Treatment::none(known, Rows::of(&info.shape, rows)) })
     }
 
-    /// Groups of tensors that are the same, and the one that each is kept as: a table that is looked up, or the first.
+    /// Groups of equal tensors, and the one that each group is stored as: a table that is looked up, or the first.
     fn ties(&self) -> Result<Vec<(Vec<usize>, usize)>> {
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, first) in ties_of(self, &Stop::default())? {
@@ -134,7 +134,7 @@ impl ModuleSource {
         Ok(ties)
     }
 
-    /// A parameter on the host, read from its device where it was not of late.
+    /// A parameter on the host; it is read from its device unless it was read recently.
     fn on_host(&self, index: usize) -> Result<Arc<OnHost>> {
         let lock = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = lock().iter().find(|(of, _)| *of == index) {

@@ -58,7 +58,7 @@ impl NameMap {
 
     /// Replaces the first run of segments that equals `from` by `to`.
     ///
-    /// A `*` in `from` stands for one segment, and the n-th `*` in `to` for what the n-th one of `from` met. A leading
+    /// A `*` in `from` stands for one segment, and the n-th `*` in `to` for the segment that the n-th one of `from` matched. A leading
     /// `^` ties the run to the start of the path; `^` alone puts `to` in front.
     #[must_use]
     pub fn rename(mut self, from: &str, to: &str) -> Self {
@@ -68,25 +68,25 @@ impl NameMap {
         self
     }
 
-    /// Tensors of the file that the module need not have, as a glob over the file's names.
+    /// Ignores tensors of the file that the module does not have: a glob over the file's names.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn ignore(mut self, glob: &str) -> Result<Self> {
         self.ignored.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// Parameters that the file need not have and that then stay as they are, as a glob over the module's paths.
+    /// Allows parameters to be missing in the file; these stay as they are. A glob over the module's paths.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn optional(mut self, glob: &str) -> Result<Self> {
         self.optional.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// A path after every rename.
+    /// A path after all renames.
     pub fn renamed(&self, path: &str) -> String {
         let renamed = self.renames.iter().fold(segments(path), |path, rename| rename.apply(path));
         renamed.join(".")
@@ -128,7 +128,7 @@ impl Rename {
         path
     }
 
-    /// What the stars meet, where the run is the one sought.
+    /// What the stars of `from` stand for, where `run` matches it.
     fn meets(&self, run: &[String]) -> Option<Vec<String>> {
         let mut met = Vec::new();
         for (wanted, found) in self.from.iter().zip(run) {

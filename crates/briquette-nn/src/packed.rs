@@ -7,24 +7,24 @@ use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table, Weight
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
 
-/// Codes that stand for a parameter. Beneath it lies one NaN, stretched to the parameter's shape; its value is decoded
-/// anew wherever it is asked for, and the layers of [`crate::layers`] do not ask.
+/// Codes that replace a parameter. The parameter's own tensor is a single NaN, stretched to its shape; its value is decoded from the
+/// codes each time it is asked for, and the layers of [`crate::layers`] do not ask for it.
 ///
-/// Codes are not part of burn's records: `materialize()` first, or keep the directory they were loaded from.
+/// Codes are not part of burn's records: call `materialize()` first, or keep the directory that the module was loaded from.
 #[derive(Module, Debug)]
 pub struct Packed {
-    /// What is held, for visitors: an index of [`NAMES`], and bytes.
+    /// What is held, as numbers that visitors can read: an index of [`NAMES`], and bytes.
     form: Param<Tensor<1, Int>>,
     #[module(skip)]
     kept: Kept,
 }
 
-/// How codes are held.
+/// The forms in which codes are held.
 #[derive(Debug, Clone)]
 pub(crate) enum Kept {
-    /// Panels of a linear layer.
+    /// Codes of a linear layer, in the panels of its kernel.
     Linear(LinearWeights),
-    /// Panels of a convolution.
+    /// Codes of a convolution, in the panels of its kernel.
     Conv(QuantizedConv2d),
     /// Rows that are looked up.
     Table(Table),
@@ -32,7 +32,7 @@ pub(crate) enum Kept {
     Decoded(Table, OutputAxis),
 }
 
-/// How weights can be held, as reports say it.
+/// The names of the forms in which weights can be held, as reports show them.
 pub(crate) const NAMES: [&str; 9] = [
     "int8",
     "sparse int8",
@@ -64,7 +64,7 @@ impl Kept {
         }
     }
 
-    /// The weights as rows of outputs, and where those are in the parameter.
+    /// The weights as rows of outputs, and which axis of the parameter counts outputs.
     fn rows(&self) -> (Weights, OutputAxis) {
         match self {
             Self::Linear(weights) => (Weights::Linear(weights.clone()), OutputAxis::Last),
@@ -82,7 +82,7 @@ impl Packed {
         Self { form: Param::initialized(ParamId::new(), form), kept }
     }
 
-    /// Puts codes in the place of a parameter; where there are none, keeps it and why in `error`.
+    /// Replaces a parameter by codes. If there are none, keeps the parameter and stores the reason in `error`.
     pub(crate) fn replace_or_keep<const D: usize>(
         kept: Result<Kept>,
         param: Param<Tensor<D>>,
@@ -100,7 +100,7 @@ impl Packed {
         }
     }
 
-    /// Puts codes in the place of a parameter, whose floats are let go.
+    /// Replaces a parameter by codes, and frees its floats.
     fn replace<const D: usize>(kept: Kept, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
         let (id, device) = (param.id, param.lazy_device());
         let is_linear = matches!(kept, Kept::Linear(_));
@@ -131,33 +131,33 @@ pub(crate) fn kept_on<'a, const D: usize>(param: &'a Param<Tensor<D>>, device: &
     packed.kept.rows().0.runs_on(device).then_some(&packed.kept)
 }
 
-/// Whether layers on this device run on codes, rather than decode them for each use: on the CPU, and off autodiff.
+/// Whether layers on this device run on codes rather than decode them for each use: on the CPU, and where autodiff is off.
 pub fn holds_codes(device: &Device) -> bool {
     ops::runs_on(device)
 }
 
-/// Codes on their way into a parameter, as rows of outputs.
+/// Codes that are to replace a parameter, as rows of outputs.
 #[derive(Debug)]
 pub(crate) struct Coded {
     pub(crate) rows: Rows,
     pub(crate) codes: Vec<i8>,
-    /// One for each row, or for each group of each row.
+    /// One scale for each row, or for each group of each row.
     pub(crate) scales: Vec<f32>,
     pub(crate) is_sparse: bool,
 }
 
-/// What codes are for.
+/// What codes are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A linear layer whose activations become int8, or stay floats where there is no grid.
+    /// A linear layer whose activations are rounded to this int8 grid, or stay floats where there is none.
     Int8(Option<ActivationGrid>),
     /// A convolution with weights of these extents whose activations become int8.
     Conv(ActivationGrid, [usize; 4]),
-    /// A linear layer of float activations, with one scale for each so many inputs.
+    /// A linear layer of float activations, with one scale for each `group` inputs of an output.
     Int4 { group: usize },
-    /// Rows are looked up.
+    /// A table whose rows are looked up.
     Table,
-    /// Arithmetic on floats.
+    /// Arithmetic on floats: codes are decoded for each use.
     Decoded,
 }
 

@@ -1,4 +1,4 @@
-//! What parameters a module has: their paths, kinds and shapes, without initialising any.
+//! Lists the parameters of a module with their paths, kinds and shapes, without initialising any.
 
 use briquette_core::{OutputAxis, Rows, Shape};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -6,13 +6,13 @@ use burn::tensor::{Bool, Int, Tensor};
 
 /// The container burn announces for the parameters of a reparameterization.
 const REPARAMETERIZATION: &str = "Reparameterization";
-/// The container of a linear layer, burn's own or ours.
+/// The container of a linear layer, either burn's or the one of [`crate::layers`].
 const LINEAR: &str = "Struct:Linear";
 /// The normalisations of burn, whose weight is called gamma and whose bias beta.
 const NORMS: [&str; 5] =
     ["Struct:BatchNorm", "Struct:LayerNorm", "Struct:GroupNorm", "Struct:InstanceNorm", "Struct:RmsNorm"];
 
-/// What a parameter's elements are.
+/// The kind of a parameter's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Floats: weights, biases, running statistics.
@@ -26,53 +26,53 @@ pub enum Kind {
 /// A parameter of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its dotted path: `blocks.0.weight`.
+    /// The dotted path, such as `blocks.0.weight`.
     pub path: String,
-    /// What its elements are.
+    /// The kind of its elements.
     pub kind: Kind,
-    /// Its extents in burn's own order.
+    /// The extents in burn's own order.
     pub shape: Shape,
-    /// The type it is a field of, as burn names it: `Struct:Linear`.
+    /// The type of the module that has it as a field, as burn names it: `Struct:Linear`.
     pub container: String,
-    /// The name of the reparameterization attached to it: `lora`, or ours.
+    /// The name of the reparameterization attached to the parameter: `lora`, or one of Briquette's.
     pub reparameterized: Option<String>,
 }
 
 impl Parameter {
-    /// Whether it is the matrix of a `Linear`, which burn keeps `[in, out]`.
+    /// Whether this is the matrix of a `Linear`, which burn stores `[in, out]`.
     pub fn is_linear_weight(&self) -> bool {
         self.container == LINEAR && self.shape.rank() == 2
     }
 
-    /// The extents of the filters of a `Conv2d`, `[out, in / groups, ky, kx]`, where it is those.
+    /// The extents `[out, in / groups, ky, kx]`, where this is the filters of a `Conv2d`.
     pub fn conv_dims(&self) -> Option<[usize; 4]> {
         self.shape.0.as_slice().try_into().ok().filter(|_| self.container == "Struct:Conv2d")
     }
 
-    /// Whether it belongs to a normalisation.
+    /// Whether this belongs to a normalisation.
     pub fn is_norm(&self) -> bool {
         NORMS.contains(&self.container.as_str())
     }
 
-    /// Which of its axes counts outputs.
+    /// Which axis of the parameter counts outputs.
     pub fn output_axis(&self) -> OutputAxis {
         if self.is_linear_weight() { OutputAxis::Last } else { OutputAxis::First }
     }
 
-    /// Its row view: one row for each output.
+    /// The row view of the parameter: one row for each output.
     pub fn rows(&self) -> Rows {
         Rows::of(&self.shape, self.output_axis())
     }
 }
 
-/// Every parameter and running statistic of a module, in its order; those of reparameterizations are left out.
+/// Every parameter and running statistic of a module, in the module's order. Those within reparameterizations are left out.
 pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     let mut walk = Walk::default();
     module.visit(&mut walk);
     walk.found
 }
 
-/// Whether a matrix is turned on its way in and out of records, as those of `LinearLayout::Col` are: `[out, in]` there.
+/// Whether a matrix is transposed on its way into and out of records, as with `LinearLayout::Col`, where records hold `[out, in]`.
 pub(crate) fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     let mut shape = [1; D];
     shape[D - 1] = 2;
@@ -80,7 +80,7 @@ pub(crate) fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     D == 2 && param.clone().transform_for_load(probe, param.id).base().dims() != shape
 }
 
-/// The shape of a matrix of a `Linear`, `[in, out]`. Before it is initialised, burn says what it draws, and turns it afterwards.
+/// The shape of a `Linear`'s matrix, `[in, out]`. Of an uninitialised one burn gives the shape before transposing.
 pub(crate) fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
     let mut shape = param.lazy_shape().to_vec();
     if !param.is_initialized() && is_kept_turned(param) {
@@ -89,7 +89,7 @@ pub(crate) fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usiz
     shape
 }
 
-/// The path to where a visitor or mapper is.
+/// The path of the module that a visitor or mapper is at.
 #[derive(Debug, Default)]
 pub(crate) struct Trail {
     names: Vec<(String, String)>,
@@ -110,7 +110,7 @@ impl Trail {
         names.join(".")
     }
 
-    /// Within a reparameterization: the path of its parameter, its name, and the field within it.
+    /// Inside a reparameterization: the path of its parameter, its name, and the field's name.
     pub(crate) fn reparameterized(&self) -> Option<(String, &str, String)> {
         let at = self.names.iter().position(|(_, container)| container == REPARAMETERIZATION)?;
         let join =

@@ -1,4 +1,4 @@
-//! What inputs each layer sees: gathered while a model runs, for methods that look at more than weights.
+//! Gathers statistics of each layer's inputs while a model runs, for methods that use more than weights.
 
 use crate::weights::read_f32;
 use briquette_core::{Error, InputStats, Result};
@@ -22,12 +22,12 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Counts, sums, sums of squares and largest magnitudes.
+    /// A probe that counts input vectors and gathers sums, sums of squares and largest magnitudes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gram matrices too: `n²` numbers for a layer of `n` inputs.
+    /// A probe that gathers gram matrices too: `n²` numbers for a layer of `n` inputs.
     pub fn with_gram() -> Self {
         Self { has_gram: true, ..Self::default() }
     }
@@ -94,13 +94,13 @@ impl Probe {
         Ok(())
     }
 
-    /// What was collected so far, by path.
+    /// The statistics gathered so far, by path.
     pub fn stats(&self) -> BTreeMap<String, InputStats> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes what was collected as a file of statistics: see docs/format.md. An older file is replaced in one step. Where the model
-    /// is given, its fingerprint stands in the file, and the statistics are refused for any other.
+    /// Writes the statistics to a file: see docs/format.md. An older file is replaced in one step. Where the model is given, the file
+    /// has its fingerprint, and the statistics are refused for any other model.
     ///
     /// # Errors
     /// Io.
@@ -109,10 +109,10 @@ impl Probe {
         StatisticsFile { model, layers: self.stats() }.write(path)
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Reads a file that [`write`](Self::write) wrote.
     ///
     /// # Errors
-    /// Input where the file is not one of these, Io where it cannot be read.
+    /// Input where the file does not hold statistics, Io where it cannot be read.
     pub fn read(path: &Path) -> Result<BTreeMap<String, InputStats>> {
         StatisticsFile::read(path).map(|file| file.layers)
     }

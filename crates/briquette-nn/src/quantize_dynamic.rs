@@ -1,4 +1,4 @@
-//! A loaded model to int8, as it will be served.
+//! Quantizes a loaded model to int8 for serving.
 
 use crate::packed::{Coded, Packed, Use};
 use crate::weights::read_f32;
@@ -10,10 +10,10 @@ use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// Below this share of zeros, a bit for each weight costs more than the zeros do.
+/// The least share of zeros for sparse storage: below it, one bit for each weight takes more room than the zeros.
 const SPARSE_PAYS: f64 = 1.0 / 8.0;
 
-/// What [`quantize_dynamic`] makes int8.
+/// Which parameters [`quantize_dynamic`] turns into int8, and how.
 #[derive(Debug, Clone)]
 pub struct DynamicSpec {
     grid: ActivationGrid,
@@ -24,7 +24,7 @@ pub struct DynamicSpec {
 }
 
 impl Default for DynamicSpec {
-    /// Every linear layer, convolution and embedding; activations with a zero point; zeros left out where that is smaller.
+    /// Takes every linear layer, convolution and embedding; activations get a zero point; zeros are left out where that saves room.
     fn default() -> Self {
         Self {
             grid: ActivationGrid::Asymmetric,
@@ -37,44 +37,44 @@ impl Default for DynamicSpec {
 }
 
 impl DynamicSpec {
-    /// As by default.
+    /// The defaults: see [`Default`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How activations are rounded.
+    /// Sets how activations are rounded.
     #[must_use]
     pub const fn activations(mut self, grid: ActivationGrid) -> Self {
         self.grid = grid;
         self
     }
 
-    /// Only parameters whose path meets this glob, or another that was included.
+    /// Takes only parameters whose path matches this glob, or another one that was included.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn include(mut self, glob: &str) -> Result<Self> {
         self.included.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// No parameters whose path meets this glob.
+    /// Leaves out parameters whose path matches this glob.
     ///
     /// # Errors
-    /// Config, where it is no glob.
+    /// Config, where `glob` is not a valid glob.
     pub fn exclude(mut self, glob: &str) -> Result<Self> {
         self.excluded.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// Leaves embeddings as they are.
+    /// Leaves embeddings unchanged.
     #[must_use]
     pub const fn without_embeddings(mut self) -> Self {
         self.has_tables = false;
         self
     }
 
-    /// Keeps zeros: faster, and larger.
+    /// Stores zeros too, which is faster and larger.
     #[must_use]
     pub const fn dense(mut self) -> Self {
         self.is_sparse = false;
@@ -100,10 +100,10 @@ impl DynamicSpec {
     }
 }
 
-/// Turns the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, one scale for each output or row, and
-/// lets their floats go. What is attached for training is materialized first.
+/// Turns the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, with one scale for each output or row,
+/// and frees the floats. Masks and grids attached for training are materialized first.
 ///
-/// The layers are those of [`crate::layers`]; burn's own decode their weights for each use.
+/// The layers must be those of [`crate::layers`] to run on codes; burn's own decode the weights for each use.
 ///
 /// # Errors
 /// Io where a device does not hand out a tensor.
@@ -149,7 +149,7 @@ impl Reparameterizer for DynamicPacker<'_> {
     }
 }
 
-/// Rows to int8, each by its largest weight.
+/// Quantizes rows to int8; the scale of each is set by its largest weight.
 fn coded(values: &[f32], rows: Rows, may_be_sparse: bool) -> Coded {
     let n_cols = rows.n_cols.max(1);
     let scales = briquette_quant::fit(values, rows.n_cols, None, &Scheme::INT8.weights).affines;

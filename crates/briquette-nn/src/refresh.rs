@@ -1,4 +1,4 @@
-//! Deciding anew: thresholds over all that share one, then each parameter in turn.
+//! Renews decisions: first finds thresholds that several parameters share, then decides each parameter in turn.
 
 use crate::attached::{bools, floats};
 use crate::parameters::Trail;
@@ -14,7 +14,7 @@ use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Device, Tensor};
 use std::collections::BTreeMap;
 
-/// Which rules decide at this step, and by what threshold where several parameters share one.
+/// Which rules are due at this step, and the threshold of each rule whose parameters share one.
 struct Due<'a> {
     rules: Rules<'a>,
     targets: &'a BTreeMap<String, RuleTarget>,
@@ -24,7 +24,7 @@ struct Due<'a> {
     thresholds: Vec<Option<Threshold>>,
 }
 
-/// Decides anew what is due at `step`, or, where `is_start`, all that has begun by then.
+/// Renews the decisions that are due at `step`; where `is_start`, all those of rules that have begun by then.
 pub(crate) fn refresh<M: Module>(
     rules: Rules,
     targets: &BTreeMap<String, RuleTarget>,
@@ -55,7 +55,7 @@ pub(crate) fn refresh<M: Module>(
 }
 
 impl Due<'_> {
-    /// The threshold over all parameters of a rule, in two counted passes over them.
+    /// The threshold over all parameters of a rule, found in two passes that count scores.
     fn threshold<M: Module>(&self, rule: usize, module: &M) -> Result<Option<Threshold>> {
         let prune = &self.rules.prune[rule];
         let &Amount::Ratio(to) = &prune.amount else { return Ok(None) };
@@ -85,12 +85,12 @@ impl Due<'_> {
         )
     }
 
-    /// Whether anything is decided for a parameter now.
+    /// Whether a rule that is due applies to this parameter.
     fn touches(&self, target: &RuleTarget) -> bool {
         target.prune.is_some_and(|rule| self.prune[rule]) || target.quantize.is_some_and(|rule| self.quantize[rule])
     }
 
-    /// The mask after this step.
+    /// The mask of a parameter after this step.
     fn mask(&mut self, target: &RuleTarget, held: &PendingWeight) -> Option<Mask> {
         let old = held.mask.clone();
         let Some(index) = target.prune.filter(|&rule| self.prune[rule]) else { return old };
@@ -112,7 +112,7 @@ impl Due<'_> {
             (Amount::Zeros, _) => Mask::from_fn(n_rows, n_cols, |row, col| held.values[row * n_cols + col] != 0.0),
             (Amount::Outside(mask), _) => mask.clone(),
         };
-        // A schedule that falls revives nothing.
+        // A dropped weight stays dropped, even if the schedule's sparsity falls.
         Some(match old {
             Some(old) => {
                 let both = new.as_bits().iter().zip(old.as_bits()).map(|(new, old)| new & old).collect();
@@ -145,7 +145,7 @@ fn of_each_row(scores: &[f32], n_rows: usize, n_cols: usize, n_drop: usize) -> M
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-/// Scores of effective weights: a dropped one scores 0, and a kept one more than that even where it is 0 itself.
+/// Scores of effective weights: a dropped weight scores 0, and a kept one more than that even where it is 0.
 fn scores(rule: &Prune, target: &RuleTarget, values: &[f32], mask: Option<&Mask>) -> Vec<f32> {
     let n_cols = target.rows.n_cols;
     let score = match rule.score {
@@ -173,7 +173,7 @@ fn check_finite(values: &[f32], path: &str) -> Result<()> {
     }
 }
 
-/// A parameter between its base and its state.
+/// The parameter whose base was visited, while its attached state is still to come.
 struct PendingWeight {
     path: String,
     rows: Rows,
@@ -199,7 +199,7 @@ impl Refresher<'_> {
         Ok(())
     }
 
-    /// Decides for the held parameter, given what was dropped so far. Returns what is dropped now.
+    /// Decides about the held parameter, given what is dropped so far. Returns what is dropped from now on.
     fn decide<const D: usize>(&mut self, dropped: Tensor<D, Bool>) -> Result<Option<Vec<bool>>> {
         let Some(mut held) = self.held.take() else { return Ok(None) };
         let target = self.due.targets[&held.path].clone();
@@ -225,7 +225,7 @@ impl Refresher<'_> {
     }
 }
 
-/// What a mask drops, in the parameter's own order.
+/// Which weights a mask drops, in the parameter's own order.
 fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
     let dropped = (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| u8::from(!mask.keeps(row, col))));
     view::to_own(dropped.collect(), rows).into_iter().map(|dropped| dropped != 0).collect()

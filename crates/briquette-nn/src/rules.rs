@@ -1,4 +1,4 @@
-//! What is asked for which parameters: pruning and quantization by glob.
+//! Rules for pruning and quantizing parameters, chosen by glob.
 
 use crate::{Patterns, Schedule};
 use briquette_core::encoded::ScaleType;
@@ -7,7 +7,7 @@ use briquette_prune::{Ratio, Score};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 use std::collections::BTreeMap;
 
-/// What a sparsity is measured over.
+/// The weights that a sparsity counts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
     /// Each parameter on its own.
@@ -17,7 +17,7 @@ pub enum Scope {
     Global,
 }
 
-/// Which weights go, or how many.
+/// How many weights are dropped, or which.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Amount {
     Ratio(Ratio),
@@ -26,15 +26,15 @@ pub(crate) enum Amount {
     Outside(Mask),
 }
 
-/// What the rules say of one parameter, by their indices.
+/// The rules that apply to one parameter, by their indices.
 #[derive(Debug, Clone)]
 pub(crate) struct RuleTarget {
-    /// The path of its layer, by which statistics of inputs are known.
+    /// The path of the parameter's layer, which statistics of inputs are listed under.
     pub(crate) layer: String,
     pub(crate) rows: Rows,
     pub(crate) prune: Option<usize>,
     pub(crate) quantize: Option<usize>,
-    /// Which parameter of its module it is: random scores differ between them.
+    /// The parameter's index in its module, so that each parameter gets other random scores.
     pub(crate) index: usize,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) quantize: &'a [Quantize],
 }
 
-/// Prune these parameters so far, on this schedule.
+/// A rule that prunes parameters to a sparsity, on a schedule.
 #[derive(Debug, Clone)]
 pub struct Prune {
     pub(crate) patterns: Patterns,
@@ -54,7 +54,7 @@ pub struct Prune {
     pub(crate) scope: Scope,
     pub(crate) score: Score,
     pub(crate) schedule: Schedule,
-    /// What inputs each layer sees, by its path.
+    /// Input statistics of each layer, by its path.
     pub(crate) inputs: BTreeMap<String, InputView>,
 }
 
@@ -62,12 +62,12 @@ impl Prune {
     /// Drops this share of the weights of the parameters that `glob` matches, all at once.
     ///
     /// # Errors
-    /// Config, where the share is not from 0 to 1 or the glob is none.
+    /// Config, where the share is not from 0 to 1 or `glob` is not a valid glob.
     pub fn new(glob: &str, sparsity: f64) -> Result<Self> {
         Self::each([glob], sparsity)
     }
 
-    /// As [`new`](Self::new), of the parameters that any of these globs matches: one rule, so that one threshold can hold for all.
+    /// As [`new`](Self::new), for parameters that any of these globs matches: one rule, so that they can share one threshold.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -76,11 +76,11 @@ impl Prune {
         Self::with_amount(Patterns::new(globs)?, Amount::Ratio(ratio))
     }
 
-    /// Keeps `n` of every `m` neighbouring inputs: all at once when the schedule begins, which is constant, and each parameter on
+    /// Keeps `n` of every `m` neighbouring inputs: all at once when the schedule, which is constant, begins, and each parameter on
     /// its own.
     ///
     /// # Errors
-    /// Config, where `n` is more than `m` or the glob is none.
+    /// Config, where `n` is more than `m` or `glob` is not a valid glob.
     pub fn n_of_m(glob: &str, n: usize, m: usize) -> Result<Self> {
         if m == 0 || n > m {
             return Err(Error::config(format!("{n} of {m} cannot be kept; expected n up to m, such as 2 of 4")));
@@ -88,16 +88,16 @@ impl Prune {
         Self::with_amount(Patterns::new([glob])?, Amount::NOfM { n, m })
     }
 
-    /// Keeps those at zero that are zero when the schedule begins: what was pruned before goes on learning as sparse as it is.
+    /// Keeps weights at zero that are zero when the schedule begins: a model that is sparse already stays as sparse while it trains.
     ///
     /// # Errors
-    /// Config, where the glob is none.
+    /// Config, where `glob` is not a valid glob.
     pub fn zeros(glob: &str) -> Result<Self> {
         Self::with_amount(Patterns::new([glob])?, Amount::Zeros)
     }
 
-    /// Drops what this mask does not keep, however it was chosen. Its rows are outputs, its columns all else: `[out, in]` of a
-    /// `Linear`, `[out, in * ky * kx]` of a convolution.
+    /// Drops the weights that this mask does not keep, however it was chosen. Rows of the mask are outputs, its columns all else:
+    /// `[out, in]` of a `Linear`, `[out, in * ky * kx]` of a convolution.
     ///
     /// # Errors
     /// Config, where the path is no glob.
@@ -105,7 +105,7 @@ impl Prune {
         Self::with_amount(Patterns::new([path])?, Amount::Outside(mask))
     }
 
-    /// Refuses settings that would go unheeded, and masks and patterns that do not fit rows of `n_cols`.
+    /// Refuses settings that would have no effect, and masks and patterns that do not fit rows of `n_cols`.
     pub(crate) fn check(&self, layer: &str, n_rows: usize, n_cols: usize) -> Result<()> {
         self.check_inputs(layer, n_cols)?;
         let is_plain = self.scope == Scope::Layer && self.from.get() == 0.0 && self.schedule.is_constant();
@@ -128,7 +128,7 @@ impl Prune {
         }
     }
 
-    /// Refuses a score that needs to know the inputs of a layer where they are not known.
+    /// Refuses a score that uses statistics of a layer's inputs where there are none for the layer.
     fn check_inputs(&self, layer: &str, n_cols: usize) -> Result<()> {
         if !self.score.needs_inputs() {
             return Ok(());
@@ -152,22 +152,22 @@ impl Prune {
         Ok(Self { patterns, amount, from: ratio_of(0.0)?, scope, score, schedule, inputs })
     }
 
-    /// One threshold over all parameters of this rule.
+    /// Compares the weights of all parameters of this rule, by one threshold.
     #[must_use]
     pub fn globally(mut self) -> Self {
         self.scope = Scope::Global;
         self
     }
 
-    /// Scores weights in another way than by magnitude.
+    /// Scores weights in another way than by magnitude, which is the default.
     #[must_use]
     pub fn score(mut self, score: Score) -> Self {
         self.score = score;
         self
     }
 
-    /// What inputs layers see, by their paths, for scores that look at that: see [`Probe`](crate::Probe). Of
-    /// [`Score::Wanda`] a share is dropped of each output on its own.
+    /// Sets the input statistics of layers, by path, for scores that use them: see [`Probe`](crate::Probe). With [`Score::Wanda`],
+    /// the share is dropped from each output on its own.
     #[must_use]
     pub fn inputs(mut self, stats: &BTreeMap<String, InputStats>) -> Self {
         self.inputs = stats.iter().map(|(path, stats)| (path.clone(), stats.view())).collect();
@@ -184,7 +184,7 @@ impl Prune {
     /// Begins the schedule at this sparsity instead of 0.
     ///
     /// # Errors
-    /// Config, where it is not from 0 to 1.
+    /// Config, where the sparsity is not from 0 to 1.
     pub fn starting_at(mut self, sparsity: f64) -> Result<Self> {
         self.from = ratio_of(sparsity)?;
         Ok(self)
@@ -195,13 +195,13 @@ fn ratio_of(sparsity: f64) -> Result<Ratio> {
     Ratio::new(sparsity).ok_or_else(|| Error::config(format!("sparsity {sparsity} is not a share from 0 to 1")))
 }
 
-/// Round these parameters to a grid while training.
+/// A rule that rounds parameters to a grid while they are trained.
 #[derive(Debug, Clone)]
 pub struct Quantize {
     pub(crate) patterns: Patterns,
     pub(crate) scheme: Scheme,
     pub(crate) schedule: Schedule,
-    /// The scales, where they are not to be found.
+    /// The scales, where they are given rather than fitted.
     pub(crate) given: Option<QuantParams>,
 }
 
@@ -210,7 +210,7 @@ impl Quantize {
     /// and again whenever the same parameter is pruned further.
     ///
     /// # Errors
-    /// Config, where there is no such scheme or the glob is none.
+    /// Config, where there is no such scheme or `glob` is not a valid glob.
     pub fn new(glob: &str, scheme: &str) -> Result<Self> {
         let scheme = scheme.parse::<Scheme>().map_err(|error| Error::config(error.to_string()))?;
         Self::with_scheme(glob, scheme)
@@ -219,12 +219,12 @@ impl Quantize {
     /// As [`new`](Self::new), with a scheme spelled out.
     ///
     /// # Errors
-    /// Config, where the glob is none.
+    /// Config, where `glob` is not a valid glob.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
         Ok(Self { patterns: Patterns::new([glob])?, scheme, schedule: Schedule::once(), given: None })
     }
 
-    /// Rounds a parameter to this grid by these scales, however they were chosen, and never by others. Rows are outputs, as in
+    /// Rounds a parameter to this grid with these scales, however they were chosen, and never with others. Rows are outputs, as in
     /// [`Prune::outside`].
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl Quantize {
         Ok(Self { given: Some(params), ..rule })
     }
 
-    /// Refuses groups and scales that do not fit the rows.
+    /// Refuses groups and scales that do not fit the rows of a parameter.
     pub(crate) fn check(&self, n_rows: usize, n_cols: usize) -> Result<()> {
         let grouping = self.scheme.weights.grouping;
         let Some(per_row) = grouping.per_row(n_cols) else {
@@ -254,7 +254,7 @@ impl Quantize {
         }
     }
 
-    /// Finds scales anew as the weights move. Before the schedule begins, nothing is rounded.
+    /// Fits scales again as the weights change. Before the schedule begins, nothing is rounded.
     #[must_use]
     pub fn on(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;

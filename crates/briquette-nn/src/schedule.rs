@@ -1,4 +1,4 @@
-//! When to decide anew, and how sparse to be at each step.
+//! When to renew decisions, and how sparse to be at each step.
 
 use briquette_core::{Error, Result};
 use briquette_prune::{Ratio, budget};
@@ -12,11 +12,11 @@ enum Course {
     Cubic,
 }
 
-/// When a decision is made anew: every so many steps from a begin to an end, both included.
+/// When a decision is renewed: every `n` steps from a begin to an end, both included.
 ///
-/// Steps count the updates made, so the first is 1 and attaching is 0: a schedule over `0..300` decides last, and comes
-/// to its whole sparsity, when [`refresh`](crate::Compression::refresh) is called after the 300th. Call it after each one; a
-/// step that is left out is not made up for.
+/// Steps count the optimizer's updates, so the first is 1 and attaching is 0: a schedule over `0..300` decides last, and reaches its
+/// full sparsity, when [`refresh`](crate::Compression::refresh) is called after the 300th. Call that after each step; a decision whose
+/// step is left out is not caught up on.
 ///
 /// With `d = (t - begin) / (end - begin)`, sparsity is `s(t) = s0` before the begin, `s1` from the end on, and between:
 /// constant `s1`; linear `s0 + (s1 - s0) d`; cubic `s1 + (s0 - s1)(1 - d)^3` (Zhu and Gupta, "To prune, or not to
@@ -30,39 +30,39 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// All at once, when attached, and never again.
+    /// The full sparsity when attached, and never a decision again.
     pub fn once() -> Self {
         Self::constant(0..0)
     }
 
-    /// The whole of it from the first step on.
+    /// The full sparsity from the first step on.
     pub fn constant(steps: Range<usize>) -> Self {
         Self { course: Course::Constant, begin: steps.start, end: steps.end, every: 1 }
     }
 
-    /// Evenly more from step to step.
+    /// Grows evenly from step to step.
     pub fn linear(steps: Range<usize>) -> Self {
         Self { course: Course::Linear, ..Self::constant(steps) }
     }
 
-    /// Fast at first, then slowly: what Zhu and Gupta found best.
+    /// Grows fast at first, then slowly: what Zhu and Gupta found best.
     pub fn cubic(steps: Range<usize>) -> Self {
         Self { course: Course::Cubic, ..Self::constant(steps) }
     }
 
-    /// Decides anew every `n` steps; each step is the default.
+    /// Renews decisions every `n` steps; without this, at each step.
     #[must_use]
     pub fn every(mut self, n: usize) -> Self {
         self.every = n;
         self
     }
 
-    /// Whether there is nothing between the begin and the whole.
+    /// Whether the sparsity goes to its full value at once.
     pub(crate) fn is_constant(&self) -> bool {
         self.course == Course::Constant
     }
 
-    /// Refuses what cannot be.
+    /// Refuses a schedule that never comes due: renewed every 0 steps, or with an end before the begin.
     pub(crate) fn check(&self) -> Result<()> {
         if self.every == 0 || self.end < self.begin {
             let Self { begin, end, every, .. } = self;
@@ -76,7 +76,7 @@ impl Schedule {
         step >= self.begin
     }
 
-    /// Whether to decide anew at this step.
+    /// Whether decisions are renewed at this step.
     pub fn is_due(&self, step: usize) -> bool {
         step == self.end || (self.begin..self.end).contains(&step) && (step - self.begin).is_multiple_of(self.every)
     }

@@ -1,21 +1,21 @@
-//! How sparse a module is, as it computes.
+//! How sparse a module is, counted on the weights that it computes with.
 
 use crate::weights::for_each_weight;
 use briquette_core::{Decision, Result};
 use burn::module::Module;
 use std::collections::BTreeMap;
 
-/// Zeros among weights.
+/// Number of zeros among weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sparsity {
     /// Weights that are exactly zero.
     pub n_zeros: usize,
-    /// Weights in all.
+    /// Number of all weights.
     pub n_weights: usize,
 }
 
 impl Sparsity {
-    /// `zeros / weights`; 0 of none.
+    /// `zeros / weights`; 0 where there are no weights.
     pub fn ratio(&self) -> f64 {
         self.n_zeros as f64 / self.n_weights.max(1) as f64
     }
@@ -27,7 +27,7 @@ impl std::iter::Sum for Sparsity {
     }
 }
 
-/// Zeros of every float parameter by path, counted on effective weights: masked and rounded as the module uses them.
+/// Counts zeros of every float parameter, by path, on effective weights: masked and rounded as the module uses them.
 ///
 /// # Errors
 /// Io, where a device does not hand out a tensor.
@@ -42,7 +42,7 @@ pub fn sparsity<M: Module>(module: &M) -> Result<BTreeMap<String, Sparsity>> {
     Ok(found)
 }
 
-/// The decision attached to each parameter, by path; those without one are left out.
+/// The decision attached to each parameter, by path; parameters without one are left out.
 ///
 /// # Errors
 /// Io, where a device does not hand out a tensor.

@@ -1,14 +1,14 @@
-//! A parameter's own order and its rows: the border at which a `Linear` is transposed.
+//! Converts between a parameter's own order and rows: the one place of this crate that transposes a `Linear`.
 
 use briquette_core::rows::transpose_bytes;
 use briquette_core::{Affine, Grouping, OutputAxis, Rows};
 
-/// Elements in a parameter's own order, as rows of outputs.
+/// Turns elements in a parameter's own order into rows of outputs.
 pub(crate) fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(own, rows.axis, rows.n_rows, rows.n_cols)
 }
 
-/// Elements as rows of outputs, in a parameter's own order.
+/// Turns rows of outputs into a parameter's own order.
 pub(crate) fn to_own<T: bytemuck::Pod>(by_row: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(by_row, rows.axis, rows.n_cols, rows.n_rows)
 }
@@ -23,9 +23,9 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, axis: OutputAxis, n_rows: usize, n_cols:
     to
 }
 
-/// The three extents of a parameter under which groups broadcast, and those of its scales.
+/// Three extents of a parameter over which the scales of groups broadcast, and the extents of the scales.
 ///
-/// `[out, groups, size]` by `[out, groups, 1]`; where outputs come last, `[groups, size, out]` by `[groups, 1, out]`.
+/// `[out, groups, size]` and `[out, groups, 1]`; where outputs come last, `[groups, size, out]` and `[groups, 1, out]`.
 pub(crate) fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize; 3]) {
     let n_groups = grouping.per_row(rows.n_cols).unwrap_or(1).max(1);
     let size = rows.n_cols / n_groups;
@@ -36,7 +36,7 @@ pub(crate) fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize
     }
 }
 
-/// Scales and zero points row by row, in the order of [`group_dims`].
+/// Scales and zero points that are given row by row, in the order of [`group_dims`].
 pub(crate) fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
     let scales = affines.iter().map(|affine| affine.scale).collect();
     let zeros = affines.iter().map(|affine| f32::from(affine.zero)).collect();
@@ -51,7 +51,7 @@ pub(crate) fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) ->
     pairs.map(|(scale, zero)| Affine { scale, zero: zero as i8 }).collect()
 }
 
-/// The matrix of scales, `[rows, groups]`; a single one is its own transpose.
+/// The matrix of scales, `[rows, groups]`; a single scale needs no transposing.
 fn scale_rows(n_scales: usize, rows: &Rows) -> Rows {
     if n_scales <= 1 {
         return Rows { n_rows: n_scales, n_cols: 1, axis: OutputAxis::First };

@@ -1,4 +1,4 @@
-//! Going over the float parameters of a module, one at a time, with what is attached to each.
+//! Visits the float parameters of a module, one at a time, with what is attached to each.
 
 use crate::form::Form;
 use crate::parameters::Trail;
@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 pub(crate) struct Weight {
     pub(crate) parameter: Parameter,
     pub(crate) rows: Rows,
-    /// What is stored beneath, as rows of outputs.
+    /// The parameter's stored weights, as rows of outputs.
     pub(crate) values: Vec<f32>,
-    /// What the module makes of it.
+    /// The decision that is attached to the parameter.
     pub(crate) decision: Decision,
 }
 
 impl Weight {
-    /// What the module computes with, as rows of outputs.
+    /// The weights that the module computes with, as rows of outputs.
     pub(crate) fn effective(&self) -> Vec<f32> {
         simulate(&self.values, self.rows.n_rows, self.rows.n_cols, &self.decision)
     }
@@ -32,7 +32,7 @@ pub(crate) fn read_f32<const D: usize>(tensor: Tensor<D>, path: &str) -> Result<
     data.convert::<f32>().try_into_vec().map_err(|error| unreadable(path, &error))
 }
 
-/// A device that does not hand out a tensor.
+/// The error for a device that does not hand out a tensor.
 pub(crate) fn unreadable(path: &str, error: &impl std::fmt::Display) -> Error {
     Error {
         kind: briquette_core::ErrorKind::Io,
@@ -47,11 +47,11 @@ type OnDevice<T> = Box<dyn Fn() -> Result<Vec<T>> + Send>;
 pub(crate) struct Item {
     pub(crate) parameter: Parameter,
     pub(crate) dtype: DType,
-    /// Its elements in burn's own order and type; a truth value is one byte.
+    /// The elements in burn's own order and type; a boolean is one byte.
     bytes: OnDevice<u8>,
-    /// The same as f32, of a weight.
+    /// The same elements as f32, of a float parameter.
     values: Option<OnDevice<f32>>,
-    /// What is attached to it.
+    /// The state attached to the parameter.
     state: Option<StateOnDevice>,
 }
 
@@ -65,17 +65,17 @@ struct StateOnDevice {
 }
 
 impl Item {
-    /// Its bytes, in burn's own order.
+    /// Reads the parameter's bytes, in burn's own order.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         (self.bytes)()
     }
 
-    /// The grid that it is to lie on, now or later.
+    /// The grid that is attached to the parameter, even if its rule has not begun to round.
     pub(crate) fn form(&self) -> Option<Form> {
         self.state.as_ref().and_then(|state| state.form)
     }
 
-    /// What the module makes of it.
+    /// Reads the decision that is attached to the parameter.
     pub(crate) fn decision(&self) -> Result<Decision> {
         let Some(state) = &self.state else { return Ok(Decision::default()) };
         let read = State {
@@ -87,7 +87,7 @@ impl Item {
         Ok(read.decision(&self.parameter.rows()))
     }
 
-    /// The weight on the host; none of what is no float.
+    /// Reads the weight to the host; `None` where the parameter is not of floats.
     fn weight(self) -> Result<Option<Weight>> {
         let Some(values) = &self.values else { return Ok(None) };
         let rows = self.parameter.rows();
@@ -101,7 +101,7 @@ pub(crate) fn for_each_weight<M: Module>(module: &M, f: impl FnMut(Weight) -> Re
     for_each_weight_in(module, |_| true, f)
 }
 
-/// As [`for_each_weight`], reading only the paths that are wanted.
+/// As [`for_each_weight`], but reads only the paths for which `wants` is true.
 pub(crate) fn for_each_weight_in<M: Module>(
     module: &M,
     wants: impl Fn(&str) -> bool,
@@ -115,10 +115,10 @@ pub(crate) fn for_each_weight_in<M: Module>(
     Ok(())
 }
 
-/// Every parameter, in the order of the module, not yet read.
+/// Every parameter, in the order of the module, with its data still on the device.
 ///
 /// # Errors
-/// Config and Refused for what is held as codes or reparameterized by something else.
+/// Config and Refused for parameters that are held as codes, or reparameterized by something else.
 pub(crate) fn items<M: Module>(module: &M) -> Result<Vec<Item>> {
     items_in(module, |_| true)
 }
@@ -192,7 +192,7 @@ impl Collector {
         Ok(())
     }
 
-    /// The field of our own state where the visitor is, and the state of the parameter that it belongs to.
+    /// The field's name and the state of its parameter, where the visitor is in a field of [`Attached`].
     fn state(&mut self) -> Option<(String, &mut StateOnDevice)> {
         let (path, name, field) = self.trail.reparameterized()?;
         let is_ours = name == Attached::NAME && self.result.is_ok();
@@ -200,7 +200,7 @@ impl Collector {
         Some((field, last.state.as_mut()?))
     }
 
-    /// Adds a parameter that is no weight.
+    /// Adds a parameter that is not of floats.
     fn add_other(&mut self, dtype: DType, data: impl Fn() -> Result<TensorData> + Send + 'static) {
         if let Some(parameter) = self.known.remove(&self.trail.path()).filter(|_| self.result.is_ok()) {
             let bytes = Box::new(move || Ok(data()?.as_bytes().to_vec()));
@@ -256,7 +256,7 @@ impl ModuleVisitor for Collector {
     }
 }
 
-/// Reads truth values to the host, however the device keeps them.
+/// Reads booleans to the host, in whatever form the device stores them.
 pub(crate) fn read_bools<const D: usize>(tensor: Tensor<D, Bool>, path: &str) -> Result<Vec<bool>> {
     let data: TensorData = tensor.try_into_data().map_err(|error| unreadable(path, &error))?;
     Ok(data.iter::<bool>().collect())

@@ -101,7 +101,7 @@ fn groups_of_every_kind_run_on_codes() {
     }
 }
 
-/// A norm that changes what goes through it.
+/// A batch norm that is not the identity.
 fn some_norm(n: usize, device: &Device) -> BatchNorm {
     let random = |low, high| Tensor::<1>::random([n], Distribution::Uniform(low, high), &Device::flex());
     let mut norm = BatchNormConfig::new(n).init(device);
@@ -186,6 +186,6 @@ fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
     let x = Tensor::<4>::random([1, 32, 5, 5], Distribution::Default, &device);
     let run =
         |model: &Stock| model.head.forward(model.conv.forward(x.clone()).mean_dim(3).mean_dim(2).flatten::<2>(1, 3));
-    // Not close: equal, since only the weights were rounded.
+    // The outputs are equal, not just close, as only the weights were rounded.
     assert_eq!(run(&model).into_data(), run(&model.clone().materialize()).into_data());
 }

@@ -101,7 +101,7 @@ fn a_spec_names_what_it_leaves_alone() {
     assert!(error.to_string().contains("materialize"), "{error}");
 }
 
-/// Exports the network with its linear layers in a scheme, and loads it back both ways.
+/// Exports the network with its linear layers quantized by a scheme, and loads it both as codes and as floats.
 fn round_trip(scheme: &str, sparsity: f64, names: &NameMap) -> (Net, Net) {
     let dir = tempfile::tempdir().unwrap();
     let mut rules = Compression::new().quantize(Quantize::new("{first,last}.weight", scheme).unwrap());
@@ -134,7 +134,7 @@ fn directories_load_as_codes_that_mean_the_same() {
             assert!(found[kind].n_tensors >= 2 && found["int8 table"].n_tensors == 1, "{scheme} {found:?}");
             let apart = apart(floats.forward(ids()), codes.forward(ids()));
             assert!(apart <= tolerance, "{scheme} {sparsity}: {apart}");
-            // The very same values lie in both.
+            // Both networks hold the very same values.
             let value = |net: Net| net.materialize().first.weight.val().into_data();
             assert_eq!(value(codes), value(floats), "{scheme} {sparsity}");
         }

@@ -125,7 +125,7 @@ struct Tied {
     head: burn::nn::Linear,
 }
 
-/// A table, a square layer, and a head that is the table turned over.
+/// A module with a table, a square layer, and a head that is the transposed table.
 fn tied() -> Tied {
     let device = Device::flex();
     let mut net = Tied {

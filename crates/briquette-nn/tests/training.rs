@@ -52,7 +52,7 @@ fn a_mask_holds_exactly_through_any_optimizer() {
     let device = Device::flex().autodiff();
     for (name, mut optimizer) in optimizers() {
         let mut model = Net::new(&device);
-        // Momentum of what is about to be dropped.
+        // A few steps first, so that weights that are then dropped have momentum.
         for _ in 0..3 {
             model = step(model, &mut optimizer, &device);
         }
@@ -155,7 +155,7 @@ fn a_record_keeps_masks_and_scales() {
     assert_eq!(briquette_nn::decisions(&loaded).unwrap(), briquette_nn::decisions(&model).unwrap());
     let next = rules.refresh(loaded, 4).unwrap();
     assert_eq!(sparsity(&next).unwrap(), sparsity(&model).unwrap());
-    // Nothing else is computed with another grid than the record's.
+    // A record is never used with another grid than its own: loading fails.
     for scheme in ["int4-g8", "int3-g8-asym", "int8-g8-asym", "int4-g6-asym"] {
         let other = Compression::new()
             .prune(Prune::new("**.weight", 0.6).unwrap())

@@ -1,4 +1,4 @@
-//! Which stage has a say over which tensor.
+//! Which stage changes which tensor.
 
 use super::interop::Loads;
 use briquette_core::{Error, Grid, Result, Role};
@@ -10,8 +10,8 @@ use briquette_quant::{QuantSpec, Scheme};
 use briquette_recipe::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies stages, which are numbered from 0, and says of the rest why nothing is done to it. `heads` are embeddings that are the head
-/// too, `loads` is for what transformers is to load.
+/// Applies the stages of a recipe, numbered from 0, and notes of every other tensor why nothing is done to it. `heads` are embeddings
+/// that also serve as the head; `loads` is given where transformers is to load the output.
 pub(super) fn apply_stages<'a>(
     plan: &mut Plan,
     stages: impl Iterator<Item = (usize, &'a Stage)>,
@@ -75,7 +75,7 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
         let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
-            // Scores that look at inputs compare within a row only.
+            // Scores that use input statistics compare weights within a row only.
             (Some(ratio), _) | (None, PruneTarget::Layer(ratio)) if stage.score.needs_inputs() => {
                 Cut::OfEach { size: tensor.rows.n_cols, n_drop: ratio.of(tensor.rows.n_cols) }
             }
@@ -135,7 +135,7 @@ fn quantize(
     Ok(())
 }
 
-/// Codes are no floats: what is quantized is not cast.
+/// Casts tensors that a stage chose; quantized ones stay as they are, as codes are no floats.
 fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     let mut shared = SharedTreatments::default();
     for &index in chosen {
@@ -158,7 +158,7 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// A scheme as the format holds it.
+/// A scheme of a recipe, fitted to what the output's format can hold.
 fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
     match held.misfit(spec.codes(), tensor.rows.axis) {
@@ -173,7 +173,7 @@ fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Sch
     Ok(Scheme { weights: QuantSpec { grid, scale: held.scale(spec.scale), ..spec }, ..asked })
 }
 
-/// Keeps tied tensors once: all are treated as the embedding among them, or as the first.
+/// Stores tied tensors once: all of a group are treated like the embedding among them, or like the first.
 pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (&index, &first) in ties {

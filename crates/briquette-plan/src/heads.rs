@@ -1,4 +1,4 @@
-//! Embeddings that are the head as well: what they lose in rounding, every output loses.
+//! Embeddings that also serve as the head: rounding errors in them reach every output.
 
 use crate::role::Roles;
 use briquette_core::Result;
@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 
 /// Segments of names that only a head over a vocabulary has.
 const HEADS: [&str; 5] = ["lm_head", "embed_out", "proj_out", "predictions", "output_projection"];
-/// Words in the names of architectures that say which word comes next, or stood where.
+/// Words in the names of architectures that predict tokens, and so have a head.
 const WITH_HEAD: [&str; 5] = ["CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "PreTraining"];
 
-/// What config.json says of it; of models of text and more, in a table of its own.
+/// What `config.json` says of heads; multimodal models say it of their text model in a table of its own.
 #[derive(Debug, Default, Deserialize)]
 struct Said {
     #[serde(default)]
@@ -28,7 +28,7 @@ struct Said {
     text_config: Option<Box<Said>>,
 }
 
-/// Whether any stage would take them below eight bits without having been asked to.
+/// Whether any stage would round such embeddings below eight bits without being asked to.
 pub(super) fn matter(recipe: &Recipe) -> bool {
     recipe.file_stages().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.spares_heads()))
 }
@@ -52,7 +52,7 @@ pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<Str
     Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
 }
 
-/// Equal under two names of which one is an embedding, or an embedding without a head where there must be one.
+/// Finds tensors stored under two names of which one is an embedding, and embeddings of a model that must have a head but stores none.
 fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
     let is_embedding = |index: usize| tensors[index].1 == Role::Embedding;
     let of_embeddings = ties.iter().filter(|(index, first)| is_embedding(**index) || is_embedding(**first));
@@ -73,7 +73,7 @@ fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, checkpoint: &Checkpoint) 
 }
 
 impl Said {
-    /// Whether a model without a head has its embedding for one. Where nothing is said, what has to have a head has that.
+    /// Whether a model that stores no head uses its embedding as one. Where the config does not say, an architecture with a head does.
     fn is_tied(&self) -> bool {
         let names = self.architectures.as_deref();
         let with_head = names.map(|names| names.iter().any(|name| WITH_HEAD.iter().any(|word| name.contains(word))));

@@ -1,4 +1,4 @@
-//! What compressed-tensors may hold of a model: what transformers is known to load, and of others what their names show.
+//! Which tensors compressed-tensors may hold as codes: those that transformers is known to load, or that names of an unknown family show.
 
 use briquette_core::Role;
 use briquette_core::encoded::Codes;
@@ -9,15 +9,15 @@ use briquette_formats::output_format::is_int_quantized;
 use briquette_formats::{Checkpoint, Limits, LoadableFamily, OutputFormat, model_config};
 use briquette_recipe::{Recipe, Stage};
 
-/// Modules of heads, which often share the embedding; names of families that are not known show no more.
+/// Modules of heads, which often share the embedding. Of unknown families, names show no more than this.
 const HEADS: [&str; 3] = ["lm_head", "proj_out", "embed_out"];
 
 /// Whether a model is of a family that transformers is known to load from compressed-tensors.
 #[derive(Debug, Clone)]
 pub enum Loads {
-    /// It is, and its Linear layers are known.
+    /// The family is known to load, and which of its Linear layers do.
     Known(&'static LoadableFamily),
-    /// It is not, for this reason.
+    /// The family is not known to load, for this reason.
     Untested(String),
 }
 
@@ -39,7 +39,7 @@ impl Loads {
         }
     }
 
-    /// Why a tensor may not be codes; none where it may. A scheme's own limits are not looked at.
+    /// Why a tensor may not be codes, `None` where it may. Limits of the scheme itself are not checked here.
     pub(super) fn refuses(&self, tensor: &TensorPlan) -> Option<String> {
         let name = &tensor.info.name;
         let is_matrix = tensor.info.shape.rank() == 2 && name.ends_with(".weight");
@@ -53,7 +53,7 @@ impl Loads {
         }
     }
 
-    /// Refuses what transformers is not known to load, or what it cannot, unless that was allowed; what was allowed, in words.
+    /// Refuses a plan that transformers cannot load, or is not known to load, unless the recipe allows that; returns what is allowed.
     ///
     /// # Errors
     /// Refused.
@@ -85,7 +85,7 @@ fn is_head(name: &str) -> bool {
     name.split('.').any(|segment| HEADS.contains(&segment))
 }
 
-/// A stage asks for codes, and none of what it chooses can be any.
+/// The error for a stage that asks for codes where none of its tensors can be codes.
 fn nothing_coded(family: &LoadableFamily) -> Error {
     let why = match family.limits() {
         Limits::Codes(why) => why,
@@ -94,7 +94,7 @@ fn nothing_coded(family: &LoadableFamily) -> Error {
     Error::refused(format!("compressed-tensors would hold no codes of {}: {why}; choose another format", family.name()))
 }
 
-/// What of a known family transformers cannot load.
+/// Why transformers cannot load a plan of a known family, `None` where it can.
 fn problem_of(family: &LoadableFamily, plan: &Plan, coded: &[&TensorPlan]) -> Option<String> {
     let packed = coded.iter().find(|tensor| is_packed(tensor, plan.profile));
     if let (Limits::Packed(why), Some(tensor)) = (family.limits(), packed) {

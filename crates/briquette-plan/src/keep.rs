@@ -1,4 +1,4 @@
-//! What a compressed model keeps of its codes and its sparsity when nothing else is done to it.
+//! Keeps the codes and the sparsity of a compressed model where nothing else is done to its tensors.
 
 use super::interop::Loads;
 use briquette_core::Storage;
@@ -9,7 +9,7 @@ use briquette_formats::{self as formats, OutputFormat, StoredDir, StoredTensor};
 use briquette_quant::{Activations, QuantSpec, Range};
 
 /// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
-/// `loads` is for what transformers is to load.
+/// `loads` is given where transformers is to load the output.
 pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&Loads>) {
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
@@ -43,7 +43,7 @@ fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(
 
 fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
     let scale = profile.held_codes()?.scale(codes.scale);
-    // The range is never asked: the scales are there.
+    // The scales are given, so this range is never used.
     let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
     let activations = match source.activations {
         Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {

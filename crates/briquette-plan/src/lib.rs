@@ -1,4 +1,4 @@
-//! What becomes of each tensor, decided by a recipe: from headers, and from samples where weights may be tied.
+//! Decides by a recipe what becomes of each tensor. Reads headers, and of the weights only those that may be tied.
 
 mod choose;
 pub mod heads;
@@ -21,10 +21,10 @@ use std::collections::BTreeSet;
 
 use untouched::untouched;
 
-/// Decides what becomes of each tensor, and of those of the student where a recipe trains one: see [`student_of`].
+/// Plans the model, and the student too where a recipe trains one: see [`student_of`].
 ///
 /// # Errors
-/// As [`plan`], for either.
+/// As [`plan`], for the model or the student.
 pub fn plan_of<'a>(
     recipe: &Recipe,
     checkpoint: &'a Checkpoint,
@@ -40,7 +40,7 @@ pub fn plan_of<'a>(
     }
 }
 
-/// Decides what becomes of each tensor. Where a recipe trains in between, that of the model itself.
+/// Decides what becomes of each tensor of the model. Where a recipe trains, its later stages are planned for the student instead.
 ///
 /// # Errors
 /// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
@@ -68,7 +68,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     Ok(plan)
 }
 
-/// Refuses a model that is quantized already, and roles of tensors that it has not.
+/// Refuses a model that is quantized already, and rules of roles that match no tensor.
 fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
         let message =

@@ -1,6 +1,6 @@
 //! What a tensor is in its network, and which of its axes counts outputs.
 //!
-//! Told by its name, its shape, what lies beside it under the same owner, and what `config.json` says the model is. In this order:
+//! The role follows from the tensor's name, its shape, the tensors beside it under the same owner, and `config.json`. In this order:
 //!
 //! | what shows it | role | where |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | rank 3 to 5, called `weight` | conv | `roles.rs` |
 //! | anything else | unknown: left alone, and named | |
 //!
-//! `briquette inspect` shows the outcome and the reason. What families call their tensors is in `fixtures/roles`, as transformers
-//! has it, and every line there is held against this.
+//! `briquette inspect` shows the role and its reason. `fixtures/roles` lists the tensors of many families as transformers names them,
+//! and a test checks the role of every line.
 
 mod conv1d;
 mod experts;

@@ -1,4 +1,4 @@
-//! What inputs the columns of tensors see, for stages whose scores look at that.
+//! Statistics of the inputs that columns of tensors see, for stages whose scores use them.
 
 use briquette_core::{Error, InputStats, InputView, Result};
 use briquette_flow::{Plan, TensorPlan};
@@ -7,10 +7,10 @@ use briquette_formats::input_stats::StatisticsFile;
 use briquette_recipe::{Recipe, Stage};
 use std::collections::BTreeMap;
 
-/// Gives a plan the statistics that its prune stages name, of the tensors that those chose.
+/// Gives a plan the input statistics that its prune stages name, for the tensors that these stages chose.
 ///
 /// # Errors
-/// Input where a file is none of statistics, or of another model, or lacks a layer, or counts other inputs; Io.
+/// Input where a file does not hold statistics, is of another model, lacks a layer, or has another number of inputs; Io.
 pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     for stage in recipe.file_stages() {
         let Stage::Prune(stage) = stage else { continue };
@@ -28,7 +28,7 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
     Ok(())
 }
 
-/// The inputs of one tensor, which statistics know by the path of its layer.
+/// The input statistics of one tensor; files name them by the path of the layer.
 fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
     let name = &tensor.info.name;
     let layer = name.strip_suffix(".weight").unwrap_or(name);

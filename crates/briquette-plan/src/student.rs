@@ -1,4 +1,4 @@
-//! The plan of a recipe that trains: its last stages work on a student, which is not there yet.
+//! The plan of a recipe that trains: its last stages work on a student, which does not exist yet.
 
 use crate::interop::Loads;
 use crate::role::Roles;
@@ -18,7 +18,7 @@ fn trainings(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
     recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
-/// What becomes of a student of these tensors. What comes before a training works on the model, and is held against that.
+/// Plans a student with these tensors. Stages before the training work on the model, and are checked against the model.
 pub(crate) fn plan<'a>(
     recipe: &Recipe,
     checkpoint: &'a Checkpoint,
@@ -55,7 +55,7 @@ pub(crate) fn plan<'a>(
     Ok(plan)
 }
 
-/// Every tensor of the student as it is.
+/// The plan that leaves every tensor of the student unchanged.
 fn untouched<'a>(
     recipe: &Recipe,
     checkpoint: &Checkpoint,
@@ -65,7 +65,7 @@ fn untouched<'a>(
     let names = || tensors.iter().map(|info| info.name.as_str());
     let used = |rule: &RoleRule| rule.patterns.check_used("tensor of the student", names());
     recipe.roles.iter().try_for_each(used).map_err(|error| error.at("model.roles"))?;
-    // What is trained is written as PyTorch has it.
+    // A trained student is written in PyTorch's layout.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
     let roles = Roles::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
     let tensors = untouched_tensors(tensors, &roles);
@@ -75,7 +75,7 @@ fn untouched<'a>(
     Ok(Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, remarks, untested, inputs })
 }
 
-/// Tensors of the student that are embedding and head in one, as those of the model are.
+/// Tensors of the student that are embedding and head in one: those that are so in the model.
 fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
     if !heads::matter(recipe) {
         return Ok(BTreeSet::new());
@@ -85,7 +85,7 @@ fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTr
     Ok(are.map(|tensor| tensor.index()).collect())
 }
 
-/// What was pruned of the model stays so in what is trained of it.
+/// Weights that were pruned in the model stay pruned in the student that is trained from it.
 fn keep_pruned(plan: &mut Plan, before: &Plan) {
     let places: BTreeMap<&str, usize> =
         plan.tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor.index())).collect();
@@ -102,13 +102,13 @@ fn keep_pruned(plan: &mut Plan, before: &Plan) {
     plan.pools = pools;
 }
 
-/// Names of tensors that are the same in the model: they are kept once where that holds after training too.
+/// Names of tied tensors of the model: the student stores them once too, where they are still equal after training.
 fn tied<'a>(checkpoint: &'a Checkpoint, stop: &Stop) -> Result<BTreeSet<&'a str>> {
     let both = ties_of(checkpoint, stop)?.into_iter().flat_map(|(index, first)| [index, first]);
     Ok(both.map(|index| checkpoint.tensors()[index].name.as_str()).collect())
 }
 
-/// Zeros that training leaves may make these smaller, by how much is not known before.
+/// Marks these tensors as maybe sparse: zeros that training leaves may make them smaller, by an amount not known beforehand.
 fn may_be_smaller(plan: &mut Plan, names: &BTreeSet<&str>) {
     let holds_sparse = plan.profile.holds_sparse();
     let chosen = plan.tensors.iter_mut().filter(|tensor| holds_sparse && names.contains(tensor.info.name.as_str()));

@@ -1,4 +1,4 @@
-//! The plan in which nothing is done, from which stages start.
+//! The plan that changes nothing, to which stages are then applied.
 
 use crate::interop::Loads;
 use crate::keep;
@@ -12,7 +12,7 @@ use briquette_recipe::Recipe;
 use briquette_recipe::raw::RawLayout;
 use std::collections::BTreeMap;
 
-/// Every tensor as it is.
+/// The plan that leaves every tensor of a checkpoint unchanged.
 pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
     let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
     let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
@@ -39,7 +39,7 @@ pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: 
     Ok(plan)
 }
 
-/// Every tensor as it is.
+/// Plans that leave these tensors unchanged.
 pub(crate) fn untouched_tensors<'a>(tensors: &'a [TensorInfo], roles: &Roles) -> Vec<TensorPlan<'a>> {
     let mut shared = SharedTreatments::default();
     let tensor = |(index, info): (usize, &'a TensorInfo)| {

@@ -1,7 +1,7 @@
-//! xxh3 of bytes that come in strips, a strip at a time while it is still in the fastest cache.
+//! xxh3 of bytes that come in strips: each strip is hashed while it is still in the fastest cache.
 //!
-//! The library's own streaming hashes half as many bytes a second as this does with AVX-512, and hashing values is done
-//! twice, over four bytes for each weight. What is short, and everything but the long loop, is left to the library.
+//! The library's own streaming hashes half as many bytes a second as this does with AVX-512, and values are hashed twice (when written
+//! and when read back), four bytes for each weight. Short inputs, and all but the long loop, are left to the library.
 //! Source: the XXH3 specification, <https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>.
 
 use super::Hash128;
@@ -11,7 +11,7 @@ use crate::simd;
 const BLOCK: usize = simd::XXH3_BLOCK;
 /// Bytes that are added at once.
 const STRIPE: usize = 64;
-/// Up to so many bytes another algorithm is used.
+/// Inputs of up to this many bytes are hashed by another algorithm.
 const MAX_SHORT: usize = 240;
 
 const PRIME32: [u64; 3] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
@@ -24,9 +24,9 @@ const START: [u64; 8] =
 #[derive(Debug)]
 pub struct BlockHasher {
     accumulators: [u64; 8],
-    /// The last bytes that were added to the accumulators.
+    /// The last stripe added to the accumulators; the final stripe may start within it.
     before: [u8; STRIPE],
-    /// What was not, of which there is always some: the end is treated in its own way.
+    /// Bytes not yet added to the accumulators. At least one byte stays here, as the end is hashed in its own way.
     tail: Vec<u8>,
     n_bytes: u64,
 }
@@ -56,7 +56,7 @@ impl BlockHasher {
         self.push_whole(rest);
     }
 
-    /// Adds bytes of which there are some, where nothing is left of those before.
+    /// Adds `bytes`, which are not empty, where `tail` is empty.
     fn push_whole(&mut self, bytes: &[u8]) {
         let (whole, tail) = bytes.split_at((bytes.len() - 1) / BLOCK * BLOCK);
         self.add(whole);
@@ -70,7 +70,7 @@ impl BlockHasher {
         }
     }
 
-    /// What [`Hash128::of_block`] gives for all bytes since the last call.
+    /// The hash that [`Hash128::of_block`] gives for all bytes since the last call.
     pub fn take(&mut self) -> Hash128 {
         let hash = if self.n_bytes <= MAX_SHORT as u64 { Hash128::of_block(&self.tail) } else { self.finish() };
         (self.accumulators, self.n_bytes) = (START, 0);
@@ -104,7 +104,7 @@ impl BlockHasher {
     }
 }
 
-/// The secret of the specification.
+/// The default secret of the XXH3 specification.
 const SECRET: [u8; simd::XXH3_SECRET] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde, 0xd4, 0x6d,
     0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f, 0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0,

@@ -1,5 +1,5 @@
-//! AVX-512 versions: the plain loops compiled for wider registers, and instructions with masks, which the compiler does not
-//! find by itself.
+//! AVX-512 versions: the plain loops compiled for wider registers, and masked instructions, which the compiler
+//! does not use by itself.
 #![allow(unsafe_code)]
 
 use super::{RANGES, XXH3_BLOCK, XXH3_SECRET, scalar};
@@ -20,7 +20,7 @@ pub(super) fn is_available() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// Safe entries; to be called only where [`is_available`] said so.
+/// Safe entry points, called only where [`is_available`] returned true.
 pub(super) mod safe {
     use super::*;
 
@@ -237,9 +237,9 @@ fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
     scalar::keep16(rest, &bits[whole.len() * 4..], &mut to[done..]);
 }
 
-/// Vectors that are taken between two calls of `reserve`.
+/// Vectors stored between two calls of `reserve`.
 const VECTORS_PER_RESERVE: usize = 64;
-/// How far ahead scores are asked for: they come from memory, and the loop is too long for the processor to look ahead itself.
+/// How far ahead scores are prefetched: they come from memory, and the loop is too long for the processor to look ahead itself.
 const BYTES_AHEAD: usize = 2048;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
@@ -250,7 +250,7 @@ fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> u
     for vectors in whole.chunks(VECTORS_PER_RESERVE) {
         out.reserve(16 * vectors.len());
         let mut len = out.len();
-        // Every vector is stored, whether it has anything to keep or not: a branch would be guessed wrong half the time.
+        // Every vector is stored, even one with nothing to keep: a branch would be mispredicted half the time.
         for vector in vectors {
             _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().cast::<i8>().wrapping_add(BYTES_AHEAD));
             let keys = _mm512_and_si512(load(vector), _mm512_set1_epi32(MAGNITUDE));

@@ -1,12 +1,12 @@
-//! How far weights are from a grid, which a search for the best range computes over and over.
+//! How far weights are from a grid: a search for the best range computes this over and over.
 //!
-//! Sums and products only, each rounded, so that every processor finds the same range.
+//! Only sums and products, each rounded by itself, so that every processor finds the same range.
 
 use super::scalar::ROUND;
 use crate::{Affine, Grid};
 
 const LANES: usize = 16;
-/// Few enough that running f32 sums lose nothing that matters.
+/// Few enough values that running f32 sums lose nothing that matters.
 const BLOCK: usize = 1024;
 
 /// See [`squared_error`](super::squared_error).
@@ -73,7 +73,7 @@ pub fn half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32
     total
 }
 
-/// The sum of lanes, in pairs: fewer steps wait for one another.
+/// The sum of lanes, added in pairs: fewer additions wait for one another.
 #[inline(always)]
 fn sum_of(mut lanes: [f32; LANES]) -> f32 {
     for half in [8, 4, 2, 1] {
@@ -105,7 +105,7 @@ fn add_half_quadratic(run: &[f32; LANES], affine: Affine, grid: Grid, per_beta: 
     }
 }
 
-/// The last values, filled up with zeros: those are exact on every grid and add nothing.
+/// The last values padded with zeros, which every grid holds exactly and which add nothing to the sums.
 #[inline(always)]
 fn filled_up(rest: &[f32]) -> [f32; LANES] {
     let mut run = [0.0; LANES];
@@ -119,8 +119,8 @@ fn steps(value: f32, scale: f32, (low, high): (f32, f32)) -> f32 {
     (value / scale).clamp(low, high) + ROUND - ROUND
 }
 
-/// `x^-0.3` of a normal number above zero, to about five digits: `2^(-0.3 log2 x)`, both by polynomials through the Chebyshev
-/// points of where they are taken.
+/// `x^-0.3` of a normal number above zero, to about five digits: `2^(-0.3 log2 x)`, where the logarithm and the power are polynomials
+/// through Chebyshev points of their ranges.
 #[inline(always)]
 fn power(x: f32) -> f32 {
     /// The bits of √½: mantissas are taken from there to √2.

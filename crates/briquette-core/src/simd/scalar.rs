@@ -1,4 +1,4 @@
-//! What each function of [`simd`](super) means, and what runs where no faster version is known.
+//! The code that defines each function of [`simd`](super), and runs where no faster version exists.
 
 pub use super::fits::{half_quadratic_sums, near_squared_errors, squared_error};
 pub use super::xxh3::{xxh3_blocks, xxh3_stripe};
@@ -57,8 +57,7 @@ pub fn max_magnitude(values: &[f32]) -> u32 {
 #[inline(always)]
 pub fn min_max(values: &[f32]) -> (f32, f32) {
     let Some(&first) = values.first() else { return (0.0, 0.0) };
-    // Whole numbers in the order of the floats they stand for: a minimum over these vectorises, one over floats
-    // does not.
+    // Integers in the order of the floats that they are made from: a minimum over integers vectorises, one over floats does not.
     let ordered = |value: f32| (value.to_bits() as i32) ^ ((value.to_bits() as i32) >> 31 & 0x7fff_ffff);
     let (min, max) = values.iter().fold((ordered(first), ordered(first)), |(min, max), &value| {
         (min.min(ordered(value)), max.max(ordered(value)))
@@ -72,8 +71,8 @@ pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// See [`quantize`](super::quantize).
 ///
-/// The quotient is what counts, but a product is faster: it differs by less than 1e-4 (255 steps, an ulp or two each), so only
-/// where a product comes as close as that to a half, the run is divided.
+/// A code is the rounded quotient, but multiplying by the inverse is faster. The product differs from the quotient by less than 1e-4
+/// (255 steps, an ulp or two each), so the run is divided only where a product comes as close as that to a half.
 #[inline(always)]
 pub fn quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     const RUN: usize = 32;
@@ -99,7 +98,7 @@ pub fn quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     divide(rest, affine, grid, code_rest);
 }
 
-/// What [`quantize`] means.
+/// The definition of [`quantize`], by division.
 #[inline(always)]
 fn divide(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     let (low, high) = affine.code_bounds(grid);
@@ -108,7 +107,7 @@ fn divide(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     }
 }
 
-/// The code of a number of steps to which [`ROUND`] was added.
+/// The code of a quotient to which [`ROUND`] was added.
 #[inline(always)]
 fn code_of(rounded: f32, affine: Affine) -> i8 {
     (rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32 + i32::from(affine.zero)) as i8
@@ -165,7 +164,7 @@ pub fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u
 #[inline(always)]
 pub fn widen_bf16(halves: &[u16], values: &mut [f32]) {
     for (value, &half) in values.iter_mut().zip(halves) {
-        // A half NaN whose quiet bit is clear stays as it is: nothing is computed here.
+        // A NaN whose quiet bit is clear stays as it is: the bits are moved, nothing is computed.
         *value = f32::from_bits(u32::from(half) << 16);
     }
 }
@@ -216,7 +215,7 @@ pub fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
 #[inline(always)]
 pub fn error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4] {
     const LANES: usize = 16;
-    /// Few enough that sixteen running f32 sums lose nothing that matters.
+    /// Few enough values that sixteen running f32 sums lose nothing that matters.
     const BLOCK: usize = 64 * LANES;
     let mut total = [0.0_f64; 4];
     for (original, simulated) in original.chunks(BLOCK).zip(simulated.chunks(BLOCK)) {

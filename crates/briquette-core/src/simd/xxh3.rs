@@ -18,7 +18,7 @@ pub fn xxh3_blocks(accumulators: &mut [u64; 8], blocks: &[u8], secret: &[u8; XXH
     }
 }
 
-/// Adds 64 bytes to the accumulators of xxh3: to each its own lane times the secret, and its neighbour's lane.
+/// Adds 64 bytes to the accumulators of xxh3: to each, the product of its own lane with the secret, and its neighbour's lane.
 pub fn xxh3_stripe(accumulators: &mut [u64; 8], stripe: &[u8; 64], secret: &[u8]) {
     let lanes = stripe.as_chunks::<8>().0.iter().zip(secret.as_chunks::<8>().0);
     for (i, (lane, secret)) in lanes.enumerate() {

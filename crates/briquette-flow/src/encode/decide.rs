@@ -1,4 +1,4 @@
-//! What is decided about rows: which weights are kept, and on which grid they lie. Bytes follow from it alone.
+//! Decides about rows: which weights are kept, and on which grid they lie. The bytes of the output follow from this alone.
 
 use crate::context::Stop;
 use crate::piece::{Piece, Strip, check_finite};
@@ -12,10 +12,10 @@ use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Score, Threshold, select};
 use briquette_quant::{Fitter, KeptRows};
 
-/// Scores between two looks at the wish to stop.
+/// Scores computed between two checks for a request to stop.
 const SLICE: usize = 16 << 20;
 
-/// A tensor about which is decided, and what is known of it.
+/// A tensor to decide about, and what is known of it.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) tensor: &'a TensorPlan<'a>,
@@ -24,42 +24,42 @@ pub(super) struct Subject<'a> {
     pub(super) coding: Coding,
 }
 
-/// How the rows of a piece get their bits.
+/// How the rows of a piece get their mask bits.
 #[derive(Debug, Clone)]
 enum Masker {
-    /// All are kept, and no bits are needed.
+    /// All weights are kept, and no bits are needed.
     All,
-    /// Whatever has a bit set is kept.
+    /// Every weight that has any bit set is kept: all but +0.0.
     Nonzero,
     /// Scores above a threshold are kept.
     Threshold(Threshold),
-    /// The smallest of each group go.
+    /// The smallest scores of each group are dropped: group size and how many.
     OfEach(usize, usize),
-    /// The largest of neighbours are kept.
+    /// The n largest of every m neighbours are kept.
     NOfM(usize, usize),
-    /// These bits, from this row on.
+    /// The mask bits are given, for rows from this one on.
     Bits(usize, Vec<u8>),
 }
 
 /// Where the rows of a piece get their scales.
 #[derive(Debug, Clone)]
 enum Scales {
-    /// Each group its own.
+    /// Each group's scale is fitted to its weights.
     Fitted,
-    /// The tensor has a single one.
+    /// The tensor has a single scale.
     Single(Affine),
-    /// These, from this row on.
+    /// The scales are given, for rows from this one on.
     Given(usize, Vec<Affine>),
 }
 
-/// How the rows of a piece are decided about, once that is known.
+/// How the rows of a piece get masks and scales, once that is settled.
 #[derive(Debug)]
 pub(super) struct PieceRules {
     masker: Masker,
     scales: Scales,
 }
 
-/// Decides about strips of rows, in the same buffers.
+/// Decides about strips of rows, reusing its buffers.
 #[derive(Default)]
 pub(super) struct Decider {
     selector: Selector,
@@ -71,7 +71,7 @@ pub(super) struct Decider {
 }
 
 impl Subject<'_> {
-    /// Whether rows can be decided about a few at a time: else a whole piece must be seen first.
+    /// Whether rows can be decided a few at a time; otherwise a whole piece must be seen first.
     pub(super) fn goes_by_strip(&self) -> bool {
         let has_threshold = self.survey.threshold.is_some();
         let is_one_group = self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
@@ -92,8 +92,8 @@ impl Subject<'_> {
 }
 
 impl Decider {
-    /// How the rows of a piece that were read are decided about: as those before them, but by what the source gives for these; of
-    /// the first rows, whose scores are looked through where the threshold is the tensor's own.
+    /// Settles the rules for a piece that was read: those of the piece before, except for masks and scales that the source gives for
+    /// these rows. For the first piece, finds the threshold among its scores where the tensor has one of its own.
     ///
     /// # Errors
     /// Refused for NaN or infinity; Interrupted.
@@ -139,7 +139,7 @@ impl Decider {
         })
     }
 
-    /// A tensor in one piece finds its own threshold here; a larger one was surveyed.
+    /// The threshold of a tensor: found here where it is in one piece, else by the survey.
     fn threshold(&mut self, subject: &Subject, piece: &mut Piece, n_drop: usize, stop: &Stop) -> Result<Threshold> {
         let Self { selector, scores, .. } = self;
         let info = subject.tensor.info;
@@ -159,7 +159,7 @@ impl Decider {
         })
     }
 
-    /// The bits of a whole tensor of which so many go of each block of columns.
+    /// The mask bits of a whole tensor that loses `n_drop` weights of each block of `size` columns.
     fn columns(&mut self, subject: &Subject, piece: &mut Piece, size: usize, n_drop: usize) -> Result<Vec<u8>> {
         let (n_rows, n_cols) = (subject.tensor.rows.n_rows, subject.tensor.rows.n_cols);
         let mut all = Vec::with_capacity(n_rows * n_cols);
@@ -170,7 +170,7 @@ impl Decider {
         Ok(select::smallest_of_columns(&all, n_rows, n_cols, size, n_drop).as_bits().to_vec())
     }
 
-    /// The scale of a tensor that has just one, from all of its kept weights.
+    /// The scale of a tensor that has a single one, from all of its kept weights.
     fn single_scale(&mut self, subject: &Subject, masker: &Masker, piece: &mut Piece, stop: &Stop) -> Result<Affine> {
         let (tensor, mut masker) = (subject.tensor, masker.clone());
         let (mut values, mut keep) = (Vec::new(), Vec::new());
@@ -190,7 +190,7 @@ impl Decider {
         Ok(affines[0])
     }
 
-    /// Decides about a strip. Returns its kept weights, with 0 for the others, and the decision.
+    /// Decides about a strip. Returns its kept weights, 0 where dropped, and the decision.
     ///
     /// # Errors
     /// Interrupted.
@@ -217,7 +217,7 @@ impl Decider {
                     affines.extend_from_slice(&given[start..start + kept.len() / n_cols * per_row]);
                 }
                 Scales::Fitted => {
-                    // Zeros that were there already are weights like others.
+                    // Zeros of a tensor that is not pruned are weights like others.
                     let keep = keep.as_slice();
                     let keep = (subject.tensor.prune.is_some() && !keep.is_empty()).then_some(keep);
                     let rows = KeptRows { values: kept, n_cols, keep, inputs: subject.inputs };
@@ -228,7 +228,7 @@ impl Decider {
         Ok((kept, decision))
     }
 
-    /// Sets the bits of a strip, where any are needed.
+    /// Sets the mask bits of a strip, where any are needed.
     fn mask(&mut self, subject: &Subject, masker: &mut Masker, strip: &Strip) {
         let Self { scores, keys, decision, .. } = self;
         let n_cols = subject.tensor.rows.n_cols;

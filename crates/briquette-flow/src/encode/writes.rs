@@ -1,21 +1,21 @@
-//! Bytes on their way into files: what small tensors leave one after the other is written at once.
+//! Writes parts to files: consecutive bytes of small tensors are gathered and written together.
 
 use briquette_core::encoded::{Part, Parts};
 use briquette_core::{Error, Result};
 use briquette_formats::foreign::{Blocks, ForeignLayout, weave};
 use std::borrow::Cow;
 
-/// Longer bytes are written as they come.
+/// More bytes than this are written at once, without waiting for others.
 const MAX_SMALL: usize = 64 << 10;
-/// Stretches that are kept back: parts of one width lie one after the other, and there are a few widths.
+/// Stretches gathered at a time: parts of one element width lie one after the other, and there are few widths.
 const N_STRETCHES: usize = 8;
 
-/// Takes the parts of tensors.
+/// Where the parts of tensors are written.
 pub trait Sink: Sync {
-    /// Where a part goes, and how it lies there; none where it is not kept.
+    /// Where a part goes in a file, and how it is laid out there; `None` where it is not stored.
     ///
     /// # Errors
-    /// Bug, where there is no place for it.
+    /// Bug, where the layout has no place for the part.
     fn place(&self, tensor: usize, part: Part) -> Result<Option<FilePlace>>;
 
     /// Writes bytes to a file, from an offset.
@@ -25,21 +25,21 @@ pub trait Sink: Sync {
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Where a file has a part.
+/// Where a part lies in a file.
 #[derive(Debug, Clone, Copy)]
 pub struct FilePlace {
     /// Index of the file.
     pub file: usize,
-    /// Where it starts there.
+    /// The offset at which the part starts in the file.
     pub start: u64,
-    /// How it is laid out, where not as ours.
+    /// How the part is laid out, where another program's format differs from ours.
     pub layout: Option<ForeignLayout>,
 }
 
 /// Where the next bytes of each part go, counted from the start of the part.
 pub(super) type PartOffsets = [u64; Part::ALL.len()];
 
-/// Throws parts away: for recomputing hashes only.
+/// A sink that throws parts away, for recomputing hashes only.
 #[derive(Debug, Clone, Copy)]
 pub struct Nowhere;
 
@@ -53,7 +53,7 @@ impl Sink for Nowhere {
     }
 }
 
-/// What is still to be written: stretches of files.
+/// What is still to be written: gathered stretches of files.
 pub(super) struct Writes<'a> {
     sink: &'a dyn Sink,
     pending: Vec<(usize, u64, Vec<u8>)>,
@@ -64,7 +64,7 @@ impl<'a> Writes<'a> {
         Self { sink, pending: Vec::new() }
     }
 
-    /// Takes all bytes of a part out of `parts`, and of those that it is woven with: they go to `next`, which moves on.
+    /// Moves all bytes of a part, and of the parts woven with it, out of `parts` to the file places `next`, which then advance.
     pub(super) fn take(&mut self, tensor: usize, part: Part, next: &mut PartOffsets, parts: &mut Parts) -> Result<()> {
         let place = self.sink.place(tensor, part)?;
         if let Some(place @ FilePlace { layout: Some(ForeignLayout::Blocks(blocks)), .. }) = place {
@@ -82,7 +82,7 @@ impl<'a> Writes<'a> {
         Ok(())
     }
 
-    /// The parts that have bytes and lie in the blocks of this place.
+    /// The parts that have bytes and are woven into blocks at this place.
     fn woven_at(&self, tensor: usize, place: FilePlace, parts: &Parts) -> Result<Vec<(Part, Blocks)>> {
         let mut woven = Vec::new();
         for part in Part::ALL.into_iter().filter(|part| !parts[*part].is_empty()) {
@@ -98,7 +98,7 @@ impl<'a> Writes<'a> {
         Ok(woven)
     }
 
-    /// Takes bytes of a part that lies by itself, from `offset` of it on.
+    /// Writes bytes of a part that is not woven with others, from `offset` in the part.
     pub(super) fn put(&mut self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.sink.place(tensor, part)? {
             Some(place) => self.write_part(part, place, offset, bytes),
@@ -106,7 +106,7 @@ impl<'a> Writes<'a> {
         }
     }
 
-    /// The same, where its place is known.
+    /// Writes bytes of a part whose place in a file is known.
     fn write_part(&mut self, part: Part, place: FilePlace, offset: u64, bytes: &[u8]) -> Result<()> {
         let (offset, bytes) = match place.layout {
             Some(layout) => {
@@ -120,7 +120,7 @@ impl<'a> Writes<'a> {
         self.write(place.file, place.start + offset, bytes)
     }
 
-    /// Writes bytes to a file, or keeps them back.
+    /// Writes bytes to a file, or gathers them until more follow.
     fn write(&mut self, file: usize, offset: u64, bytes: Cow<[u8]>) -> Result<()> {
         if bytes.len() > MAX_SMALL {
             return self.sink.write(file, offset, &bytes);
@@ -146,13 +146,13 @@ impl<'a> Writes<'a> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes all gathered bytes.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.pending.drain(..).try_for_each(|(file, start, held)| self.sink.write(file, start, &held))
     }
 }
 
-/// Empties a part that was taken.
+/// Advances the offset of a part that was written, and empties it.
 fn pass(part: Part, next: &mut PartOffsets, parts: &mut Parts) {
     next[part as usize] += parts[part].len() as u64;
     parts[part].clear();

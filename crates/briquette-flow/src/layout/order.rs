@@ -1,4 +1,4 @@
-//! The order of parts in files, in a few bytes each: there may be millions.
+//! The order of parts in files, held in a few bytes each, as there may be millions of parts.
 
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
@@ -8,41 +8,41 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A tensor of a file.
+/// One tensor of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// The tensor of the plan it stands for, alone or with others.
+    /// The tensor of the plan that it holds, alone or along with other parts.
     pub(super) tensor: u32,
-    /// Which of those.
+    /// Its index among the parts of that tensor.
     pub(super) nth: u8,
-    /// What its name has after that of the tensor.
+    /// The index of the suffix that its name adds to the tensor's.
     suffix: u8,
-    /// The width of its elements.
+    /// The width of its elements in bits.
     n_bits: u8,
-    /// Its bytes.
+    /// Its size in bytes.
     pub(super) n_bytes: u64,
 }
 
 /// The tensors of all files.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// By name.
+    /// The tensors in the order of their names.
     records: Vec<Record>,
     /// The tensors of the plan that are in each file.
     pub(super) files: Vec<Range<usize>>,
 }
 
-/// Where the data of records begins, as they come by name: by the width of their elements, widest first, then by name.
+/// Data offsets of records visited by name. Data is ordered by the width of elements, widest first, then by name.
 #[derive(Debug)]
 pub(super) struct Starts(BTreeMap<u8, u64>);
 
 impl Order {
-    /// Orders the `parts` of every tensor of a plan that has its own.
+    /// Orders the `parts` of every tensor of a plan that is not tied to another.
     ///
     /// # Errors
-    /// Input where two would have one name; those of `parts`.
+    /// Input where two parts would have one name; the errors of `parts`.
     pub(super) fn of(plan: &Plan, parts: impl Fn(usize) -> Result<Vec<FilePart>>) -> Result<Self> {
-        // Most tensors are kept as two parts at most.
+        // Most tensors are stored as at most two parts.
         let mut records = Vec::with_capacity(2 * plan.tensors.len());
         let (mut files, mut suffixes) = (Vec::new(), Vec::<String>::new());
         let (mut first, mut file) = (0, InFile::default());
@@ -75,12 +75,12 @@ impl Order {
         Ok(Self { records, files })
     }
 
-    /// The records of the file of these tensors, by name.
+    /// The records, by name, of the file that holds these tensors.
     pub(super) fn of_file(&self, tensors: &Range<usize>) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(move |record| tensors.contains(&(record.tensor as usize)))
     }
 
-    /// Where the data of each of them begins, counted from the end of the header.
+    /// The first data offset for each width among these tensors, counted from the end of the header.
     pub(super) fn starts(&self, tensors: &Range<usize>) -> Starts {
         let mut starts = BTreeMap::new();
         for record in self.of_file(tensors) {
@@ -104,21 +104,21 @@ impl Starts {
     }
 }
 
-/// What a file has so far.
+/// Sizes and counts of a file that is being filled.
 #[derive(Debug, Default)]
 struct InFile {
     n_bytes: u64,
     n_parts: u64,
-    /// At least what its header takes, without free-form strings.
+    /// A lower bound of the header's bytes, without free-form strings.
     header: u64,
-    /// Strings that say what parts stand for, and at least what those take.
+    /// Number of strings that say what parts mean, and a lower bound of their bytes.
     strings: (usize, u64),
 }
 
 impl InFile {
-    /// What a tensor adds.
+    /// What a tensor adds to a file.
     fn of(parts: &[FilePart], name: &str) -> Self {
-        // Offsets up to petabytes, and the words around them.
+        // Room for offsets up to petabytes, and for the words around them.
         let entry = |part: &FilePart| {
             let shape: u64 =
                 part.info.shape.0.iter().map(|extent| 2 + u64::from(extent.checked_ilog10().unwrap_or(0))).sum();
@@ -132,7 +132,7 @@ impl InFile {
         Self { n_bytes, n_parts: parts.len() as u64, header: parts.iter().map(entry).sum(), strings }
     }
 
-    /// Whether a tensor more is too much for it, or for readers of its header.
+    /// Whether one more tensor is too much for the file, or for readers of its header.
     fn is_full(&self, more: &Self, max_bytes: u64) -> bool {
         let n_strings = self.strings.0 + more.strings.0;
         let strings = if n_strings < limits::MAX_METADATA { self.strings.1 + more.strings.1 } else { 0 };
@@ -148,7 +148,7 @@ impl InFile {
     }
 }
 
-/// Bytes of a text in JSON.
+/// Bytes that a text takes in JSON.
 fn json_bytes(text: &str) -> u64 {
     let of = |byte: u8| match byte {
         0..0x20 => 6,
@@ -158,7 +158,7 @@ fn json_bytes(text: &str) -> u64 {
     2 + text.bytes().map(of).sum::<u64>()
 }
 
-/// The place of a suffix among those that are known.
+/// The index of a suffix among the known ones, to which it is added if new.
 fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
     let place = known.iter().position(|known| known == suffix).unwrap_or_else(|| {
         known.push(suffix.to_string());
@@ -167,7 +167,7 @@ fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
     place as u8
 }
 
-/// Orders names that are each in two pieces as if those were joined.
+/// Compares names that are each given in two pieces, as if the pieces were joined.
 fn cmp_joined(a: (&str, &str), b: (&str, &str)) -> Ordering {
     let n = a.0.len().min(b.0.len());
     let (a_start, a_rest) = a.0.as_bytes().split_at(n);

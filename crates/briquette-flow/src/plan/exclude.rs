@@ -1,17 +1,17 @@
-//! Flags that leave tensors out, short enough to be copied.
+//! `--exclude` flags that leave tensors out, short enough to be copied.
 
 use briquette_core::pattern::Patterns;
 use std::collections::BTreeSet;
 
-/// More are not worth copying.
+/// The most flags; more are not worth copying.
 const MAX_FLAGS: usize = 12;
 
-/// `--exclude` for each of some names; those that differ in numbers only share a pattern, where it matches no `other`.
+/// `--exclude` for each of `names`. Names that differ only in numbers share a pattern, unless it matches one of `others` too.
 pub(super) fn flags(names: &[&str], others: &[&str]) -> String {
     let is_safe = |pattern: &String| {
         Patterns::new(std::slice::from_ref(pattern)).is_ok_and(|glob| !others.iter().any(|other| glob.matches(other)))
     };
-    // Names are many and patterns few: each is tried once.
+    // Names are many and their patterns few: each pattern is tried once.
     let tried: BTreeSet<String> = names.iter().map(|name| generalised(name)).collect();
     let safe: BTreeSet<String> = tried.into_iter().filter(is_safe).collect();
     let pattern = |name: &&str| Some(generalised(name)).filter(|pattern| safe.contains(pattern));

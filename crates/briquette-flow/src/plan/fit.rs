@@ -1,4 +1,4 @@
-//! Whether groups and patterns fit the rows of what they are for.
+//! Checks that groups and patterns divide the rows of their tensors.
 
 use super::{Plan, TensorPlan, exclude};
 use crate::treatment::Cut;
@@ -9,7 +9,7 @@ use briquette_formats::OutputFormat;
 const LEAST_GROUP: usize = 8;
 
 impl Plan<'_> {
-    /// Refuses groups and patterns that do not fit the rows of some tensors, with what would leave those out.
+    /// Refuses groups and patterns that do not fit the rows of some tensors; the message has the flags that leave these out.
     ///
     /// # Errors
     /// Config.
@@ -37,7 +37,7 @@ impl Plan<'_> {
         Err(Error::config(message).at(first.culprit()))
     }
 
-    /// The largest group, of those that are not larger than asked for, that divides the columns of everything in groups.
+    /// The largest group size that divides the columns of every tensor in groups, and is no larger than the recipe asks for.
     fn group_that_fits(&self) -> Option<usize> {
         let grouped = self.tensors.iter().filter_map(|tensor| match tensor.quant?.spec.grouping {
             Grouping::Group(size) => Some((size, tensor.rows.n_cols)),
@@ -48,18 +48,18 @@ impl Plan<'_> {
     }
 }
 
-/// The largest group of at most so many columns that divides `common`.
+/// The largest group size up to `most` that divides `common` and that the format can hold.
 fn largest_group(most: usize, common: usize, profile: OutputFormat) -> Option<usize> {
     let is_fine = |size: &usize| profile.held_codes().is_none_or(|held| held.takes_group(*size));
     (LEAST_GROUP..=most.min(common)).rev().filter(is_fine).find(|&size| common.is_multiple_of(size))
 }
 
-/// The greatest number that divides both.
+/// The greatest common divisor.
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The group or pattern that does not divide a tensor's columns.
+/// Describes the group or pattern that does not divide a tensor's columns.
 fn unfit(tensor: &TensorPlan) -> Option<String> {
     let n_cols = tensor.rows.n_cols;
     if let Some(quant) = tensor.quant.filter(|quant| quant.spec.grouping.per_row(n_cols).is_none()) {

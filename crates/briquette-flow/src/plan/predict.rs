@@ -10,14 +10,14 @@ use briquette_formats::OutputFormat;
 /// Predicted bytes of weight files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prediction {
-    /// Bytes.
+    /// Bytes of all weight files.
     pub n_bytes: u64,
-    /// Whether it will be just that; else it is an upper bound.
+    /// Whether the files will have exactly this size; otherwise it is an upper bound.
     pub is_exact: bool,
 }
 
 impl TensorPlan<'_> {
-    /// How many elements will be kept, and whether that is known.
+    /// How many elements will be kept, and whether that number is exact.
     pub fn predicted_kept(&self) -> (usize, bool) {
         let n = self.info.n_elements();
         match self.prune.map(|prune| prune.cut) {
@@ -25,14 +25,13 @@ impl TensorPlan<'_> {
             Some(Cut::NOfM { n: keep, m }) => (n / m * keep, true),
             Some(Cut::OfEach { size, n_drop }) => (n / size.max(1) * (size - n_drop), true),
             Some(Cut::Columns { size, n_drop }) => (n - dropped_of_columns(self, size, n_drop), true),
-            // Zeros that are there already may make it smaller.
+            // Zeros in the source may make the tensor sparse, and so smaller.
             None => (n, !self.is_recoded()),
             Some(Cut::Pool(_) | Cut::Given) => (n, false),
         }
     }
 
-    /// The most that the file's header grows by where a tensor turns out sparse that was foretold dense: names, offsets and coding
-    /// of its parts.
+    /// An upper bound of what a header grows by if a tensor predicted as dense turns out sparse: names, offsets, coding of parts.
     fn more_of_header(&self, profile: OutputFormat) -> u64 {
         let is_foretold_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
@@ -42,7 +41,7 @@ impl TensorPlan<'_> {
 }
 
 impl Plan<'_> {
-    /// The bytes of one tensor's parts, as the files hold them, and whether that is exact; 0 of a tied one.
+    /// The bytes that a tensor's parts take in files, and whether that is exact; 0 for a tied tensor.
     ///
     /// # Errors
     /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
@@ -55,7 +54,7 @@ impl Plan<'_> {
         Ok((parts.iter().map(|part| part.info.n_bytes() as u64).sum(), is_exact))
     }
 
-    /// The bytes of the weight files: exact but for global thresholds and for zeros that are there already.
+    /// The bytes of the weight files: exact unless there are global thresholds, or zeros in the source.
     ///
     /// # Errors
     /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).

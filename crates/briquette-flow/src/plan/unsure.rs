@@ -1,20 +1,20 @@
-//! What is left alone because nothing shows what it is.
+//! Tensors that are left alone because nothing shows their role.
 
 use super::{Plan, TensorPlan};
 use crate::known::Reason;
 use briquette_core::{Error, Result, Role, Rows};
 
-/// Names that a line lists.
+/// The most names that a line lists.
 const N_LISTED: usize = 5;
 
 impl Plan<'_> {
-    /// The tensors that no stage took because nothing shows what they are, where a stage prunes or quantizes at all.
+    /// The tensors of unknown role that no stage chose, if any stage prunes or quantizes at all.
     pub fn unsure(&self) -> impl Iterator<Item = &TensorPlan<'_>> {
         let changes = self.tensors.iter().any(|tensor| tensor.is_recoded());
         self.tensors.iter().filter(move |tensor| changes && tensor.role == Role::Unknown && !tensor.is_recoded())
     }
 
-    /// One line that names them, and says how to take them in.
+    /// One line that names these tensors, and says how to have them compressed too.
     pub fn unsure_text(&self) -> Option<String> {
         let listed = listed(self.unsure())?;
         let n = self.unsure().count();
@@ -24,7 +24,7 @@ impl Plan<'_> {
         ))
     }
 
-    /// Why a stage chooses nothing.
+    /// The error for a stage that chooses no tensor.
     pub fn nothing_chosen(&self) -> Error {
         let hint = match listed(self.tensors.iter().filter(|tensor| tensor.role == Role::Unknown)) {
             Some(listed) => format!("nothing shows what these are for, say so in [[model.roles]]: {listed}"),
@@ -33,7 +33,7 @@ impl Plan<'_> {
         Error::config(format!("chooses no tensor; give `include` or `roles`; {hint}"))
     }
 
-    /// Refuses an axis that a rule gives a tensor that has none such.
+    /// Refuses a rule of the recipe that gives a tensor an output axis which its shape does not have.
     ///
     /// # Errors
     /// Config, naming the tensor.
@@ -49,7 +49,7 @@ impl Plan<'_> {
     }
 }
 
-/// The names of some, and how many more there are.
+/// The first few names of these tensors, and how many more there are.
 fn listed<'a, 'b: 'a>(tensors: impl Iterator<Item = &'a TensorPlan<'b>>) -> Option<String> {
     let names: Vec<&str> = tensors.map(|tensor| tensor.info.name.as_str()).collect();
     let shown = names[..names.len().min(N_LISTED)].join(", ");

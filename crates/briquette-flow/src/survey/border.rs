@@ -1,4 +1,4 @@
-//! The exact threshold of tensors too many to be in memory at once, in one pass over them where a sample guides it.
+//! The exact threshold of tensors too many to be in memory at once, in one pass over them if a sample brackets it well.
 
 use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use crate::context::Workers;
@@ -12,28 +12,28 @@ use briquette_prune::{Histogram, Score, Threshold};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Neighbours that a sample takes at once.
+/// Neighbouring scores in one run of a sample.
 const RUN: usize = 64;
-/// Most runs of a sample.
+/// The most runs in a sample.
 const MAX_RUNS: usize = 4096;
-/// Of so many scores one is in the sample.
+/// One of this many scores is in the sample.
 const SCORES_PER_SAMPLED: usize = 64;
-/// Fewer runs than this are no sample.
+/// The fewest runs that make a useful sample.
 const MIN_RUNS: usize = 512;
-/// Columns that no sampled tensor has more of: of one kept as codes, a source decodes the whole row for each run.
+/// Tensors with more columns than this are not sampled: where they are stored as codes, each run would decode a whole row.
 const MAX_COLS: usize = 1 << 15;
-/// What keys near the border may take up: where it would be more, histograms find it.
+/// The most memory for keys inside the bracket; where they would take more, histograms find the border.
 const HELD_BYTES: usize = 16 << 20;
 
-/// The border between what goes and what stays.
+/// The border between scores that are dropped and scores that are kept.
 pub(super) struct Border {
     pub threshold: Threshold,
-    /// For each piece of each tensor, in order, how many go for certain and how many lie at the border; none where they
-    /// are still to be counted.
+    /// For each piece of each tensor, in order: how many scores are certainly dropped, and how many lie at the border. Empty where
+    /// they are still to be counted.
     pub counts: Vec<Dropped>,
 }
 
-/// Tensors whose scores are looked through together.
+/// Tensors that share one border.
 pub(super) struct Search<'a> {
     plan: &'a Plan<'a>,
     source: &'a dyn TensorSource,
@@ -53,10 +53,9 @@ impl<'a> Search<'a> {
         Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces) }
     }
 
-    /// The border of the `n_drop` smallest scores. A sample brackets it; the keys inside the bracket are kept, piece by
-    /// piece, and it is found among them. Where the bracket misses, or too many scores lie in it, a histogram brackets
-    /// it, and a finer one finds it. NaN and infinity are refused in the first pass over all; whatever else is read here is
-    /// checked where it is encoded.
+    /// Finds the border of the `n_drop` smallest scores. A sample brackets it; the keys inside the bracket are kept, piece by piece, and
+    /// the border is found among them. Where the bracket misses, or too many scores lie in it, a histogram brackets the border, and a finer
+    /// histogram finds it. The first pass over all scores refuses NaN and infinity; what is read otherwise is checked when it is encoded.
     pub(super) fn border(&self, n_drop: usize) -> Result<Border> {
         if let Some(bracket) = self.guess(n_drop)?
             && let Some(border) = self.within(bracket, n_drop, true)?
@@ -79,7 +78,7 @@ impl<'a> Search<'a> {
         Ok(Border::uncounted(threshold))
     }
 
-    /// The border, where it lies in a bracket and not too much else does.
+    /// The border, if it lies in the bracket and few enough other scores do.
     fn within(&self, bracket: Bracket, n_drop: usize, is_checked: bool) -> Result<Option<Border>> {
         let (n_held, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
         let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
@@ -110,7 +109,7 @@ impl<'a> Search<'a> {
         Ok(Some(Border { threshold, counts }))
     }
 
-    /// A bracket of the border that is likely to hold it, and not too much else.
+    /// A bracket, from a sample, that is likely to hold the border and few other scores.
     fn guess(&self, n_drop: usize) -> Result<Option<Bracket>> {
         let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
         let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
@@ -153,12 +152,12 @@ impl<'a> Search<'a> {
         Ok(keys)
     }
 
-    /// Whether tallies of so many scores in a bracket fit in memory.
+    /// Whether the tallies of about `n_within` scores in a bracket fit in memory.
     fn fits(&self, bracket: Bracket, n_within: f64) -> bool {
         Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= HELD_BYTES as f64
     }
 
-    /// Zeros at the end of each key.
+    /// How many low bits are 0 in every key.
     fn n_zero_bits(&self) -> u32 {
         let of = |tensor: &TensorPlan| match (score_of(tensor), tensor.info.dtype) {
             (Score::Magnitude, DType::BF16) => 16,
@@ -168,7 +167,7 @@ impl<'a> Search<'a> {
         self.tensors.iter().map(|&index| of(&self.plan.tensors[index])).min().unwrap_or(0)
     }
 
-    /// Counts every score.
+    /// Counts every score in a histogram.
     fn fill(&self, empty: Histogram, is_checked: bool) -> Result<Histogram> {
         let shares = self.workers.fold(
             &self.parts,
@@ -194,7 +193,7 @@ impl Border {
     }
 }
 
-/// Where a run of a sample starts: somewhere in its share of `n` scores, so that runs do not fall in with the width of
+/// Where a run of a sample starts: at a scattered place in its share of `n` scores, so that runs do not keep step with the width of
 /// the rows.
 fn place(run: usize, n: usize, n_runs: usize) -> usize {
     let step = n / n_runs;
@@ -253,7 +252,7 @@ mod tests {
         Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }
     }
 
-    /// Holds the border of matrices of 1,000 columns against that of all their scores in a row.
+    /// Checks the border found for matrices of 1,000 columns against that of all their scores in a list.
     fn check(weights: &[Vec<f32>], dtype: DType, n_drop: usize, is_counted: bool) {
         let shape = |values: &Vec<f32>| vec![values.len() / 1000, 1000];
         let info = |(i, values)| TensorInfo::checked(format!("t{i}"), dtype, shape(values)).unwrap();

@@ -1,4 +1,4 @@
-//! Looking through pieces of tensors, strip by strip, with their scores.
+//! Reads pieces of tensors strip by strip, along with their scores.
 
 use crate::context::Workers;
 use crate::piece::{PieceReader, Strip, sips_of};
@@ -14,7 +14,7 @@ pub(super) struct PieceOf {
     pub(super) rows: Range<usize>,
 }
 
-/// How many elements of a piece go for certain, and how many lie at the threshold.
+/// How many elements of a piece are certainly dropped, and how many lie at the threshold.
 pub(super) type Dropped = (usize, usize);
 
 /// Every piece of some tensors, tensor by tensor.
@@ -23,7 +23,7 @@ pub(super) fn pieces_in_order(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -
     tensors.iter().flat_map(part).collect()
 }
 
-/// Buffers for looking through a piece.
+/// Buffers for scanning a piece.
 #[derive(Default)]
 pub(super) struct Scan {
     reader: PieceReader,

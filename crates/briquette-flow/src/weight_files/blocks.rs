@@ -1,4 +1,4 @@
-//! Formats that weave scales and codes into blocks, written and read back by the code that ships; none of those that ship does so.
+//! Tests formats that weave scales and codes into blocks, with the code that ships; none of the formats that ship does so.
 
 use super::*;
 use crate::context::{RunOptions, Workers};
@@ -19,10 +19,10 @@ use briquette_formats::{Choice, InputFile, OutputFormat, StoredDir, StoredTensor
 use briquette_prune::score;
 use briquette_quant::{Activations, QuantSpec, Range};
 
-/// Weights that share a scale, and their codes.
+/// Weights that share a scale; their codes form one block.
 const GROUP: usize = 32;
 
-/// Codes of 4 bits as some programs have them: byte `j` of a block holds code `j` and, in its high half, code `j + 16`.
+/// Codes of 4 bits as some programs store them: byte `j` of a block holds code `j` and, in its high half, code `j + 16`.
 static HALVES: BlockOrder = BlockOrder { weave: to_halves, unweave: from_halves };
 
 fn to_halves(ours: &[u8], block: &mut [u8]) {
@@ -35,7 +35,7 @@ fn from_halves(block: &[u8], ours: &mut [u8]) {
     ours.iter_mut().enumerate().for_each(|(j, byte)| *byte = code(2 * j) | code(2 * j + 1) << 4);
 }
 
-/// The one tensor of a file that such a format has for one in codes: rows of blocks, a scale before the codes that share it.
+/// The one tensor of a file that such a format stores for a coded tensor: rows of blocks, each a scale and the codes that share it.
 fn file_parts(tensor: &TensorPlan, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
     let Some(codes) = coding.codes else { return tensor.file_parts(OutputFormat::Briquette, coding, n_kept) };
     let n_codes = GROUP * usize::from(codes.bits) / 8;
@@ -85,7 +85,7 @@ impl Model {
         Self(infos, weights)
     }
 
-    /// Every matrix in groups of codes of so many bits.
+    /// A plan that rounds every matrix in groups, to codes of `n_bits`.
     fn plan(&self, n_bits: u8) -> Plan<'_> {
         let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();
         let spec = QuantSpec { grid, grouping: Grouping::Group(GROUP), range: Range::AbsMax, scale: ScaleType::F16 };
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-/// What was written, opened as the parts that the format promises.
+/// Opens what was written, as the parts that the format declares.
 fn open(path: &Path, plan: &Plan, layout: &FileLayouts) -> StoredDir {
     let mut plain = PlainFiles::default();
     plain.push(InputFile::open(path).unwrap(), FileKind::Safetensors, &Choice::default()).unwrap();
@@ -127,7 +127,7 @@ fn open(path: &Path, plan: &Plan, layout: &FileLayouts) -> StoredDir {
     StoredDir::new(plain.into_files(), tensors)
 }
 
-/// Holds some rows of a tensor, and its file's bytes, against what a few lines make of its weights.
+/// Checks some rows of a tensor, and the bytes in its file, against a few lines that compute them from its weights.
 fn check_rows(model: &Model, stored: &StoredDir, index: usize, n_bits: u8, first_row: usize) {
     let n_cols = model.0[index].shape.0[1];
     let weights = &model.1[index][first_row * n_cols..(first_row + 2) * n_cols];

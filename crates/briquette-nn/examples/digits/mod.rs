@@ -17,7 +17,7 @@ pub const BATCH: usize = 64;
 pub const LEARNING_RATE: f64 = 1e-3;
 /// Channels, channels, hidden: about a million weights.
 pub const TEACHER: [usize; 3] = [64, 128, 1536];
-/// About fifty thousand.
+/// Channels, channels, hidden: about fifty thousand weights.
 pub const STUDENT: [usize; 3] = [16, 32, 256];
 
 #[derive(Module, Debug)]
@@ -83,7 +83,7 @@ impl Data {
     }
 }
 
-/// Percent right.
+/// Percentage of labels that the model gets right.
 pub fn accuracy(model: &Net, data: &Data) -> f64 {
     let model = model.valid();
     let device = model.devices().remove(0).without_autodiff();
@@ -118,14 +118,14 @@ pub fn step(model: Net, optimizer: &mut ModuleOptimizer, data: &Data, rows: &[us
     optimizer.step(rate, model, grads)
 }
 
-/// A learning rate by the share of steps that are done.
+/// A learning rate, given the share of steps that are done.
 pub type Rate = fn(f64) -> f64;
-/// Adam's for training from scratch.
+/// The learning rate of Adam for training from scratch.
 pub const STEADY: Rate = |_| LEARNING_RATE;
-/// So few steps reach further at a larger rate, and settle where it falls to 0.
+/// For a few epochs of fine-tuning: a larger rate gets further in few steps, and the weights settle as it falls to 0.
 pub const FALLING: Rate = |done| 3e-3 * (1.0 - done);
 
-/// Trains for some epochs; `after` sees the model and the number of the step after each.
+/// Trains for some epochs; after each step, `after` is given the model and the number of the step.
 pub fn train(
     mut model: Net,
     data: &Data,
@@ -146,7 +146,7 @@ pub fn train(
     Ok(model)
 }
 
-/// As [`train`], with nothing done after steps.
+/// As [`train`], with nothing done between steps.
 pub fn train_plain(model: Net, data: &Data, epochs: usize, seed: u64, rate: Rate) -> Result<Net> {
     train(model, data, epochs, seed, rate, |model, _| Ok(model))
 }

@@ -11,7 +11,7 @@ use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Device, Tensor};
 
-/// The sizes of a [`Conv2d`]; those of burn's `Conv2dConfig`.
+/// The sizes of a [`Conv2d`], with the fields of burn's `Conv2dConfig`.
 #[derive(Config, Debug)]
 pub struct Conv2dConfig {
     /// Channels in and out.
@@ -24,16 +24,16 @@ pub struct Conv2dConfig {
     /// Steps between the taps of a patch.
     #[config(default = "[1, 1]")]
     pub dilation: [usize; 2],
-    /// Groups, which divide both channels.
+    /// Groups of channels; their number divides both counts of channels.
     #[config(default = "1")]
     pub groups: usize,
-    /// Zeros around an image.
+    /// Padding with zeros around an image.
     #[config(default = "PaddingConfig2d::Valid")]
     pub padding: PaddingConfig2d,
     /// Whether a bias is added.
     #[config(default = true)]
     pub bias: bool,
-    /// What fills the parameters at first.
+    /// How the parameters are initialised.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/3.0_f64.sqrt(), fan_out_only:false}")]
     pub initializer: Initializer,
 }
@@ -72,14 +72,14 @@ pub struct Conv2d {
     pub kernel_size: [usize; 2],
     /// Steps between the taps of a patch.
     pub dilation: [usize; 2],
-    /// Groups.
+    /// Number of groups of channels.
     pub groups: usize,
-    /// Zeros around an image.
+    /// Padding with zeros around an image.
     #[module(skip)]
     pub padding: PaddingConfig2d,
 }
 
-/// What follows a convolution and its norm.
+/// What is done to the output of a convolution and its batch norm.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "passed by value, once a layer")]
 pub enum Then {
@@ -104,7 +104,7 @@ impl Conv2d {
         self.convolve(input, self.weight.val(), bias)
     }
 
-    /// A convolution of floats.
+    /// The convolution with float weights.
     fn convolve(&self, input: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
         let shape = self.shape(&input, weight.dims());
         if ops::convolves(&input, &shape) && weight.dtype() == DType::F32 {
@@ -115,8 +115,8 @@ impl Conv2d {
         conv2d(input, weight, bias, options)
     }
 
-    /// A batch norm of the convolution, and what follows it: in one pass where the weights are codes, else with the norm in
-    /// the weights where no gradients are recorded and there are more outputs than weights.
+    /// The convolution, a batch norm, and `then`. Where the weights are codes this is one pass; else the norm is multiplied into the
+    /// weights if no gradients are recorded and there are more outputs than weights.
     ///
     /// # Panics
     /// As [`Conv2d::forward`]; if a shortcut is not of the output's shape.
@@ -145,14 +145,14 @@ impl Conv2d {
         }
     }
 
-    /// The convolution as an operation on codes, where there are any.
+    /// The convolution as an operation on codes, where the weights are codes.
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
         let Some(Kept::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
         let shape = self.shape(input, weights.dims());
         Some(Conv2dCall { weights: weights.clone(), shape, has_scale: false, has_shift: false, relu: false })
     }
 
-    /// What it is, by weights of those extents.
+    /// The shape of the convolution, given the extents of its weights.
     fn shape(&self, input: &Tensor<4>, [n_out, n_in, ..]: [usize; 4]) -> Conv2dShape {
         Conv2dShape {
             n_in: n_in * self.groups,
@@ -165,10 +165,10 @@ impl Conv2d {
         }
     }
 
-    /// Whether a batch norm is best multiplied into the weights: they are floats, nothing learns, and there are no more of
-    /// them than outputs.
+    /// Whether a batch norm is best multiplied into the weights: the weights are floats, nothing is trained, and there are no more
+    /// weights than outputs.
     fn takes_norm(&self, input: &Tensor<4>) -> bool {
-        // What is made of a constant input by weights that learn records gradients too.
+        // With weights that are trained, gradients are recorded even if the input is constant.
         let learns = [input.device(), self.weight.lazy_device()].iter().any(Device::is_autodiff);
         if learns || input.dtype() != DType::F32 || self.call(input).is_some() {
             return false;
@@ -179,13 +179,13 @@ impl Conv2d {
         weights.num_elements() <= n_outputs
     }
 
-    /// Zeros before and after, of height and of width.
+    /// Zeros before and after the image, of height and of width.
     fn pads(&self, input: &Tensor<4>) -> [[usize; 2]; 2] {
         let [.., height, width] = input.dims();
         match self.padding {
             PaddingConfig2d::Valid => [[0; 2]; 2],
             PaddingConfig2d::Explicit(top, left, bottom, right) => [[top, bottom], [left, right]],
-            // As many outputs as there are strides; an odd zero goes to the end.
+            // Makes `ceil(size / stride)` outputs; of an odd number of zeros, the extra one goes to the end.
             PaddingConfig2d::Same => [(0, height), (1, width)].map(|(i, size)| {
                 let needed = size.div_ceil(self.stride[i]).saturating_sub(1) * self.stride[i] + self.kernel_size[i];
                 let total = if size == 0 { 0 } else { needed.saturating_sub(size) };
@@ -194,10 +194,10 @@ impl Conv2d {
         }
     }
 
-    /// `gamma / sqrt(var + epsilon)`, and what is added after multiplying by it: the norm, and the bias before it.
+    /// `gamma / sqrt(var + epsilon)`, and the offset added after multiplying by it, which has the norm's and the convolution's bias.
     fn folded(&self, norm: &BatchNorm) -> (Tensor<1>, Tensor<1>) {
         let gamma = norm.gamma.val();
-        // Running statistics are shared among copies of a module, and may lie where another copy is.
+        // Copies of a module share running statistics, so these may lie on another copy's device.
         let [mean, var] = [&norm.running_mean, &norm.running_var].map(|state| state.value().to_device(&gamma.device()));
         let scale = gamma / (var + norm.epsilon as f32).sqrt();
         let offset = match &self.bias {

@@ -8,14 +8,14 @@ use burn::nn::Initializer;
 use burn::tensor::module::embedding;
 use burn::tensor::{Device, Int, Tensor};
 
-/// The sizes of an [`Embedding`]; those of burn's `EmbeddingConfig`.
+/// The sizes of an [`Embedding`], with the fields of burn's `EmbeddingConfig`.
 #[derive(Config, Debug)]
 pub struct EmbeddingConfig {
-    /// Vectors.
+    /// Number of vectors.
     pub n_embedding: usize,
-    /// Their width.
+    /// Width of each vector.
     pub d_model: usize,
-    /// What fills the table at first.
+    /// How the table is initialised.
     #[config(default = "Initializer::Normal{mean:0.0, std:1.0}")]
     pub initializer: Initializer,
 }
@@ -28,7 +28,7 @@ impl EmbeddingConfig {
     }
 }
 
-/// A vector for each id.
+/// Looks up a vector for each id.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {

@@ -6,12 +6,12 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-/// The sizes of a [`LayerNorm`]; those of burn's `LayerNormConfig`.
+/// The sizes of a [`LayerNorm`], with the fields of burn's `LayerNormConfig`.
 #[derive(Config, Debug)]
 pub struct LayerNormConfig {
-    /// Width.
+    /// Width of the normalised dimension.
     pub d_model: usize,
-    /// What keeps it from dividing by zero.
+    /// Added to the variance, so that nothing is divided by zero.
     #[config(default = 1e-5)]
     pub epsilon: f64,
     /// Whether a bias is added.
@@ -42,7 +42,7 @@ impl LayerNorm {
     /// The norm of `input`, in its own type.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (dtype, gamma, beta) = (input.dtype(), self.gamma.val(), self.beta.as_ref().map(Param::val));
-        // Halves cannot hold the sums.
+        // f16 and bf16 cannot hold the sums.
         if matches!(dtype, DType::F16 | DType::BF16) {
             let wide = |tensor: Tensor<1>| tensor.cast(FloatDType::F32);
             let input = input.cast(FloatDType::F32);

@@ -9,17 +9,17 @@ use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::module::linear;
 use burn::tensor::{Device, Tensor};
 
-/// The sizes of a [`Linear`]; those of burn's `LinearConfig`.
+/// The sizes of a [`Linear`], with the fields of burn's `LinearConfig`.
 #[derive(Config, Debug)]
 pub struct LinearConfig {
-    /// Inputs.
+    /// Number of inputs.
     pub d_input: usize,
-    /// Outputs.
+    /// Number of outputs.
     pub d_output: usize,
     /// Whether a bias is added.
     #[config(default = true)]
     pub bias: bool,
-    /// What fills the parameters at first.
+    /// How the parameters are initialised.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/3.0_f64.sqrt(), fan_out_only:false}")]
     pub initializer: Initializer,
     /// How the weights lie in memory while they are floats.
@@ -36,10 +36,10 @@ impl LinearConfig {
     }
 }
 
-/// `y = x · weight + bias`, over the last dimension; of low rank, `y = (x · down) · weight + bias`.
+/// `y = x · weight + bias`, over the last dimension; for a layer of low rank, `y = (x · down) · weight + bias`.
 ///
-/// In PyTorch's terms the second is a `Linear` that has another one, `down`, before it: `weight` `[out, rank]`, `down.weight`
-/// `[rank, in]`.
+/// In PyTorch's terms, a layer of low rank is a `Linear` with another one, `down`, before it: `weight` is `[out, rank]`,
+/// `down.weight` `[rank, in]`.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
@@ -47,7 +47,7 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[d_output]`.
     pub bias: Option<Param<Tensor<1>>>,
-    /// Brings inputs down to the rank: weights `[d_input, rank]`, no bias.
+    /// Reduces inputs to the rank: weights `[d_input, rank]`, no bias.
     pub down: Option<burn::nn::Linear>,
 }
 
@@ -64,7 +64,7 @@ impl Linear {
         product(input, &self.weight, self.bias.as_ref().map(Param::val))
     }
 
-    /// The same layer with room for two factors of this rank, not initialised: for loading them.
+    /// The same layer with two uninitialised factors of this rank, into which a checkpoint can be loaded.
     #[must_use]
     pub fn of_rank(&self, rank: usize) -> Self {
         let [d_input, d_output] = self.dims();
@@ -74,7 +74,7 @@ impl Linear {
         Self { weight: config.init(&device).weight, bias: self.bias.clone(), down: Some(down) }
     }
 
-    /// Inputs and outputs.
+    /// Numbers of inputs and outputs.
     pub fn dims(&self) -> [usize; 2] {
         let shape = linear_shape(&self.weight);
         let first = self.down.as_ref().map(|down| down.weight.lazy_shape().dims::<2>()[0]);
@@ -82,7 +82,7 @@ impl Linear {
     }
 }
 
-/// `x · weight + bias`, on codes where those are held.
+/// `x · weight + bias`, computed on codes where the weights are codes.
 fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
     match kept_on(weight, &input.device()) {
         Some(Kept::Linear(weights)) => ops::linear(input, weights, bias),

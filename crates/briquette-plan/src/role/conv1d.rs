@@ -1,15 +1,15 @@
-//! `Conv1D`, which GPT-2 and its kin have in the place of linear layers: a matrix that lies `[in, out]`.
+//! `Conv1D`, which GPT-2 and related families have instead of linear layers: a matrix stored `[in, out]`.
 
 use super::neighbours::{Name, Neighbours};
 use briquette_flow::known::Reason;
 use briquette_formats::TensorInfo;
 
-/// What those layers are called; others call linear layers that, too.
+/// The names of `Conv1D` layers; other families give linear layers these names too.
 const LAYERS: [&str; 4] = ["c_attn", "c_fc", "c_proj", "q_attn"];
-/// The `model_type` of those that have them.
+/// The `model_type` of the families that have `Conv1D`.
 const FAMILIES: [&str; 4] = ["gpt2", "openai-gpt", "imagegpt", "decision_transformer"];
 
-/// Whether the layers that may be `Conv1D` are, and what shows it; none where they are linear layers.
+/// The reason why layers with such names are `Conv1D`, `None` where they are linear layers.
 pub(super) fn found(tensors: &[TensorInfo], near: &Neighbours, model_types: &[String]) -> Option<Reason> {
     let turned = tensors.iter().filter_map(|info| is_turned(info, near));
     let (mut n_turned, mut n_straight) = (0, 0);
@@ -23,12 +23,12 @@ pub(super) fn found(tensors: &[TensorInfo], near: &Neighbours, model_types: &[St
     }
 }
 
-/// Whether this is the weight of a layer that may be `Conv1D`.
+/// Whether a name is that of a weight that may be a `Conv1D`'s.
 pub(super) fn may_be(name: Name) -> bool {
     name.leaf == "weight" && LAYERS.contains(&name.layer())
 }
 
-/// Which way a layer lies that may be `Conv1D`, where its bias shows it.
+/// Whether a weight that may be a `Conv1D`'s is stored `[in, out]`; `None` where its bias does not show it.
 fn is_turned(info: &TensorInfo, near: &Neighbours) -> Option<bool> {
     let name = Name::of(&info.name, &info.name);
     let [first, last] = info.shape.0.as_slice().try_into().ok().filter(|_| may_be(name))?;

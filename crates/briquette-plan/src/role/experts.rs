@@ -1,23 +1,23 @@
-//! Experts that lie in one tensor, and the routers that choose among them.
+//! Experts stored together in one tensor, and the routers that choose among experts.
 
 use super::neighbours::{Name, Neighbours};
 use briquette_core::OutputAxis;
 use briquette_core::Role;
 use briquette_flow::known::{Known, Reason};
 
-/// Tensors that take in what the block takes in, and those that give what it gives.
+/// Names of tensors that read the block's input, and of those that give its output.
 const INWARD: [&str; 6] = ["gate_up_proj", "gate_proj", "up_proj", "w1", "w3", "input_linear"];
 const OUTWARD: [&str; 3] = ["down_proj", "w2", "output_linear"];
-/// Two of one block whose shapes tell which way both lie.
+/// Pairs of tensors in one block whose shapes together show which axis counts outputs.
 const PAIRS: [(&str, &str); 2] = [("gate_up_proj", "down_proj"), ("input_linear", "output_linear")];
 
-/// Whether a matrix chooses experts.
+/// Whether a matrix is a router, which chooses experts.
 pub(super) fn is_router(name: Name, near: &Neighbours) -> bool {
     let is_gate = name.layer() == "gate" && near.has_experts(name.block());
     name.leaf == "weight" && (is_gate || name.owners().any(|owner| ["router", "shared_expert_gate"].contains(&owner)))
 }
 
-/// What a tensor `[experts, .., ..]` is, where its name says that it is one.
+/// The role of a tensor `[experts, .., ..]`, where its name says that it holds experts.
 pub(super) fn of(name: Name, shape: [usize; 3], near: &Neighbours, hidden_sizes: &[usize]) -> Option<Known> {
     let is_stack = |owner: &str| owner.contains("expert") || owner.contains("moe");
     let word = if name.leaf == "weight" { name.layer() } else { name.leaf };
@@ -33,7 +33,7 @@ pub(super) fn of(name: Name, shape: [usize; 3], near: &Neighbours, hidden_sizes:
     })
 }
 
-/// Which way a tensor lies, by the width of the model, which only one of its axes has.
+/// Whether experts are stored `[in, out]`: shown by the width of the model, where just one of the axes has that extent.
 fn turned_by_size([_, middle, last]: [usize; 3], is_inward: bool, hidden_sizes: &[usize]) -> Option<bool> {
     let is_hidden = |n: usize| hidden_sizes.contains(&n);
     match (is_hidden(middle), is_hidden(last)) {
@@ -43,7 +43,8 @@ fn turned_by_size([_, middle, last]: [usize; 3], is_inward: bool, hidden_sizes: 
     }
 }
 
-/// Which way two of one block lie: `[2 * inner, hidden]` with `[hidden, inner]`, or `[hidden, 2 * inner]` with `[inner, hidden]`.
+/// Whether a pair in one block is stored `[in, out]`: `[2 * inner, hidden]` goes with `[hidden, inner]`, `[hidden, 2 * inner]` with
+/// `[inner, hidden]`.
 fn turned_by_pair(name: Name, word: &str, near: &Neighbours) -> Option<bool> {
     let (up, down) = PAIRS.into_iter().find(|(up, down)| [*up, *down].contains(&word))?;
     let shape = |word: &str| -> Option<[usize; 3]> {

@@ -1,4 +1,4 @@
-//! Roles held against what transformers and torch have: the lists of `fixtures/roles`, which `fixtures/make_roles.py` made.
+//! Checks roles against transformers and torch: the lists in `fixtures/roles`, which `fixtures/make_roles.py` makes.
 
 use super::roles::Roles;
 use briquette_core::Role;
@@ -8,7 +8,7 @@ use briquette_formats::TensorInfo;
 use briquette_formats::model_config::ModelFamily;
 use std::path::PathBuf;
 
-/// The tensors of a family: what each is, and the class of what uses it.
+/// The tensors of a family: each with the class of the module that uses it.
 struct Listed {
     name: String,
     family: ModelFamily,
@@ -36,7 +36,7 @@ fn listed() -> Vec<Listed> {
     paths.into_iter().map(read).collect()
 }
 
-/// What the tensors of a family are taken for.
+/// The roles that Briquette finds for the tensors of a family.
 fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)> {
     let infos: Vec<TensorInfo> = listed.tensors.iter().map(|(info, _)| info.clone()).collect();
     let family = if with_config { listed.family.clone() } else { ModelFamily::default() };
@@ -44,7 +44,7 @@ fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)>
     listed.tensors.iter().map(|(info, class)| (info.clone(), class.clone(), roles.of(info))).collect()
 }
 
-/// Whether a role is that of a class. What adds or scales is rarely more than a vector, and any role that is left alone will do.
+/// Whether a role suits a class. Biases and scales are rarely more than vectors, and any role that stages leave alone suits them.
 fn is_right(info: &TensorInfo, class: &str, known: Known) -> bool {
     let is_left_alone = matches!(known.role, Role::Norm | Role::Bias | Role::Parameter | Role::Unknown);
     let leaf = info.name.rsplit('.').next().unwrap();
@@ -105,7 +105,7 @@ fn what_is_left_alone_as_unknown_is_little() {
         listed().iter().flat_map(|family| known(family, true)).filter_map(|t| is_unknown(&t)).collect();
     names.sort();
     names.dedup();
-    // Experts [experts, in, out], and XLNet's [in, heads, size].
+    // Experts are `[experts, in, out]`, and XLNet's matrices `[in, heads, size]`.
     assert_eq!(names, ["down_proj", "gate_up_proj", "k", "o", "q", "r", "v"]);
 }
 

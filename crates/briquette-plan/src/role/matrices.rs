@@ -6,16 +6,16 @@ use briquette_core::OutputAxis;
 use briquette_core::Role;
 use briquette_flow::known::{Known, Reason};
 
-/// Layers that hold a table, of those whose names do not say embedding.
+/// Names of layers that hold a table though they do not say "embedding".
 const TABLES: [&str; 4] = ["wte", "wpe", "shared", "emb"];
-/// Words of layers that say embedding and multiply: `embed_out` of GPT-NeoX, `embeddings_project` of ELECTRA, `embedding_hidden_mapping_in`
-/// of ALBERT, `embed_proj`.
+/// Words in names that say "embedding" though the layer multiplies: `embed_out` of GPT-NeoX, `embeddings_project` of ELECTRA,
+/// `embedding_hidden_mapping_in` of ALBERT, `embed_proj`.
 const NO_TABLES: [&str; 4] = ["embed_out", "proj", "mapping", "linear"];
-/// Tables of biases by the distance of two positions: T5.
+/// Tables of biases by the distance between two positions, as in T5.
 const BIASES: [&str; 1] = ["relative_attention_bias"];
 
-/// What the matrix `owner.weight` is. `conv1d` is what shows that `c_attn` and the like lie `[in, out]`; `is_told` says that the way
-/// weights lie is known, so that a bias need not show it.
+/// The role of the matrix `owner.weight`. `conv1d` is the reason why `c_attn` and the like are stored `[in, out]`, if they are;
+/// `is_told` says that the layout of weights is known, so that biases need not show it.
 pub(super) fn of(
     name: Name,
     [first, last]: [usize; 2],
@@ -41,7 +41,7 @@ pub(super) fn of(
     }
 }
 
-/// What a matrix without a bias is.
+/// The role of a matrix that has no bias beside it, by its name.
 fn by_name(name: Name) -> Known {
     let is_embedding = |segment: &str| segment.contains("embed") || TABLES.contains(&segment);
     let multiplies = |segment: &str| NO_TABLES.iter().any(|word| segment.contains(word));
@@ -54,7 +54,7 @@ fn by_name(name: Name) -> Known {
     Known::new(Role::Linear, Reason::Matrix)
 }
 
-/// Whether a segment says norm: `norm1`, `LayerNorm`, `bn_2`, `ln`.
+/// Whether a segment of a name means a norm: `norm1`, `LayerNorm`, `bn_2`, `ln`.
 pub(super) fn is_norm(segment: &str) -> bool {
     let stem = segment.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
     segment.contains("norm") || stem == "bn" || stem == "ln"

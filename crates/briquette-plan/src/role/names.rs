@@ -3,36 +3,36 @@
 use briquette_core::Role;
 use briquette_flow::known::{Known, Reason};
 
-/// How a last segment is compared.
+/// How a row of the table is compared with the last segment of a name.
 enum Word {
-    /// It is this.
+    /// The segment equals this.
     Is(&'static str),
-    /// It begins with this.
+    /// The segment begins with this.
     Begins(&'static str),
-    /// It ends with this.
+    /// The segment ends with this.
     Ends(&'static str),
-    /// It contains this.
+    /// The segment contains this.
     Has(&'static str),
 }
 use Word::{Begins, Ends, Has, Is};
 
-/// The first that fits counts. In lower case.
+/// Words in lower case, each with the role it shows; the first row that fits counts.
 const TABLE: &[(Word, Role, Reason)] = &[
-    // Matrices of torch's own modules that hold several.
+    // Matrices in torch's own modules that hold several matrices, such as attention and LSTM.
     (Ends("_proj_weight"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_ih"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hh"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hr"), Role::Linear, Reason::PartOfModule),
-    // Weight norm, as parametrization and as it was before.
+    // Weight norm, under the names of torch's parametrization and of its older version.
     (Is("original0"), Role::Parameter, Reason::WeightNormLengths),
     (Is("weight_g"), Role::Parameter, Reason::WeightNormLengths),
     (Is("original1"), Role::Conv, Reason::WeightNormDirections),
     (Is("weight_v"), Role::Conv, Reason::WeightNormDirections),
-    // What is added. relative_position_bias_table: Swin, BEiT; bias_k, bias_v: MultiheadAttention; r_w_bias: XLNet.
+    // Biases. relative_position_bias_table: Swin, BEiT; bias_k, bias_v: MultiheadAttention; r_w_bias: XLNet.
     (Ends("bias_table"), Role::Bias, Reason::BiasTable),
     (Ends("bias"), Role::Bias, Reason::BiasName),
     (Begins("bias_"), Role::Bias, Reason::BiasName),
-    // Tokens: ViT, DeiT, BEiT, MAE, DINOv2 with registers, BLIP-2, SigLIP, Perceiver.
+    // Learned tokens: ViT, DeiT, BEiT, MAE, DINOv2 with registers, BLIP-2, SigLIP, Perceiver.
     (Ends("_token"), Role::Parameter, Reason::BareParameter),
     (Ends("_tokens"), Role::Parameter, Reason::BareParameter),
     (Is("probe"), Role::Parameter, Reason::BareParameter),
@@ -41,13 +41,13 @@ const TABLE: &[(Word, Role, Reason)] = &[
     (Is("queries"), Role::Parameter, Reason::BareParameter),
     (Has("codevector"), Role::Parameter, Reason::BareParameter),
     (Has("codebook"), Role::Parameter, Reason::BareParameter),
-    // Scans: Mamba, RWKV.
+    // States of scans: Mamba, RWKV.
     (Is("a_log"), Role::Parameter, Reason::BareParameter),
     (Is("a_logs"), Role::Parameter, Reason::BareParameter),
     (Is("d"), Role::Parameter, Reason::BareParameter),
     (Is("ds"), Role::Parameter, Reason::BareParameter),
     (Begins("time_"), Role::Parameter, Reason::BareParameter),
-    // Scales: CLIP, SwinV2, CaiT, ConvNeXt V2, BEiT.
+    // Learned scales: CLIP, SwinV2, CaiT, ConvNeXt V2, BEiT.
     (Ends("scale"), Role::Parameter, Reason::BareParameter),
     (Has("layer_scale"), Role::Parameter, Reason::BareParameter),
     (Begins("lambda"), Role::Parameter, Reason::BareParameter),
@@ -56,10 +56,10 @@ const TABLE: &[(Word, Role, Reason)] = &[
     (Is("sinks"), Role::Parameter, Reason::BareParameter),
 ];
 
-/// What a bare parameter of rank 2 or more is, where its last segment, in lower case, shows it.
+/// The role of a bare parameter of rank 2 or more, where its last segment, in lower case, shows it.
 pub(super) fn of(leaf: &str, rank: usize) -> Option<Known> {
     if leaf.contains("embed") || leaf.ends_with("_emb") || leaf.starts_with("pos_") {
-        // Positions of pictures have an axis more than a table: their batch.
+        // Position embeddings of pictures have one axis more than a table: the batch.
         return Some(match rank {
             2 if leaf.contains("embed") => Known::new(Role::Embedding, Reason::EmbeddingName),
             _ => Known::new(Role::Parameter, Reason::BareParameter),

@@ -1,16 +1,16 @@
-//! What lies beside a tensor under the same owner.
+//! The tensors that lie beside a tensor, under the same owner.
 
 use briquette_core::Shape;
 use briquette_formats::TensorInfo;
 use std::collections::{HashMap, HashSet};
 
-/// Last segments of what is asked for: few of all names, so that a model of a million tensors costs little.
+/// Last segments of the names that are looked up: a small share of all names, so that a model of a million tensors costs little.
 const WITNESSES: [&str; 2] = ["bias", "running_mean"];
 
-/// A name, cut where its owner ends: `a.b.weight` is the `weight` of the layer `b` in the block `a`.
+/// A name split at its last dots: `a.b.weight` is the `weight` of the layer `b` in the block `a`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name<'a> {
-    /// All before the last dot, as it is written.
+    /// Everything before the last dot, in its own case.
     pub(super) owner: &'a str,
     lower_owner: &'a str,
     /// The last segment, in lower case.
@@ -18,18 +18,18 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// A name, and the same in lower case.
+    /// Splits a name; `lower` is the same name in lower case.
     pub(super) fn of(name: &'a str, lower: &'a str) -> Self {
         let (lower_owner, leaf) = lower.rsplit_once('.').unwrap_or(("", lower));
         Self { owner: &name[..lower_owner.len()], lower_owner, leaf }
     }
 
-    /// The last segment of the owner, in lower case: what the layer is called.
+    /// The layer's name: the last segment of the owner, in lower case.
     pub(super) fn layer(&self) -> &'a str {
         self.lower_owner.rsplit('.').next().unwrap_or_default()
     }
 
-    /// What the layer lies in, as it is written.
+    /// The block that holds the layer: the owner without its last segment, in its own case.
     pub(super) fn block(&self) -> &'a str {
         self.owner.rsplit_once('.').map_or("", |(block, _)| block)
     }
@@ -40,7 +40,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// The shapes of biases, of statistics and of stacked matrices, and where there are experts.
+/// The shapes of biases, running statistics and stacked matrices, and which blocks hold experts.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours<'a> {
     shapes: HashMap<&'a str, &'a Shape>,
@@ -62,7 +62,7 @@ impl<'a> Neighbours<'a> {
         found
     }
 
-    /// The shape of `owner.leaf`, of those that are kept.
+    /// The shape of `owner.leaf`, where it is among the shapes that are kept.
     pub(super) fn shape(&self, owner: &str, leaf: &str) -> Option<&'a Shape> {
         match owner {
             "" => self.shapes.get(leaf).copied(),

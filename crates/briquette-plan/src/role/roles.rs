@@ -1,4 +1,4 @@
-//! Taking each tensor of a model for what it is.
+//! Finds the role of each tensor of a model.
 
 use super::conv1d;
 use super::experts;
@@ -11,7 +11,7 @@ use briquette_flow::known::{Known, Reason};
 use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 
-/// What is known of a model, for telling what each of its tensors is.
+/// What is known of a model, from which the role of each tensor follows.
 #[derive(Debug)]
 pub struct Roles<'a> {
     rules: &'a [RoleRule],
@@ -22,8 +22,8 @@ pub struct Roles<'a> {
 }
 
 impl<'a> Roles<'a> {
-    /// Looks over all tensors of a model. `layout` is which way its Linear weights lie, where that is said; where it is not, `[out, in]`
-    /// unless a bias shows the contrary.
+    /// Gathers what all tensors of a model show. `layout` is how its Linear weights are stored, where the model or the recipe says so;
+    /// otherwise they count as `[out, in]` unless a bias shows the contrary.
     pub fn new(
         tensors: &'a [TensorInfo],
         family: ModelFamily,
@@ -35,7 +35,7 @@ impl<'a> Roles<'a> {
         Self { rules, family, layout, near, conv1d }
     }
 
-    /// Those of a checkpoint, with what its directory says of it.
+    /// The roles of a checkpoint's tensors, with what its directory says of the model.
     ///
     /// # Errors
     /// Io.
@@ -43,7 +43,7 @@ impl<'a> Roles<'a> {
         Ok(Self::new(checkpoint.tensors(), ModelFamily::of(checkpoint)?, layout, rules))
     }
 
-    /// What a tensor is; the last rule that matches wins over its name.
+    /// The role of a tensor. A rule that matches wins over the name, and the last such rule over others.
     pub fn of(&self, info: &TensorInfo) -> Known {
         if !info.dtype.is_weight() {
             return Known::new(Role::Other, Reason::NoWeight);
@@ -65,7 +65,7 @@ impl<'a> Roles<'a> {
     }
 
     fn read(&self, info: &TensorInfo) -> Known {
-        // ASCII only, so that both are cut at the same places.
+        // Only ASCII letters change, so that both strings can be cut at the same bytes.
         let lower = info.name.to_ascii_lowercase();
         let name = Name::of(&info.name, &lower);
         let shape = info.shape.0.as_slice();
@@ -105,7 +105,7 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// A tensor of rank 3 to 5 that no name shows.
+/// The role of a tensor of rank 3 to 5 whose name shows nothing more.
 fn filters(name: Name, shape: &[usize]) -> Known {
     if shape.iter().filter(|&&n| n != 1).count() <= 1 {
         return Known::new(Role::Parameter, Reason::OneExtent);
