@@ -18,10 +18,9 @@ use briquette_recipe::Recipe;
 
 use interop::Loads;
 use std::collections::BTreeSet;
-
 use untouched::untouched;
 
-/// Plans the model, and the student too where a recipe trains one: see [`student_of`].
+/// Plans the model, and the student too where a recipe trains one: see `student_of` of the pipeline, which foretells them.
 ///
 /// # Errors
 /// As [`plan`], for the model or the student.
