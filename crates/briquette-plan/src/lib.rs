@@ -11,11 +11,9 @@ mod untouched;
 
 use briquette_core::{Error, Result};
 use briquette_flow::ties::{self, Ties};
-
 use briquette_flow::{Plan, Stop};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_recipe::Recipe;
-
 use interop::Loads;
 use std::collections::BTreeSet;
 use untouched::untouched;
