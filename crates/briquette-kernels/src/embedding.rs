@@ -37,6 +37,13 @@ impl Int8Embedding {
         floats
     }
 
+    /// Every code, row by row, and the scale of each row.
+    pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
+        let (mut codes, mut scratch) = (Vec::with_capacity(self.n_rows() * self.n_cols()), Vec::new());
+        (0..self.n_rows()).for_each(|row| codes.extend_from_slice(self.codes.row(row, &mut scratch)));
+        (codes, self.scales.clone())
+    }
+
     /// Bytes held.
     pub fn n_bytes(&self) -> usize {
         self.codes.n_bytes() + 4 * self.scales.len()

@@ -69,14 +69,23 @@ impl PackedInt4 {
 
     /// The weights as f32, `[n_out, n_in]`.
     pub fn to_floats(&self) -> Vec<f32> {
+        let (codes, scales) = self.codes();
+        let (n_in, n_groups) = (self.n_in.max(1), self.n_in.div_ceil(self.group));
+        let scale = |i: usize| scales[i / n_in * n_groups + i % n_in / self.group];
+        codes.iter().enumerate().map(|(i, &code)| f32::from(code) * scale(i)).collect()
+    }
+
+    /// Codes `[n_out, n_in]`, and scales `[n_out, n_in / group]`.
+    pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
         let n_groups = self.n_in.div_ceil(self.group);
-        let value = |row: usize, col: usize| {
+        let code = |row: usize, col: usize| {
             let (panel, lane) = (row / PANEL, row % PANEL);
             let byte = self.codes[(panel * self.n_in + col) * 16 + lane % 16];
-            let code = i32::from(byte >> (lane / 16 * 4) & 15) - 8;
-            code as f32 * self.scales[(panel * n_groups + col / self.group) * PANEL + lane]
+            (byte >> (lane / 16 * 4) & 15) as i8 - 8
         };
-        (0..self.n_out * self.n_in).map(|i| value(i / self.n_in, i % self.n_in)).collect()
+        let scale = |row: usize, group: usize| self.scales[(row / PANEL * n_groups + group) * PANEL + row % PANEL];
+        let codes = (0..self.n_out * self.n_in).map(|i| code(i / self.n_in, i % self.n_in)).collect();
+        (codes, (0..self.n_out * n_groups).map(|i| scale(i / n_groups, i % n_groups)).collect())
     }
 
     fn panel(&self, index: usize) -> Int4Panel<'_> {

@@ -27,5 +27,5 @@ pub use cube::gpu_of;
 pub use device::runs_on;
 pub use fused::{AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rows_at_once};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
-pub use quantized::{QuantizedOps, conv2d, decode, embedding, linear};
+pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

@@ -39,6 +39,11 @@ pub(crate) fn to_rows<W: Int8Weights + ?Sized>(weights: &W) -> Vec<i8> {
     rows
 }
 
+/// All codes as rows of outputs, and the scale of each row.
+pub(crate) fn codes_of<W: Int8Weights + ?Sized>(weights: &W) -> (Vec<i8>, Vec<f32>) {
+    (to_rows(weights), (0..weights.n_out()).map(|row| weights.scale(row)).collect())
+}
+
 pub(crate) mod sealed {
     use super::*;
 

@@ -135,6 +135,7 @@
 //! f16, [`ToDType`] for running in them. The four programs in `examples/` do all of this with digits, in seconds.
 
 mod attached;
+mod coded;
 mod compression;
 mod dtype;
 mod export;

@@ -1,5 +1,6 @@
 //! Filling a module from a checkpoint, one tensor at a time.
 
+use crate::coded::{Coded, Use};
 use crate::parameters::{Trail, is_kept_turned};
 use crate::{Kind, Layout, NameMap, Parameter, parameters};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
@@ -16,8 +17,8 @@ const N_LISTED: usize = 10;
 /// tensors are decoded to floats.
 ///
 /// Weights take the type of the parameter, or the device's default where the parameter is not initialised yet; such a parameter
-/// is never given its random start. Memory is that of the module and one tensor, twice where it is transposed. Reparameterizations stay
-/// attached and keep their state. burn's clones of a normalisation share its running statistics: do not load into a clone of a module
+/// is never given its random start. Memory is that of the module and one tensor, twice where it is transposed. Masks and grids stay
+/// attached and keep their state; where a parameter is held as codes, what is loaded is quantized to codes of that kind. burn's clones of a normalisation share its running statistics: do not load into a clone of a module
 /// that is still needed.
 ///
 /// # Errors
@@ -25,18 +26,20 @@ const N_LISTED: usize = 10;
 /// was written; those of reading.
 pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let places = places_of(&parameters(&module), checkpoint, names)?;
-    let module = fill(module, checkpoint, places)?;
+    let module = fill(module, checkpoint, places, BTreeMap::new())?;
     checkpoint.check_unchanged()?;
     Ok(module)
 }
 
-/// Fills the parameters that have a place in the checkpoint; the others stay as they are.
+/// Fills the parameters that have a place in the checkpoint; the others stay as they are. `uses` are those that hold codes, whose
+/// new codes are taken as they are stored.
 pub(crate) fn fill<M: Module>(
     module: M,
     checkpoint: &Checkpoint,
     places: BTreeMap<String, ParameterPlace>,
+    uses: BTreeMap<String, (usize, Use)>,
 ) -> Result<M> {
-    let mut loader = Loader { checkpoint, places, trail: Trail::default(), error: None };
+    let mut loader = Loader { checkpoint, places, uses, trail: Trail::default(), error: None };
     let module = module.map(&mut loader);
     match loader.error {
         Some(error) => Err(error),
@@ -131,6 +134,7 @@ fn list(what: &str, names: &[String]) -> Option<String> {
 struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     places: BTreeMap<String, ParameterPlace>,
+    uses: BTreeMap<String, (usize, Use)>,
     trail: Trail,
     error: Option<Error>,
 }
@@ -144,6 +148,24 @@ impl Loader<'_> {
         let place = *self.places.get(&self.trail.path())?;
         match read(self.checkpoint, place) {
             Ok(data) => Some(data),
+            Err(error) => {
+                self.error = Some(error);
+                None
+            }
+        }
+    }
+}
+
+impl Loader<'_> {
+    /// The codes for the parameter that the mapper is at, as a quantized tensor of burn's.
+    fn next_codes<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        if self.error.is_some() || self.trail.reparameterized().is_some() {
+            return None;
+        }
+        let &(index, what) = self.uses.get(&self.trail.path())?;
+        let axis = if what == Use::Table || D != 2 || is_kept_turned(param) { OutputAxis::First } else { OutputAxis::Last };
+        match Coded::of_stored(self.checkpoint.stored()?, index, what, D) {
+            Ok(coded) => Some(coded.along(axis).to_burn(param.lazy_shape().dims(), what, &param.lazy_device())),
             Err(error) => {
                 self.error = Some(error);
                 None
@@ -191,6 +213,10 @@ impl ModuleMapper for Loader<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if let Some(codes) = self.next_codes(&param) {
+            let id = param.id;
+            return param.transform_for_load(codes, id);
+        }
         let Some(data) = self.next() else { return param };
         let dtype = param.is_initialized().then(|| param.base().dtype());
         let (id, device) = (param.id, param.lazy_device());

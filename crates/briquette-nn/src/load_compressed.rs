@@ -1,14 +1,15 @@
 //! Fills a module from a compressed directory, and keeps codes as codes.
 
 use crate::load::{ParameterPlace, fill, places_of};
-use crate::packed::{Coded, Packed, Use};
+use crate::coded::{Coded, Use};
+use crate::packed::Packed;
 use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Rows, Storage};
-use briquette_formats::stored::{DecodeBuffers, StoredDir};
-use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor, TensorSource};
+use briquette_formats::stored::StoredDir;
+use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
-use burn::module::{Module, Param, Reparameterizer};
+use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
@@ -25,17 +26,22 @@ use std::collections::BTreeMap;
 pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let wanted = parameters(&module);
     let mut places = places_of(&wanted, checkpoint, names)?;
-    let mut uses = BTreeMap::new();
-    for parameter in wanted.into_iter().filter(|parameter| parameter.reparameterized.is_none()) {
+    let (mut uses, mut of_codes) = (BTreeMap::new(), BTreeMap::new());
+    for parameter in wanted {
+        let holds_codes = parameter.reparameterized.as_deref() == Some(Packed::NAME);
         let Some(&place) = places.get(&parameter.path) else { continue };
+        if parameter.reparameterized.is_some() && !holds_codes {
+            continue;
+        }
         let what = use_of(&parameter, place, checkpoint);
         check_activations(&parameter, place, checkpoint, what)?;
         if let Some(what) = what {
             places.remove(&parameter.path);
+            let uses = if holds_codes { &mut of_codes } else { &mut uses };
             uses.insert(parameter.path, (place.index, what));
         }
     }
-    let mut module = fill(module, checkpoint, places)?;
+    let mut module = fill(module, checkpoint, places, of_codes)?;
     let mut error = None;
     if let Some(stored) = checkpoint.stored() {
         module = module.apply_reparameterization(StoredPacker { stored, uses, error: &mut error });
@@ -158,27 +164,12 @@ impl Reparameterizer for StoredPacker<'_> {
         let Some((index, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let kept = coded(self.stored, index, D).and_then(|coded| coded.pack(what, &param.lazy_device()));
-        let kept = kept.map_err(|error| error.at(format_args!("tensor {:?}", self.stored.tensors[index].info.name)));
-        Packed::replace_or_keep(kept, param, self.error)
+        let coded = Coded::of_stored(self.stored, index, what, D);
+        let (param, packed) = Packed::replace_or_keep(coded, what, param, self.error);
+        if packed.is_none() {
+            let name = &self.stored.tensors[index].info.name;
+            *self.error = self.error.take().map(|error| error.at(format_args!("tensor {name:?}")));
+        }
+        (param, packed)
     }
-}
-
-/// The codes of a tensor, read a block of rows at a time. Rows of a matrix are outputs, which are the last axis in a linear layer.
-fn coded(stored: &StoredDir, index: usize, rank: usize) -> Result<Coded> {
-    let tensor = &stored.tensors[index];
-    let Rows { n_rows, n_cols, .. } = tensor.rows();
-    let mut codes = vec![0; n_rows * n_cols];
-    let mut scratch = DecodeBuffers::default();
-    for block in tensor.rows().blocks() {
-        let out = &mut codes[block.start * n_cols..block.end * n_cols];
-        stored.read_codes(index, block, &mut scratch, out)?;
-    }
-    let mut scales: Vec<f32> = stored.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
-    if tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
-        scales = vec![scales.first().copied().unwrap_or(1.0); n_rows];
-    }
-    let axis = if rank == 2 { OutputAxis::Last } else { OutputAxis::First };
-    let rows = Rows { n_rows, n_cols, axis };
-    Ok(Coded { rows, codes, scales, is_sparse: tensor.coding.storage == Storage::Bitmask })
 }

@@ -48,7 +48,7 @@ impl ModuleSource {
     /// Lists the parameters; no weight is read yet.
     ///
     /// # Errors
-    /// Config where two parameters would have one name, or weights are held as codes; Refused for types that no file can store.
+    /// Config where two parameters would have one name; Refused for types that no file can store.
     pub(crate) fn new<M: Module>(module: &M, names: &NameMap) -> Result<Self> {
         let mut found: BTreeMap<String, (TensorInfo, ModuleTensor)> = BTreeMap::new();
         for item in items(module)? {
@@ -102,9 +102,10 @@ impl ModuleSource {
         let axis = if is_matrix && layout == Layout::Burn { OutputAxis::Last } else { OutputAxis::First };
         let role = if is_matrix { Role::Linear } else { Role::Unknown };
         let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
-        let quant = item.form().filter(|_| decision.quant.is_some()).map(|form| Quant {
+        let grid = decision.quant.as_ref().map(|quant| quant.grid);
+        let quant = item.form().zip(grid).map(|(form, grid)| Quant {
             // The scales are given, so this range is never used.
-            spec: QuantSpec { grid: form.grid, grouping: form.grouping, range: Range::AbsMax, scale: form.scale },
+            spec: QuantSpec { grid, grouping: form.grouping, range: Range::AbsMax, scale: form.scale },
             activations: form.activations,
             is_given: true,
         });

@@ -1,22 +1,26 @@
 //! Weights held as codes in place of a parameter's floats.
 
-use crate::parameters::linear_shape;
+use crate::coded::{Coded, Use};
+use crate::parameters::{is_kept_turned, linear_shape};
 use briquette_core::{Error, OutputAxis, Result, Rows};
-use briquette_kernels::ActivationGrid;
 use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table, Weights};
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Codes that replace a parameter. The parameter's own tensor is a single NaN, stretched to its shape; its value is decoded from the
 /// codes each time it is asked for, and the layers of [`crate::layers`] do not ask for it.
 ///
-/// Codes are not part of burn's records: call `materialize()` first, or keep the directory that the module was loaded from.
+/// Codes are part of burn's records, as one of burn's quantized tensors: a byte for each weight, zeros too, and the scale of an output
+/// for each block of at most 255 inputs that burn knows. They load again, bit for bit, into a module that holds codes of the same kind, for
+/// which `form` stands; floats that are loaded are quantized. Copies of a module share codes: what is loaded into one of several stays
+/// a quantized tensor of burn's, which is decoded for each use, and the others keep what they had.
 #[derive(Module, Debug)]
 pub struct Packed {
-    /// What is held, as numbers that visitors can read: an index of [`NAMES`], and bytes.
+    /// What is held, as numbers that visitors can read: see [`PackedForm`].
     form: Param<Tensor<1, Int>>,
     #[module(skip)]
-    kept: Kept,
+    held: SharedCodes,
 }
 
 /// The forms in which codes are held.
@@ -29,7 +33,7 @@ pub(crate) enum Kept {
     /// Rows that are looked up.
     Table(Table),
     /// Rows of weights whose arithmetic stays float: decoded for each use.
-    Decoded(Table, OutputAxis),
+    Decoded(Table),
 }
 
 /// The names of the forms in which weights can be held, as reports show them.
@@ -51,7 +55,7 @@ impl Kept {
             Self::Linear(weights) => weights.name(),
             Self::Conv(weights) => weights.name(),
             Self::Table(table) => NAMES[3 + usize::from(table.is_sparse())],
-            Self::Decoded(table, _) => NAMES[5 + usize::from(table.is_sparse())],
+            Self::Decoded(table) => NAMES[5 + usize::from(table.is_sparse())],
         };
         NAMES.iter().position(|known| *known == name).unwrap_or(0)
     }
@@ -60,37 +64,163 @@ impl Kept {
         match self {
             Self::Linear(weights) => weights.n_bytes(),
             Self::Conv(weights) => weights.n_bytes(),
-            Self::Table(table) | Self::Decoded(table, _) => table.n_bytes(),
+            Self::Table(table) | Self::Decoded(table) => table.n_bytes(),
         }
     }
 
-    /// The weights as rows of outputs, and which axis of the parameter counts outputs.
-    fn rows(&self) -> (Weights, OutputAxis) {
+    /// The weights as rows of outputs.
+    fn rows(&self) -> Weights {
         match self {
-            Self::Linear(weights) => (Weights::Linear(weights.clone()), OutputAxis::Last),
-            Self::Conv(weights) => (Weights::Conv(weights.clone()), OutputAxis::First),
-            Self::Table(table) => (Weights::Table(table.clone()), OutputAxis::First),
-            Self::Decoded(table, axis) => (Weights::Table(table.clone()), *axis),
+            Self::Linear(weights) => Weights::Linear(weights.clone()),
+            Self::Conv(weights) => Weights::Conv(weights.clone()),
+            Self::Table(table) | Self::Decoded(table) => Weights::Table(table.clone()),
         }
     }
 }
 
-impl Packed {
-    fn new(kept: Kept, device: &Device) -> Self {
-        let form = [kept.name() as i64, kept.n_bytes() as i64];
-        let form = Tensor::from_data(TensorData::from(form), (device, DType::I64));
-        Self { form: Param::initialized(ParamId::new(), form), kept }
+/// What a [`Packed`] holds, as a visitor sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PackedForm {
+    /// An index of [`NAMES`].
+    pub(crate) name: usize,
+    /// Bytes in memory.
+    pub(crate) n_bytes: usize,
+    /// What the codes are used for.
+    pub(crate) what: Use,
+}
+
+impl PackedForm {
+    /// The numbers, and as many zeros as tell one use from another: burn refuses a record whose shapes differ, and so codes of
+    /// another kind.
+    fn to_numbers(self) -> Vec<i64> {
+        let (kind, detail) = self.what.to_numbers();
+        let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail];
+        numbers.resize(4 + kind as usize, 0);
+        numbers
     }
 
-    /// Replaces a parameter by codes. If there are none, keeps the parameter and stores the reason in `error`.
+    pub(crate) fn from_numbers(numbers: &[i64], shape: &[usize]) -> Option<Self> {
+        let &[name, n_bytes, kind, detail, ..] = numbers else { return None };
+        let what = Use::from_numbers(kind, detail, shape)?;
+        Some(Self { name: usize::try_from(name).ok()?, n_bytes: usize::try_from(n_bytes).ok()?, what })
+    }
+
+    pub(crate) fn is_sparse(self) -> bool {
+        NAMES.get(self.name).is_some_and(|name| name.starts_with("sparse"))
+    }
+}
+
+/// Codes, how they lie in the parameter, and what they are used for.
+#[derive(Debug, Clone)]
+struct HeldCodes {
+    kept: Kept,
+    /// The axis that counts outputs in the parameter.
+    axis: OutputAxis,
+    /// The same in records, which hold the matrix of some layers transposed.
+    axis_in_records: OutputAxis,
+    what: Use,
+    is_sparse: bool,
+}
+
+impl HeldCodes {
+    fn new(coded: Coded, what: Use, axis_in_records: OutputAxis, device: &Device) -> Result<Self> {
+        let (axis, is_sparse) = (coded.rows.axis, coded.is_sparse);
+        Ok(Self { kept: coded.pack(what, device)?, axis, axis_in_records, what, is_sparse })
+    }
+
+    fn form(&self, device: &Device) -> Tensor<1, Int> {
+        let form = PackedForm { name: self.kept.name(), n_bytes: self.kept.n_bytes(), what: self.what };
+        Tensor::from_data(TensorData::from(form.to_numbers().as_slice()), (device, DType::I64))
+    }
+
+    /// The codes as rows of outputs, which lie as they do in records.
+    fn coded(&self, device: &Device) -> Result<Coded> {
+        let weights = self.kept.rows();
+        let [n_rows, n_cols] = weights.dims();
+        let (codes, scales) = ops::codes(&weights, device)?;
+        let rows = Rows { n_rows, n_cols, axis: self.axis_in_records };
+        Ok(Coded { rows, codes, scales, is_sparse: self.is_sparse })
+    }
+}
+
+/// Codes that a module shares with what loads and saves them: functions that burn keeps with the parameter.
+#[derive(Debug, Clone)]
+struct SharedCodes(Arc<RwLock<HeldCodes>>);
+
+/// Holders of the codes of one parameter of one module: its [`Packed`], and the functions that load and save it and its form.
+const N_HOLDERS: usize = 4;
+
+impl SharedCodes {
+    fn get(&self) -> HeldCodes {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, codes: HeldCodes) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = codes;
+    }
+
+    fn has_copies(&self) -> bool {
+        Arc::strong_count(&self.0) > N_HOLDERS
+    }
+
+    /// The codes as a quantized tensor of burn's.
+    ///
+    /// # Panics
+    /// If the device does not hand out the codes: saving has no way to hand an error on.
+    fn saved<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
+        let (held, device, shape) = (self.get(), own.device(), own.dims());
+        let coded = match is_loaded(&own) {
+            true => Coded::of_tensor(own, held.axis, held.what, held.is_sparse),
+            false => held.coded(&device),
+        };
+        let coded = coded.unwrap_or_else(|error| panic!("{error}")).along(held.axis_in_records);
+        coded.to_burn(shape, held.what, &device)
+    }
+
+    /// Takes over what is loaded, and returns what stands for it in the parameter: the stretched NaN, or a quantized tensor of
+    /// burn's where there are copies. What is of another shape is returned as it is.
+    fn loaded<const D: usize>(&self, shape: [usize; D], tensor: Tensor<D>) -> Tensor<D> {
+        let (held, device) = (self.get(), tensor.device());
+        if tensor.dims() != shape {
+            return if held.axis == held.axis_in_records { tensor } else { tensor.transpose() };
+        }
+        let taken = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, held.is_sparse);
+        let taken = taken.map(|coded| coded.along(held.axis));
+        if self.has_copies() {
+            return taken.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
+        }
+        match taken.and_then(|coded| HeldCodes::new(coded, held.what, held.axis_in_records, &device)) {
+            Ok(codes) => {
+                self.set(codes);
+                stretched_nan(shape, &device, DType::F32)
+            }
+            Err(_) => tensor,
+        }
+    }
+}
+
+/// Whether a parameter's own tensor is a quantized one of burn's, which was loaded beside codes that others share.
+fn is_loaded<const D: usize>(own: &Tensor<D>) -> bool {
+    matches!(own.dtype(), DType::QFloat(_))
+}
+
+fn stretched_nan<const D: usize>(shape: [usize; D], device: &Device, dtype: DType) -> Tensor<D> {
+    Tensor::<D>::full([1; D], f32::NAN, (device, dtype)).expand(shape)
+}
+
+impl Packed {
+    /// Replaces a parameter by codes, and frees its floats. If there are none, keeps the parameter and stores the reason in `error`.
     pub(crate) fn replace_or_keep<const D: usize>(
-        kept: Result<Kept>,
+        coded: Result<Coded>,
+        what: Use,
         param: Param<Tensor<D>>,
         error: &mut Option<Error>,
     ) -> (Param<Tensor<D>>, Option<Self>) {
-        match kept {
-            Ok(kept) => {
-                let (param, packed) = Self::replace(kept, param);
+        let device = param.lazy_device();
+        let axis_in_records = |coded: &Coded| axis_in_records(&param, &coded.rows);
+        match coded.and_then(|coded| HeldCodes::new(coded.clone(), what, axis_in_records(&coded), &device)) {
+            Ok(codes) => {
+                let (param, packed) = Self::replace(codes, param);
                 (param, Some(packed))
             }
             Err(found) => {
@@ -100,78 +230,64 @@ impl Packed {
         }
     }
 
-    /// Replaces a parameter by codes, and frees its floats.
-    fn replace<const D: usize>(kept: Kept, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
+    fn replace<const D: usize>(codes: HeldCodes, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
         let (id, device) = (param.id, param.lazy_device());
-        let is_linear = matches!(kept, Kept::Linear(_));
-        let shape = if is_linear { linear_shape(&param) } else { param.lazy_shape().to_vec() };
+        let is_matrix = D == 2 && codes.axis == OutputAxis::Last;
+        let dims = if is_matrix { linear_shape(&param) } else { param.lazy_shape().to_vec() };
+        let shape: [usize; D] = Shape::from(dims).dims();
         let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
-        let nothing = Tensor::<D>::full([1; D], f32::NAN, (&device, dtype)).expand(Shape::from(shape));
-        (Param::initialized(id, nothing), Self::new(kept, &device))
+        let form = codes.form(&device);
+        let held = SharedCodes(Arc::new(RwLock::new(codes)));
+        let (saves, loads, tells) = (held.clone(), held.clone(), held.clone());
+        let param = Param::initialized(id, stretched_nan(shape, &device, dtype))
+            .save_mapper(move |own| saves.saved(own))
+            .load_mapper(move |tensor| loads.loaded(shape, tensor));
+        let form = Param::initialized(ParamId::new(), form).load_mapper(move |form| tells.get().form(&form.device()));
+        (param, Self { form, held })
     }
+}
+
+/// Records hold the matrix of some layers transposed. Only of square ones codes can be told from floats by nothing else: others burn
+/// refuses by their shape.
+fn axis_in_records<const D: usize>(param: &Param<Tensor<D>>, rows: &Rows) -> OutputAxis {
+    let is_turned = rows.axis == OutputAxis::Last && rows.n_rows == rows.n_cols && is_kept_turned(param);
+    if is_turned { OutputAxis::First } else { rows.axis }
 }
 
 impl Reparameterization for Packed {
     const NAME: &'static str = "packed";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let (weights, axis) = self.kept.rows();
+        if is_loaded(&base) {
+            return base.dequantize();
+        }
+        let HeldCodes { kept, axis, .. } = self.held.get();
         let mut shape: Vec<usize> = base.dims().to_vec();
         if axis == OutputAxis::Last {
             shape.reverse();
         }
-        let values = ops::decode(base, &weights).reshape::<D, _>(Shape::from(shape));
+        let values = ops::decode(base, &kept.rows()).reshape::<D, _>(Shape::from(shape));
         if axis == OutputAxis::Last { values.transpose() } else { values }
     }
 }
 
 /// The codes of a parameter, where they are laid out for kernels of `device`.
-pub(crate) fn kept_on<'a, const D: usize>(param: &'a Param<Tensor<D>>, device: &Device) -> Option<&'a Kept> {
-    let packed = param.reparameterization::<Packed>()?;
-    packed.kept.rows().0.runs_on(device).then_some(&packed.kept)
+pub(crate) fn kept_on<const D: usize>(param: &Param<Tensor<D>>, device: &Device) -> Option<Kept> {
+    let kept = param.reparameterization::<Packed>()?.held.get().kept;
+    (kept.rows().runs_on(device) && !is_loaded(&param.base())).then_some(kept)
+}
+
+/// The codes of a parameter, whose reparameterization a visitor does not see.
+///
+/// # Errors
+/// Io, where the device does not hand them out; a bug, where the parameter has no codes.
+pub(crate) fn codes_of<const D: usize>(param: &Param<Tensor<D>>, axis: OutputAxis, form: PackedForm) -> Result<Coded> {
+    let in_records = if is_kept_turned(param) { OutputAxis::First } else { axis };
+    let coded = Coded::of_tensor(param.transform_for_save().val(), in_records, form.what, form.is_sparse())?;
+    Ok(coded.along(axis))
 }
 
 /// Whether layers on this device run on codes rather than decode them for each use: on the CPU, and where autodiff is off.
 pub fn holds_codes(device: &Device) -> bool {
     ops::runs_on(device)
-}
-
-/// Codes that are to replace a parameter, as rows of outputs.
-#[derive(Debug)]
-pub(crate) struct Coded {
-    pub(crate) rows: Rows,
-    pub(crate) codes: Vec<i8>,
-    /// One scale for each row, or for each group of each row.
-    pub(crate) scales: Vec<f32>,
-    pub(crate) is_sparse: bool,
-}
-
-/// What codes are used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// A linear layer whose activations are rounded to this int8 grid, or stay floats where there is none.
-    Int8(Option<ActivationGrid>),
-    /// A convolution with weights of these extents whose activations become int8.
-    Conv(ActivationGrid, [usize; 4]),
-    /// A linear layer of float activations, with one scale for each `group` inputs of an output.
-    Int4 { group: usize },
-    /// A table whose rows are looked up.
-    Table,
-    /// Arithmetic on floats: codes are decoded for each use.
-    Decoded,
-}
-
-impl Coded {
-    /// Lays the codes out for their use on `device`.
-    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<Kept> {
-        let Self { rows, codes, scales, is_sparse } = &self;
-        let dims = [rows.n_rows, rows.n_cols];
-        Ok(match what {
-            Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, codes, scales, dims, *is_sparse, grid)?),
-            Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, codes, scales, dims, *is_sparse, grid)?),
-            Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, codes, scales, dims, group)),
-            Use::Table => Kept::Table(Table::on(device, codes, scales, dims, *is_sparse)),
-            Use::Decoded => Kept::Decoded(Table::on(device, codes, scales, dims, *is_sparse), rows.axis),
-        })
-    }
 }

@@ -1,17 +1,14 @@
 //! Quantizes a loaded model to int8 for serving.
 
-use crate::packed::{Coded, Packed, Use};
+use crate::coded::{Coded, Use};
+use crate::packed::Packed;
 use crate::weights::read_f32;
 use crate::{Parameter, Patterns, parameters, view};
-use briquette_core::{Grid, Result, Rows, simd};
+use briquette_core::Result;
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
-use briquette_quant::Scheme;
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
-
-/// The least share of zeros for sparse storage: below it, one bit for each weight takes more room than the zeros.
-const SPARSE_PAYS: f64 = 1.0 / 8.0;
 
 /// Which parameters [`quantize_dynamic`] turns into int8, and how.
 #[derive(Debug, Clone)]
@@ -141,23 +138,9 @@ impl Reparameterizer for DynamicPacker<'_> {
         let Some((parameter, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let kept = read_f32(param.val(), path).and_then(|values| {
-            let rows = parameter.rows();
-            coded(&view::to_rows(values, &rows), rows, self.is_sparse).pack(what, &param.lazy_device())
-        });
-        Packed::replace_or_keep(kept, param, self.error)
+        let rows = parameter.rows();
+        let coded = read_f32(param.val(), path)
+            .map(|values| Coded::of_floats(&view::to_rows(values, &rows), rows, what, self.is_sparse));
+        Packed::replace_or_keep(coded, what, param, self.error)
     }
-}
-
-/// Quantizes rows to int8; the scale of each is set by its largest weight.
-fn coded(values: &[f32], rows: Rows, may_be_sparse: bool) -> Coded {
-    let n_cols = rows.n_cols.max(1);
-    let scales = briquette_quant::fit(values, rows.n_cols, None, &Scheme::INT8.weights).affines;
-    let mut codes = vec![0; values.len()];
-    for ((row, codes), &affine) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)).zip(&scales) {
-        simd::quantize(row, affine, Grid::INT8, codes);
-    }
-    let n_zeros = codes.iter().filter(|code| **code == 0).count();
-    let is_sparse = may_be_sparse && n_zeros as f64 > SPARSE_PAYS * codes.len() as f64;
-    Coded { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
 }

@@ -1,6 +1,8 @@
 //! Visits the float parameters of a module, one at a time, with what is attached to each.
 
+use crate::coded::Coded;
 use crate::form::Form;
+use crate::packed::{PackedForm, codes_of};
 use crate::parameters::Trail;
 use crate::{Attached, Packed, Parameter, parameters, view};
 use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
@@ -53,6 +55,24 @@ pub(crate) struct Item {
     values: Option<OnDevice<f32>>,
     /// The state attached to the parameter.
     state: Option<StateOnDevice>,
+    /// The codes that are held in its place.
+    codes: Option<CodesOnDevice>,
+}
+
+/// How to read the codes of a parameter, once it is known what they are.
+type ReadCodes = Box<dyn Fn(PackedForm) -> Result<Coded> + Send>;
+
+/// Codes in the place of a parameter, still on its device.
+struct CodesOnDevice {
+    form: Option<PackedForm>,
+    read: ReadCodes,
+}
+
+impl CodesOnDevice {
+    fn read(&self) -> Result<(Coded, PackedForm)> {
+        let form = self.form.ok_or_else(|| Error::bug("codes without a form"))?;
+        Ok(((self.read)(form)?, form))
+    }
 }
 
 /// The state of [`Attached`], still on its device.
@@ -67,16 +87,37 @@ struct StateOnDevice {
 impl Item {
     /// Reads the parameter's bytes, in burn's own order.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
-        (self.bytes)()
+        match &self.codes {
+            Some(_) => Ok(bytemuck::cast_slice(&self.own_values()?).to_vec()),
+            None => (self.bytes)(),
+        }
+    }
+
+    /// Reads a float parameter as f32, in burn's own order: where codes are held, what they stand for.
+    fn own_values(&self) -> Result<Vec<f32>> {
+        match (&self.codes, &self.values) {
+            (Some(codes), _) => Ok(view::to_own(codes.read()?.0.values(), &self.parameter.rows())),
+            (None, Some(values)) => values(),
+            (None, None) => Ok(Vec::new()),
+        }
     }
 
     /// The grid that is attached to the parameter, even if its rule has not begun to round.
     pub(crate) fn form(&self) -> Option<Form> {
-        self.state.as_ref().and_then(|state| state.form)
+        let of_codes = |codes: &CodesOnDevice| {
+            let what = codes.form?.what;
+            let spec = what.spec(self.parameter.rows().n_cols);
+            let (grid, grouping, scale) = (spec.grid, spec.grouping, spec.scale);
+            Some(Form { grid, grouping, scale, activations: what.activations() })
+        };
+        self.codes.as_ref().map_or_else(|| self.state.as_ref().and_then(|state| state.form), of_codes)
     }
 
     /// Reads the decision that is attached to the parameter.
     pub(crate) fn decision(&self) -> Result<Decision> {
+        if let Some(codes) = &self.codes {
+            return codes.read().map(|(coded, form)| coded.decision(form.what));
+        }
         let Some(state) = &self.state else { return Ok(Decision::default()) };
         let read = State {
             form: state.form,
@@ -89,9 +130,11 @@ impl Item {
 
     /// Reads the weight to the host; `None` where the parameter is not of floats.
     fn weight(self) -> Result<Option<Weight>> {
-        let Some(values) = &self.values else { return Ok(None) };
+        if self.values.is_none() {
+            return Ok(None);
+        }
         let rows = self.parameter.rows();
-        let (values, decision) = (view::to_rows(values()?, &rows), self.decision()?);
+        let (values, decision) = (view::to_rows(self.own_values()?, &rows), self.decision()?);
         Ok(Some(Weight { parameter: self.parameter, rows, values, decision }))
     }
 }
@@ -118,7 +161,7 @@ pub(crate) fn for_each_weight_in<M: Module>(
 /// Every parameter, in the order of the module, with its data still on the device.
 ///
 /// # Errors
-/// Config and Refused for parameters that are held as codes, or reparameterized by something else.
+/// Refused for parameters that are reparameterized by something else.
 pub(crate) fn items<M: Module>(module: &M) -> Result<Vec<Item>> {
     items_in(module, |_| true)
 }
@@ -170,8 +213,8 @@ impl Collector {
         match parameter.reparameterized.as_deref() {
             None | Some(Attached::NAME) => {}
             Some(Packed::NAME) => {
-                let message = "its weights are held as codes; materialize the module first";
-                return Err(Error::config(message).at(&parameter.path));
+                self.add_codes(parameter, param);
+                return Ok(());
             }
             Some(name) => {
                 let message = format!("is reparameterized ({name:?}) by something else; materialize the module first");
@@ -188,23 +231,37 @@ impl Collector {
         };
         let values = move || read_f32(tensor.clone(), &path);
         let (bytes, values): (OnDevice<u8>, OnDevice<f32>) = (Box::new(bytes), Box::new(values));
-        self.found.push(Item { parameter, dtype, bytes, values: Some(values), state });
+        self.found.push(Item { parameter, dtype, bytes, values: Some(values), state, codes: None });
         Ok(())
+    }
+
+    /// Adds a parameter in whose place codes are held; what they are follows when its form is visited.
+    fn add_codes<const D: usize>(&mut self, parameter: Parameter, param: &Param<Tensor<D>>) {
+        let (axis, param) = (parameter.output_axis(), param.clone());
+        let read: ReadCodes = Box::new(move |form| codes_of(&param, axis, form));
+        let codes = Some(CodesOnDevice { form: None, read });
+        let (bytes, values): (OnDevice<u8>, OnDevice<f32>) = (Box::new(|| Ok(Vec::new())), Box::new(|| Ok(Vec::new())));
+        self.found.push(Item { parameter, dtype: DType::F32, bytes, values: Some(values), state: None, codes });
     }
 
     /// The field's name and the state of its parameter, where the visitor is in a field of [`Attached`].
     fn state(&mut self) -> Option<(String, &mut StateOnDevice)> {
-        let (path, name, field) = self.trail.reparameterized()?;
-        let is_ours = name == Attached::NAME && self.result.is_ok();
-        let last = self.found.last_mut().filter(|item| is_ours && item.parameter.path == path)?;
-        Some((field, last.state.as_mut()?))
+        let (_, _, field) = self.trail.reparameterized()?;
+        Some((field, self.item_of(Attached::NAME)?.state.as_mut()?))
+    }
+
+    /// The item whose reparameterization of this name the visitor is in.
+    fn item_of(&mut self, name: &str) -> Option<&mut Item> {
+        let (path, found, _) = self.trail.reparameterized()?;
+        let is_ours = found == name && self.result.is_ok();
+        self.found.last_mut().filter(|item| is_ours && item.parameter.path == path)
     }
 
     /// Adds a parameter that is not of floats.
     fn add_other(&mut self, dtype: DType, data: impl Fn() -> Result<TensorData> + Send + 'static) {
         if let Some(parameter) = self.known.remove(&self.trail.path()).filter(|_| self.result.is_ok()) {
             let bytes = Box::new(move || Ok(data()?.as_bytes().to_vec()));
-            self.found.push(Item { parameter, dtype, bytes, values: None, state: None });
+            self.found.push(Item { parameter, dtype, bytes, values: None, state: None, codes: None });
         }
     }
 }
@@ -236,6 +293,17 @@ impl ModuleVisitor for Collector {
         let (path, tensor) = (self.trail.path(), param.val());
         let (dtype, read) = (tensor.dtype(), tensor.clone());
         let data = move || read.clone().try_into_data().map_err(|error| unreadable(&path, &error));
+        if let Some(item) = self.item_of(Packed::NAME) {
+            match data() {
+                Ok(data) => {
+                    let (numbers, shape) = (data.iter::<i64>().collect::<Vec<_>>(), &item.parameter.shape.0);
+                    let form = PackedForm::from_numbers(&numbers, shape);
+                    item.codes.iter_mut().for_each(|codes| codes.form = form);
+                }
+                Err(error) => self.result = Err(error),
+            }
+            return;
+        }
         let Some((_, state)) = self.state() else { return self.add_other(dtype, data) };
         match data() {
             Ok(data) => state.form = Form::from_numbers(&data.iter::<i64>().collect::<Vec<_>>()),

@@ -2,6 +2,7 @@
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
+mod codes;
 mod conv;
 mod fixture;
 mod law;

@@ -3,7 +3,7 @@
 use crate::packed::PackedInt8;
 use crate::panel_layout::{check_depth, check_lengths};
 use crate::sparse::SparseInt8;
-use crate::weights::Int8Weights;
+use crate::weights::{Int8Weights, codes_of};
 use briquette_core::Result;
 
 /// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; stride,
@@ -61,12 +61,19 @@ impl PackedConv2d {
 
     /// The weights as f32, `[out, in / groups, ky, kx]`.
     pub fn to_floats(&self) -> Vec<f32> {
-        let floats = match &self.panels {
-            ConvPanels::Dense(weights) => weights.to_floats(),
-            ConvPanels::Sparse(weights) => weights.to_floats(),
+        let (codes, scales) = self.codes();
+        let depth = self.dims[1..].iter().product::<usize>().max(1);
+        codes.iter().enumerate().map(|(i, &code)| f32::from(code) * scales[i / depth]).collect()
+    }
+
+    /// Codes `[out, in / groups, ky, kx]`, and the scale of each output.
+    pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
+        let (codes, scales) = match &self.panels {
+            ConvPanels::Dense(weights) => codes_of(weights),
+            ConvPanels::Sparse(weights) => codes_of(weights),
         };
         let [_, n_in, height, width] = self.dims;
-        swap_inner(&floats, height * width, n_in)
+        (swap_inner(&codes, height * width, n_in), scales)
     }
 }
 

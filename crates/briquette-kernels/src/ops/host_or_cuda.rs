@@ -45,8 +45,8 @@ impl<T: WeightInfo> WeightInfo for Arc<T> {
 pub(super) enum HostOrCuda<H, C> {
     /// For the CPU.
     Host(H),
-    /// On a CUDA device.
-    Cuda(C),
+    /// On a CUDA device; their scales are kept on the host too, so that codes can be read back.
+    Cuda(C, Arc<[f32]>),
 }
 
 impl<H, C> HostOrCuda<H, C> {
@@ -54,7 +54,15 @@ impl<H, C> HostOrCuda<H, C> {
     pub(super) const fn on_host(&self) -> Option<&H> {
         match self {
             Self::Host(weights) => Some(weights),
-            Self::Cuda(_) => None,
+            Self::Cuda(..) => None,
+        }
+    }
+
+    /// The scales of weights on a CUDA device, row by row.
+    pub(super) fn cuda_scales(&self) -> Option<&[f32]> {
+        match self {
+            Self::Host(_) => None,
+            Self::Cuda(_, scales) => Some(scales),
         }
     }
 }
@@ -63,7 +71,7 @@ impl<H: WeightInfo, C: WeightInfo> HostOrCuda<H, C> {
     fn info(&self) -> &dyn WeightInfo {
         match self {
             Self::Host(weights) => weights,
-            Self::Cuda(weights) => weights,
+            Self::Cuda(weights, _) => weights,
         }
     }
 }

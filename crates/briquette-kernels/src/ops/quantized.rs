@@ -1,9 +1,10 @@
 //! Products, convolutions and rows of quantized weights.
 
 use super::weights::{Conv2dCall, LinearWeights, Table, Weights};
+use briquette_core::{Error, ErrorKind, Result};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, ExecutionError, Int, Tensor, TensorData};
 
 /// What a backend does with quantized weights. Where there is no bias, scale or shift, any tensor is passed and not read.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
@@ -37,7 +38,7 @@ pub trait QuantizedOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// Rows of a table, with one more dimension than `ids`, as f32.
-    #[fusion(dtype = burn::tensor::DType::F32, shape = super::shapes::embedding_shape(ids, table))]
+    #[fusion(dtype = DType::F32, shape = super::shapes::embedding_shape(ids, table))]
     fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self>;
 
     /// The weights as rows of floats of the type of `like`, which is on their device.
@@ -102,4 +103,27 @@ pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
     let plain = like.without_autodiff().into_dispatch();
     let rows = Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_decode(plain, weights.clone()));
     if device.is_autodiff() { Tensor::from_inner(rows) } else { rows }
+}
+
+/// Codes of rows of outputs `[rows, columns]`, zeros included, and the scales of each row: of the whole row, or of each of its groups.
+/// Codes on a GPU are read back as `round(value / scale)`, which is exact: a value is its code times its scale.
+///
+/// # Errors
+/// Io, where a GPU does not hand them out.
+pub fn codes(weights: &Weights, device: &Device) -> Result<(Vec<i8>, Vec<f32>)> {
+    if let Some(codes) = weights.host_codes() {
+        return Ok(codes);
+    }
+    let like = Tensor::<1>::zeros([1], (&device.clone().without_autodiff(), DType::F32));
+    let data = decode(like, weights).try_into_data().map_err(|error| unreadable(&error))?;
+    let scales = weights.cuda_scales().unwrap_or_default();
+    let each = data.num_elements() / scales.len().max(1);
+    let values: Vec<f32> = data.iter::<f32>().collect();
+    let code = |(value, &scale): (&f32, &f32)| if scale == 0.0 { 0 } else { (value / scale).round() as i8 };
+    let scale_of = scales.iter().flat_map(|scale| std::iter::repeat_n(scale, each));
+    Ok((values.iter().zip(scale_of).map(code).collect(), scales.to_vec()))
+}
+
+fn unreadable(error: &ExecutionError) -> Error {
+    Error { kind: ErrorKind::Io, ..Error::bug(format!("codes cannot be read from their device: {error}")) }
 }

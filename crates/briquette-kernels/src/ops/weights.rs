@@ -46,6 +46,24 @@ impl Weights {
         }
     }
 
+    /// Codes of rows of outputs, zeros included, and the scales of each row, where they are kept on the host.
+    pub(super) fn host_codes(&self) -> Option<(Vec<i8>, Vec<f32>)> {
+        match self {
+            Self::Linear(weights) => weights.placed.on_host().map(HostLinear::codes),
+            Self::Conv(weights) => weights.placed.on_host().map(|weights| weights.codes()),
+            Self::Table(table) => table.placed.on_host().map(|table| table.codes()),
+        }
+    }
+
+    /// The scales of weights that are kept on a GPU, row by row.
+    pub(super) fn cuda_scales(&self) -> Option<&[f32]> {
+        match self {
+            Self::Linear(weights) => weights.placed.cuda_scales(),
+            Self::Conv(weights) => weights.placed.cuda_scales(),
+            Self::Table(table) => table.placed.cuda_scales(),
+        }
+    }
+
     /// The weights as f32, where they are kept on the host.
     pub(super) fn host_floats(&self) -> Option<Vec<f32>> {
         match self {

@@ -149,7 +149,7 @@ impl Conv2d {
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
         let Some(Kept::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
         let shape = self.shape(input, weights.dims());
-        Some(Conv2dCall { weights: weights.clone(), shape, has_scale: false, has_shift: false, relu: false })
+        Some(Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false })
     }
 
     /// The shape of the convolution, given the extents of its weights.

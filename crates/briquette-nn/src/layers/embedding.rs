@@ -45,7 +45,7 @@ impl Embedding {
         match kept_on(&self.weight, &input.device()) {
             Some(Kept::Table(table)) => {
                 let dtype = self.weight.base().dtype();
-                let found = ops::embedding(input, table);
+                let found = ops::embedding(input, &table);
                 if found.dtype() == dtype { found } else { found.cast(dtype) }
             }
             _ => embedding(self.weight.val(), input),

@@ -85,7 +85,7 @@ impl Linear {
 /// `x · weight + bias`, computed on codes where the weights are codes.
 fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
     match kept_on(weight, &input.device()) {
-        Some(Kept::Linear(weights)) => ops::linear(input, weights, bias),
+        Some(Kept::Linear(weights)) => ops::linear(input, &weights, bias),
         _ => linear(input, weight.val(), bias),
     }
 }

@@ -18,7 +18,7 @@ use burn_cubecl::tensor::CubeTensor;
 /// The weights that are on a CUDA device.
 fn on_cuda<H, C>(placed: &HostOrCuda<H, C>) -> &C {
     match placed {
-        HostOrCuda::Cuda(weights) => weights,
+        HostOrCuda::Cuda(weights, _) => weights,
         HostOrCuda::Host(_) => panic!("{ELSEWHERE}"),
     }
 }

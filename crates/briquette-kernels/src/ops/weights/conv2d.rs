@@ -55,7 +55,7 @@ impl QuantizedConv2d {
     ) -> Result<Self> {
         check_depth(dims[1] * dims[2] * dims[3])?;
         match cube::conv2d(device, codes, scales, dims, is_sparse) {
-            Some(weights) => Ok(Self { dims, placed: HostOrCuda::Cuda(weights), grid }),
+            Some(weights) => Ok(Self { dims, placed: HostOrCuda::Cuda(weights, scales.into()), grid }),
             None => Ok(Self::new(PackedConv2d::new(codes, scales, dims, is_sparse)?, grid)),
         }
     }

@@ -7,7 +7,7 @@ use crate::ops::host_or_cuda::{HostOrCuda, WeightInfo};
 use crate::packed::PackedInt8;
 use crate::panel_layout::check_depth;
 use crate::sparse::SparseInt8;
-use crate::weights::Int8Weights;
+use crate::weights::{Int8Weights, codes_of};
 use briquette_core::Result;
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -34,6 +34,15 @@ impl HostLinear {
             Self::Int8(weights) => weights.to_floats(),
             Self::Sparse(weights) => weights.to_floats(),
             Self::Int4(weights) => weights.to_floats(),
+        }
+    }
+
+    /// Codes `[n_out, n_in]`, zeros included, and the scales of each row.
+    pub(super) fn codes(&self) -> (Vec<i8>, Vec<f32>) {
+        match self {
+            Self::Int8(weights) => codes_of(&**weights),
+            Self::Sparse(weights) => codes_of(&**weights),
+            Self::Int4(weights) => weights.codes(),
         }
     }
 }
@@ -101,7 +110,7 @@ impl LinearWeights {
     ) -> Result<Self> {
         check_depth(n_in)?;
         if let Some(weights) = cube::int8(device, codes, scales, [n_out, n_in], is_sparse) {
-            return Ok(Self { placed: HostOrCuda::Cuda(weights), grid });
+            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid });
         }
         Ok(match is_sparse {
             true => Self::sparse_int8(SparseInt8::new(codes, scales, n_out, n_in)?, grid),
@@ -115,7 +124,7 @@ impl LinearWeights {
     /// If the lengths disagree with the shape, a code has more than 4 bits, or `group` is 0.
     pub fn int4_on(device: &Device, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
         match cube::int4(device, codes, scales, [n_out, n_in], group) {
-            Some(weights) => Self { placed: HostOrCuda::Cuda(weights), grid: None },
+            Some(weights) => Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid: None },
             None => Self::int4(PackedInt4::new(codes, scales, n_out, n_in, group)),
         }
     }

@@ -1,0 +1,295 @@
+//! Codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn's.
+
+use crate::packed::Kept;
+use crate::view;
+use crate::weights::unreadable;
+use briquette_core::encoded::ScaleType;
+use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, Storage, simd};
+use briquette_kernels::ActivationGrid;
+use briquette_kernels::ops::{LinearWeights, QuantizedConv2d, Table};
+use briquette_formats::TensorSource;
+use briquette_formats::stored::{DecodeBuffers, StoredDir};
+use briquette_quant::{Activations, QuantSpec, Range, fit};
+use burn::tensor::quantization::{
+    BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
+};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+/// The least share of zeros for sparse storage: below it, one bit for each weight takes more room than the zeros.
+const SPARSE_PAYS: f64 = 1.0 / 8.0;
+
+/// What codes are used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A linear layer whose activations are rounded to this int8 grid, or stay floats where there is none.
+    Int8(Option<ActivationGrid>),
+    /// A convolution with weights of these extents whose activations become int8.
+    Conv(ActivationGrid, [usize; 4]),
+    /// A linear layer of float activations, with one scale for each `group` inputs of an output.
+    Int4 { group: usize },
+    /// A table whose rows are looked up.
+    Table,
+    /// Arithmetic on floats: codes are decoded for each use.
+    Decoded,
+}
+
+impl Use {
+    /// Which of the uses it is, and the number of its inputs with one scale.
+    pub(crate) fn to_numbers(self) -> (i64, i64) {
+        let grid = |grid: ActivationGrid| match grid {
+            ActivationGrid::Asymmetric => 1,
+            ActivationGrid::Symmetric => 2,
+            ActivationGrid::SymmetricFull => 3,
+        };
+        match self {
+            Self::Int8(None) => (0, 0),
+            Self::Int8(Some(activations)) => (grid(activations), 0),
+            Self::Conv(activations, _) => (3 + grid(activations), 0),
+            Self::Int4 { group } => (7, group as i64),
+            Self::Table => (8, 0),
+            Self::Decoded => (9, 0),
+        }
+    }
+
+    /// The inverse of [`Self::to_numbers`], for a parameter of this shape.
+    pub(crate) fn from_numbers(kind: i64, detail: i64, shape: &[usize]) -> Option<Self> {
+        let grid = |kind: i64| match kind {
+            1 => ActivationGrid::Asymmetric,
+            2 => ActivationGrid::Symmetric,
+            _ => ActivationGrid::SymmetricFull,
+        };
+        Some(match kind {
+            0 => Self::Int8(None),
+            1..=3 => Self::Int8(Some(grid(kind))),
+            4..=6 => Self::Conv(grid(kind - 3), shape.try_into().ok()?),
+            7 => Self::Int4 { group: usize::try_from(detail).ok()? },
+            8 => Self::Table,
+            9 => Self::Decoded,
+            _ => return None,
+        })
+    }
+
+    /// Inputs of an output that share a scale, of a row of `n_cols`.
+    fn group(self, n_cols: usize) -> usize {
+        match self {
+            Self::Int4 { group } => group.clamp(1, n_cols.max(1)),
+            _ => n_cols,
+        }
+    }
+
+    /// How floats that take the place of the codes are quantized.
+    pub(crate) fn spec(self, n_cols: usize) -> QuantSpec {
+        let grid = if matches!(self, Self::Int4 { .. }) { Grid::new(4, GridKind::Symmetric) } else { None };
+        let group = self.group(n_cols);
+        let grouping = if group == n_cols { Grouping::Row } else { Grouping::Group(group) };
+        QuantSpec { grid: grid.unwrap_or(Grid::INT8), grouping, range: Range::AbsMax, scale: ScaleType::F32 }
+    }
+
+    /// What becomes of activations.
+    pub(crate) fn activations(self) -> Activations {
+        match self {
+            Self::Int8(Some(ActivationGrid::Asymmetric)) | Self::Conv(ActivationGrid::Asymmetric, _) => {
+                Activations::DynamicAsymmetric
+            }
+            Self::Int8(Some(_)) | Self::Conv(..) => Activations::DynamicSymmetric,
+            _ => Activations::Float,
+        }
+    }
+}
+
+/// Codes that are to replace a parameter, as rows of outputs.
+#[derive(Debug, Clone)]
+pub(crate) struct Coded {
+    pub(crate) rows: Rows,
+    pub(crate) codes: Vec<i8>,
+    /// One scale for each row, or for each group of each row.
+    pub(crate) scales: Vec<f32>,
+    pub(crate) is_sparse: bool,
+}
+
+impl Coded {
+    /// Quantizes rows; `is_sparse` says whether zeros may be left out, which they are where that saves room.
+    pub(crate) fn of_floats(values: &[f32], rows: Rows, what: Use, is_sparse: bool) -> Self {
+        let spec = what.spec(rows.n_cols);
+        let scales = fit(values, rows.n_cols, None, &spec).affines;
+        let (n_cols, group) = (rows.n_cols.max(1), what.group(rows.n_cols).max(1));
+        let mut codes = vec![0; values.len()];
+        let groups = values.chunks(n_cols).zip(codes.chunks_mut(n_cols));
+        let groups = groups.flat_map(|(row, codes)| row.chunks(group).zip(codes.chunks_mut(group)));
+        for ((group, codes), &affine) in groups.zip(&scales) {
+            simd::quantize(group, affine, spec.grid, codes);
+        }
+        let n_zeros = codes.iter().filter(|code| **code == 0).count();
+        let is_sparse = is_sparse && n_zeros as f64 > SPARSE_PAYS * codes.len() as f64;
+        Self { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
+    }
+
+    /// The codes of a stored tensor, read a block of rows at a time. Rows of a matrix are outputs, which are the last axis in a linear layer.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) fn of_stored(stored: &StoredDir, index: usize, what: Use, rank: usize) -> Result<Self> {
+        let tensor = &stored.tensors[index];
+        let Rows { n_rows, n_cols, .. } = tensor.rows();
+        let mut codes = vec![0; n_rows * n_cols];
+        let mut scratch = DecodeBuffers::default();
+        for block in tensor.rows().blocks() {
+            let out = &mut codes[block.start * n_cols..block.end * n_cols];
+            stored.read_codes(index, block, &mut scratch, out)?;
+        }
+        let mut scales: Vec<f32> = stored.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
+        if tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
+            scales = vec![scales.first().copied().unwrap_or(1.0); n_rows];
+        }
+        let is_matrix = rank == 2 && what != Use::Table;
+        let axis = if is_matrix { OutputAxis::Last } else { OutputAxis::First };
+        let rows = Rows { n_rows, n_cols, axis };
+        Ok(Self { rows, codes, scales, is_sparse: tensor.coding.storage == Storage::Bitmask })
+    }
+
+    /// Takes a tensor of a parameter: of a quantized one that [`to_burn`](Self::to_burn) made the codes, bit for bit; of any
+    /// other the values, which are quantized.
+    ///
+    /// # Errors
+    /// Io, where its device does not hand it out.
+    pub(crate) fn of_tensor<const D: usize>(
+        tensor: Tensor<D>,
+        axis: OutputAxis,
+        what: Use,
+        is_sparse: bool,
+    ) -> Result<Self> {
+        let rows = Rows::of(&Shape(tensor.dims().to_vec()), axis);
+        let data = tensor.clone().without_autodiff().try_into_data().map_err(|error| unreadable("codes", &error))?;
+        if let Some(coded) = Self::of_burn(data, rows, what, is_sparse) {
+            return Ok(coded);
+        }
+        let floats = if matches!(tensor.dtype(), DType::QFloat(_)) { tensor.dequantize() } else { tensor };
+        let values = crate::weights::read_f32(floats, "weights")?;
+        Ok(Self::of_floats(&view::to_rows(values, &rows), rows, what, true))
+    }
+
+    /// The codes as a quantized tensor of burn's, in the parameter's own order: the scale of an output stands for each block of its inputs.
+    pub(crate) fn to_burn<const D: usize>(&self, shape: [usize; D], what: Use, device: &Device) -> Tensor<D> {
+        let blocks = Blocks::of(&shape, self.rows, what);
+        let scales: Vec<f32> = blocks.groups().map(|group| self.scales[group]).collect();
+        let codes = view::to_own(self.codes.clone(), &self.rows);
+        let data = TensorData::quantized(codes, shape, blocks.scheme(), &scales, None);
+        let dtype = data.dtype();
+        Tensor::from_data(data, (&device.clone().without_autodiff(), dtype))
+    }
+
+    /// The inverse of [`to_burn`](Self::to_burn); `None` where the blocks are others, or differ within a group.
+    fn of_burn(data: TensorData, rows: Rows, what: Use, is_sparse: bool) -> Option<Self> {
+        let DType::QFloat(scheme) = data.dtype() else { return None };
+        let shape = data.shape().clone();
+        let blocks = Blocks::of(shape.as_slice(), rows, what);
+        if scheme.block_size() != blocks.scheme().block_size() {
+            return None;
+        }
+        let (codes, found) = QuantizedBytes { bytes: data.into_bytes(), scheme, shape }.into_vec_i8();
+        let mut scales = vec![f32::NAN; rows.n_rows * rows.n_cols.div_ceil(what.group(rows.n_cols).max(1))];
+        for (group, &scale) in blocks.groups().zip(&found.block) {
+            if !scales[group].is_nan() && scales[group] != scale {
+                return None;
+            }
+            scales[group] = scale;
+        }
+        Some(Self { rows, codes: view::to_rows(codes, &rows), scales, is_sparse })
+    }
+
+    /// The same rows, where this axis of the parameter counts outputs.
+    pub(crate) fn along(self, axis: OutputAxis) -> Self {
+        Self { rows: Rows { axis, ..self.rows }, ..self }
+    }
+
+    /// The values that the codes stand for, as rows of outputs.
+    pub(crate) fn values(&self) -> Vec<f32> {
+        let each = (self.codes.len() / self.scales.len().max(1)).max(1);
+        let groups = self.codes.chunks(each).zip(&self.scales);
+        groups.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) * scale)).collect()
+    }
+
+    /// The decision that the codes stand for.
+    pub(crate) fn decision(&self, what: Use) -> Decision {
+        let Rows { n_rows, n_cols, .. } = self.rows;
+        let spec = what.spec(n_cols);
+        let lowest = self.codes.iter().copied().min().unwrap_or(0);
+        let kind = if lowest < spec.grid.min_code() { GridKind::SymmetricFull } else { GridKind::Symmetric };
+        let grid = Grid::new(spec.grid.n_bits(), kind).unwrap_or(spec.grid);
+        let affines = self.scales.iter().map(|&scale| Affine { scale, zero: 0 }).collect();
+        let mask = self
+            .is_sparse
+            .then(|| Mask::from_fn(n_rows, n_cols, |row, col| self.codes[row * n_cols + col] != 0));
+        Decision { mask, quant: Some(QuantParams::new(grid, spec.grouping, n_cols, affines)) }
+    }
+
+    /// Lays the codes out for their use on `device`.
+    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<Kept> {
+        let Self { rows, codes, scales, is_sparse } = &self;
+        let dims = [rows.n_rows, rows.n_cols];
+        Ok(match what {
+            Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, codes, scales, dims, *is_sparse, grid)?),
+            Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, codes, scales, dims, *is_sparse, grid)?),
+            Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, codes, scales, dims, group)),
+            Use::Table => Kept::Table(Table::on(device, codes, scales, dims, *is_sparse)),
+            Use::Decoded => Kept::Decoded(Table::on(device, codes, scales, dims, *is_sparse)),
+        })
+    }
+}
+
+/// The blocks in which burn keeps a scale: of a parameter's extents at most 255 each, and only of inputs that share one here.
+struct Blocks {
+    shape: Vec<usize>,
+    extents: Vec<usize>,
+    rows: Rows,
+    group: usize,
+}
+
+impl Blocks {
+    fn of(shape: &[usize], rows: Rows, what: Use) -> Self {
+        let group = what.group(rows.n_cols);
+        let last = shape.len().saturating_sub(1);
+        let extent = |(index, &extent): (usize, &usize)| match rows.axis {
+            OutputAxis::Last if index == last => 1,
+            OutputAxis::First if index == 0 => 1,
+            _ if group == rows.n_cols => divisor(extent),
+            _ => divisor(group),
+        };
+        let extents = shape.iter().enumerate().map(extent).collect();
+        Self { shape: shape.to_vec(), extents, rows, group: group.max(1) }
+    }
+
+    fn size(&self) -> BlockSize {
+        BlockSize::new(self.extents.iter().map(|&extent| extent as u8).collect::<Vec<_>>())
+    }
+
+    fn scheme(&self) -> QuantScheme {
+        let scheme = QuantScheme::default().with_value(QuantValue::Q8F).with_mode(QuantMode::Symmetric);
+        scheme.with_store(QuantStore::Native).per_block(self.size().as_slice(), ScaleDtype::F32)
+    }
+
+    /// For each block, in burn's order, the index of the scale that it has here.
+    fn groups(&self) -> impl Iterator<Item = usize> + '_ {
+        let counts: Vec<usize> = self.shape.iter().zip(&self.extents).map(|(n, extent)| n / extent.max(&1)).collect();
+        let per_row = self.rows.n_cols.div_ceil(self.group);
+        (0..counts.iter().product()).map(move |mut block| {
+            // The first element of the block, in the parameter's own order.
+            let (mut element, mut stride) = (0, 1);
+            for dim in (0..self.shape.len()).rev() {
+                element += block % counts[dim] * self.extents[dim] * stride;
+                block /= counts[dim];
+                stride *= self.shape[dim];
+            }
+            let (row, col) = match self.rows.axis {
+                OutputAxis::Last => (element % self.rows.n_rows, element / self.rows.n_rows),
+                _ => (element / self.rows.n_cols, element % self.rows.n_cols),
+            };
+            row * per_row + col / self.group
+        })
+    }
+}
+
+/// The largest divisor that burn has blocks of.
+fn divisor(extent: usize) -> usize {
+    (1..=extent.min(255)).rev().find(|divisor| extent.is_multiple_of(*divisor)).unwrap_or(1)
+}
