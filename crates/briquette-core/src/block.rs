@@ -1,7 +1,7 @@
 //! Rows to parts and back, a few rows at a time, so that a tensor never has to be in memory whole.
 
 use crate::coding::{Codes, Coding, Part, Parts, ScaleType, Storage};
-use crate::{Affine, DType, GridKind, Grouping, Mask, OutputAxis, Rows, bits, simd};
+use crate::{Affine, DType, GridKind, Grouping, Mask, Rows, bits, simd};
 use std::ops::Range;
 
 /// Appends rows to the parts of a tensor. One encoder takes consecutive rows.
@@ -206,7 +206,7 @@ impl RowDecoder {
         block_rows: usize,
         mut each: impl FnMut(&[u8], bool),
     ) {
-        let rows = Rows { n_rows, n_cols: self.n_cols, axis: OutputAxis::First };
+        let rows = Rows::plain(n_rows, self.n_cols);
         let strip_rows = rows.rows_per_strip();
         let row_bytes = match self.coding.storage {
             // A tensor that is no weight is seen as rows of one byte, whatever its type.

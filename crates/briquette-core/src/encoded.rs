@@ -2,7 +2,7 @@
 
 use crate::block::{RowDecoder, StoredRows};
 use crate::coder::{RowCoder, RowForm, RowsDecision, WeightRows};
-use crate::{DType, Decision, Mask, OutputAxis, Rows, rows};
+use crate::{DType, Decision, Mask, Rows, rows};
 
 pub use crate::coding::{Codes, Coding, Part, PartSpec, Parts, ScaleType, Storage};
 
@@ -41,7 +41,7 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
     let decision = Decision { mask: Some(mask), quant: decision.quant.clone() };
     let (mut coder, mut encoder) = (RowCoder::default(), form.encoder(0, Parts::default()));
     let (mut of_rows, mut scratch) = (RowsDecision::default(), Vec::new());
-    let strip_rows = Rows { n_rows, n_cols, axis: OutputAxis::First }.rows_per_strip();
+    let strip_rows = Rows::plain(n_rows, n_cols).rows_per_strip();
     for first in (0..n_rows).step_by(strip_rows) {
         let rows = first..(first + strip_rows).min(n_rows);
         let values = &weights[rows.start * n_cols..rows.end * n_cols];

@@ -13,8 +13,17 @@ pub enum OutputAxis {
     First,
     /// burn's Linear, `[in, out]`: rows are the file's columns.
     Last,
+    /// Transposed convolutions, `[in, out, ..]`: rows are gathered from runs of the trailing axes, one for each input.
+    Second,
     /// A stack of matrices, `[.., out, in]`, such as experts: the rows of each matrix follow those of the one before.
     Stacked,
+}
+
+impl OutputAxis {
+    /// Whether rows do not lie one after the other in a tensor's own order.
+    pub const fn is_turned(self) -> bool {
+        matches!(self, Self::Last | Self::Second)
+    }
 }
 
 /// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
@@ -32,25 +41,53 @@ pub struct Rows {
     pub n_cols: usize,
     /// Which axis of the tensor counts outputs.
     pub axis: OutputAxis,
+    /// Elements that lie together for each input of an output where rows are turned: 1 in a matrix, a kernel in a transposed
+    /// convolution.
+    pub run: usize,
 }
 
 impl Rows {
     /// Flattens `shape` to rows. Rank 0 and 1 are one row; above 2, all but the output axis is flattened.
-    /// `OutputAxis::Last` holds for matrices only, `Stacked` above rank 2 only; elsewhere both are ignored.
+    /// `OutputAxis::Last` holds for matrices only, `Second` and `Stacked` above rank 2 only; elsewhere they are ignored.
     pub fn of(shape: &Shape, axis: OutputAxis) -> Self {
         let n: usize = shape.0.iter().product();
         let (n_rows, axis) = match (shape.0.as_slice(), axis) {
             ([] | [_], _) => (1, OutputAxis::First),
             ([_, last], OutputAxis::Last) => (*last, axis),
+            ([_, second, _, ..], OutputAxis::Second) => (*second, axis),
             ([leading @ .., _], OutputAxis::Stacked) if leading.len() > 1 => (leading.iter().product(), axis),
             ([first, ..], _) => (*first, OutputAxis::First),
         };
-        Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis }
+        let run = if axis == OutputAxis::Second { shape.0[2..].iter().product() } else { 1 };
+        Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis, run }
+    }
+
+    /// Rows that lie one after the other.
+    pub const fn plain(n_rows: usize, n_cols: usize) -> Self {
+        Self { n_rows, n_cols, axis: OutputAxis::First, run: 1 }
     }
 
     /// A tensor that is no weight, as rows of one byte.
     pub fn of_bytes(n_bytes: usize) -> Self {
-        Self { n_rows: n_bytes, n_cols: 1, axis: OutputAxis::First }
+        Self::plain(n_bytes, 1)
+    }
+
+    /// Gathers rows from the elements of a tensor in its own order, `width` bytes each. For rows that are [turned](OutputAxis::is_turned).
+    ///
+    /// # Panics
+    /// If a slice does not hold the tensor.
+    pub fn turn(&self, own: &[u8], rows: &mut [u8], width: usize) {
+        let run = self.run.max(1);
+        transpose_bytes(own, rows, self.n_rows, self.n_cols / run, run * width);
+    }
+
+    /// The inverse of [`turn`](Self::turn).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn turn_back(&self, rows: &[u8], own: &mut [u8], width: usize) {
+        let run = self.run.max(1);
+        transpose_bytes(rows, own, self.n_cols / run, self.n_rows, run * width);
     }
 
     /// Elements in all.
@@ -166,6 +203,8 @@ mod tests {
         assert_eq!((burn.n_rows, burn.n_cols, burn.axis), (3, 2, OutputAxis::Last));
         let conv = Rows::of(&Shape(vec![4, 2, 3, 3]), OutputAxis::Last);
         assert_eq!((conv.n_rows, conv.axis), (4, OutputAxis::First));
+        let turned = Rows::of(&Shape(vec![2, 3, 5]), OutputAxis::Second);
+        assert_eq!((turned.n_rows, turned.n_cols, turned.run), (3, 10, 5));
         let experts = Rows::of(&Shape(vec![3, 4, 5]), OutputAxis::Stacked);
         assert_eq!((experts.n_rows, experts.n_cols, experts.axis), (12, 5, OutputAxis::Stacked));
         let matrix = Rows::of(&Shape(vec![4, 5]), OutputAxis::Stacked);
@@ -184,7 +223,7 @@ mod tests {
     #[test]
     fn blocks_cover_every_row_once() {
         for (n_rows, n_cols) in [(1, 1), (1000, 768), (3, 100_000), (65_537, 1)] {
-            let rows = Rows { n_rows, n_cols, axis: OutputAxis::First };
+            let rows = Rows::plain(n_rows, n_cols);
             let covered: Vec<usize> = rows.blocks().flatten().collect();
             assert_eq!(covered, (0..n_rows).collect::<Vec<_>>());
         }
@@ -199,6 +238,17 @@ mod tests {
         assert_eq!(twice, bytes);
         assert_eq!(once[..2], bytes[..2]);
         assert_eq!(once[2..4], bytes[70..72], "element (0, 1) was row 1 of 35 columns");
+    }
+
+    #[test]
+    fn rows_of_a_transposed_convolution_are_gathered_from_its_kernels() {
+        let shape = Shape(vec![2, 3, 2]);
+        let (rows, own) = (Rows::of(&shape, OutputAxis::Second), (0..12).collect::<Vec<u8>>());
+        let (mut turned, mut back) = ([0; 12], [0; 12]);
+        rows.turn(&own, &mut turned, 1);
+        assert_eq!(turned, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+        rows.turn_back(&turned, &mut back, 1);
+        assert_eq!(back[..], own[..]);
     }
 
     #[test]

@@ -11,10 +11,7 @@ use crate::survey::{PieceStart, Survey};
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{
-    Coding, Decision, ErrorStats, Grouping, Hash128, Mask, OutputAxis, QuantParams, Result, Rows, TensorHasher,
-    rows::transpose_bytes,
-};
+use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows, TensorHasher};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use std::ops::Range;
@@ -222,7 +219,7 @@ impl StripCoder {
         stop: &Stop,
     ) -> Result<()> {
         let (tensor, form) = (task.subject.tensor, task.form());
-        let is_turned = form.coding == Coding::DENSE && tensor.rows.axis == OutputAxis::Last;
+        let is_turned = form.coding == Coding::DENSE && tensor.rows.axis.is_turned();
         piece.for_each_strip(|strip, ends_block| {
             check_finite(tensor, &strip)?;
             let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
@@ -310,7 +307,7 @@ fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>)
     let (rows, width) = (tensor.rows, tensor.stored_dtype().n_bits() / 8);
     let weight = &mut parts[Part::Weight];
     let mut own_order = vec![0; weight.len()];
-    transpose_bytes(weight, &mut own_order, rows.n_cols, rows.n_rows, width);
+    rows.turn_back(weight, &mut own_order, width);
     *weight = own_order;
     let stored = tensor.rows_as_stored();
     let blocks =

@@ -3,7 +3,7 @@
 use crate::context::Stop;
 use crate::plan::TensorPlan;
 use crate::treatment::Cut;
-use briquette_core::{Affine, DType, Error, Grouping, OutputAxis, Result, Rows, rows, simd};
+use briquette_core::{Affine, DType, Error, Grouping, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor)
         || matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Columns { .. }));
     let n_bytes = rows.n_elements() * tensor.width();
-    if !reads_ranges || is_one_group || rows.axis == OutputAxis::Last || n_bytes <= WHOLE_BYTES {
+    if !reads_ranges || is_one_group || rows.axis.is_turned() || n_bytes <= WHOLE_BYTES {
         return std::iter::once(0..rows.n_rows).collect();
     }
     let block = rows.rows_per_block();
@@ -33,7 +33,7 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
 /// The rows of a piece in ranges of one block, few enough for a core's own cache, or all at once where the source or the layout
 /// asks for the whole piece.
 pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let is_cut = reads_ranges && tensor.rows.axis != OutputAxis::Last;
+    let is_cut = reads_ranges && !tensor.rows.axis.is_turned();
     let step = if is_cut { tensor.rows.rows_per_block() } else { piece.len().max(1) };
     let end = piece.end;
     piece.clone().step_by(step).map(move |start| start..(start + step).min(end))
@@ -100,10 +100,10 @@ impl PieceReader {
     ) -> Result<Piece<'a>> {
         let (rows, width) = (tensor.rows, tensor.width());
         let n_bytes = range.len() * rows.n_cols * width;
-        if rows.axis == OutputAxis::Last {
+        if rows.axis.is_turned() {
             read_slices(source, tensor.index(), 0, self.own_order.bytes_mut(n_bytes), stop)?;
             let own_order = self.own_order.bytes(n_bytes);
-            rows::transpose_bytes(own_order, self.rows.bytes_mut(n_bytes), rows.n_rows, rows.n_cols, width);
+            rows.turn(own_order, self.rows.bytes_mut(n_bytes), width);
         } else {
             let start = range.start * rows.n_cols * width;
             read_slices(source, tensor.index(), start, self.rows.bytes_mut(n_bytes), stop)?;

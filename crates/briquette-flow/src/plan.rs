@@ -232,10 +232,10 @@ impl<'a> TensorPlan<'a> {
     }
 
     /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs
-    /// from rows only for burn's Linear.
+    /// from rows for burn's Linear and for transposed convolutions.
     pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
         match self.rows.axis {
-            OutputAxis::Last if coding == Coding::DENSE => OutputAxis::First,
+            axis if axis.is_turned() && coding == Coding::DENSE => OutputAxis::First,
             axis => axis,
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 /// The name of the manifest in a directory.
 pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The version that is written where nothing newer is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
@@ -65,10 +65,14 @@ fn is_first(axis: &OutputAxis) -> bool {
     *axis == OutputAxis::First
 }
 
-/// The version that holds these tensors: 2 where some are stacks of matrices.
+/// The version that holds these tensors: 2 where some are stacks of matrices, 3 where outputs are the second of several axes.
 pub fn version_of(tensors: &BTreeMap<String, ManifestEntry>) -> u32 {
-    let is_stacked = |entry: &ManifestEntry| entry.output_axis == OutputAxis::Stacked;
-    if tensors.values().any(is_stacked) { VERSION } else { LOWEST }
+    let version = |entry: &ManifestEntry| match entry.output_axis {
+        OutputAxis::First | OutputAxis::Last => LOWEST,
+        OutputAxis::Stacked => 2,
+        OutputAxis::Second => VERSION,
+    };
+    tensors.values().map(version).max().unwrap_or(LOWEST)
 }
 
 impl Manifest {

@@ -69,14 +69,14 @@ fn model_of(kind: &str, path: &Path) -> LoadedModel {
         "f32" => open(path),
         "int8" => {
             let model = open(path);
-            let network = quantize_dynamic(model.network, &DynamicSpec::new().dense()).unwrap();
+            let network = quantize_dynamic(model.network, &DynamicSpec::new().dense()).unwrap().module;
             LoadedModel { network, ..model }
         }
         "sparse" => {
             let model = open(path);
             let rules = Compression::new().prune(Prune::new("**.encoder.**.weight", 0.4).unwrap());
             let network = rules.attach(model.network).unwrap().materialize();
-            LoadedModel { network: quantize_dynamic(network, &DynamicSpec::new()).unwrap(), ..model }
+            LoadedModel { network: quantize_dynamic(network, &DynamicSpec::new()).unwrap().module, ..model }
         }
         directory => open(Path::new(directory)),
     }

@@ -62,7 +62,7 @@ fn check_weight_only(
 
 /// Dynamic int8 as it is served: what it holds, and what its embeddings are worth.
 fn check_dynamic(model: &LoadedModel, plain: &outputs::OutputRows, sentences: &Sentences, how: Batching) {
-    let network = quantize_dynamic(model.network.clone(), &DynamicSpec::new()).unwrap();
+    let network = quantize_dynamic(model.network.clone(), &DynamicSpec::new()).unwrap().module;
     let n_bytes: usize = held(&network).values().map(|held| held.n_bytes).sum();
     let served = LoadedModel { network, ..model.clone() };
     let found = outputs::embed(&served, sentences, how, &mut |_, _| Ok(())).unwrap();

@@ -4,11 +4,13 @@ use crate::packed::Kept;
 use crate::view;
 use crate::weights::unreadable;
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, Storage, simd};
-use briquette_kernels::ActivationGrid;
-use briquette_kernels::ops::{LinearWeights, QuantizedConv2d, Table};
+use briquette_core::{
+    Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, Storage, simd,
+};
 use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
+use briquette_kernels::ActivationGrid;
+use briquette_kernels::ops::{LinearWeights, QuantizedConv2d, Table};
 use briquette_quant::{Activations, QuantSpec, Range, fit};
 use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
@@ -143,7 +145,7 @@ impl Coded {
         }
         let is_matrix = rank == 2 && what != Use::Table;
         let axis = if is_matrix { OutputAxis::Last } else { OutputAxis::First };
-        let rows = Rows { n_rows, n_cols, axis };
+        let rows = Rows { axis, ..tensor.rows() };
         Ok(Self { rows, codes, scales, is_sparse: tensor.coding.storage == Storage::Bitmask })
     }
 
@@ -217,9 +219,8 @@ impl Coded {
         let kind = if lowest < spec.grid.min_code() { GridKind::SymmetricFull } else { GridKind::Symmetric };
         let grid = Grid::new(spec.grid.n_bits(), kind).unwrap_or(spec.grid);
         let affines = self.scales.iter().map(|&scale| Affine { scale, zero: 0 }).collect();
-        let mask = self
-            .is_sparse
-            .then(|| Mask::from_fn(n_rows, n_cols, |row, col| self.codes[row * n_cols + col] != 0));
+        let mask =
+            self.is_sparse.then(|| Mask::from_fn(n_rows, n_cols, |row, col| self.codes[row * n_cols + col] != 0));
         Decision { mask, quant: Some(QuantParams::new(grid, spec.grouping, n_cols, affines)) }
     }
 
@@ -252,6 +253,7 @@ impl Blocks {
         let extent = |(index, &extent): (usize, &usize)| match rows.axis {
             OutputAxis::Last if index == last => 1,
             OutputAxis::First if index == 0 => 1,
+            OutputAxis::Second if index == 1 => 1,
             _ if group == rows.n_cols => divisor(extent),
             _ => divisor(group),
         };
@@ -281,7 +283,10 @@ impl Blocks {
                 stride *= self.shape[dim];
             }
             let (row, col) = match self.rows.axis {
-                OutputAxis::Last => (element % self.rows.n_rows, element / self.rows.n_rows),
+                OutputAxis::Last | OutputAxis::Second => {
+                    let (cell, run) = (element / self.rows.run, self.rows.run);
+                    (cell % self.rows.n_rows, cell / self.rows.n_rows * run + element % run)
+                }
                 _ => (element / self.rows.n_cols, element % self.rows.n_cols),
             };
             row * per_row + col / self.group

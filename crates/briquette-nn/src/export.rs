@@ -85,7 +85,8 @@ impl Export {
             plan: &mut plan,
             source: &source,
             draft: &draft,
-            recipe: serde_json::json!({ "stage": [] }),
+            // Which way matrices lie: who loads the directory believes it, whatever names are given.
+            recipe: serde_json::json!({ "model": { "layout": self.names.layout().in_files().name() }, "stage": [] }),
             producer: concat!("briquette-nn ", env!("CARGO_PKG_VERSION")),
             workers: &Workers::new(&RunOptions::default())?,
             small_files: &|_, _| self.write_small_files(&draft, original.as_ref()),

@@ -2,15 +2,24 @@
 
 use crate::Packed;
 use crate::packed::NAMES;
-use crate::parameters::Trail;
+use crate::parameters::{Trail, parameters};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::quantization::quantized_data_len;
+use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How the name of a form ends that is decoded for each use.
+pub(crate) const AS_FLOATS: &str = "as floats";
+/// The form of what burn holds as a quantized tensor.
+const INT8_AS_FLOATS: &str = "int8 as floats";
 
 /// The parameters that are held in one form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Held {
+    /// Their paths, in the module's order.
+    #[serde(skip)]
+    pub paths: Vec<String>,
     /// Number of parameters.
     pub n_tensors: usize,
     /// Number of weights, zeros too.
@@ -20,10 +29,11 @@ pub struct Held {
 }
 
 /// The forms in which the float parameters of a module are held: `int8` and `sparse int8` are multiplied as integers,
-/// `int8 weight-only` and `int4` become floats in registers, tables are looked up, `int8 as floats` is decoded for each use; `f32` and the
-/// like are floats. burn's own layers do not know codes, so there all of them are decoded for each use.
+/// `int8 weight-only` and `int4` become floats in registers, tables are looked up; `f32` and the like are floats. What ends in `as floats` is
+/// decoded for each use, as everything is that burn's own layers hold: they do not know codes.
 pub fn held<M: Module>(module: &M) -> BTreeMap<String, Held> {
-    let mut count = Count::default();
+    let knows_codes = parameters(module).into_iter().filter(|parameter| parameter.runs_on_codes);
+    let mut count = Count { knows_codes: knows_codes.map(|parameter| parameter.path).collect(), ..Count::default() };
     module.visit(&mut count);
     count.push_last();
     count.found
@@ -32,6 +42,7 @@ pub fn held<M: Module>(module: &M) -> BTreeMap<String, Held> {
 #[derive(Default)]
 struct Count {
     trail: Trail,
+    knows_codes: BTreeSet<String>,
     last: Option<(String, Held)>,
     found: BTreeMap<String, Held>,
 }
@@ -40,6 +51,7 @@ impl Count {
     fn push_last(&mut self) {
         if let Some((name, held)) = self.last.take() {
             let sum = self.found.entry(name).or_default();
+            sum.paths.extend(held.paths);
             sum.n_tensors += held.n_tensors;
             sum.n_weights += held.n_weights;
             sum.n_bytes += held.n_bytes;
@@ -62,16 +74,25 @@ impl ModuleVisitor for Count {
         }
         self.push_last();
         let n_weights = param.lazy_shape().num_elements();
-        let dtype = if param.is_initialized() { param.base().dtype() } else { burn::tensor::DType::F32 };
-        let held = Held { n_tensors: 1, n_weights, n_bytes: n_weights * dtype.size() };
-        self.last = Some((dtype.name().to_string(), held));
+        let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
+        let (n_bytes, name) = match dtype {
+            // What was loaded beside codes that other copies of the module share, with a scale for each block.
+            DType::QFloat(scheme) => (quantized_data_len(&scheme, &param.lazy_shape()), INT8_AS_FLOATS.to_string()),
+            _ => (n_weights * dtype.size(), dtype.name().to_string()),
+        };
+        self.last = Some((name, Held { paths: vec![self.trail.path()], n_tensors: 1, n_weights, n_bytes }));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
         let is_ours = self.trail.reparameterized().is_some_and(|(_, name, _)| name == Packed::NAME);
         if let (true, Some((name, held)), Ok(data)) = (is_ours, &mut self.last, param.val().try_into_data()) {
             let numbers: Vec<i64> = data.iter::<i64>().collect();
-            *name = NAMES.get(numbers[0] as usize).copied().unwrap_or_default().to_string();
+            if name == INT8_AS_FLOATS {
+                return;
+            }
+            let form = NAMES.get(numbers[0] as usize).copied().unwrap_or_default();
+            let is_used = held.paths.iter().all(|path| self.knows_codes.contains(path)) || form.ends_with(AS_FLOATS);
+            *name = if is_used { form.to_string() } else { format!("{form} {AS_FLOATS}") };
             held.n_bytes = numbers[1] as usize;
         }
     }

@@ -8,8 +8,10 @@ mod conv2d;
 mod embedding;
 mod layer_norm;
 mod linear;
+mod runs_on_codes;
 
 pub use conv2d::{Conv2d, Conv2dConfig, Then};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::{Linear, LinearConfig};
+pub use runs_on_codes::RunsOnCodes;

@@ -2,7 +2,7 @@
 
 use crate::coded::{Coded, Use};
 use crate::parameters::{Trail, is_kept_turned};
-use crate::{Kind, Layout, NameMap, Parameter, parameters};
+use crate::{Kind, NameMap, Parameter};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
 use briquette_formats::burnpack::to_burn;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
@@ -25,7 +25,7 @@ const N_LISTED: usize = 10;
 /// Input where tensors are missing, left over or of another shape (the first ten of each are listed), or fail the checks of what
 /// was written; those of reading.
 pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
-    let places = places_of(&parameters(&module), checkpoint, names)?;
+    let places = places_of(&names.parameters(&module)?, checkpoint, names)?;
     let module = fill(module, checkpoint, places, BTreeMap::new())?;
     checkpoint.check_unchanged()?;
     Ok(module)
@@ -100,11 +100,7 @@ pub(crate) fn places_of(
 /// Whether a tensor is in PyTorch's layout: the file decides, and where it says nothing, the name map.
 fn is_torch(checkpoint: &Checkpoint, index: usize, names: &NameMap) -> bool {
     let is_last = checkpoint.stored().is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
-    let lies = checkpoint.layout().map_or(names.layout(), |said| match said {
-        WeightLayout::Torch => Layout::Torch,
-        WeightLayout::Burn => Layout::Burn,
-    });
-    lies == Layout::Torch && !is_last
+    checkpoint.layout().unwrap_or(names.layout().in_files()) == WeightLayout::Torch && !is_last
 }
 
 fn misfit(parameter: &Parameter, info: &TensorInfo, is_turned: bool) -> Option<String> {
@@ -163,7 +159,8 @@ impl Loader<'_> {
             return None;
         }
         let &(index, what) = self.uses.get(&self.trail.path())?;
-        let axis = if what == Use::Table || D != 2 || is_kept_turned(param) { OutputAxis::First } else { OutputAxis::Last };
+        let axis =
+            if what == Use::Table || D != 2 || is_kept_turned(param) { OutputAxis::First } else { OutputAxis::Last };
         match Coded::of_stored(self.checkpoint.stored()?, index, what, D) {
             Ok(coded) => Some(coded.along(axis).to_burn(param.lazy_shape().dims(), what, &param.lazy_device())),
             Err(error) => {

@@ -1,11 +1,11 @@
 //! Fills a module from a compressed directory, and keeps codes as codes.
 
-use crate::load::{ParameterPlace, fill, places_of};
 use crate::coded::{Coded, Use};
+use crate::load::{ParameterPlace, fill, places_of};
 use crate::packed::Packed;
-use crate::{Kind, NameMap, Parameter, holds_codes, parameters};
+use crate::{Kind, NameMap, Parameter, holds_codes};
 use briquette_core::encoded::Codes;
-use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Rows, Storage};
+use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Role, Rows, Storage};
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 /// # Errors
 /// As [`load_into`](crate::load_into); Refused where compressed-tensors would round activations in a way that is not run here.
 pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
-    let wanted = parameters(&module);
+    let wanted = names.parameters(&module)?;
     let mut places = places_of(&wanted, checkpoint, names)?;
     let (mut uses, mut of_codes) = (BTreeMap::new(), BTreeMap::new());
     for parameter in wanted {
@@ -57,7 +57,7 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
 /// # Errors
 /// Input where the checkpoint does not fit.
 pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &NameMap) -> Result<u64> {
-    let wanted = parameters(module);
+    let wanted = names.parameters(module)?;
     let places = places_of(&wanted, checkpoint, names)?;
     let holds_codes = module.devices().iter().all(holds_codes);
     let held = |parameter: &Parameter| {
@@ -95,7 +95,7 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint)
     if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 {
         return None;
     }
-    if parameter.container == "Struct:Embedding" {
+    if parameter.role == Role::Embedding {
         return (!matches!(grouping, Grouping::Group(_)) && tensor.axis == OutputAxis::First).then_some(Use::Table);
     }
     // In the file, rows count outputs whichever axis does in the tensor.

@@ -1,7 +1,7 @@
 //! A module as a source of tensors, so that it is written in the same way as a checkpoint.
 
 use crate::weights::{Item, items};
-use crate::{Layout, NameMap};
+use crate::{Layout, NameMap, Parameter};
 use briquette_core::rows::transpose_bytes;
 use briquette_core::{Affine, DType, Decision, Error, Mask, OutputAxis, Result, Role, Rows};
 use briquette_flow::known::{Known, Reason};
@@ -10,7 +10,7 @@ use briquette_flow::ties::ties_of;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, Treatment};
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout};
+use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource};
 use briquette_prune::Score;
 use briquette_quant::{QuantSpec, Range};
 use burn::module::Module;
@@ -51,7 +51,7 @@ impl ModuleSource {
     /// Config where two parameters would have one name; Refused for types that no file can store.
     pub(crate) fn new<M: Module>(module: &M, names: &NameMap) -> Result<Self> {
         let mut found: BTreeMap<String, (TensorInfo, ModuleTensor)> = BTreeMap::new();
-        for item in items(module)? {
+        for item in items(module, names.parameters(module)?)? {
             let parameter = &item.parameter;
             let (mut shape, rows) = (parameter.shape.0.clone(), parameter.rows());
             let is_turned = parameter.is_linear_weight() && names.layout() == Layout::Torch;
@@ -59,7 +59,7 @@ impl ModuleSource {
                 shape.reverse();
             }
             let info = TensorInfo::checked(names.file_name(parameter), dtype_of(&item)?, shape)?;
-            let is_table = parameter.container == "Struct:Embedding";
+            let is_table = parameter.role == Role::Embedding;
             let tensor = ModuleTensor { rows, is_turned, is_table, item: Mutex::new(item) };
             if let Some((twice, _)) = found.insert(info.name.clone(), (info, tensor)) {
                 return Err(Error::config("two parameters would have this name; rename one").at(twice.name));
@@ -76,12 +76,10 @@ impl ModuleSource {
     /// Io where a device does not hand out a tensor.
     pub(crate) fn plan(&self, layout: Layout) -> Result<Plan<'_>> {
         let mut plan = Plan::unchanged(&self.infos, OutputFormat::Briquette, Nonfinite::Unchanged);
-        if layout == Layout::Burn {
-            plan.layout = WeightLayout::Burn;
-        }
+        plan.layout = layout.in_files();
         let mut shared = SharedTreatments::default();
         for tensor in &mut plan.tensors {
-            tensor.treat(Arc::new(self.treatment(tensor.index(), layout)?));
+            tensor.treat(Arc::new(self.treatment(tensor.index())?));
             tensor.share(&mut shared);
         }
         for (group, main) in self.ties()? {
@@ -90,7 +88,7 @@ impl ModuleSource {
         Ok(plan)
     }
 
-    fn treatment(&self, index: usize, layout: Layout) -> Result<Treatment> {
+    fn treatment(&self, index: usize) -> Result<Treatment> {
         let (info, tensor) = (&self.infos[index], &self.parameters[index]);
         let item = tensor.item.lock().unwrap_or_else(PoisonError::into_inner);
         if !info.dtype.is_weight() {
@@ -98,9 +96,8 @@ impl ModuleSource {
             return Ok(Treatment::none(known, Rows::of_bytes(info.n_bytes())));
         }
         let decision = item.decision()?;
-        let is_matrix = item.parameter.is_linear_weight();
-        let axis = if is_matrix && layout == Layout::Burn { OutputAxis::Last } else { OutputAxis::First };
-        let role = if is_matrix { Role::Linear } else { Role::Unknown };
+        let Parameter { role, axis, .. } = item.parameter;
+        let axis = if tensor.is_turned { OutputAxis::First } else { axis };
         let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
         let grid = decision.quant.as_ref().map(|quant| quant.grid);
         let quant = item.form().zip(grid).map(|(form, grid)| Quant {

@@ -1,7 +1,9 @@
 //! How the names and layouts of a file relate to the paths of a module.
 
-use crate::{Parameter, Patterns};
+use crate::{Parameter, Patterns, Roles};
 use briquette_core::Result;
+use briquette_formats::WeightLayout;
+use burn::module::Module;
 
 /// Whose conventions a file follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,6 +13,16 @@ pub enum Layout {
     Torch,
     /// burn's: `Linear` is `[in, out]`, normalisations have `gamma` and `beta`.
     Burn,
+}
+
+impl Layout {
+    /// The same in a file's words.
+    pub(crate) fn in_files(self) -> WeightLayout {
+        match self {
+            Self::Torch => WeightLayout::Torch,
+            Self::Burn => WeightLayout::Burn,
+        }
+    }
 }
 
 /// How the names and layouts of a file relate to the paths of a module, for loading and for exporting.
@@ -30,6 +42,7 @@ pub struct NameMap {
     renames: Vec<Rename>,
     ignored: Patterns,
     optional: Patterns,
+    roles: Roles,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +62,18 @@ impl NameMap {
     /// burn's own conventions.
     pub fn burn() -> Self {
         Self { layout: Layout::Burn, ..Self::default() }
+    }
+
+    /// Says what parameters are that nothing shows: only the weights of what is a `Linear` of burn's are transposed.
+    #[must_use]
+    pub fn roles(mut self, roles: Roles) -> Self {
+        self.roles = roles;
+        self
+    }
+
+    /// The parameters of a module, with what is said of them.
+    pub(crate) fn parameters<M: Module>(&self, module: &M) -> Result<Vec<Parameter>> {
+        self.roles.parameters(module)
     }
 
     /// Whose conventions the file follows.

@@ -87,22 +87,29 @@ pub(crate) struct PackedForm {
     pub(crate) n_bytes: usize,
     /// What the codes are used for.
     pub(crate) what: Use,
+    /// Which axis of the parameter counts outputs.
+    pub(crate) axis: OutputAxis,
 }
+
+/// The axes that can count outputs, each by its index.
+const AXES: [OutputAxis; 3] = [OutputAxis::First, OutputAxis::Last, OutputAxis::Second];
 
 impl PackedForm {
     /// The numbers, and as many zeros as tell one use from another: burn refuses a record whose shapes differ, and so codes of
     /// another kind.
     fn to_numbers(self) -> Vec<i64> {
         let (kind, detail) = self.what.to_numbers();
-        let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail];
-        numbers.resize(4 + kind as usize, 0);
+        let axis = AXES.iter().position(|axis| *axis == self.axis).unwrap_or(0);
+        let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail, axis as i64];
+        numbers.resize(5 + kind as usize, 0);
         numbers
     }
 
     pub(crate) fn from_numbers(numbers: &[i64], shape: &[usize]) -> Option<Self> {
-        let &[name, n_bytes, kind, detail, ..] = numbers else { return None };
+        let &[name, n_bytes, kind, detail, axis, ..] = numbers else { return None };
         let what = Use::from_numbers(kind, detail, shape)?;
-        Some(Self { name: usize::try_from(name).ok()?, n_bytes: usize::try_from(n_bytes).ok()?, what })
+        let axis = *AXES.get(usize::try_from(axis).ok()?)?;
+        Some(Self { name: usize::try_from(name).ok()?, n_bytes: usize::try_from(n_bytes).ok()?, what, axis })
     }
 
     pub(crate) fn is_sparse(self) -> bool {
@@ -118,18 +125,21 @@ struct HeldCodes {
     axis: OutputAxis,
     /// The same in records, which hold the matrix of some layers transposed.
     axis_in_records: OutputAxis,
+    /// See [`Rows::run`].
+    run: usize,
     what: Use,
     is_sparse: bool,
 }
 
 impl HeldCodes {
     fn new(coded: Coded, what: Use, axis_in_records: OutputAxis, device: &Device) -> Result<Self> {
-        let (axis, is_sparse) = (coded.rows.axis, coded.is_sparse);
-        Ok(Self { kept: coded.pack(what, device)?, axis, axis_in_records, what, is_sparse })
+        let (Rows { axis, run, .. }, is_sparse) = (coded.rows, coded.is_sparse);
+        Ok(Self { kept: coded.pack(what, device)?, axis, axis_in_records, run, what, is_sparse })
     }
 
     fn form(&self, device: &Device) -> Tensor<1, Int> {
-        let form = PackedForm { name: self.kept.name(), n_bytes: self.kept.n_bytes(), what: self.what };
+        let (name, n_bytes) = (self.kept.name(), self.kept.n_bytes());
+        let form = PackedForm { name, n_bytes, what: self.what, axis: self.axis };
         Tensor::from_data(TensorData::from(form.to_numbers().as_slice()), (device, DType::I64))
     }
 
@@ -138,7 +148,7 @@ impl HeldCodes {
         let weights = self.kept.rows();
         let [n_rows, n_cols] = weights.dims();
         let (codes, scales) = ops::codes(&weights, device)?;
-        let rows = Rows { n_rows, n_cols, axis: self.axis_in_records };
+        let rows = Rows { axis: self.axis_in_records, run: self.run, ..Rows::plain(n_rows, n_cols) };
         Ok(Coded { rows, codes, scales, is_sparse: self.is_sparse })
     }
 }
@@ -262,12 +272,12 @@ impl Reparameterization for Packed {
             return base.dequantize();
         }
         let HeldCodes { kept, axis, .. } = self.held.get();
-        let mut shape: Vec<usize> = base.dims().to_vec();
-        if axis == OutputAxis::Last {
-            shape.reverse();
+        let mut shape: [usize; D] = base.dims();
+        if axis.is_turned() {
+            shape.swap(0, 1);
         }
         let values = ops::decode(base, &kept.rows()).reshape::<D, _>(Shape::from(shape));
-        if axis == OutputAxis::Last { values.transpose() } else { values }
+        if axis.is_turned() { values.swap_dims(0, 1) } else { values }
     }
 }
 
@@ -281,10 +291,10 @@ pub(crate) fn kept_on<const D: usize>(param: &Param<Tensor<D>>, device: &Device)
 ///
 /// # Errors
 /// Io, where the device does not hand them out; a bug, where the parameter has no codes.
-pub(crate) fn codes_of<const D: usize>(param: &Param<Tensor<D>>, axis: OutputAxis, form: PackedForm) -> Result<Coded> {
-    let in_records = if is_kept_turned(param) { OutputAxis::First } else { axis };
+pub(crate) fn codes_of<const D: usize>(param: &Param<Tensor<D>>, form: PackedForm) -> Result<Coded> {
+    let in_records = if is_kept_turned(param) { OutputAxis::First } else { form.axis };
     let coded = Coded::of_tensor(param.transform_for_save().val(), in_records, form.what, form.is_sparse())?;
-    Ok(coded.along(axis))
+    Ok(coded.along(form.axis))
 }
 
 /// Whether layers on this device run on codes rather than decode them for each use: on the CPU, and where autodiff is off.

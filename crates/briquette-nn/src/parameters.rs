@@ -1,16 +1,15 @@
 //! Lists the parameters of a module with their paths, kinds and shapes, without initialising any.
 
-use briquette_core::{OutputAxis, Rows, Shape};
+use crate::layer::{Layer, StructSeen, Taken, doubt};
+use briquette_core::{OutputAxis, Role, Rows, Shape};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
+use std::collections::BTreeMap;
 
 /// The container burn announces for the parameters of a reparameterization.
 const REPARAMETERIZATION: &str = "Reparameterization";
 /// The container of a linear layer, either burn's or the one of [`crate::layers`].
 const LINEAR: &str = "Struct:Linear";
-/// The normalisations of burn, whose weight is called gamma and whose bias beta.
-const NORMS: [&str; 5] =
-    ["Struct:BatchNorm", "Struct:LayerNorm", "Struct:GroupNorm", "Struct:InstanceNorm", "Struct:RmsNorm"];
 
 /// The kind of a parameter's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,32 +35,37 @@ pub struct Parameter {
     pub container: String,
     /// The name of the reparameterization attached to the parameter: `lora`, or one of Briquette's.
     pub reparameterized: Option<String>,
+    /// The layer of burn's that it belongs to, told by the layer's fields and their shapes; `None` where it is another's.
+    pub layer: Option<Layer>,
+    /// What it is: unknown where nothing shows it, and then it is left alone unless [`Roles`](crate::Roles) say it.
+    pub role: Role,
+    /// Which of its axes counts outputs.
+    pub axis: OutputAxis,
+    /// What shows its role.
+    pub why: &'static str,
+    /// Whether its layer runs on codes: it is one of [`crate::layers`].
+    pub runs_on_codes: bool,
 }
 
 impl Parameter {
     /// Whether this is the matrix of a `Linear`, which burn stores `[in, out]`.
     pub fn is_linear_weight(&self) -> bool {
-        self.container == LINEAR && self.shape.rank() == 2
+        self.layer == Some(Layer::Linear)
     }
 
     /// The extents `[out, in / groups, ky, kx]`, where this is the filters of a `Conv2d`.
     pub fn conv_dims(&self) -> Option<[usize; 4]> {
-        self.shape.0.as_slice().try_into().ok().filter(|_| self.container == "Struct:Conv2d")
+        self.shape.0.as_slice().try_into().ok().filter(|_| self.layer == Some(Layer::Conv))
     }
 
     /// Whether this belongs to a normalisation.
     pub fn is_norm(&self) -> bool {
-        NORMS.contains(&self.container.as_str())
-    }
-
-    /// Which axis of the parameter counts outputs.
-    pub fn output_axis(&self) -> OutputAxis {
-        if self.is_linear_weight() { OutputAxis::Last } else { OutputAxis::First }
+        self.layer == Some(Layer::Norm)
     }
 
     /// The row view of the parameter: one row for each output.
     pub fn rows(&self) -> Rows {
-        Rows::of(&self.shape, self.output_axis())
+        Rows::of(&self.shape, self.axis)
     }
 }
 
@@ -69,7 +73,21 @@ impl Parameter {
 pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     let mut walk = Walk::default();
     module.visit(&mut walk);
-    walk.found
+    let Walk { mut found, structs, .. } = walk;
+    let parent = |path: &str| path.rsplit_once('.').map_or("", |(parent, _)| parent).to_string();
+    let nobody = StructSeen::default();
+    let seen: Vec<&StructSeen> =
+        found.iter().map(|parameter| structs.get(&parent(&parameter.path)).unwrap_or(&nobody)).collect();
+    let field = |parameter: &Parameter| parameter.path.rsplit('.').next().unwrap_or_default().to_string();
+    let mut taken: Vec<Taken> =
+        found.iter().zip(&seen).map(|(parameter, seen)| seen.taken(&field(parameter))).collect();
+    doubt(&seen, &mut taken);
+    for (parameter, taken) in found.iter_mut().zip(taken) {
+        let role = if parameter.kind == Kind::Float { taken.role } else { Role::Other };
+        (parameter.layer, parameter.role, parameter.axis) = (taken.layer, role, taken.axis);
+        (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours);
+    }
+    found
 }
 
 /// Whether a matrix is transposed on its way into and out of records, as with `LinearLayout::Col`, where records hold `[out, in]`.
@@ -110,6 +128,16 @@ impl Trail {
         names.join(".")
     }
 
+    /// The path of the struct that has the field where the visitor is, and the field's name.
+    fn split(&self) -> (String, String) {
+        let join =
+            |names: &[(String, String)]| names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".");
+        match self.names.split_last() {
+            Some(((field, _), parents)) => (join(parents), field.clone()),
+            None => Default::default(),
+        }
+    }
+
     /// Inside a reparameterization: the path of its parameter, its name, and the field's name.
     pub(crate) fn reparameterized(&self) -> Option<(String, &str, String)> {
         let at = self.names.iter().position(|(_, container)| container == REPARAMETERIZATION)?;
@@ -132,6 +160,8 @@ impl Trail {
 struct Walk {
     trail: Trail,
     found: Vec<Parameter>,
+    /// The structs that have parameters, by path.
+    structs: BTreeMap<String, StructSeen>,
 }
 
 impl Walk {
@@ -139,12 +169,22 @@ impl Walk {
         if self.trail.reparameterized().is_some() {
             return;
         }
+        let (parent, field) = self.trail.split();
+        if let Some(seen) = self.structs.get_mut(&parent) {
+            seen.shapes.push((field, Shape(shape.to_vec())));
+        }
+        let Taken { layer, role, axis, why, is_ours } = Taken::unknown("");
         self.found.push(Parameter {
             path: self.trail.path(),
             kind,
             shape: Shape(shape.to_vec()),
             container: self.trail.container().to_string(),
             reparameterized: None,
+            layer,
+            role,
+            axis,
+            why,
+            runs_on_codes: is_ours,
         });
     }
 }
@@ -152,6 +192,10 @@ impl Walk {
 impl ModuleVisitor for Walk {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.trail.enter(name, container_type);
+        let (parent, field) = self.trail.split();
+        let seen = self.structs.entry(parent).or_default();
+        seen.container = container_type.to_string();
+        seen.fields.push(field);
         if let (Some((path, name, _)), Some(last)) = (self.trail.reparameterized(), self.found.last_mut())
             && last.path == path
         {

@@ -150,7 +150,8 @@ pub(crate) fn for_each_weight_in<M: Module>(
     wants: impl Fn(&str) -> bool,
     mut f: impl FnMut(Weight) -> Result<()>,
 ) -> Result<()> {
-    for item in items_in(module, wants)? {
+    let wanted = parameters(module).into_iter().filter(|parameter| wants(&parameter.path));
+    for item in items(module, wanted.collect())? {
         if let Some(weight) = item.weight()? {
             f(weight)?;
         }
@@ -158,17 +159,12 @@ pub(crate) fn for_each_weight_in<M: Module>(
     Ok(())
 }
 
-/// Every parameter, in the order of the module, with its data still on the device.
+/// These parameters, in the order of the module, with their data still on the device.
 ///
 /// # Errors
 /// Refused for parameters that are reparameterized by something else.
-pub(crate) fn items<M: Module>(module: &M) -> Result<Vec<Item>> {
-    items_in(module, |_| true)
-}
-
-fn items_in<M: Module>(module: &M, wants: impl Fn(&str) -> bool) -> Result<Vec<Item>> {
-    let wanted = parameters(module).into_iter().filter(|parameter| wants(&parameter.path));
-    let known = wanted.map(|parameter| (parameter.path.clone(), parameter)).collect();
+pub(crate) fn items<M: Module>(module: &M, wanted: Vec<Parameter>) -> Result<Vec<Item>> {
+    let known = wanted.into_iter().map(|parameter| (parameter.path.clone(), parameter)).collect();
     let mut collector = Collector { known, trail: Trail::default(), found: Vec::new(), result: Ok(()) };
     module.visit(&mut collector);
     collector.result.map(|()| collector.found)
@@ -237,8 +233,8 @@ impl Collector {
 
     /// Adds a parameter in whose place codes are held; what they are follows when its form is visited.
     fn add_codes<const D: usize>(&mut self, parameter: Parameter, param: &Param<Tensor<D>>) {
-        let (axis, param) = (parameter.output_axis(), param.clone());
-        let read: ReadCodes = Box::new(move |form| codes_of(&param, axis, form));
+        let param = param.clone();
+        let read: ReadCodes = Box::new(move |form| codes_of(&param, form));
         let codes = Some(CodesOnDevice { form: None, read });
         let (bytes, values): (OnDevice<u8>, OnDevice<f32>) = (Box::new(|| Ok(Vec::new())), Box::new(|| Ok(Vec::new())));
         self.found.push(Item { parameter, dtype: DType::F32, bytes, values: Some(values), state: None, codes });
@@ -298,7 +294,9 @@ impl ModuleVisitor for Collector {
                 Ok(data) => {
                     let (numbers, shape) = (data.iter::<i64>().collect::<Vec<_>>(), &item.parameter.shape.0);
                     let form = PackedForm::from_numbers(&numbers, shape);
-                    item.codes.iter_mut().for_each(|codes| codes.form = form);
+                    if let (Some(codes), Some(form)) = (&mut item.codes, form) {
+                        (codes.form, item.parameter.axis) = (Some(form), form.axis);
+                    }
                 }
                 Err(error) => self.result = Err(error),
             }

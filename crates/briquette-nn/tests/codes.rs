@@ -44,7 +44,7 @@ impl Net {
 }
 
 fn int8(net: Net) -> Net {
-    quantize_dynamic(net, &DynamicSpec::new()).unwrap()
+    quantize_dynamic(net, &DynamicSpec::new()).unwrap().module
 }
 
 fn sparse(seed: u64) -> Net {
@@ -199,19 +199,19 @@ fn a_record_of_a_layer_that_lies_by_columns_is_the_same_layer() {
     for n_out in [96, 24] {
         let layer = |layout| LinearConfig::new(96, n_out).with_layout(layout).init(&Device::flex());
         let spec = DynamicSpec::new();
-        let saved = quantize_dynamic(layer(LinearLayout::Col), &spec).unwrap();
+        let saved = quantize_dynamic(layer(LinearLayout::Col), &spec).unwrap().module;
         let expected = saved.forward(x.clone()).into_data();
         let bytes = saved.into_record().into_bytes().unwrap();
-        let target = quantize_dynamic(layer(LinearLayout::Col), &spec).unwrap();
+        let target = quantize_dynamic(layer(LinearLayout::Col), &spec).unwrap().module;
         let loaded = target.try_load_record(ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
         assert_eq!(loaded.forward(x.clone()).into_data(), expected, "{n_out}");
     }
     // A plain record of a square one holds its matrix turned.
     let plain = LinearConfig::new(96, 96).with_layout(LinearLayout::Col).init(&Device::flex());
     plain.weight.val();
-    let expected = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().forward(x.clone()).into_data();
+    let expected = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().module.forward(x.clone()).into_data();
     let target = LinearConfig::new(96, 96).with_layout(LinearLayout::Col).init(&Device::flex());
-    let target = quantize_dynamic(target, &DynamicSpec::new()).unwrap();
+    let target = quantize_dynamic(target, &DynamicSpec::new()).unwrap().module;
     let loaded = target.try_load_record(plain.into_record().allow_partial(true)).unwrap();
     assert_eq!(loaded.forward(x).into_data(), expected);
 }

@@ -58,7 +58,7 @@ fn burns_own_convolution_gives_the_same_values() {
         let x = Tensor::<4>::random([2, 4, 9, 8], Distribution::Default, &device);
         assert_eq!(ours.forward(x.clone()).into_data(), like.forward(x.clone()).into_data());
         assert_eq!(format!("{ours}"), format!("{like}"));
-        let codes = quantize_dynamic(ours, &DynamicSpec::new()).unwrap();
+        let codes = quantize_dynamic(ours, &DynamicSpec::new()).unwrap().module;
         assert!(apart(like.forward(x.clone()), codes.forward(x)) < 0.03);
     }
 }
@@ -70,7 +70,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
     let floats = held(&model)["f32"].n_bytes;
     let rules = Compression::new().prune(Prune::new("last.weight", 0.5).unwrap());
     let pruned = rules.attach(model.clone()).unwrap().materialize();
-    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap();
+    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap().module;
     assert_eq!(held(&model)["int8"].n_tensors, 2);
     assert!(held(&model).values().map(|held| held.n_bytes).sum::<usize>() * 3 < floats, "{:?}", held(&model));
     let quick = model.forward(images());
@@ -79,9 +79,12 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
     let undone = model.materialize();
     assert_eq!(held(&undone).len(), 1);
     let x = images();
-    assert!(apart(undone.forward(x.clone()), quantize_dynamic(undone, &DynamicSpec::new()).unwrap().forward(x)) < 0.05);
-    let sparse = quantize_dynamic(pruned.clone(), &DynamicSpec::new()).unwrap();
-    let dense = quantize_dynamic(pruned, &DynamicSpec::new().dense()).unwrap();
+    assert!(
+        apart(undone.forward(x.clone()), quantize_dynamic(undone, &DynamicSpec::new()).unwrap().module.forward(x))
+            < 0.05
+    );
+    let sparse = quantize_dynamic(pruned.clone(), &DynamicSpec::new()).unwrap().module;
+    let dense = quantize_dynamic(pruned, &DynamicSpec::new().dense()).unwrap().module;
     assert_eq!(held(&sparse)["sparse int8"].n_tensors, 1);
     let x = images();
     assert_eq!(sparse.forward(x.clone()).into_data(), dense.forward(x).into_data());
@@ -94,7 +97,7 @@ fn groups_of_every_kind_run_on_codes() {
         let conv = Conv2dConfig::new(channels, [3, 3]).with_groups(groups).init(&device);
         let x = Tensor::<4>::random([2, channels[0], 7, 9], Distribution::Default, &device);
         let plain = conv.forward(x.clone());
-        let codes = quantize_dynamic(conv, &DynamicSpec::new()).unwrap();
+        let codes = quantize_dynamic(conv, &DynamicSpec::new()).unwrap().module;
         assert!(apart(plain, codes.forward(x.clone())) < 0.03, "{channels:?} in {groups}");
         let half = codes.forward(x.cast(FloatDType::F16));
         assert_eq!(half.dtype(), burn::tensor::DType::F16);
@@ -115,7 +118,7 @@ fn some_norm(n: usize, device: &Device) -> BatchNorm {
 #[test]
 fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
     let device = Device::flex();
-    let codes = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap();
+    let codes = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap().module;
     let floats = Conv2dConfig::new([5, 40], [3, 3]).with_padding(PaddingConfig2d::Same).init(&device);
     let norm = some_norm(40, &device);
     for conv in [codes, floats] {
@@ -181,7 +184,7 @@ fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
     let conv = burn::nn::conv::Conv2dConfig::new([32, 48], [3, 3]).init(&device);
     let model = Stock { conv, head: burn::nn::LinearConfig::new(48, 300).init(&device) };
     let floats = held(&model)["f32"].n_bytes;
-    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap();
+    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap().module;
     assert!(held(&model).values().map(|held| held.n_bytes).sum::<usize>() * 3 < floats, "{:?}", held(&model));
     let x = Tensor::<4>::random([1, 32, 5, 5], Distribution::Default, &device);
     let run =

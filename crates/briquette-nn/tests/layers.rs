@@ -53,7 +53,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
     let model = Net::new(&Device::flex());
     let plain = model.forward(ids());
     let floats = held(&model)["f32"].n_bytes;
-    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap();
+    let model = quantize_dynamic(model, &DynamicSpec::new()).unwrap().module;
     let found = held(&model);
     assert_eq!((found["int8"].n_tensors, found["int8 table"].n_weights, found["f32"].n_tensors), (2, 50 * 64, 1));
     assert!(found.values().map(|held| held.n_bytes).sum::<usize>() * 5 / 2 < floats, "{found:?}");
@@ -70,7 +70,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
 
 #[test]
 fn codes_decode_where_gradients_are_recorded() {
-    let model = quantize_dynamic(Net::new(&Device::flex().autodiff()), &DynamicSpec::new()).unwrap();
+    let model = quantize_dynamic(Net::new(&Device::flex().autodiff()), &DynamicSpec::new()).unwrap().module;
     let ids = Tensor::<2, Int>::from_data([[1, 49, 0]], &Device::flex().autodiff());
     let slow = model.forward(ids.clone()).without_autodiff();
     let quick = model.valid().forward(ids.without_autodiff());
@@ -81,8 +81,8 @@ fn codes_decode_where_gradients_are_recorded() {
 fn zeros_are_left_out_unless_asked_for() {
     let rules = Compression::new().prune(Prune::new("{first,last}.weight", 0.5).unwrap());
     let model = rules.attach(Net::new(&Device::flex())).unwrap().materialize();
-    let sparse = quantize_dynamic(model.clone(), &DynamicSpec::new()).unwrap();
-    let dense = quantize_dynamic(model, &DynamicSpec::new().dense()).unwrap();
+    let sparse = quantize_dynamic(model.clone(), &DynamicSpec::new()).unwrap().module;
+    let dense = quantize_dynamic(model, &DynamicSpec::new().dense()).unwrap().module;
     assert_eq!(held(&sparse)["sparse int8"].n_tensors, 2);
     assert!(held(&sparse)["sparse int8"].n_bytes < held(&dense)["int8"].n_bytes);
     assert_eq!(sparse.forward(ids()).into_data(), dense.forward(ids()).into_data());
@@ -91,7 +91,7 @@ fn zeros_are_left_out_unless_asked_for() {
 #[test]
 fn a_spec_names_what_it_leaves_alone() {
     let spec = DynamicSpec::new().without_embeddings().exclude("last.*").unwrap();
-    let found = held(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap());
+    let found = held(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap().module);
     assert_eq!((found["int8"].n_tensors, found["f32"].n_tensors), (1, 3));
 }
 

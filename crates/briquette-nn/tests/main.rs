@@ -5,6 +5,7 @@
 mod codes;
 mod conv;
 mod fixture;
+mod known;
 mod law;
 mod layers;
 mod load;

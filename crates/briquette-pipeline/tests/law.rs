@@ -72,7 +72,7 @@ fn rows_of(checkpoint: &Checkpoint, index: usize, axis: OutputAxis) -> (Vec<f32>
     let rows = Rows::of(&info.shape, axis);
     let at = |row: usize, col: usize| match rows.axis {
         OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
-        OutputAxis::Last => own[col * rows.n_rows + row],
+        OutputAxis::Last | OutputAxis::Second => own[(col / rows.run * rows.n_rows + row) * rows.run + col % rows.run],
     };
     (
         (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| (row, col))).map(|(r, c)| at(r, c)).collect(),

@@ -42,7 +42,7 @@ impl Plan<'_> {
         let fits = |tensor: &TensorPlan| Rows::of(&tensor.info.shape, tensor.axis).axis == tensor.axis;
         let Some(tensor) = self.tensors.iter().filter(is_told).find(|tensor| !fits(tensor)) else { return Ok(()) };
         let message = format!(
-            "outputs: its shape is {}; \"last\" is for matrices, \"stacked\" for three axes and more",
+            "outputs: its shape is {}; \"last\" is for matrices, \"second\" and \"stacked\" for three axes and more",
             tensor.info.shape
         );
         Err(Error::config(message).at(tensor.culprit()).at("model.roles"))

@@ -35,7 +35,7 @@ fn misfit(codes: Codes, axis: OutputAxis) -> Option<Misfit> {
         return Some(Misfit::Scheme { holds, instead: "int8, int8-dynamic or int4-gN" });
     }
     let holds = "compressed-tensors wants weights [out, in]";
-    (axis == OutputAxis::Last).then_some(Misfit::Turned { holds })
+    axis.is_turned().then_some(Misfit::Turned { holds })
 }
 
 fn file_parts(

@@ -4,7 +4,7 @@ use super::{DecodeBuffers, StoredDir};
 use crate::InputFile;
 use crate::tensor::{TensorInfo, TensorSource};
 use briquette_core::encoded::Part;
-use briquette_core::{Affine, Coding, OutputAxis, Result, block, rows};
+use briquette_core::{Affine, Coding, Result, block, rows};
 use std::ops::Range;
 
 impl TensorSource for StoredDir {
@@ -24,10 +24,10 @@ impl TensorSource for StoredDir {
         }
         let row_bytes = (row_view.n_cols * width).max(1);
         let rows = match row_view.axis {
-            OutputAxis::First | OutputAxis::Stacked => {
+            axis if !axis.is_turned() => {
                 start / row_bytes..(start + out.len()).div_ceil(row_bytes).min(row_view.n_rows)
             }
-            OutputAxis::Last => 0..row_view.n_rows,
+            _ => 0..row_view.n_rows,
         };
         let (skipped, n) = (rows.start * row_bytes, rows.len() * row_view.n_cols);
         let mut scratch = DecodeBuffers::default();
@@ -39,9 +39,9 @@ impl TensorSource for StoredDir {
         } else {
             self.decode_rows(index, rows, &mut scratch, &mut bytes)?;
         }
-        if row_view.axis == OutputAxis::Last {
+        if row_view.axis.is_turned() {
             let mut own_order = vec![0; bytes.len()];
-            rows::transpose_bytes(&bytes, &mut own_order, row_view.n_cols, row_view.n_rows, width);
+            row_view.turn_back(&bytes, &mut own_order, width);
             bytes = own_order;
         }
         out.copy_from_slice(&bytes[start - skipped..start - skipped + out.len()]);
@@ -59,7 +59,7 @@ impl TensorSource for StoredDir {
 
     fn reads_ranges(&self, index: usize) -> bool {
         let tensor = &self.tensors[index];
-        tensor.coding == Coding::DENSE || tensor.axis != OutputAxis::Last
+        tensor.coding == Coding::DENSE || !tensor.axis.is_turned()
     }
 
     fn files(&self) -> Vec<&InputFile> {

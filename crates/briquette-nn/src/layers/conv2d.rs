@@ -1,5 +1,6 @@
 //! A 2-D convolution.
 
+use super::RunsOnCodes;
 use crate::packed::{Kept, kept_on};
 use briquette_kernels::Conv2dShape;
 use briquette_kernels::ops::{self, Conv2dCall};
@@ -54,6 +55,7 @@ impl Conv2dConfig {
             dilation: self.dilation,
             groups: self.groups,
             padding: self.padding.clone(),
+            codes: RunsOnCodes,
         }
     }
 }
@@ -77,6 +79,8 @@ pub struct Conv2d {
     /// Padding with zeros around an image.
     #[module(skip)]
     pub padding: PaddingConfig2d,
+    /// Tells this layer from burn's.
+    pub codes: RunsOnCodes,
 }
 
 /// What is done to the output of a convolution and its batch norm.

@@ -1,5 +1,6 @@
 //! A table of vectors.
 
+use super::RunsOnCodes;
 use crate::packed::{Kept, kept_on};
 use briquette_kernels::ops;
 use burn::config::Config;
@@ -24,7 +25,8 @@ impl EmbeddingConfig {
     /// A table of floats.
     pub fn init(&self, device: &Device) -> Embedding {
         let like = burn::nn::EmbeddingConfig::new(self.n_embedding, self.d_model);
-        Embedding { weight: like.with_initializer(self.initializer.clone()).init(device).weight }
+        let like = like.with_initializer(self.initializer.clone()).init(device);
+        Embedding { weight: like.weight, codes: RunsOnCodes }
     }
 }
 
@@ -34,6 +36,8 @@ impl EmbeddingConfig {
 pub struct Embedding {
     /// `[n_embedding, d_model]`.
     pub weight: Param<Tensor<2>>,
+    /// Tells this layer from burn's.
+    pub codes: RunsOnCodes,
 }
 
 impl Embedding {

@@ -71,8 +71,8 @@ pub struct RawRole {
     pub include: Vec<String>,
     /// linear, conv, embedding, norm, bias, parameter, unknown or other.
     pub role: briquette_core::Role,
-    /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, or "stacked", as experts
-    /// `[experts, out, in]`; without it, what names and shapes show.
+    /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, "second", as transposed convolutions
+    /// `[in, out, ..]`, or "stacked", as experts `[experts, out, in]`; without it, what names and shapes show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<RawOutputs>,
 }
@@ -85,6 +85,8 @@ pub enum RawOutputs {
     First,
     /// `[in, out]`.
     Last,
+    /// `[in, out, ..]`.
+    Second,
     /// `[.., out, in]`.
     Stacked,
 }
@@ -95,6 +97,7 @@ impl RawOutputs {
         match self {
             Self::First => OutputAxis::First,
             Self::Last => OutputAxis::Last,
+            Self::Second => OutputAxis::Second,
             Self::Stacked => OutputAxis::Stacked,
         }
     }

@@ -105,7 +105,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
 fn sparse<M: Module>(network: M) -> M {
     let rules = Compression::new().prune(Prune::new("**.weight", 0.5).expect("a rule"));
     let pruned = rules.attach(network).expect("masks").materialize();
-    quantize_dynamic(pruned, &DynamicSpec::new()).expect("int8")
+    quantize_dynamic(pruned, &DynamicSpec::new()).expect("int8").module
 }
 
 fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
@@ -130,7 +130,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         2e-2,
     )];
     found.extend(figures(&format!("{name} f32"), &float_bytes));
-    let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8");
+    let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8").module;
     drop(network);
     let (network, bytes) = weighed(device, || int8(on_device()));
     let expected = scores(int8(host.clone()).forward(x(cpu)));

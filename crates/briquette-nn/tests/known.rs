@@ -1,0 +1,184 @@
+//! What a parameter is taken for, what a user says of it, and the way in which files record it.
+
+use crate::fixture::values;
+use briquette_core::{ErrorKind, OutputAxis, Role};
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_nn::layers;
+use briquette_nn::{DynamicSpec, Export, Layer, NameMap, OwnLayer, Roles};
+use briquette_nn::{held, load_into, parameters, quantize_dynamic};
+use burn::module::{Module, Param};
+use burn::nn::conv::{Conv1d, Conv1dConfig, ConvTranspose2d, ConvTranspose2dConfig};
+use burn::tensor::{Device, Distribution, Tensor};
+
+fn random<const D: usize>(shape: [usize; D]) -> Param<Tensor<D>> {
+    Param::from_tensor(Tensor::random(shape, Distribution::Default, &Device::flex()))
+}
+
+/// Layers of somebody else's, with the names of burn's.
+mod own {
+    use super::*;
+
+    #[derive(Module, Debug)]
+    pub(super) struct Embedding {
+        pub(super) cls: Param<Tensor<3>>,
+        pub(super) pos: Param<Tensor<3>>,
+        pub(super) scale: Param<Tensor<2>>,
+    }
+
+    /// `[out, in]`, as PyTorch has it.
+    #[derive(Module, Debug)]
+    pub(super) struct Linear {
+        pub(super) weight: Param<Tensor<2>>,
+        pub(super) bias: Option<Param<Tensor<1>>>,
+    }
+
+    impl OwnLayer for Linear {
+        const NAME: &'static str = "Linear";
+        const PARAMETERS: &'static [(&'static str, Role, OutputAxis)] = &[("weight", Role::Linear, OutputAxis::First)];
+    }
+
+    pub(super) fn linear(n_in: usize, n_out: usize) -> Linear {
+        Linear { weight: random([n_out, n_in]), bias: Some(random([n_out])) }
+    }
+}
+
+#[derive(Module, Debug)]
+struct Net {
+    embedding: own::Embedding,
+    wide: own::Linear,
+    square: own::Linear,
+    raw: Param<Tensor<2>>,
+    wave: Conv1d,
+    up: ConvTranspose2d,
+}
+
+fn net() -> Net {
+    let device = Device::flex();
+    let net = Net {
+        embedding: own::Embedding { cls: random([1, 1, 32]), pos: random([1, 50, 32]), scale: random([3, 1]) },
+        wide: own::linear(32, 8),
+        square: own::linear(16, 16),
+        raw: random([32, 6]),
+        wave: Conv1dConfig::new(4, 6, 3).init(&device),
+        up: ConvTranspose2dConfig::new([4, 6], [2, 3]).init(&device),
+    };
+    (net.wave.weight.val(), net.up.weight.val());
+    net
+}
+
+#[test]
+fn burns_layers_are_known_by_more_than_their_name() {
+    let found = parameters(&net());
+    let of = |path: &str| found.iter().find(|parameter| parameter.path == path).unwrap();
+    for path in ["embedding.cls", "embedding.pos", "embedding.scale", "wide.weight", "square.weight", "raw"] {
+        assert_eq!((of(path).layer, of(path).role), (None, Role::Unknown), "{path}: {}", of(path).why);
+    }
+    assert_eq!((of("wave.weight").layer, of("wave.weight").rows().n_rows), (Some(Layer::Conv), 6));
+    let up = of("up.weight");
+    assert_eq!((up.layer, up.axis, up.rows().n_rows), (Some(Layer::ConvTranspose), OutputAxis::Second, 6));
+    // Without one that is shown to be another's, a square Linear, and one that has no bias, are burn's.
+    let device = Device::flex();
+    for has_bias in [true, false] {
+        let linear = burn::nn::LinearConfig::new(8, 8).with_bias(has_bias).init(&device);
+        assert_eq!(parameters(&linear)[0].layer, Some(Layer::Linear));
+        assert!(!parameters(&linear)[0].runs_on_codes);
+    }
+    let ours = layers::EmbeddingConfig::new(8, 8).init(&device);
+    assert_eq!((parameters(&ours)[0].role, parameters(&ours)[0].runs_on_codes), (Role::Embedding, true));
+}
+
+#[test]
+fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
+    let net = net();
+    let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new()).unwrap();
+    assert_eq!(quantized.decoded(), ["wave.weight", "up.weight"], "{:?}", quantized.held);
+    let same = quantized.module;
+    for (a, b) in [(&same.wide.weight, &net.wide.weight), (&same.embedding.scale, &net.embedding.scale)] {
+        assert_eq!(values(a.val()), values(b.val()));
+    }
+    let roles = Roles::new().layer::<own::Linear>().linear("raw", OutputAxis::Last).unwrap();
+    let told = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles)).unwrap();
+    assert_eq!(told.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
+    // Each output has a scale of its own: its largest weight is a code of 127, exactly.
+    let columns: Vec<f32> = values(net.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
+        largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
+    });
+    let found = values(told.module.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
+        largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
+    });
+    assert!(columns.iter().zip(&found).all(|(a, b)| (a - b).abs() <= a * 1e-6), "{columns:?} {found:?}");
+    let apart = (told.module.up.weight.val() - net.up.weight.val()).abs().max().into_scalar::<f32>();
+    assert!(apart > 0.0 && apart < 0.01, "{apart}");
+}
+
+#[test]
+fn what_is_said_of_nothing_or_does_not_fit_is_refused_by_name() {
+    let error = |roles: Roles| quantize_dynamic(net(), &DynamicSpec::new().roles(roles)).unwrap_err();
+    let missing = error(Roles::new().leave("row").unwrap());
+    assert_eq!(missing.kind, ErrorKind::Config);
+    assert!(missing.to_string().contains("\"row\" matches no parameter") && missing.to_string().contains("raw"));
+    let flat = error(Roles::new().conv("raw", OutputAxis::Second).unwrap());
+    assert!(flat.to_string().starts_with("raw: its shape is [32, 6], of which Second"), "{flat}");
+    let glob = quantize_dynamic(net(), &DynamicSpec::new().include("wavy.*").unwrap()).unwrap_err();
+    assert!(glob.kind == ErrorKind::Config && glob.to_string().contains("wavy"), "{glob}");
+    let none = quantize_dynamic(own::linear(4, 8), &DynamicSpec::new()).unwrap_err();
+    assert!(none.to_string().contains("nothing to quantize"), "{none}");
+}
+
+#[test]
+fn layers_that_are_decoded_for_each_use_are_named_with_what_to_do() {
+    #[derive(Module, Debug)]
+    struct Mixed {
+        ours: layers::Linear,
+        burns: burn::nn::Linear,
+        norm: burn::nn::LayerNorm,
+    }
+    let device = Device::flex();
+    let mixed = Mixed {
+        ours: layers::LinearConfig::new(32, 32).init(&device),
+        burns: burn::nn::LinearConfig::new(32, 32).init(&device),
+        norm: burn::nn::LayerNormConfig::new(32).init(&device),
+    };
+    let quantized = quantize_dynamic(mixed, &DynamicSpec::new()).unwrap();
+    assert_eq!(quantized.held["int8"].paths, ["ours.weight"]);
+    assert_eq!(quantized.held["int8 as floats"].paths, ["burns.weight"]);
+    assert!(quantized.held["f32"].paths.contains(&"norm.gamma".to_string()));
+    let warning = quantized.warning().unwrap();
+    assert!(warning.contains("burns.weight") && warning.contains("briquette::nn::layers"), "{warning}");
+    assert!(!warning.contains("ours.weight"));
+    let fast = quantize_dynamic(quantized.module.ours.clone(), &DynamicSpec::new()).unwrap();
+    assert!(fast.warning().is_none() && held(&fast.module)["int8"].n_tensors == 1);
+}
+
+#[test]
+fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
+    let (net, dir) = (net(), tempfile::tempdir().unwrap());
+    let roles = Roles::new().layer::<own::Linear>();
+    let names = NameMap::torch().roles(roles.clone());
+    let out = dir.path().join("net");
+    let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles)).unwrap().module;
+    Export::to(&out).names(names.clone()).write(&quantized).unwrap();
+    let checkpoint = Checkpoint::open(&out).unwrap();
+    let shape = |name: &str| checkpoint.tensors().iter().find(|info| info.name == name).unwrap().shape.0.clone();
+    assert_eq!((shape("square.weight"), shape("wide.weight")), (vec![16, 16], vec![8, 32]));
+    assert_eq!(shape("up.weight"), [4, 6, 2, 3]);
+    assert_eq!(checkpoint.manifest().unwrap().tensors["up.weight"].output_axis, OutputAxis::Second);
+    assert_eq!(checkpoint.manifest().unwrap().version, 3);
+    let back = load_into(self::net(), &checkpoint, &names).unwrap();
+    assert_eq!(values(back.square.weight.val()), values(quantized.square.weight.val()));
+    assert_eq!(values(back.wide.weight.val()), values(quantized.wide.weight.val()));
+    assert_eq!(values(back.up.weight.val()), values(quantized.up.weight.val()));
+    assert_eq!(values(back.wave.weight.val()), values(quantized.wave.weight.val()));
+}
+
+#[test]
+fn the_way_in_which_matrices_lie_stands_in_the_file_and_is_believed() {
+    let square = || burn::nn::LinearConfig::new(8, 8).init(&Device::flex());
+    let (layer, dir) = (square(), tempfile::tempdir().unwrap());
+    for (written, read) in [(NameMap::torch(), NameMap::burn()), (NameMap::burn(), NameMap::torch())] {
+        let out = dir.path().join("out");
+        Export::to(&out).names(written).replace().write(&layer).unwrap();
+        let back = load_into(square(), &Checkpoint::open(&out).unwrap(), &read).unwrap();
+        assert_eq!(values(back.weight.val()), values(layer.weight.val()));
+    }
+}
