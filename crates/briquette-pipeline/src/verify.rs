@@ -113,7 +113,7 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
             "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`",
         );
     }
-    let why = "its weights were pruned by statistics of inputs, which it does not keep; compare with `briquette diff`";
+    let why = "it was made by statistics of inputs, which it does not keep; compare with `briquette diff`";
     recipe.needs_statistics().then_some(why)
 }
 

@@ -1,28 +1,42 @@
 //! Statistics of the inputs that columns of tensors see, for stages whose scores use them.
 
-use briquette_core::{Error, InputStats, InputView, Result};
+use briquette_core::{Error, InputStats, InputView, Result, Role};
 use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_recipe::{Recipe, Stage};
 use std::collections::BTreeMap;
 
-/// Gives a plan the input statistics that its prune stages name, for the tensors that these stages chose.
+/// Gives a plan the input statistics that its stages name, for the tensors that these stages chose. Of a table that is looked up there are
+/// none: its range is found without.
 ///
 /// # Errors
 /// Input where a file does not hold statistics, is of another model, lacks a layer, or has another number of inputs; Io.
 pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     for stage in recipe.file_stages() {
-        let Stage::Prune(stage) = stage else { continue };
-        let Some(path) = &stage.statistics else { continue };
+        let path = match stage {
+            Stage::Prune(stage) => &stage.statistics,
+            Stage::Quantize(stage) => &stage.statistics,
+            _ => continue,
+        };
+        let Some(path) = path else { continue };
         let file = StatisticsFile::read(path)?;
         file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
-        let is_scored = |tensor: &&TensorPlan| tensor.prune.is_some_and(|prune| prune.score == stage.score);
-        let chosen = plan.tensors.iter().filter(is_scored).filter(|tensor| tensor.tied_to().is_none());
+        let is_judged = |tensor: &&TensorPlan| match stage {
+            Stage::Prune(stage) => tensor.prune.is_some_and(|prune| prune.score == stage.score),
+            _ => tensor.quant.is_some_and(|quant| quant.spec.range.needs_inputs()) && tensor.role != Role::Embedding,
+        };
+        let chosen = plan.tensors.iter().filter(is_judged).filter(|tensor| tensor.tied_to().is_none());
         let views = chosen.map(|tensor| {
             Ok((tensor.index(), view_of(tensor, &file.layers).map_err(|error| error.at(path.display()))?))
         });
         let views = views.collect::<Result<BTreeMap<usize, InputView>>>()?;
+        let differs = |(index, view): (&usize, &InputView)| plan.inputs.get(index).is_some_and(|known| known != view);
+        if let Some((index, _)) = views.iter().find(|&found| differs(found)) {
+            let name = &plan.tensors[*index].info.name;
+            let message = format!("two stages have different statistics for {name:?}; name one file in both");
+            return Err(Error::config(message).at("statistics"));
+        }
         plan.inputs.extend(views);
     }
     Ok(())

@@ -5,12 +5,14 @@ mod hqq;
 mod minmax;
 mod mse;
 mod percentile;
+mod weighted;
 
 pub use absmax::absmax;
 pub use hqq::hqq;
 pub use minmax::minmax;
 pub use mse::mse;
 pub use percentile::percentile;
+pub use weighted::weighted;
 
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
@@ -31,18 +33,26 @@ pub enum Range {
     Mse,
     /// Half-quadratic quantization: the scale of least robust error; on an asymmetric grid as [`MinMax`](Self::MinMax).
     Hqq,
+    /// The shrunken range of least squared error at the outputs, by the mean squares of inputs.
+    Weighted,
 }
 
 impl Range {
     /// What recipes call each of them; `share` is that of the percentile.
-    pub fn named(share: f64) -> [(&'static str, Self); 5] {
+    pub fn named(share: f64) -> [(&'static str, Self); 6] {
         [
             ("absmax", Self::AbsMax),
             ("minmax", Self::MinMax),
             ("percentile", Self::Percentile(share)),
             ("mse", Self::Mse),
             ("hqq", Self::Hqq),
+            ("weighted", Self::Weighted),
         ]
+    }
+
+    /// Whether it looks at what the inputs of weights are.
+    pub fn needs_inputs(self) -> bool {
+        self == Self::Weighted
     }
 
     /// Whether zeros that are there for dropped weights do not move it.
@@ -82,6 +92,7 @@ pub fn try_choose<E>(
         Range::Percentile(share) => Ok(percentile(group.values, share, grid)),
         Range::Mse => mse(group.values, grid, go_on),
         Range::Hqq => hqq(group.values, grid, go_on),
+        Range::Weighted => weighted(group, grid, go_on),
     }
 }
 
@@ -97,7 +108,8 @@ mod tests {
         group.iter().map(|&value| error(value).powi(2)).sum()
     }
 
-    const ALL: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.999), Range::Mse, Range::Hqq];
+    const ALL: [Range; 6] =
+        [Range::AbsMax, Range::MinMax, Range::Percentile(0.999), Range::Mse, Range::Hqq, Range::Weighted];
 
     proptest! {
         #[test]

@@ -18,7 +18,7 @@ pub enum Purpose {
     EvaluationData,
     /// A training chooses its epoch by it.
     SelectionData,
-    /// Statistics of the inputs of layers are read, to prune by.
+    /// Statistics of the inputs of layers are read, to prune or to fit scales by.
     Statistics,
     /// A directory is written.
     Output,
@@ -63,6 +63,9 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
                 slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut keys.teacher));
             }
             StageKeys::Prune(keys) => {
+                slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
+            }
+            StageKeys::Quantize(keys) => {
                 slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
             }
             _ => {}

@@ -9,6 +9,7 @@ use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
 use briquette_quant::{Activations, QuantSpec, Range, Scheme};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The keys of a quantize stage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,12 +27,16 @@ pub struct RawQuantize {
     /// quantize: true for no zero point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symmetric: Option<bool>,
-    /// quantize: "absmax", "minmax", "percentile", "mse" or, without zero points, "hqq".
+    /// quantize: "absmax", "minmax", "percentile", "mse", without zero points "hqq", or "weighted", which looks at the inputs of
+    /// weights too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<String>,
     /// quantize: the share of weights that range "percentile" holds, 0.5 to 1 (0.999).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
+    /// quantize: statistics of the inputs of layers, for the range "weighted"; see docs/format.md.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<PathBuf>,
     /// quantize: type of the scales, "f32" (the default) or "f16".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
@@ -69,11 +74,19 @@ pub struct QuantizeStage {
     pub scheme: Scheme,
     /// Other schemes for some tensors.
     pub overrides: Vec<(Patterns, Scheme)>,
+    /// Statistics of the inputs of layers, where the range needs them.
+    pub statistics: Option<PathBuf>,
     /// Whether the stage names embeddings, by role or by patterns: then heads among them are treated as it says.
     pub names_embeddings: bool,
 }
 
 impl RawQuantize {
+    /// Whether its range looks at statistics of inputs.
+    pub(crate) fn needs_statistics(&self) -> bool {
+        let is_asked = |name: &str| self.range.as_deref() == Some(name);
+        Range::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name))
+    }
+
     /// What it says, in words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
@@ -94,6 +107,7 @@ impl QuantizeStage {
                 &[Role::Linear, Role::Conv, Role::Embedding],
             )?,
             scheme: scheme_of(raw)?,
+            statistics: raw.statistics.clone(),
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize")?;
                 let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
@@ -152,6 +166,14 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     }
     if !matches!(scheme.weights.range, Range::Percentile(_)) {
         refuse("percentile", &raw.percentile, "quantize (with another range)")?;
+    }
+    if !scheme.weights.range.needs_inputs() {
+        refuse("statistics", &raw.statistics, "quantize (with another range than weighted)")?;
+    } else if raw.statistics.is_none() {
+        return Err(Error::config(
+            "statistics: missing; range `weighted` needs `statistics`, a file of input statistics, which a Probe of the library \
+             writes; see docs/format.md",
+        ));
     }
     if let Some(scale) = &raw.scale {
         scheme.weights.scale = one_of("scale", scale, &[("f32", ScaleType::F32), ("f16", ScaleType::F16)])?;

@@ -33,9 +33,13 @@ pub struct RawRecipe {
 }
 
 impl RawRecipe {
-    /// Whether a prune stage looks at statistics of inputs.
+    /// Whether a stage looks at statistics of inputs.
     pub fn needs_statistics(&self) -> bool {
-        self.stage.iter().any(|stage| matches!(&stage.keys, StageKeys::Prune(keys) if keys.needs_statistics()))
+        self.stage.iter().any(|stage| match &stage.keys {
+            StageKeys::Prune(keys) => keys.needs_statistics(),
+            StageKeys::Quantize(keys) => keys.needs_statistics(),
+            _ => false,
+        })
     }
 
     /// Whether it has a stage of this kind.
