@@ -246,7 +246,7 @@ pub fn likelihood<'a>(
 }
 
 /// The sum of negative log likelihoods of equally long windows.
-fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -> Result<f64> {
+pub(crate) fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -> Result<f64> {
     let (batch, length) = (windows.len(), windows[0].len());
     let network = model.network.as_decoder();
     let ids: Vec<i32> = windows.iter().flat_map(|window| window.iter().map(|&id| id as i32)).collect();
@@ -284,7 +284,7 @@ fn add_rows(rows: &mut Vec<(usize, Vec<f32>)>, places: &[usize], found: &HostRow
     rows.extend(places.iter().copied().zip(found));
 }
 
-fn device_of(model: &LoadedModel) -> Device {
+pub(crate) fn device_of(model: &LoadedModel) -> Device {
     use burn::module::Module;
     model.network.devices().into_iter().next().unwrap_or_default()
 }

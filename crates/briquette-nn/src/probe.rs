@@ -19,6 +19,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Probe {
     has_gram: bool,
     stats: Arc<Mutex<BTreeMap<String, InputStats>>>,
+    error: Arc<Mutex<Option<Error>>>,
+}
+
+/// How a convolution goes over an image: extents of height and width.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patches {
+    pub(crate) kernel: [usize; 2],
+    pub(crate) stride: [usize; 2],
+    /// Zeros before and after the image, of height and of width.
+    pub(crate) padding: [[usize; 2]; 2],
+    pub(crate) dilation: [usize; 2],
+    pub(crate) groups: usize,
 }
 
 impl Probe {
@@ -45,25 +57,35 @@ impl Probe {
     /// `channels · kernel height · kernel width`, in the order of the filter's columns.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe), and Config where the convolution has groups or its padding is not the same on both
-    /// sides.
+    /// As [`observe`](Self::observe), and Config where the convolution has groups, or its padding depends on the image's size.
     pub fn observe_conv(&self, path: &str, inputs: &Tensor<4>, conv: &Conv2d) -> Result<()> {
         let kernel = conv.kernel_size;
         let padding = match conv.padding {
-            PaddingConfig2d::Valid => Some([0, 0]),
+            PaddingConfig2d::Valid => Some([[0; 2]; 2]),
             PaddingConfig2d::Same => {
                 let both = [0, 1].map(|axis| conv.dilation[axis] * (kernel[axis] - 1));
-                (conv.stride == [1, 1] && both.iter().all(|n| n % 2 == 0)).then(|| both.map(|n| n / 2))
+                (conv.stride == [1, 1]).then(|| both.map(|n| [n / 2, n - n / 2]))
             }
-            PaddingConfig2d::Explicit(top, left, bottom, right) => {
-                (top == bottom && left == right).then_some([top, left])
-            }
+            PaddingConfig2d::Explicit(top, left, bottom, right) => Some([[top, bottom], [left, right]]),
         };
-        let Some(padding) = padding.filter(|_| conv.groups == 1) else {
-            return Err(Error::config("groups and uneven padding cannot be probed").at(path));
+        let Some(padding) = padding else {
+            return Err(Error::config("same padding with strides cannot be probed").at(path));
         };
-        let options = UnfoldOptions::new(conv.stride, padding, conv.dilation);
-        let columns: Tensor<3> = unfold4d(inputs.clone().without_autodiff(), kernel, options);
+        let (stride, dilation, groups) = (conv.stride, conv.dilation, conv.groups);
+        self.observe_patches(path, inputs, Patches { kernel, stride, padding, dilation, groups })
+    }
+
+    /// Adds a batch of inputs of a convolution of one group that goes over them in this way.
+    pub(crate) fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: Patches) -> Result<()> {
+        let Patches { kernel, stride, padding: [height, width], dilation, groups } = patches;
+        if groups != 1 {
+            return Err(
+                Error::config("the groups of a convolution see different inputs, and cannot be probed").at(path)
+            );
+        }
+        let options = UnfoldOptions::new(stride, [0, 0], dilation);
+        let padded = inputs.clone().without_autodiff().pad((width[0], width[1], height[0], height[1]), 0.0);
+        let columns: Tensor<3> = unfold4d(padded, kernel, options);
         let n_inputs = columns.dims()[1];
         self.add(path, columns.swap_dims(1, 2).reshape([-1, n_inputs as i32]))
     }
@@ -92,6 +114,19 @@ impl Probe {
             add_to(sum, gram);
         }
         Ok(())
+    }
+
+    /// Keeps the first error of a layer that has no way to return one.
+    pub(crate) fn keep_error(&self, found: Result<()>) {
+        if let Err(error) = found {
+            self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    }
+
+    /// The first error of the layers that show their inputs by [`observe`](crate::observe()): an input that is not finite, a device that
+    /// fails.
+    pub fn take_error(&self) -> Option<Error> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The statistics gathered so far, by path.

@@ -147,7 +147,7 @@ mod run {
         }
     }
 
-    fn held_figures(Held { n_tensors, n_weights, n_bytes }: Held) -> HeldFigures {
+    fn held_figures(Held { n_tensors, n_weights, n_bytes, .. }: Held) -> HeldFigures {
         HeldFigures { n_tensors, n_weights, n_bytes }
     }
 

@@ -12,6 +12,7 @@
 //! Non-goals: printing, and knowing how a format lies on disk.
 
 pub mod batch;
+pub mod calibrate;
 mod chain;
 mod compress;
 mod contents;

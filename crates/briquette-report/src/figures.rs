@@ -1,6 +1,7 @@
 //! The figures of a report as plain data, for report.json. Whoever measured them fills them in; pages and terminal only read them.
 
 mod batch;
+mod calibration;
 mod evaluation;
 mod factors;
 mod training;
@@ -8,6 +9,7 @@ mod training;
 pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus};
 use briquette_core::Role;
 use briquette_core::stats::ErrorFigures;
+pub use calibration::{CalibratedLayer, CalibrationReport};
 pub use evaluation::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
 use schemars::JsonSchema;

@@ -25,9 +25,9 @@ use briquette_core::{Error, Result};
 use briquette_formats::Draft;
 pub use evidence::{Evidence, Timing};
 pub use figures::{
-    BatchReport, BatchStatus, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, FactorReport,
-    Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, Report, RunFigures,
-    StageBytes, TensorReport, VERSION, WeightHistogram,
+    BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint, DistillReport, EpochPoint, ErrorReport,
+    EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept,
+    MemoryFigures, Report, RunFigures, StageBytes, TensorReport, VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;

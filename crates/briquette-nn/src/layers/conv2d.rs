@@ -1,7 +1,9 @@
 //! A 2-D convolution.
 
 use super::RunsOnCodes;
+use crate::observed::show_patches;
 use crate::packed::{Kept, kept_on};
+use crate::probe::Patches;
 use briquette_kernels::Conv2dShape;
 use briquette_kernels::ops::{self, Conv2dCall};
 use burn::config::Config;
@@ -111,6 +113,8 @@ impl Conv2d {
     /// The convolution with float weights.
     fn convolve(&self, input: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
         let shape = self.shape(&input, weight.dims());
+        let Conv2dShape { kernel, stride, padding, dilation, groups, .. } = shape;
+        show_patches(&self.weight, &input, Patches { kernel, stride, padding, dilation, groups });
         if ops::convolves(&input, &shape) && weight.dtype() == DType::F32 {
             return ops::float_conv2d(input, weight, bias, shape);
         }

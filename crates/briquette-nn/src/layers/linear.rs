@@ -1,5 +1,6 @@
 //! A linear layer.
 
+use crate::observed::show;
 use crate::packed::{Kept, kept_on};
 use crate::parameters::linear_shape;
 use briquette_kernels::ops;
@@ -84,6 +85,7 @@ impl Linear {
 
 /// `x · weight + bias`, computed on codes where the weights are codes.
 fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    show(weight, &input);
     match kept_on(weight, &input.device()) {
         Some(Kept::Linear(weights)) => ops::linear(input, &weights, bias),
         _ => linear(input, weight.val(), bias),

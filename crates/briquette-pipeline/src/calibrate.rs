@@ -1,0 +1,134 @@
+//! Running a model once over data, for statistics of what goes into each layer.
+
+use briquette_core::Result;
+use briquette_flow::context::RunOptions;
+use briquette_formats::Choice;
+use briquette_recipe::raw::RawData;
+use briquette_report::CalibrationReport;
+use std::path::PathBuf;
+
+/// What to run on what, and where the statistics go.
+#[derive(Debug, Clone, Default)]
+pub struct CalibrationRequest {
+    /// The model.
+    pub model: PathBuf,
+    /// Which entry of its file it is.
+    pub choice: Choice,
+    /// Its architecture, where files do not tell.
+    pub arch: Option<String>,
+    /// The data, under `eval`.
+    pub data: RawData,
+    /// The most items that run.
+    pub n_samples: usize,
+    /// Chooses the items.
+    pub seed: u64,
+    /// Whether Gram matrices are gathered too.
+    pub has_gram: bool,
+    /// The file to write.
+    pub output: PathBuf,
+}
+
+/// Runs a model over some data and writes statistics of the inputs of its layers, with the model's fingerprint. An older file is replaced
+/// where the options say so.
+///
+/// # Errors
+/// Config where there is no such device or data of that kind; Input where data or model are damaged; Refused where the output exists, lies
+/// in the model's directory, or an input is not finite; Io.
+#[cfg(feature = "model")]
+pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
+    run::calibrate(asked, options)
+}
+
+/// This build cannot run models.
+///
+/// # Errors
+/// Config, always.
+#[cfg(not(feature = "model"))]
+pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
+    Err(briquette_core::Error::config("this build cannot run models; build it with the feature model"))
+}
+
+#[cfg(feature = "model")]
+mod run {
+    use super::*;
+    use crate::evaluate::spec_of;
+    use briquette_core::Error;
+    use briquette_formats::Checkpoint;
+    use briquette_formats::input_stats::{StatisticsFile, fingerprint};
+    use briquette_models::{Arch, Calibration, LoadedModel, Samples};
+    use briquette_report::CalibratedLayer;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    pub(super) fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
+        let device = briquette_models::device(&options.device)?;
+        let checkpoint = Checkpoint::open_as(&asked.model, &asked.choice)?;
+        asked.choice.check_used(&[&checkpoint])?;
+        check_output(&asked.output, &checkpoint, options.force)?;
+        let arch = asked.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
+        let arch: Arch = arch.transpose()?.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
+        let spec = spec_of(&asked.data);
+        let data = spec.open(arch.task())?;
+        let samples = Samples { n: asked.n_samples, seed: asked.seed };
+        options.progress.begin("calibrate", 0);
+        let mut after_batch = |done, total| {
+            options.progress.items(done, total);
+            options.stop.check()
+        };
+        let found = briquette_models::guarded(&device, || {
+            let model = LoadedModel::load(&checkpoint, Some(arch), &device)?;
+            briquette_models::calibrate(&model, &data, &spec, samples, asked.has_gram, &mut after_batch)
+        })?;
+        let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
+        checkpoint.check_unchanged()?;
+        file.write(&asked.output)?;
+        let n_bytes = std::fs::metadata(&asked.output)
+            .map_err(|source| Error::io("cannot look at", &asked.output, source))?
+            .len();
+        let device = briquette_models::device_name(&device);
+        Ok(report(asked, found, &arch.to_string(), device, n_bytes))
+    }
+
+    fn report(
+        asked: &CalibrationRequest,
+        found: Calibration,
+        arch: &str,
+        device: String,
+        n_bytes: u64,
+    ) -> CalibrationReport {
+        let few: BTreeSet<String> = found.few().into_iter().map(|(name, _)| name.to_string()).collect();
+        let layer = |(name, stats): (String, briquette_core::InputStats)| CalibratedLayer {
+            n_inputs: stats.n_inputs(),
+            n_vectors: stats.count,
+            is_few: few.contains(&name),
+            name,
+        };
+        CalibrationReport {
+            model: asked.model.display().to_string(),
+            arch: arch.into(),
+            device,
+            data: asked.data.eval.as_deref().unwrap_or(Path::new("")).display().to_string(),
+            n_items: found.n_items,
+            n_skipped: found.n_skipped,
+            layers: found.layers.into_iter().map(layer).collect(),
+            unseen: found.unseen,
+            output: asked.output.display().to_string(),
+            n_bytes,
+        }
+    }
+
+    /// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
+    fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
+        if std::fs::symlink_metadata(output).is_ok() && !may_replace {
+            return Err(Error::refused("exists already; choose another name, or replace it").at(output.display()));
+        }
+        let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = model.directory();
+        let is_there = |path: &Path| path.canonicalize().ok();
+        if model.path().is_dir() && is_there(parent).is_some_and(|parent| Some(parent) == is_there(&directory)) {
+            let message = "lies in the model's directory, where it would be taken for weights; choose another place";
+            return Err(Error::refused(message).at(output.display()));
+        }
+        Ok(())
+    }
+}
