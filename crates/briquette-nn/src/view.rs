@@ -1,7 +1,12 @@
 //! Converts between a parameter's own order and rows: the one place of this crate that transposes a `Linear`.
 
 use briquette_core::rows::transpose_bytes;
-use briquette_core::{Affine, Grouping, OutputAxis, Rows};
+use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
+use briquette_kernels::simulate::scale_of;
+use rayon::prelude::*;
+
+/// Lines of a matrix that a thread turns at once: whole cache lines of what it writes.
+const TILE: usize = 64;
 
 /// Turns elements in a parameter's own order into rows of outputs.
 pub(crate) fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
@@ -21,6 +26,100 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, axis: OutputAxis, n_rows: usize, n_cols:
     let (source, target) = (bytemuck::cast_slice(&from), bytemuck::cast_slice_mut(&mut to));
     transpose_bytes(source, target, n_rows, n_cols, size_of::<T>());
     to
+}
+
+/// Fills `by_row` with the elements of a parameter as rows of outputs, by all threads.
+///
+/// # Panics
+/// If the lengths disagree.
+pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
+    assert_eq!(own.len(), rows.n_elements(), "whole rows");
+    by_row.resize(own.len(), 0.0);
+    let &Rows { n_rows, n_cols, axis } = rows;
+    if axis != OutputAxis::Last || n_cols == 0 {
+        return by_row.par_chunks_mut(1 << 16).zip(own.par_chunks(1 << 16)).for_each(|(to, from)| to.copy_from_slice(from));
+    }
+    by_row.par_chunks_mut(TILE * n_cols).enumerate().for_each(|(tile, to)| {
+        let first = tile * TILE;
+        let n = to.len() / n_cols;
+        for start in (0..n_cols).step_by(TILE) {
+            let cols = start..(start + TILE).min(n_cols);
+            for (row, to) in to.chunks_exact_mut(n_cols).enumerate() {
+                let from = own[cols.start * n_rows + first + row..].iter().step_by(n_rows);
+                to[cols.clone()].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            }
+        }
+        debug_assert_eq!(n * n_cols, to.len(), "whole rows");
+    });
+}
+
+/// What is kept, given a byte for each weight in the parameter's own order that is 1 where it is dropped; `None` where nothing is.
+pub(crate) fn mask_of(dropped: &[u8], rows: &Rows) -> Option<Mask> {
+    if !dropped.par_chunks(1 << 16).any(|dropped| dropped.contains(&1)) {
+        return None;
+    }
+    let &Rows { n_rows, n_cols, axis } = rows;
+    let width = Mask::row_bytes(n_cols);
+    let mut bits = vec![0_u8; n_rows * width];
+    bits.par_chunks_mut(TILE * width).enumerate().for_each(|(tile, bits)| {
+        let first = tile * TILE;
+        if axis != OutputAxis::Last {
+            let rows = dropped[first * n_cols..].chunks_exact(n_cols);
+            return bits.chunks_exact_mut(width).zip(rows).for_each(|(bits, dropped)| pack_kept(dropped, bits));
+        }
+        let n = bits.len() / width;
+        let mut line = [[0_u8; 8]; TILE];
+        for (byte, start) in (0..n_cols).step_by(8).enumerate() {
+            let cols = 8.min(n_cols - start);
+            for (col, from) in dropped[start * n_rows..].chunks(n_rows).take(cols).enumerate() {
+                line.iter_mut().zip(&from[first..first + n]).for_each(|(line, &dropped)| line[col] = dropped);
+            }
+            for (row, line) in line[..n].iter().enumerate() {
+                pack_kept(&line[..cols], &mut bits[row * width + byte..][..1]);
+            }
+        }
+    });
+    Some(Mask::from_bits(n_rows, n_cols, bits))
+}
+
+/// Sets a bit for each byte that is 0.
+fn pack_kept(dropped: &[u8], bits: &mut [u8]) {
+    for (bits, dropped) in bits.iter_mut().zip(dropped.chunks(8)) {
+        *bits = dropped.iter().enumerate().fold(0, |bits, (i, &dropped)| bits | u8::from(dropped == 0) << i);
+    }
+}
+
+/// A byte for each weight in the parameter's own order, 1 where a mask drops it, by all threads.
+pub(crate) fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
+    let &Rows { n_rows, n_cols, axis } = rows;
+    let mut dropped = vec![false; rows.n_elements()];
+    if axis != OutputAxis::Last {
+        let lines = dropped.par_chunks_mut(n_cols.max(1)).enumerate();
+        lines.for_each(|(row, dropped)| unpack_dropped(mask.row(row), dropped));
+        return dropped;
+    }
+    let width = Mask::row_bytes(n_cols);
+    dropped.par_chunks_mut(8 * n_rows.max(1)).enumerate().for_each(|(byte, lines)| {
+        let column = mask.as_bits()[byte..].iter().step_by(width);
+        for (col, line) in lines.chunks_exact_mut(n_rows).enumerate() {
+            line.iter_mut().zip(column.clone()).for_each(|(dropped, bits)| *dropped = bits >> col & 1 == 0);
+        }
+    });
+    dropped
+}
+
+fn unpack_dropped(bits: &[u8], dropped: &mut [bool]) {
+    for (dropped, bits) in dropped.chunks_mut(8).zip(bits) {
+        dropped.iter_mut().enumerate().for_each(|(i, dropped)| *dropped = bits >> i & 1 == 0);
+    }
+}
+
+/// Number of scales that a grouping has over these rows.
+pub(crate) fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
+    match grouping {
+        Grouping::Tensor => 1,
+        _ => rows.n_rows * grouping.per_row(rows.n_cols).unwrap_or(0),
+    }
 }
 
 /// Three extents of a parameter over which the scales of groups broadcast, and the extents of the scales.
@@ -48,7 +147,7 @@ pub(crate) fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<
 pub(crate) fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) -> Vec<Affine> {
     let by_group = scale_rows(scales.len(), rows);
     let pairs = to_rows(scales, &by_group).into_iter().zip(to_rows(zeros, &by_group));
-    pairs.map(|(scale, zero)| Affine { scale, zero: zero as i8 }).collect()
+    pairs.map(|(scale, zero)| Affine { scale: scale_of(scale), zero: zero as i8 }).collect()
 }
 
 /// The matrix of scales, `[rows, groups]`; a single scale needs no transposing.
@@ -57,4 +156,31 @@ fn scale_rows(n_scales: usize, rows: &Rows) -> Rows {
         return Rows { n_rows: n_scales, n_cols: 1, axis: OutputAxis::First };
     }
     Rows { n_rows: rows.n_rows, n_cols: n_scales / rows.n_rows.max(1), axis: rows.axis }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_and_weights_turn_to_rows_and_back() {
+        for (n_rows, n_cols) in [(1, 1), (3, 7), (8, 8), (65, 33), (130, 200), (0, 5), (5, 0)] {
+            for axis in [OutputAxis::First, OutputAxis::Last, OutputAxis::Stacked] {
+                let rows = Rows { n_rows, n_cols, axis };
+                let own: Vec<f32> = (0..n_rows * n_cols).map(|i| i as f32).collect();
+                let mut by_row = vec![9.0; 3];
+                fill_rows(&own, &rows, &mut by_row);
+                assert_eq!(by_row, to_rows(own, &rows), "{rows:?}");
+                let dropped: Vec<u8> = (0..n_rows * n_cols).map(|i| u8::from(i * 7919 % 31 < 9)).collect();
+                let mask = mask_of(&dropped, &rows);
+                assert_eq!(mask.is_some(), !dropped.is_empty(), "{rows:?}");
+                let Some(mask) = mask else { continue };
+                let expected = to_rows(dropped.clone(), &rows);
+                let keeps = |i: usize| mask.keeps(i / n_cols, i % n_cols);
+                assert!((0..expected.len()).all(|i| keeps(i) == (expected[i] == 0)), "{rows:?}");
+                assert!(dropped_of(&mask, &rows).into_iter().map(u8::from).eq(dropped), "{rows:?}");
+                assert_eq!(mask_of(&vec![0; n_rows * n_cols], &rows), None);
+            }
+        }
+    }
 }
