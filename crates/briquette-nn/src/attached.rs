@@ -233,3 +233,73 @@ pub(crate) fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
 fn cast_to<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use briquette_core::OutputAxis;
+    use briquette_quant::Scheme;
+    use burn::tensor::Distribution;
+
+    /// A state that drops a third of the weights and rounds the rest, some beyond the ends of the grid.
+    fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
+        let form = Form::of(&scheme.parse::<Scheme>().unwrap());
+        let asked = Asked { rows, form: Some(form), has_mask: true, is_learned };
+        let blank = Attached::blank(asked, None, device);
+        let n = blank.scale.lazy_shape().num_elements();
+        let n_zeros = blank.zero.lazy_shape().num_elements();
+        let dropped = (0..rows.n_elements()).map(|i| i % 3 == 1).collect();
+        Attached {
+            dropped: blank.dropped.map(|_| bools(dropped, device)),
+            scale: replaced(blank.scale, |_| (0..n).map(|i| 0.05 + (i % 5) as f32 * 0.01).collect()),
+            zero: replaced(blank.zero, |_| (0..n_zeros).map(|i| (i % 5) as f32 - 2.0).collect()),
+            ..blank
+        }
+    }
+
+    fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.without_autodiff().into_data().try_into_vec().unwrap()
+    }
+
+    #[test]
+    fn operation_by_operation_is_what_one_pass_is_with_its_gradients() {
+        let device = Device::flex().autodiff();
+        let schemes = [("int4", false), ("int4-asym", false), ("int3-g4", false), ("int4", true), ("int3-g4", true)];
+        for ((scheme, is_learned), axis) in
+            schemes.into_iter().flat_map(|case| [OutputAxis::First, OutputAxis::Last].map(|axis| (case, axis)))
+        {
+            let rows = Rows { n_rows: 7, n_cols: 12, axis };
+            let dims = if axis == OutputAxis::Last { [12, 7] } else { [7, 12] };
+            let weights = Tensor::<2>::random(dims, Distribution::Normal(0.0, 0.3), &device).require_grad();
+            let factors = Tensor::<2>::random(dims, Distribution::Normal(0.0, 1.0), &device);
+            let attached = state(scheme, rows, is_learned, &device);
+            let both = [attached.simulate(weights.clone()), attached.simulate_by_tensors(weights.clone())];
+            let bits = |value: &Tensor<2>| numbers(value.clone()).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(&both[0]), bits(&both[1]), "{scheme} {is_learned} {axis:?}");
+            let grads = both.map(|value| {
+                let grads = (value * factors.clone()).sum().backward();
+                (numbers(weights.grad(&grads).unwrap()), attached.scale.val().grad(&grads).map(numbers))
+            });
+            let [(one, of_scales), (other, by_tensors)] = grads;
+            assert_eq!(one, other, "{scheme} {is_learned} {axis:?}");
+            assert_eq!((of_scales.is_some(), by_tensors.is_some()), (is_learned, is_learned));
+            for (one, other) in of_scales.iter().flatten().zip(by_tensors.iter().flatten()) {
+                assert!((one - other).abs() < 1e-4 * (1.0 + other.abs()), "{scheme} {axis:?}: {one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_blank_state_changes_nothing_either_way() {
+        let device = Device::flex();
+        let rows = Rows { n_rows: 5, n_cols: 8, axis: OutputAxis::First };
+        let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
+        for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
+            let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
+            let blank = Attached::blank(Asked { rows, form, has_mask: true, is_learned }, None, &device);
+            for value in [blank.simulate(weights.clone()), blank.simulate_by_tensors(weights.clone())] {
+                assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");
+            }
+        }
+    }
+}

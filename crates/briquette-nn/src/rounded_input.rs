@@ -65,3 +65,30 @@ fn or_one(scale: Tensor<2>) -> Tensor<2> {
     let is_zero = scale.clone().equal_elem(0.0);
     scale.mask_fill(is_zero, 1.0)
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::{Compression, Quantize, Schedule};
+    use burn::nn::LinearConfig;
+    use burn::tensor::{Device, Distribution};
+
+    #[test]
+    fn operation_by_operation_rounds_as_the_kernel_does() {
+        let device = Device::flex();
+        for (scheme, has_begun) in [("int8-dynamic", true), ("int8-dynamic-sym", true), ("int8-dynamic", false)] {
+            let rule = Quantize::new("weight", scheme).unwrap();
+            let rule = if has_begun { rule } else { rule.on(Schedule::constant(3..9)) };
+            let layer = Compression::new().quantize(rule).attach(LinearConfig::new(40, 3).init(&device)).unwrap();
+            let attached = layer.weight.reparameterization::<Attached>().unwrap();
+            let x = Tensor::<2>::random([9, 40], Distribution::Normal(0.5, 1.0), &device);
+            let rows = [x.clone(), Tensor::zeros([1, 40], &device), x.clone().slice([0..1]) * 0.0 + 3.0];
+            let x = Tensor::cat(rows.to_vec(), 0);
+            let one = rounded_input(x.clone(), &layer.weight, 40);
+            let other = by_tensors(x.clone(), attached, 40, grid_of(attached).unwrap());
+            let apart = |a: Tensor<2>, b: Tensor<2>| (a - b).abs().max().into_scalar::<f32>();
+            assert!(apart(one.clone(), other) < 1e-5, "{scheme}");
+            assert_eq!(apart(one, x) > 1e-3, has_begun, "{scheme}");
+        }
+    }
+}

@@ -27,6 +27,7 @@ pub(crate) struct RowScores<'a> {
 #[derive(Default)]
 pub(crate) struct RowScratch {
     scores: Vec<f32>,
+    larger: Vec<f32>,
     kept: Vec<f32>,
 }
 
@@ -55,7 +56,7 @@ impl<'a> RowScores<'a> {
     /// The scores of one row: smaller means safer to drop.
     pub(crate) fn row<'b>(&'b self, row: usize, scratch: &'b mut RowScratch) -> &'b [f32] {
         let cols = row * self.n_cols..(row + 1) * self.n_cols;
-        let RowScratch { scores, kept: effective } = scratch;
+        let RowScratch { scores, larger, kept: effective } = scratch;
         let found = match &self.scoring {
             Scoring::Own(_) => &self.own[cols],
             Scoring::Known(score) => {
@@ -64,9 +65,10 @@ impl<'a> RowScores<'a> {
             }
         };
         let Some(kept) = self.kept else { return found };
-        let larger: Vec<f32> = found.iter().map(|score| score.abs().max(LEAST)).collect();
+        larger.clear();
+        larger.extend(found.iter().map(|score| score.abs().max(LEAST)));
         effective.resize(self.n_cols, 0.0);
-        simd::copy_kept(&larger, kept.row(row), effective);
+        simd::copy_kept(larger, kept.row(row), effective);
         effective
     }
 

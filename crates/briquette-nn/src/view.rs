@@ -5,8 +5,10 @@ use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
 use briquette_kernels::simulate::scale_of;
 use rayon::prelude::*;
 
-/// Lines of a matrix that a thread turns at once: whole cache lines of what it writes.
+/// Rows that a thread turns at once.
 const TILE: usize = 64;
+/// Elements of a row that it turns at once: a cache line of what it writes.
+const LINES: usize = 16;
 
 /// Turns elements in a parameter's own order into rows of outputs.
 pub(crate) fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
@@ -40,16 +42,18 @@ pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
         return by_row.par_chunks_mut(1 << 16).zip(own.par_chunks(1 << 16)).for_each(|(to, from)| to.copy_from_slice(from));
     }
     by_row.par_chunks_mut(TILE * n_cols).enumerate().for_each(|(tile, to)| {
-        let first = tile * TILE;
-        let n = to.len() / n_cols;
-        for start in (0..n_cols).step_by(TILE) {
-            let cols = start..(start + TILE).min(n_cols);
+        let (first, n) = (tile * TILE, to.len() / n_cols);
+        // Lines of a matrix often lie a power of two apart, and few of those fit into a cache side by side: they are gathered first.
+        let mut lines = [[0.0_f32; TILE]; LINES];
+        for start in (0..n_cols).step_by(LINES) {
+            let n_lines = LINES.min(n_cols - start);
+            for (line, own) in lines[..n_lines].iter_mut().zip(own[start * n_rows..].chunks(n_rows)) {
+                line[..n].copy_from_slice(&own[first..first + n]);
+            }
             for (row, to) in to.chunks_exact_mut(n_cols).enumerate() {
-                let from = own[cols.start * n_rows + first + row..].iter().step_by(n_rows);
-                to[cols.clone()].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                to[start..start + n_lines].iter_mut().zip(&lines).for_each(|(to, line)| *to = line[row]);
             }
         }
-        debug_assert_eq!(n * n_cols, to.len(), "whole rows");
     });
 }
 
@@ -100,9 +104,9 @@ pub(crate) fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
     }
     let width = Mask::row_bytes(n_cols);
     dropped.par_chunks_mut(8 * n_rows.max(1)).enumerate().for_each(|(byte, lines)| {
-        let column = mask.as_bits()[byte..].iter().step_by(width);
+        let column: Vec<u8> = mask.as_bits()[byte..].iter().step_by(width).copied().collect();
         for (col, line) in lines.chunks_exact_mut(n_rows).enumerate() {
-            line.iter_mut().zip(column.clone()).for_each(|(dropped, bits)| *dropped = bits >> col & 1 == 0);
+            line.iter_mut().zip(&column).for_each(|(dropped, bits)| *dropped = bits >> col & 1 == 0);
         }
     });
     dropped
