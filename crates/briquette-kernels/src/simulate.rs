@@ -190,14 +190,7 @@ pub fn learned_grads(form: &ScaledGrid, weights: &[f32], dropped: &[u8], stored:
 }
 
 /// One line of [`learned_grads`].
-fn learn_line(
-    form: &ScaledGrid,
-    weights: &[f32],
-    dropped: &[u8],
-    scales: &[f32],
-    dy: &mut [f32],
-    sums: &mut [f32],
-) {
+fn learn_line(form: &ScaledGrid, weights: &[f32], dropped: &[u8], scales: &[f32], dy: &mut [f32], sums: &mut [f32]) {
     let (low, high) = form.bounds(0.0);
     for (i, (dy, weight)) in dy.iter_mut().zip(weights).enumerate() {
         if dropped.get(i).is_some_and(|&dropped| dropped != 0) {

@@ -151,7 +151,8 @@ impl Compression {
                 format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
             return Err(Error::refused(message).at(path));
         }
-        let asked = |parameter: &Parameter| (parameter.path.clone(), self.asked(parameter, targets.get(&parameter.path)));
+        let asked =
+            |parameter: &Parameter| (parameter.path.clone(), self.asked(parameter, targets.get(&parameter.path)));
         let asked = found.iter().filter(takes).map(asked).collect();
         let module = module.apply_reparameterization(Attach { asked, compute: self.compute });
         Ok((module, targets))

@@ -4,7 +4,7 @@ use crate::Scope;
 use crate::rules::{Amount, Prune};
 use crate::scores::{RowScores, RowScratch};
 use briquette_core::{Affine, Grouping, Mask, Rows, simd};
-use briquette_prune::select::{self, Scores, Selector};
+use briquette_prune::select;
 use briquette_prune::{Ratio, Threshold};
 use briquette_quant::{Fitter, KeptRows, QuantSpec};
 use rayon::prelude::*;
@@ -14,8 +14,14 @@ use std::convert::Infallible;
 const FITTED: usize = 1 << 15;
 
 /// The mask of a rule, given the ratio that it has reached and, where parameters share one, the threshold; `None` where nothing is
-/// dropped that was not.
-pub(crate) fn mask(rule: &Prune, ratio: Ratio, scores: &RowScores, threshold: Option<&mut Threshold>) -> Option<Mask> {
+/// dropped that was not. `all` is a buffer.
+pub(crate) fn mask(
+    rule: &Prune,
+    ratio: Ratio,
+    scores: &RowScores,
+    threshold: Option<&mut Threshold>,
+    all: &mut Vec<f32>,
+) -> Option<Mask> {
     let (n_rows, n_cols) = (scores.n_rows(), scores.n_cols);
     let new = match &rule.amount {
         Amount::Outside(mask) => mask.clone(),
@@ -34,10 +40,10 @@ pub(crate) fn mask(rule: &Prune, ratio: Ratio, scores: &RowScores, threshold: Op
                 })
             }
             (Scope::Columns(size), _) => {
-                select::smallest_of_columns(&scores.all(), n_rows, n_cols, size, ratio.of(n_rows * size))
+                select::smallest_of_columns(scores.all(all), n_rows, n_cols, size, ratio.of(n_rows * size))
             }
-            (_, Some(threshold)) => above(scores, threshold),
-            (_, None) => above(scores, &mut border(scores, ratio.of(n_rows * n_cols))),
+            (_, Some(threshold)) => above(scores.all(all), n_rows, n_cols, threshold),
+            (_, None) => select::smallest(scores.all(all), n_rows, n_cols, ratio.of(n_rows * n_cols)),
         },
     };
     // A dropped weight stays dropped, even if the schedule's sparsity falls.
@@ -68,27 +74,14 @@ fn drop_zeros(values: &[f32], bits: &mut [u8]) {
 }
 
 /// Keeps scores above a threshold; ties are dropped in order, from one parameter to the next.
-fn above(scores: &RowScores, threshold: &mut Threshold) -> Mask {
-    let (n_rows, n_cols) = (scores.n_rows(), scores.n_cols);
+fn above(scores: &[f32], n_rows: usize, n_cols: usize, threshold: &mut Threshold) -> Mask {
     let mut bits = vec![0; n_rows * Mask::row_bytes(n_cols)];
     if n_cols > 0 {
-        let mut scratch = RowScratch::default();
-        for (row, bits) in bits.chunks_mut(Mask::row_bytes(n_cols)).enumerate() {
-            simd::keep_above(scores.row(row, &mut scratch), threshold.key, &mut threshold.n_ties, bits);
+        for (scores, bits) in scores.chunks(n_cols).zip(bits.chunks_mut(Mask::row_bytes(n_cols))) {
+            simd::keep_above(scores, threshold.key, &mut threshold.n_ties, bits);
         }
     }
     Mask::from_bits(n_rows, n_cols, bits)
-}
-
-/// The threshold that drops exactly this many of a parameter's weights.
-fn border(scores: &RowScores, n_drop: usize) -> Threshold {
-    let mut scratch = RowScratch::default();
-    let found = Selector::default().threshold(scores.values.len(), n_drop, |each| {
-        (0..scores.n_rows()).for_each(|row| each(Scores::F32(scores.row(row, &mut scratch))));
-        Ok::<(), Infallible>(())
-    });
-    let Ok(threshold) = found;
-    threshold
 }
 
 /// Scale and zero point of every group of `values`, which are set to 0 where a mask drops them.

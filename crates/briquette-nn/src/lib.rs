@@ -166,8 +166,8 @@ mod view;
 mod weights;
 
 pub use attached::{Attached, without_grids};
-pub use briquette_core::{InputStats, InputView};
 pub use briquette_core::Patterns;
+pub use briquette_core::{InputStats, InputView};
 pub use briquette_prune::Score;
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};

@@ -1,9 +1,9 @@
 //! The weights of a module and what is attached to them, where they lie.
 
+use crate::Attached;
 use crate::form::Form;
 use crate::parameters::Trail;
 use crate::weights::{read_bools, read_f32, unreadable};
-use crate::Attached;
 use briquette_core::Result;
 use briquette_kernels::ops;
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
@@ -20,17 +20,17 @@ pub(crate) struct LiveWeight {
 
 impl LiveWeight {
     /// Calls `f` with the stored weights, in the parameter's own order. On the CPU nothing is copied.
-    pub(crate) fn with_values(&self, mut f: impl FnMut(&[f32])) -> Result<()> {
-        if ops::with_floats(&self.base, &mut f).is_none() {
-            f(&read_f32(self.base.clone(), &self.path)?);
+    pub(crate) fn with_values<R>(&self, mut f: impl FnMut(&[f32]) -> R) -> Result<R> {
+        match ops::with_floats(&self.base, &mut f) {
+            Some(found) => Ok(found),
+            None => Ok(f(&read_f32(self.base.clone(), &self.path)?)),
         }
-        Ok(())
     }
 
     /// Calls `f` with a byte for each weight, 1 where it is dropped, or none where there is no mask.
-    pub(crate) fn with_dropped<R>(&self, f: impl Fn(&[u8]) -> R) -> Result<R> {
+    pub(crate) fn with_dropped<R>(&self, mut f: impl FnMut(&[u8]) -> R) -> Result<R> {
         let Some(dropped) = &self.dropped else { return Ok(f(&[])) };
-        match ops::with_bools(dropped, &f) {
+        match ops::with_bools(dropped, &mut f) {
             Some(found) => Ok(found),
             None => {
                 let dropped: Vec<u8> = read_bools(dropped.clone(), &self.path)?.into_iter().map(u8::from).collect();

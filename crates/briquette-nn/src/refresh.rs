@@ -4,18 +4,16 @@ use crate::attached::{bools, form_tensor, replaced};
 use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
 use crate::parameters::Trail;
-use crate::rules::{Amount, RuleTarget, Rules};
-use crate::scores::{RowScores, RowScratch};
-use crate::{Attached, Schedule, Scope, decide, view};
+use crate::rules::{Amount, RuleTarget, Rules, Scoring};
+use crate::scores::{RowScores, each_magnitude};
+use crate::{Attached, Prune, Schedule, Scope, Score, decide, view};
 use briquette_core::{Affine, Error, Mask, Result, simd};
-use briquette_prune::{Histogram, Threshold};
+use briquette_prune::Threshold;
+use briquette_prune::select::{Scores, Selector};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
-
-/// Rows of which a thread counts scores at once.
-const COUNTED: usize = 512;
 
 /// The step that decisions are renewed at.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +50,13 @@ struct Renewed {
     zero: Option<Vec<f32>>,
 }
 
+/// The weights of a parameter as rows of outputs, and their scores: memory that serves for the next parameter too.
+#[derive(Default)]
+struct Buffers {
+    values: Vec<f32>,
+    scores: Vec<f32>,
+}
+
 /// Renews the decisions that are due.
 pub(crate) fn refresh<M: Module>(
     rules: Rules,
@@ -83,12 +88,27 @@ impl Due<'_> {
                 self.thresholds[index] = self.threshold(index, &weights)?;
             }
         }
-        let (mut renewed, mut values) = (BTreeMap::new(), Vec::new());
-        for weight in weights {
-            let decided = self.decide(&weight, &mut values)?;
-            renewed.insert(weight.path, decided);
+        let (shared, alone): (Vec<_>, Vec<_>) = weights.iter().partition(|weight| self.shares(&weight.path));
+        let decide = |buffers: &mut Buffers, weight: &&LiveWeight| {
+            Ok((weight.path.clone(), self.decide(weight, None, buffers)?))
+        };
+        let mut renewed = alone.par_iter().map_init(Buffers::default, decide).collect::<Result<BTreeMap<_, _>>>()?;
+        // Ties at a threshold that parameters share are dropped in order, so these are decided one after the other.
+        let mut buffers = Buffers::default();
+        for weight in shared {
+            let mut threshold = self.targets[&weight.path].prune.and_then(|rule| self.thresholds[rule]);
+            let decided = self.decide(weight, threshold.as_mut(), &mut buffers)?;
+            if let Some(rule) = self.targets[&weight.path].prune {
+                self.thresholds[rule] = threshold;
+            }
+            renewed.insert(weight.path.clone(), decided);
         }
         Ok(renewed)
+    }
+
+    /// Whether a parameter has a threshold that others have too.
+    fn shares(&self, path: &str) -> bool {
+        self.targets[path].prune.is_some_and(|rule| self.thresholds[rule].is_some())
     }
 
     /// Whether a rule that is due applies to this parameter.
@@ -96,46 +116,47 @@ impl Due<'_> {
         target.prune.is_some_and(|rule| self.prune[rule]) || target.quantize.is_some_and(|rule| self.quantize[rule])
     }
 
-    /// The threshold over all parameters of a rule, found in two passes that count scores.
+    /// The threshold over all parameters of a rule.
     fn threshold(&self, rule: usize, weights: &[LiveWeight]) -> Result<Option<Threshold>> {
         let prune = &self.rules.prune[rule];
         let &Amount::Ratio(to) = &prune.amount else { return Ok(None) };
-        let members = || self.targets.values().filter(|target| target.prune == Some(rule));
-        let n: usize = members().map(|target| target.rows.n_elements()).sum();
+        let members = || weights.iter().filter(|weight| self.targets[&weight.path].prune == Some(rule));
+        let n: usize = members().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
         let n_drop = prune.schedule.ratio(self.step, prune.from, to).of(n);
-        let mut histogram = self.count(rule, weights, Histogram::coarse())?;
-        let Some(n_in_bucket) = histogram.refine(n_drop) else { return Ok(Some(Threshold::default())) };
-        let mut histogram = self.count(rule, weights, histogram)?;
-        Ok(Some(histogram.threshold(n_in_bucket)))
+        let mut buffers = Buffers::default();
+        let found = Selector::default().threshold(n, n_drop, |each| {
+            members()
+                .try_for_each(|weight| self.show(weight, prune, &mut buffers, &mut |scores| each(Scores::F32(scores))))
+        });
+        found.map(Some)
     }
 
-    /// Adds the scores of all parameters of a rule to a histogram.
-    fn count(&self, rule: usize, weights: &[LiveWeight], empty: Histogram) -> Result<Histogram> {
-        let (mut all, mut values) = (empty.clone(), Vec::new());
-        for weight in weights {
-            let target = &self.targets[&weight.path];
-            if target.prune != Some(rule) {
-                continue;
-            }
-            read_rows(weight, target, &mut values)?;
-            let kept = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
-            let scores = RowScores::new(&self.rules.prune[rule], target, &weight.path, &values, kept.as_ref())?;
-            let rows: Vec<usize> = (0..scores.n_rows()).collect();
-            let n_each = rows.len().div_ceil(rayon::current_num_threads()).max(COUNTED);
-            let count = |rows: &[usize]| {
-                let (mut histogram, mut scratch) = (empty.clone(), RowScratch::default());
-                rows.iter().for_each(|&row| histogram.count(scores.row(row, &mut scratch)));
-                histogram
-            };
-            let parts: Vec<Histogram> = rows.par_chunks(n_each).map(count).collect();
-            all = parts.into_iter().fold(all, Histogram::merge);
-        }
-        Ok(all)
-    }
-
-    /// Decides about a parameter, with its weights as rows in `values`.
-    fn decide(&mut self, weight: &LiveWeight, values: &mut Vec<f32>) -> Result<Renewed> {
+    /// Shows the scores of a parameter, in any order.
+    fn show(
+        &self,
+        weight: &LiveWeight,
+        rule: &Prune,
+        buffers: &mut Buffers,
+        each: &mut dyn FnMut(&[f32]),
+    ) -> Result<()> {
         let target = &self.targets[&weight.path];
+        if matches!(rule.scoring, Scoring::Known(Score::Magnitude)) {
+            return weight.with_values(|values| {
+                check_finite(values, &weight.path)?;
+                weight.with_dropped(|dropped| each_magnitude(values, dropped, &mut *each))
+            })?;
+        }
+        read_rows(weight, target, &mut buffers.values)?;
+        let kept = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
+        let scores = RowScores::new(rule, target, &weight.path, &buffers.values, kept.as_ref())?;
+        each(scores.all(&mut buffers.scores));
+        Ok(())
+    }
+
+    /// Decides about a parameter.
+    fn decide(&self, weight: &LiveWeight, threshold: Option<&mut Threshold>, buffers: &mut Buffers) -> Result<Renewed> {
+        let target = &self.targets[&weight.path];
+        let Buffers { values, scores: all } = buffers;
         read_rows(weight, target, values)?;
         let old = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let new = match target.prune.filter(|&rule| self.prune[rule]) {
@@ -146,7 +167,7 @@ impl Due<'_> {
                     _ => rule.from,
                 };
                 let scores = RowScores::new(rule, target, &weight.path, values, old.as_ref())?;
-                decide::mask(rule, ratio, &scores, self.thresholds[index].as_mut())
+                decide::mask(rule, ratio, &scores, threshold, all)
             }
             None => None,
         };

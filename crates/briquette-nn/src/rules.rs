@@ -181,8 +181,7 @@ impl Prune {
         match &self.amount {
             Amount::Ratio(_) => Ok(()),
             _ if !is_plain => {
-                let message =
-                    "only a share of weights goes step by step, from a start, globally, or of each part; use Prune::new";
+                let message = "only a share of weights goes step by step, from a start, globally, or of each part; use Prune::new";
                 Err(Error::config(message))
             }
             Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => {
@@ -202,13 +201,14 @@ impl Prune {
     fn check_inputs(&self, layer: &str, n_cols: usize) -> Result<()> {
         let needs = self.scoring.needs_inputs();
         if needs && matches!(self.scope, Scope::Global | Scope::Columns(_)) {
-            let message = "scores that look at inputs compare within an output only; leave globally() and of_each_columns() out";
+            let message =
+                "scores that look at inputs compare within an output only; leave globally() and of_each_columns() out";
             return Err(Error::config(message));
         }
         match self.inputs.get(layer) {
-            None if needs => Err(Error::config(format!(
-                "no statistics of the inputs of {layer:?}; give them by Prune::inputs"
-            ))),
+            None if needs => {
+                Err(Error::config(format!("no statistics of the inputs of {layer:?}; give them by Prune::inputs")))
+            }
             Some(view) if view.rms.len() != n_cols => Err(Error::config(format!(
                 "found statistics of {} inputs of {layer:?}, expected {n_cols}",
                 view.rms.len()
@@ -355,7 +355,8 @@ impl Quantize {
     /// # Errors
     /// Config, where `glob` is not a valid glob.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
-        let (chosen, schedule) = (Chosen::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
+        let (chosen, schedule) =
+            (Chosen::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
         Ok(Self { chosen, scheme, schedule, given: None, is_learned: false })
     }
 

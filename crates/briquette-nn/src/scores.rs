@@ -1,14 +1,37 @@
 //! Scores of the effective weights of a parameter, row by row.
 
-use crate::rules::{RuleTarget, Scoring, WeightRow};
 use crate::Prune;
+use crate::rules::{RuleTarget, Scoring, WeightRow};
 use briquette_core::{Error, InputView, Mask, Result, simd};
 use briquette_prune::Score;
 use briquette_prune::score::WeightSlice;
 use rayon::prelude::*;
 
-/// What a weight that is kept scores at least, so that those dropped, which score 0, go before it.
-const LEAST: f32 = f32::from_bits(1);
+/// The magnitude of a score, and the smallest float for 0: what is kept scores more than what is dropped, which scores 0.
+#[inline(always)]
+fn more_than_nothing(score: f32) -> f32 {
+    let bits = score.to_bits() & 0x7fff_ffff;
+    f32::from_bits(bits | u32::from(bits == 0))
+}
+
+/// Magnitudes of effective weights in the order of the parameter, a part at a time: what finds thresholds does not ask for places.
+pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMut(&[f32])) {
+    if dropped.is_empty() {
+        return each(values);
+    }
+    let mut effective = Vec::new();
+    for (values, dropped) in values.chunks(PART).zip(dropped.chunks(PART)) {
+        let kept = |dropped: u8| u32::from(dropped).wrapping_sub(1);
+        let both = values.iter().zip(dropped);
+        effective.clear();
+        effective
+            .extend(both.map(|(value, &dropped)| f32::from_bits(more_than_nothing(*value).to_bits() & kept(dropped))));
+        each(&effective);
+    }
+}
+
+/// Weights that are looked at together while they are in the fastest cache.
+const PART: usize = 1 << 12;
 
 /// The weights of a parameter as rows of outputs, and how they are scored.
 pub(crate) struct RowScores<'a> {
@@ -66,7 +89,7 @@ impl<'a> RowScores<'a> {
         };
         let Some(kept) = self.kept else { return found };
         larger.clear();
-        larger.extend(found.iter().map(|score| score.abs().max(LEAST)));
+        larger.extend(found.iter().map(|&score| more_than_nothing(score)));
         effective.resize(self.n_cols, 0.0);
         simd::copy_kept(larger, kept.row(row), effective);
         effective
@@ -77,12 +100,19 @@ impl<'a> RowScores<'a> {
         self.values.len().checked_div(self.n_cols).unwrap_or(0)
     }
 
-    /// The scores of all rows.
-    pub(crate) fn all(&self) -> Vec<f32> {
-        let mut all = vec![0.0; self.values.len()];
+    /// The scores of all rows, in `all` where they are not the weights themselves.
+    pub(crate) fn all<'b>(&'b self, all: &'b mut Vec<f32>) -> &'b [f32] {
+        if self.is_magnitude() && self.kept.is_none() {
+            return self.values;
+        }
+        all.resize(self.values.len(), 0.0);
         let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
         rows.for_each_init(RowScratch::default, |scratch, (row, out)| out.copy_from_slice(self.row(row, scratch)));
         all
+    }
+
+    fn is_magnitude(&self) -> bool {
+        matches!(self.scoring, Scoring::Known(Score::Magnitude))
     }
 
     /// Asks a score of one's own for every row.

@@ -39,7 +39,10 @@ pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
     by_row.resize(own.len(), 0.0);
     let &Rows { n_rows, n_cols, axis } = rows;
     if axis != OutputAxis::Last || n_cols == 0 {
-        return by_row.par_chunks_mut(1 << 16).zip(own.par_chunks(1 << 16)).for_each(|(to, from)| to.copy_from_slice(from));
+        return by_row
+            .par_chunks_mut(1 << 16)
+            .zip(own.par_chunks(1 << 16))
+            .for_each(|(to, from)| to.copy_from_slice(from));
     }
     by_row.par_chunks_mut(TILE * n_cols).enumerate().for_each(|(tile, to)| {
         let (first, n) = (tile * TILE, to.len() / n_cols);

@@ -5,8 +5,8 @@ use briquette_core::{ErrorKind, InputStats};
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Conv2d, Conv2dConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
 use briquette_nn::{
-    Compression, DynamicSpec, Export, NameMap, Prune, Quantize, Schedule, Score, decisions, load_into, quantize_dynamic,
-    sparsity,
+    Compression, DynamicSpec, Export, NameMap, Prune, Quantize, Schedule, Score, decisions, load_into,
+    quantize_dynamic, sparsity,
 };
 use burn::module::Module;
 use burn::nn::PaddingConfig2d;
@@ -255,7 +255,9 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
         assert!(!ours.is_empty() && ours == own, "pair {i}");
     }
     // What is dropped stays so, and goes first whatever its score.
-    let rule = prune().on(Schedule::linear(0..2)).score_by(|row| row.weights.iter().map(|weight| 9.0 - weight.abs().min(9.0)).collect());
+    let rule = prune()
+        .on(Schedule::linear(0..2))
+        .score_by(|row| row.weights.iter().map(|weight| 9.0 - weight.abs().min(9.0)).collect());
     let rules = Compression::new().prune(rule);
     let half = rules.refresh(rules.attach(net.clone()).unwrap(), 1).unwrap();
     let first = decisions(&half).unwrap().remove("hidden.weight").unwrap().mask.unwrap();

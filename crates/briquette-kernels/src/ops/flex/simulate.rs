@@ -2,7 +2,7 @@
 
 use super::tensor::{change, elements};
 use crate::activations::ActivationGrid;
-use crate::ops::simulate::{Simulation, SimulateGrads, SimulateOps};
+use crate::ops::simulate::{SimulateGrads, SimulateOps, Simulation};
 use crate::path::active_path;
 use crate::quantize_rows::round_rows;
 use crate::simulate::{keep_grads, learned_grads, simulate};
