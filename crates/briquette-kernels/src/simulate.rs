@@ -1,5 +1,6 @@
 //! What a mask and a grid make of weights while they are trained: one pass forth, one pass back.
 
+use crate::simd::filled;
 use briquette_core::{Grid, Grouping, OutputAxis, Rows};
 use rayon::prelude::*;
 
@@ -74,23 +75,22 @@ pub fn scale_of(stored: f32) -> f32 {
 ///
 /// # Panics
 /// If the lengths disagree.
-pub fn simulate(weights: &[f32], dropped: &[u8], grid: Option<(&ScaledGrid, &[f32], &[f32])>, out: &mut [f32]) {
-    assert_eq!(weights.len(), out.len(), "a value for each weight");
-    assert!(dropped.is_empty() || dropped.len() == weights.len(), "{} bytes for {} weights", dropped.len(), out.len());
+pub fn simulate(weights: &[f32], dropped: &[u8], grid: Option<(&ScaledGrid, &[f32], &[f32])>) -> Vec<f32> {
+    let n = weights.len();
+    assert!(dropped.is_empty() || dropped.len() == n, "{} bytes for {n} weights", dropped.len());
     let Some((form, stored, zeros)) = grid else {
-        let all = out.par_chunks_mut(CHUNK).enumerate();
-        return all.for_each(|(i, out)| copy_kept(part(weights, i, CHUNK), part(dropped, i, CHUNK), out));
+        return filled(n, CHUNK, |i, out| copy_kept(part(weights, i, CHUNK), part(dropped, i, CHUNK), out));
     };
     let scales: Vec<f32> = stored.iter().copied().map(scale_of).collect();
     let chunk = (CHUNK / form.line()).max(1) * form.line();
-    out.par_chunks_mut(chunk).enumerate().for_each(|(i, out)| {
+    filled(n, chunk, |i, out| {
         copy_kept(part(weights, i, chunk), part(dropped, i, chunk), out);
         let first = i * chunk / form.line();
         for (line, values) in out.chunks_mut(form.line()).enumerate() {
             let at = form.scales(first + line);
             round_line(form, values, &scales[at.clone()], zeros.get(at).unwrap_or_default());
         }
-    });
+    })
 }
 
 /// The part of a slice that a chunk of this size and index has; nothing of an empty one.
@@ -255,9 +255,8 @@ mod tests {
             let own_zeros = to_own(&affines.iter().map(|affine| f32::from(affine.zero)).collect::<Vec<_>>(), per_row, axis);
             let dropped: Vec<u8> = (0..weights.len()).map(|i| u8::from(!keep(i / n_cols, i % n_cols))).collect();
             let dropped = if is_masked { to_own(&dropped, n_cols, axis) } else { Vec::new() };
-            let mut found = vec![9.0; weights.len()];
             let own_zeros = if kind == GridKind::Asymmetric { own_zeros } else { Vec::new() };
-            simulate(&to_own(weights, n_cols, axis), &dropped, Some((&form, &own_scales, &own_zeros)), &mut found);
+            let found = simulate(&to_own(weights, n_cols, axis), &dropped, Some((&form, &own_scales, &own_zeros)));
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&found), bits(&to_own(&expected, n_cols, axis)));
         }
@@ -273,8 +272,7 @@ mod tests {
                     let n = if grouping == Grouping::Tensor { 1 } else { n_rows };
                     let scales: Vec<f32> = (0..n).map(|i| 0.004 + (i % 97) as f32 * 1e-4).collect();
                     let row = |i: usize| if axis == OutputAxis::Last { i % n_rows } else { i / n_cols };
-                    let mut found = vec![9.0; weights.len()];
-                    simulate(&weights, &[], Some((&form, &scales, &[])), &mut found);
+                    let found = simulate(&weights, &[], Some((&form, &scales, &[])));
                     for (i, value) in found.into_iter().enumerate() {
                         let affine = Affine::symmetric(scales[row(i) % n]);
                         let expected = affine.dequantize(affine.quantize(weights[i], Grid::INT8));

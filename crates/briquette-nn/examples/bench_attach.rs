@@ -38,7 +38,13 @@ impl Side {
     fn step(&mut self, x: &Tensor<2>) {
         let loss = (self.model.forward(x.clone()) - 1.0).square().mean();
         let grads = GradientsParams::from_grads(loss.backward(), &self.model);
-        self.model = self.optimizer.step(1e-4, self.model.clone(), grads);
+        let model = self.take();
+        self.model = self.optimizer.step(1e-4, model, grads);
+    }
+
+    /// The model itself: weights that another clone had too could not be updated in place.
+    fn take(&mut self) -> Mlp {
+        std::mem::replace(&mut self.model, Mlp { layers: Vec::new() })
     }
 }
 
@@ -71,7 +77,8 @@ fn main() -> Result<()> {
             let start = Instant::now();
             side.step(&x);
             let stepped = start.elapsed();
-            side.model = side.rules.refresh(side.model.clone(), step)?;
+            let model = side.take();
+            side.model = side.rules.refresh(model, step)?;
             // The first step makes the optimizer's moments.
             if step > 1 {
                 side.step_ms.push(stepped.as_secs_f64() * 1e3);

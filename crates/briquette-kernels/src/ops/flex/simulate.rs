@@ -30,8 +30,7 @@ impl SimulateOps for Flex {
             (grid, elements::<f32>(&scales), zeros)
         });
         let shape = weights.layout().shape().clone();
-        let mut out = vec![0.0; shape.num_elements()];
-        simulate(elements(&weights), bytes(&dropped, how.has_mask), grid, &mut out);
+        let out = simulate(elements(&weights), bytes(&dropped, how.has_mask), grid);
         FlexTensor::from_data(TensorData::new(out, shape))
     }
 
