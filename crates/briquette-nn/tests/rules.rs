@@ -114,10 +114,10 @@ fn a_record_fits_rules_attached_at_any_step() {
             // Training goes on where it stopped: what is due next is due, and nothing else.
             let next = rules.refresh(loaded.clone(), t + 1).unwrap();
             assert_eq!(decisions(&next).unwrap(), decided);
-            let expected = rules.refresh(model.clone(), t + 5).unwrap();
-            let found = rules.refresh(loaded, t + 5).unwrap();
+            let expected = rules.refresh(model.clone(), t + 17).unwrap();
+            let found = rules.refresh(loaded, t + 17).unwrap();
             assert_eq!(decisions(&found).unwrap(), decisions(&expected).unwrap());
-            assert_ne!(decisions(&found).unwrap(), decided, "step {}", t + 5);
+            assert_ne!(decisions(&found).unwrap(), decided, "step {}", t + 17);
         }
     }
     let other = Compression::new().prune(Prune::new("hidden.weight", 0.8).unwrap());

@@ -163,7 +163,7 @@ pub fn with_bools<R>(tensor: &Tensor<1, Bool>, f: impl FnOnce(&[u8]) -> R) -> Op
     if !is_cpu(&tensor.device().inner()) {
         return None;
     }
-    host::bools(tensor.clone(), f)
+    host::bools(tensor.clone().without_autodiff(), f)
 }
 
 #[cfg(feature = "flex")]
