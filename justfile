@@ -121,6 +121,12 @@ bench-training *FLAGS: fetch-minilm
     cargo build --release --quiet -p briquette-models --example bench_training
     {{ target }}/release/examples/bench_training "$@"
 
+# A training step of an MLP of 16.8 million weights with masks and grids against without, and the time of a refresh; FLAGS of the example
+[group('measure')]
+bench-attach *FLAGS:
+    cargo build --release --quiet -p briquette-nn --example bench_attach
+    {{ target }}/release/examples/bench_attach "$@"
+
 # Distillation: accuracy of digits over five seeds and a step beside torch's, then what gradient checkpointing of MiniLM saves
 [group('measure')]
 bench-distill *FLAGS: build peers fetch-minilm

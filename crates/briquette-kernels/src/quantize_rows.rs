@@ -4,6 +4,7 @@ use crate::activations::{ActivationElement, ActivationGrid};
 use crate::aligned_bytes::AlignedBytes;
 use crate::path::Path;
 use crate::simd::{self, RowBlock};
+use rayon::prelude::*;
 
 /// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole
 /// tiles; the padding is arbitrary.
@@ -110,6 +111,24 @@ pub fn quantize_rows<T: ActivationElement>(
     let mut rows = QuantizedRows::default();
     rows.fill(path, x, n_cols, n_rows, grid);
     rows
+}
+
+/// Rounds each row of `n_cols` values in place to what its codes stand for: `(code - zero) * scale`, as [`quantize_rows`] has them.
+///
+/// # Panics
+/// If `n_cols` does not divide `x`.
+pub(crate) fn round_rows(path: Path, x: &mut [f32], n_cols: usize, grid: ActivationGrid) {
+    if x.is_empty() {
+        return;
+    }
+    assert!(n_cols > 0 && x.len().is_multiple_of(n_cols), "{} activations in rows of {n_cols}", x.len());
+    x.par_chunks_mut(n_cols).for_each_init(Vec::new, |codes, row| {
+        codes.resize(n_cols, 0);
+        let (scale, zero) = simd::quantize_row(path, row, grid, codes);
+        for (value, &code) in row.iter_mut().zip(codes.iter()) {
+            *value = (i32::from(code) - zero) as f32 * scale;
+        }
+    });
 }
 
 #[cfg(test)]

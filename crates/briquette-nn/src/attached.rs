@@ -2,21 +2,24 @@
 
 use crate::form::Form;
 use crate::parameters::Trail;
-use crate::view::group_dims;
-use briquette_core::Rows;
+use crate::view::{group_dims, n_scales};
+use briquette_core::{OutputAxis, Rows};
+use briquette_kernels::ops;
+use briquette_kernels::simulate::ScaledGrid;
 use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 /// A mask, a grid, or both, attached to a parameter: the module computes with
 /// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit what [`briquette_core::simulate`] says.
 ///
-/// The gradient of `v` reaches the kept weights as if nothing were rounded: `v = q.detach() + (w·m - (w·m).detach())`
-/// (the straight-through estimator; Bengio et al., 2013). Dropped weights get no gradient, and are exactly 0 whatever momentum or
-/// weight decay do to the stored weights.
+/// The gradient of `v` reaches the kept weights as if nothing were rounded (the straight-through estimator; Bengio et al., 2013).
+/// Dropped weights get no gradient, and are exactly 0 whatever momentum or weight decay do to the stored weights. On the CPU one pass
+/// over f32 weights does all of it; other devices and types, and transposed convolutions, take burn's operations.
 ///
-/// The state is part of the module's record: `form` says which grid (Int), `dropped` which weights are dropped (Bool, in the
-/// parameter's own order), `scale` and `zero` hold the grid's numbers. Each is empty where it does not apply. A record of another scheme
-/// does not load: its `form` has another length, which burn refuses.
+/// The state is part of the module's record: `form` says which grid, and after which step something was decided last (Int), `dropped` which
+/// weights are dropped (Bool, in the parameter's own order), `scale` and `zero` hold the grid's numbers. Their shapes follow from the rules
+/// alone: before a rule begins, nothing is dropped and scales are 0. So a record fits a module with the same rules, as of any step. A
+/// record of another scheme does not load: its `form` has another length, which burn refuses.
 #[derive(Module, Debug)]
 pub struct Attached {
     form: Param<Tensor<1, Int>>,
@@ -29,29 +32,84 @@ pub struct Attached {
     known_form: Option<Form>,
     #[module(skip)]
     compute: Option<FloatDType>,
+    #[module(skip)]
+    is_learned: bool,
+}
+
+/// What rules say of a parameter before anything is decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) rows: Rows,
+    pub(crate) form: Option<Form>,
+    pub(crate) has_mask: bool,
+    pub(crate) is_learned: bool,
 }
 
 impl Attached {
     /// A blank state, which changes nothing yet.
-    pub(crate) fn blank(rows: Rows, form: Option<Form>, compute: Option<FloatDType>, device: &Device) -> Self {
-        let numbers = TensorData::from(Form::to_numbers(form.as_ref()).as_slice());
+    pub(crate) fn blank(asked: Asked, compute: Option<FloatDType>, device: &Device) -> Self {
+        let Asked { rows, form, has_mask, is_learned } = asked;
+        let n = form.map_or(0, |form| n_scales(&rows, form.grouping));
+        let n_zeros = if form.is_some_and(|form| form.grid.is_asymmetric()) { n } else { 0 };
+        let dropped = vec![false; if has_mask { rows.n_elements() } else { 0 }];
+        let plain = |n| floats(vec![0.0; n], device);
         Self {
-            form: Param::initialized(ParamId::new(), Tensor::from_data(numbers, (device, DType::I64))),
-            dropped: Param::initialized(ParamId::new(), bools(Vec::new(), device)),
-            scale: Param::initialized(ParamId::new(), floats(Vec::new(), device)),
-            zero: Param::initialized(ParamId::new(), floats(Vec::new(), device)),
+            form: Param::initialized(ParamId::new(), form_tensor(form.as_ref(), rows.axis, 0, device)),
+            dropped: Param::initialized(ParamId::new(), bools(dropped, device)),
+            scale: if is_learned { Param::from_tensor(plain(n)) } else { Param::initialized(ParamId::new(), plain(n)) },
+            zero: Param::initialized(ParamId::new(), plain(n_zeros)),
             rows,
             known_form: form,
             compute,
+            is_learned,
         }
     }
 
-    fn mask<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        if self.dropped.lazy_shape().num_elements() == 0 {
+    /// The form of the grid, where there is one, and how activations are rounded beside it.
+    pub(crate) fn form(&self) -> Option<&Form> {
+        self.known_form.as_ref().filter(|_| self.scale.lazy_shape().num_elements() > 0)
+    }
+
+    /// The weights as outputs and inputs.
+    pub(crate) fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    /// The scales: all 0 before rounding has begun.
+    pub(crate) fn scales(&self) -> Tensor<1> {
+        self.scale.val().without_autodiff()
+    }
+
+    fn has_mask(&self) -> bool {
+        self.dropped.lazy_shape().num_elements() > 0
+    }
+
+    fn simulate<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        if self.rows.axis == OutputAxis::Second || !ops::simulates(&base) {
+            return self.simulate_by_tensors(base);
+        }
+        let scale = if self.is_learned { self.scale.val() } else { self.scales() };
+        let has_begun = || ops::with_floats(&scale, |scales| scales.iter().any(|scale| *scale != 0.0)).unwrap_or(true);
+        let form = self.form().filter(|_| has_begun());
+        if form.is_none() && !self.has_mask() {
             return base;
         }
+        let grid = form.map(|form| ScaledGrid { grid: form.grid, grouping: form.grouping, rows: self.rows });
+        let zero = self.zero.val().without_autodiff();
+        ops::simulate(base, self.dropped.val(), [scale, zero], grid, self.is_learned)
+    }
+
+    /// As the one pass of the CPU, operation by operation.
+    fn simulate_by_tensors<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let shape = base.shape();
-        base.mask_fill(self.dropped.val().reshape(shape), 0.0)
+        let masked = if self.has_mask() { base.mask_fill(self.dropped.val().reshape(shape), 0.0) } else { base };
+        let Some(form) = self.form() else { return masked };
+        if self.is_learned {
+            return self.round_learned(masked, form);
+        }
+        let plain = masked.clone().without_autodiff();
+        let rounded = self.round(plain.clone(), form);
+        if masked.is_autodiff() { (masked - plain) + rounded } else { rounded }
     }
 
     /// The nearest points of the grid, in f32. The zero point only moves the bounds: `clamp(round(w / s) + z) - z` is
@@ -59,8 +117,9 @@ impl Attached {
     fn round<const D: usize>(&self, values: Tensor<D>, form: &Form) -> Tensor<D> {
         let (shape, dtype) = (values.shape(), values.dtype());
         let (dims, scale_dims) = group_dims(&self.rows, form.grouping);
-        let scale = self.scale.val().without_autodiff().reshape(scale_dims);
-        let steps = cast_to(values, DType::F32).reshape(dims).div(scale.clone());
+        let (scale, is_unset) = (positive(self.scales()).reshape(scale_dims), self.is_unset());
+        let plain = cast_to(values, DType::F32).reshape(dims);
+        let steps = plain.clone().div(scale.clone());
         let (low, high) = (f32::from(form.grid.min_code()), f32::from(form.grid.max_code()));
         let steps = if form.grid.is_asymmetric() {
             let zero = self.zero.val().without_autodiff().reshape(scale_dims);
@@ -70,7 +129,31 @@ impl Attached {
             steps.clamp(low, high)
         };
         // Adding 0 turns -0.0 into +0.0, as a code decodes to.
-        cast_to(steps.round().mul(scale).add_scalar(0.0).reshape(shape), dtype)
+        let rounded = steps.round().mul(scale).add_scalar(0.0).mask_where(is_unset.expand(dims), plain);
+        cast_to(rounded.reshape(shape), dtype)
+    }
+
+    /// Rounding to scales that are learned: see [`briquette_kernels::simulate::learned_grads`].
+    fn round_learned<const D: usize>(&self, masked: Tensor<D>, form: &Form) -> Tensor<D> {
+        let (shape, dtype) = (masked.shape(), masked.dtype());
+        let (dims, scale_dims) = group_dims(&self.rows, form.grouping);
+        let (low, high) = (f32::from(form.grid.min_code()), f32::from(form.grid.max_code()));
+        let n_sharing = dims.iter().product::<usize>() / scale_dims.iter().product::<usize>().max(1);
+        let factor = 1.0 / (n_sharing as f32 * high).sqrt();
+        let (scale, is_unset) = (positive(self.scale.val()), self.is_unset());
+        // The value of the scale, with its gradient times the factor.
+        let scaled = scale.clone().mul_scalar(factor);
+        let scale = ((scaled.clone() - scaled.detach()) + scale.detach()).reshape(scale_dims);
+        let plain = cast_to(masked, DType::F32).reshape(dims);
+        let steps = plain.clone().div(scale.clone()).clamp(low, high);
+        let nearest = steps.clone().detach().round().add_scalar(0.0);
+        let steps = (steps.clone() - steps.detach()) + nearest;
+        cast_to(steps.mul(scale).mask_where(is_unset.expand(dims), plain).reshape(shape), dtype)
+    }
+
+    /// Whether rounding has yet to begin, as one boolean on the device.
+    fn is_unset(&self) -> Tensor<3, Bool> {
+        self.scales().abs().max().equal_elem(0.0).reshape([1, 1, 1])
     }
 }
 
@@ -78,20 +161,18 @@ impl Reparameterization for Attached {
     const NAME: &'static str = "briquette";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let masked = self.mask(base);
-        let value = match &self.known_form {
-            Some(form) if self.scale.lazy_shape().num_elements() > 0 => {
-                let plain = masked.clone().without_autodiff();
-                let rounded = self.round(plain.clone(), form);
-                if masked.is_autodiff() { (masked - plain) + rounded } else { rounded }
-            }
-            _ => masked,
-        };
+        let value = self.simulate(base);
         match self.compute {
             Some(dtype) => value.cast(dtype),
             None => value,
         }
     }
+}
+
+/// The scales that stored numbers stand for: see [`briquette_kernels::simulate::scale_of`].
+fn positive(stored: Tensor<1>) -> Tensor<1> {
+    let is_zero = stored.clone().equal_elem(0.0);
+    stored.abs().mask_fill(is_zero, f32::MIN_POSITIVE)
 }
 
 /// Takes the grids away from a module and leaves the masks: gives the trained weights before rounding.
@@ -116,9 +197,25 @@ impl ModuleMapper for GridRemover {
         if !self.0.reparameterized().is_some_and(is_grid) {
             return param;
         }
-        let (id, device) = (param.id, param.lazy_device());
-        Param::initialized(id, floats(Vec::new(), &device).reshape([0; D]))
+        replaced(param, |n| vec![0.0; n])
     }
+}
+
+/// A vector of the same length with these numbers, as trainable as it was.
+pub(crate) fn replaced<const D: usize>(
+    param: Param<Tensor<D>>,
+    numbers: impl FnOnce(usize) -> Vec<f32>,
+) -> Param<Tensor<D>> {
+    let device = param.lazy_device();
+    param.map(|old| {
+        let new = floats(numbers(old.shape().num_elements()), &device).reshape([-1; D]);
+        if old.is_require_grad() { new.require_grad() } else { new }
+    })
+}
+
+/// The numbers of a form, the step after which something was decided last, and the axis that counts outputs.
+pub(crate) fn form_tensor(form: Option<&Form>, axis: OutputAxis, step: usize, device: &Device) -> Tensor<1, Int> {
+    Tensor::from_data(TensorData::from(Form::to_numbers(form, axis, step).as_slice()), (device, DType::I64))
 }
 
 /// Booleans as a tensor on a device.
@@ -135,4 +232,74 @@ pub(crate) fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
 
 fn cast_to<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use briquette_quant::Scheme;
+    use burn::tensor::Distribution;
+
+    /// A state that drops a third of the weights and rounds the rest, some beyond the ends of the grid.
+    fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
+        let form = Form::of(&scheme.parse::<Scheme>().unwrap());
+        let asked = Asked { rows, form: Some(form), has_mask: true, is_learned };
+        let blank = Attached::blank(asked, None, device);
+        let n = blank.scale.lazy_shape().num_elements();
+        let n_zeros = blank.zero.lazy_shape().num_elements();
+        let dropped = (0..rows.n_elements()).map(|i| i % 3 == 1).collect();
+        Attached {
+            dropped: blank.dropped.map(|_| bools(dropped, device)),
+            scale: replaced(blank.scale, |_| (0..n).map(|i| 0.05 + (i % 5) as f32 * 0.01).collect()),
+            zero: replaced(blank.zero, |_| (0..n_zeros).map(|i| (i % 5) as f32 - 2.0).collect()),
+            ..blank
+        }
+    }
+
+    fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.without_autodiff().into_data().try_into_vec().unwrap()
+    }
+
+    #[test]
+    fn operation_by_operation_is_what_one_pass_is_with_its_gradients() {
+        let device = Device::flex().autodiff();
+        let schemes = [("int4", false), ("int4-asym", false), ("int3-g4", false), ("int4", true), ("int3-g4", true)];
+        for ((scheme, is_learned), axis) in
+            schemes.into_iter().flat_map(|case| [OutputAxis::First, OutputAxis::Last].map(|axis| (case, axis)))
+        {
+            let rows = Rows { axis, ..Rows::plain(7, 12) };
+            let dims = if axis == OutputAxis::Last { [12, 7] } else { [7, 12] };
+            let weights = Tensor::<2>::random(dims, Distribution::Normal(0.0, 0.3), &device).require_grad();
+            let factors = Tensor::<2>::random(dims, Distribution::Normal(0.0, 1.0), &device);
+            let attached = state(scheme, rows, is_learned, &device);
+            let both = [attached.simulate(weights.clone()), attached.simulate_by_tensors(weights.clone())];
+            let bits = |value: &Tensor<2>| numbers(value.clone()).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(&both[0]), bits(&both[1]), "{scheme} {is_learned} {axis:?}");
+            let grads = both.map(|value| {
+                let grads = (value * factors.clone()).sum().backward();
+                (numbers(weights.grad(&grads).unwrap()), attached.scale.val().grad(&grads).map(numbers))
+            });
+            let [(one, of_scales), (other, by_tensors)] = grads;
+            let is_near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-6 * other.abs();
+            assert!(one.iter().zip(&other).all(is_near), "{scheme} {is_learned} {axis:?}");
+            assert_eq!((of_scales.is_some(), by_tensors.is_some()), (is_learned, is_learned));
+            for (one, other) in of_scales.iter().flatten().zip(by_tensors.iter().flatten()) {
+                assert!((one - other).abs() < 1e-4 * (1.0 + other.abs()), "{scheme} {axis:?}: {one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_blank_state_changes_nothing_either_way() {
+        let device = Device::flex();
+        let rows = Rows::plain(5, 8);
+        let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
+        for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
+            let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
+            let blank = Attached::blank(Asked { rows, form, has_mask: true, is_learned }, None, &device);
+            for value in [blank.simulate(weights.clone()), blank.simulate_by_tensors(weights.clone())] {
+                assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");
+            }
+        }
+    }
 }

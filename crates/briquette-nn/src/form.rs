@@ -1,8 +1,21 @@
 //! How an attached parameter is rounded, as numbers that a record can keep.
 
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Grid, GridKind, Grouping};
+use briquette_core::{Grid, GridKind, Grouping, OutputAxis};
 use briquette_quant::{Activations, Scheme};
+
+/// The axes that can count outputs, each by its index.
+const AXES: [OutputAxis; 3] = [OutputAxis::First, OutputAxis::Last, OutputAxis::Second];
+
+/// An axis as a number that records can keep.
+pub(crate) fn number_of(axis: OutputAxis) -> i64 {
+    AXES.iter().position(|known| *known == axis).unwrap_or(0) as i64
+}
+
+/// The inverse of [`number_of`].
+pub(crate) fn axis_of(number: i64) -> Option<OutputAxis> {
+    AXES.get(usize::try_from(number).ok()?).copied()
+}
 
 /// The static side of a quantization: everything but its scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,12 +33,14 @@ impl Form {
         Self { grid, grouping, scale, activations: scheme.activations }
     }
 
-    /// Bits, grid, grouping, group size, scale type and activations; all zeros where nothing is rounded.
+    /// Bits, grid, grouping, group size, scale type and activations, all zeros where nothing is rounded; then the step after which
+    /// something was decided last, and which axis of the parameter counts outputs.
     ///
     /// More zeros follow, so that two forms have different lengths unless they differ in grouping only, which the number of scales
     /// shows: burn refuses a record whose shapes differ, and so a record of another form.
-    pub(crate) fn to_numbers(form: Option<&Self>) -> Vec<i64> {
-        let Some(form) = form else { return vec![0; 6] };
+    pub(crate) fn to_numbers(form: Option<&Self>, axis: OutputAxis, step: usize) -> Vec<i64> {
+        let (step, axis) = (i64::try_from(step).unwrap_or(i64::MAX), number_of(axis));
+        let Some(form) = form else { return vec![0, 0, 0, 0, 0, 0, step, axis] };
         let kind = match form.grid.kind() {
             GridKind::Symmetric => 0,
             GridKind::SymmetricFull => 1,
@@ -44,9 +59,19 @@ impl Form {
         };
         let bits = i64::from(form.grid.n_bits());
         let n_more = 1 + ((bits * 3 + kind) * 2 + scale) * 3 + activations;
-        let mut numbers = vec![bits, kind, grouping, size, scale, activations];
+        let mut numbers = vec![bits, kind, grouping, size, scale, activations, step, axis];
         numbers.resize(numbers.len() + n_more as usize, 0);
         numbers
+    }
+
+    /// The step that these numbers keep.
+    pub(crate) fn step(numbers: &[i64]) -> usize {
+        numbers.get(6).and_then(|&step| usize::try_from(step).ok()).unwrap_or(0)
+    }
+
+    /// The axis that these numbers keep.
+    pub(crate) fn axis(numbers: &[i64]) -> OutputAxis {
+        axis_of(numbers.get(7).copied().unwrap_or(0)).unwrap_or_default()
     }
 
     /// The form that these numbers stand for; `None` for zeros, and for numbers that no form has.
@@ -78,17 +103,18 @@ mod tests {
 
     #[test]
     fn every_form_survives_as_numbers_of_a_length_of_its_own() {
-        let mut lengths = vec![Form::to_numbers(None).len()];
+        let mut lengths = vec![Form::to_numbers(None, OutputAxis::First, 0).len()];
         for name in ["int8", "int8-asym", "int4", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
             let form = Form::of(&name.parse().unwrap());
             let half = Form { scale: ScaleType::F16, ..form };
             for form in [form, half] {
-                let numbers = Form::to_numbers(Some(&form));
+                let numbers = Form::to_numbers(Some(&form), OutputAxis::Second, 77);
+                assert_eq!((Form::step(&numbers), Form::axis(&numbers)), (77, OutputAxis::Second));
                 assert_eq!(Form::from_numbers(&numbers), Some(form), "{name}");
                 lengths.push(numbers.len());
             }
         }
-        assert_eq!(Form::from_numbers(&Form::to_numbers(None)), None);
+        assert_eq!(Form::from_numbers(&Form::to_numbers(None, OutputAxis::Last, 9)), None);
         lengths.sort_unstable();
         lengths.dedup();
         assert_eq!(lengths.len(), 1 + 2 * 6, "int4-g32 is as long as int4");

@@ -11,7 +11,9 @@
 //!
 //! Rules say what is asked of which parameters. Attached, they are part of the module: its weights are pruned and rounded
 //! wherever they are used, gradients reach what is kept as if nothing were rounded, and any optimizer works on it. Calling
-//! [`refresh`](Compression::refresh) after each step moves masks and scales along, as their [`Schedule`]s say.
+//! [`refresh`](Compression::refresh) after each step moves masks and scales along, as their [`Schedule`]s say. Who compares whose
+//! weights, what they are scored by, and which parameters are left alone is up to the rule: [`Prune::of_each_row`],
+//! [`Prune::of_each_columns`], [`Prune::score_by`], [`Compression::leave`]; scales can be trained too: [`Quantize::learned`].
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -67,8 +69,8 @@
 //!
 //! # Stopping and going on
 //!
-//! Masks and scales are part of burn's records. To load one, attach the same rules first, as of the step it was saved at; a
-//! record of another scheme is refused.
+//! Masks and scales are part of burn's records, and so is the step after which something was decided last.
+//! [`Compression::load`] attaches the same rules and loads a record, of whatever step; a record of other rules is refused.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -83,7 +85,7 @@
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path().join("layer.bpk");
 //! trained.clone().into_record().save(&path).unwrap();
-//! let loaded = rules.attach_at(LinearConfig::new(8, 8).init(&device), 60)?.try_load_file(&path).unwrap();
+//! let loaded = rules.load(LinearConfig::new(8, 8).init(&device), &path)?;
 //! assert_eq!(briquette_nn::decisions(&loaded)?, briquette_nn::decisions(&trained)?);
 //! # }
 //! # Ok::<(), briquette_core::Error>(())
@@ -137,6 +139,7 @@
 mod attached;
 mod coded;
 mod compression;
+mod decide;
 mod dtype;
 mod export;
 mod form;
@@ -144,6 +147,7 @@ mod held;
 mod layer;
 pub mod layers;
 mod learner;
+mod live;
 mod load;
 mod load_compressed;
 mod module_source;
@@ -154,17 +158,20 @@ mod parameters;
 mod probe;
 mod quantize_dynamic;
 mod quiet;
+mod recurrent;
 mod refresh;
 mod roles;
+mod rounded_input;
 mod rules;
 mod schedule;
+mod scores;
 mod sparsity;
 mod view;
 mod weights;
 
 pub use attached::{Attached, without_grids};
-pub use briquette_core::InputStats;
 pub use briquette_core::Patterns;
+pub use briquette_core::{InputStats, InputView};
 pub use briquette_prune::Score;
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};
@@ -182,6 +189,6 @@ pub use probe::Probe;
 pub use quantize_dynamic::{DynamicSpec, Quantized, quantize_dynamic};
 pub use quiet::Quiet;
 pub use roles::{OwnLayer, Roles};
-pub use rules::{Prune, Quantize, Scope};
+pub use rules::{Prune, Quantize, Scope, WeightRow};
 pub use schedule::Schedule;
 pub use sparsity::{Sparsity, decisions, sparsity};

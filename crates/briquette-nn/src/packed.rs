@@ -1,6 +1,7 @@
 //! Weights held as codes in place of a parameter's floats.
 
 use crate::coded::{Coded, Use};
+use crate::form::{axis_of, number_of};
 use crate::parameters::{is_kept_turned, linear_shape};
 use briquette_core::{Error, OutputAxis, Result, Rows};
 use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table, Weights};
@@ -91,16 +92,12 @@ pub(crate) struct PackedForm {
     pub(crate) axis: OutputAxis,
 }
 
-/// The axes that can count outputs, each by its index.
-const AXES: [OutputAxis; 3] = [OutputAxis::First, OutputAxis::Last, OutputAxis::Second];
-
 impl PackedForm {
     /// The numbers, and as many zeros as tell one use from another: burn refuses a record whose shapes differ, and so codes of
     /// another kind.
     fn to_numbers(self) -> Vec<i64> {
         let (kind, detail) = self.what.to_numbers();
-        let axis = AXES.iter().position(|axis| *axis == self.axis).unwrap_or(0);
-        let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail, axis as i64];
+        let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail, number_of(self.axis)];
         numbers.resize(5 + kind as usize, 0);
         numbers
     }
@@ -108,7 +105,7 @@ impl PackedForm {
     pub(crate) fn from_numbers(numbers: &[i64], shape: &[usize]) -> Option<Self> {
         let &[name, n_bytes, kind, detail, axis, ..] = numbers else { return None };
         let what = Use::from_numbers(kind, detail, shape)?;
-        let axis = *AXES.get(usize::try_from(axis).ok()?)?;
+        let axis = axis_of(axis)?;
         Some(Self { name: usize::try_from(name).ok()?, n_bytes: usize::try_from(n_bytes).ok()?, what, axis })
     }
 

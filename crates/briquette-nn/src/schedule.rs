@@ -15,8 +15,8 @@ enum Course {
 /// When a decision is renewed: every `n` steps from a begin to an end, both included.
 ///
 /// Steps count the optimizer's updates, so the first is 1 and attaching is 0: a schedule over `0..300` decides last, and reaches its
-/// full sparsity, when [`refresh`](crate::Compression::refresh) is called after the 300th. Call that after each step; a decision whose
-/// step is left out is not caught up on.
+/// full sparsity, when [`refresh`](crate::Compression::refresh) is called after the 300th. Call that after each step, or every few:
+/// what came due in between is decided at the next call, as of that call's step.
 ///
 /// With `d = (t - begin) / (end - begin)`, sparsity is `s(t) = s0` before the begin, `s1` from the end on, and between:
 /// constant `s1`; linear `s0 + (s1 - s0) d`; cubic `s1 + (s0 - s1)(1 - d)^3` (Zhu and Gupta, "To prune, or not to
@@ -81,6 +81,25 @@ impl Schedule {
         step == self.end || (self.begin..self.end).contains(&step) && (step - self.begin).is_multiple_of(self.every)
     }
 
+    /// The last step up to this one at which decisions are renewed; `None` before the begin.
+    pub(crate) fn last_due(&self, step: usize) -> Option<usize> {
+        if step >= self.end {
+            return Some(self.end);
+        }
+        let since = step.checked_sub(self.begin)?;
+        Some(self.begin + since / self.every.max(1) * self.every)
+    }
+
+    /// Whether decisions are renewed at a step after `since`, up to `step`, or at `step` itself.
+    pub(crate) fn is_due_since(&self, since: usize, step: usize) -> bool {
+        self.last_due(step).is_some_and(|due| due > since || due == step)
+    }
+
+    /// The begin alone: one decision.
+    pub(crate) fn begin_only(self) -> Self {
+        Self { end: self.begin, ..self }
+    }
+
     /// The sparsity at a step, on the way from `from` to `to`.
     pub fn ratio(&self, step: usize, from: Ratio, to: Ratio) -> Ratio {
         if !self.has_begun(step) {
@@ -106,6 +125,16 @@ mod tests {
         let schedule = Schedule::cubic(10..21).every(5);
         assert_eq!((0..40).filter(|&step| schedule.is_due(step)).collect::<Vec<_>>(), [10, 15, 20, 21]);
         assert_eq!((0..9).filter(|&step| Schedule::once().is_due(step)).collect::<Vec<_>>(), [0]);
+        for step in 0..40 {
+            let last = (0..=step).rev().find(|&step| schedule.is_due(step));
+            assert_eq!(schedule.last_due(step), last, "{step}");
+            for since in 0..40 {
+                let expected = schedule.is_due(step) || (since + 1..=step).any(|step| schedule.is_due(step));
+                assert_eq!(schedule.is_due_since(since, step), expected, "after {since} up to {step}");
+            }
+        }
+        let forever = Schedule::constant(0..usize::MAX).every(10);
+        assert_eq!([0, 9, 10, 29].map(|step| forever.last_due(step)), [Some(0), Some(0), Some(10), Some(20)]);
         assert!(Schedule::linear(0..5).every(0).check().is_err());
         #[allow(clippy::reversed_empty_ranges)]
         let backwards = Schedule::linear(5..1);

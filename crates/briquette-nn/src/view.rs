@@ -1,6 +1,13 @@
 //! Converts between a parameter's own order and rows: the one place of this crate that transposes a `Linear`.
 
-use briquette_core::{Affine, Grouping, OutputAxis, Rows};
+use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
+use briquette_kernels::simulate::scale_of;
+use rayon::prelude::*;
+
+/// Rows that a thread turns at once.
+const TILE: usize = 64;
+/// Elements of a row that it turns at once: a cache line of what it writes.
+const LINES: usize = 16;
 
 /// Turns elements in a parameter's own order into rows of outputs.
 pub(crate) fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
@@ -19,6 +26,115 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, rows: &Rows, turn: impl Fn(&Rows, &[u8],
     let mut to = vec![T::zeroed(); from.len()];
     turn(rows, bytemuck::cast_slice(&from), bytemuck::cast_slice_mut(&mut to), size_of::<T>());
     to
+}
+
+/// Fills `by_row` with the elements of a parameter as rows of outputs, by all threads.
+///
+/// # Panics
+/// If the lengths disagree.
+pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
+    assert_eq!(own.len(), rows.n_elements(), "whole rows");
+    by_row.resize(own.len(), 0.0);
+    let &Rows { n_rows, n_cols, axis, .. } = rows;
+    if axis == OutputAxis::Second {
+        return rows.turn(bytemuck::cast_slice(own), bytemuck::cast_slice_mut(by_row), size_of::<f32>());
+    }
+    if axis != OutputAxis::Last || n_cols == 0 {
+        return by_row
+            .par_chunks_mut(1 << 16)
+            .zip(own.par_chunks(1 << 16))
+            .for_each(|(to, from)| to.copy_from_slice(from));
+    }
+    by_row.par_chunks_mut(TILE * n_cols).enumerate().for_each(|(tile, to)| {
+        let (first, n) = (tile * TILE, to.len() / n_cols);
+        // Lines of a matrix often lie a power of two apart, and few of those fit into a cache side by side: they are gathered first.
+        let mut lines = [[0.0_f32; TILE]; LINES];
+        for start in (0..n_cols).step_by(LINES) {
+            let n_lines = LINES.min(n_cols - start);
+            for (line, own) in lines[..n_lines].iter_mut().zip(own[start * n_rows..].chunks(n_rows)) {
+                line[..n].copy_from_slice(&own[first..first + n]);
+            }
+            for (row, to) in to.chunks_exact_mut(n_cols).enumerate() {
+                to[start..start + n_lines].iter_mut().zip(&lines).for_each(|(to, line)| *to = line[row]);
+            }
+        }
+    });
+}
+
+/// What is kept, given a byte for each weight in the parameter's own order that is 1 where it is dropped; `None` where nothing is.
+pub(crate) fn mask_of(dropped: &[u8], rows: &Rows) -> Option<Mask> {
+    if !dropped.par_chunks(1 << 16).any(|dropped| dropped.contains(&1)) {
+        return None;
+    }
+    if rows.axis == OutputAxis::Second {
+        return mask_of(&to_rows(dropped.to_vec(), rows), &Rows::plain(rows.n_rows, rows.n_cols));
+    }
+    let &Rows { n_rows, n_cols, axis, .. } = rows;
+    let width = Mask::row_bytes(n_cols);
+    let mut bits = vec![0_u8; n_rows * width];
+    bits.par_chunks_mut(TILE * width).enumerate().for_each(|(tile, bits)| {
+        let first = tile * TILE;
+        if axis != OutputAxis::Last {
+            let rows = dropped[first * n_cols..].chunks_exact(n_cols);
+            return bits.chunks_exact_mut(width).zip(rows).for_each(|(bits, dropped)| pack_kept(dropped, bits));
+        }
+        let n = bits.len() / width;
+        let mut line = [[0_u8; 8]; TILE];
+        for (byte, start) in (0..n_cols).step_by(8).enumerate() {
+            let cols = 8.min(n_cols - start);
+            for (col, from) in dropped[start * n_rows..].chunks(n_rows).take(cols).enumerate() {
+                line.iter_mut().zip(&from[first..first + n]).for_each(|(line, &dropped)| line[col] = dropped);
+            }
+            for (row, line) in line[..n].iter().enumerate() {
+                pack_kept(&line[..cols], &mut bits[row * width + byte..][..1]);
+            }
+        }
+    });
+    Some(Mask::from_bits(n_rows, n_cols, bits))
+}
+
+/// Sets a bit for each byte that is 0.
+fn pack_kept(dropped: &[u8], bits: &mut [u8]) {
+    for (bits, dropped) in bits.iter_mut().zip(dropped.chunks(8)) {
+        *bits = dropped.iter().enumerate().fold(0, |bits, (i, &dropped)| bits | u8::from(dropped == 0) << i);
+    }
+}
+
+/// A byte for each weight in the parameter's own order, 1 where a mask drops it, by all threads.
+pub(crate) fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
+    if rows.axis == OutputAxis::Second {
+        let by_row = dropped_of(mask, &Rows::plain(rows.n_rows, rows.n_cols)).into_iter().map(u8::from);
+        return to_own(by_row.collect(), rows).into_iter().map(|dropped| dropped != 0).collect();
+    }
+    let &Rows { n_rows, n_cols, axis, .. } = rows;
+    let mut dropped = vec![false; rows.n_elements()];
+    if axis != OutputAxis::Last {
+        let lines = dropped.par_chunks_mut(n_cols.max(1)).enumerate();
+        lines.for_each(|(row, dropped)| unpack_dropped(mask.row(row), dropped));
+        return dropped;
+    }
+    let width = Mask::row_bytes(n_cols);
+    dropped.par_chunks_mut(8 * n_rows.max(1)).enumerate().for_each(|(byte, lines)| {
+        let column: Vec<u8> = mask.as_bits()[byte..].iter().step_by(width).copied().collect();
+        for (col, line) in lines.chunks_exact_mut(n_rows).enumerate() {
+            line.iter_mut().zip(&column).for_each(|(dropped, bits)| *dropped = bits >> col & 1 == 0);
+        }
+    });
+    dropped
+}
+
+fn unpack_dropped(bits: &[u8], dropped: &mut [bool]) {
+    for (dropped, bits) in dropped.chunks_mut(8).zip(bits) {
+        dropped.iter_mut().enumerate().for_each(|(i, dropped)| *dropped = bits >> i & 1 == 0);
+    }
+}
+
+/// Number of scales that a grouping has over these rows.
+pub(crate) fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
+    match grouping {
+        Grouping::Tensor => 1,
+        _ => rows.n_rows * grouping.per_row(rows.n_cols).unwrap_or(0),
+    }
 }
 
 /// Three extents of a parameter over which the scales of groups broadcast, and the extents of the scales.
@@ -48,7 +164,7 @@ pub(crate) fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<
 pub(crate) fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) -> Vec<Affine> {
     let by_group = scale_rows(scales.len(), rows);
     let pairs = to_rows(scales, &by_group).into_iter().zip(to_rows(zeros, &by_group));
-    pairs.map(|(scale, zero)| Affine { scale, zero: zero as i8 }).collect()
+    pairs.map(|(scale, zero)| Affine { scale: scale_of(scale), zero: zero as i8 }).collect()
 }
 
 /// The matrix of scales, `[rows, groups]`; a single scale needs no transposing.
@@ -58,4 +174,31 @@ fn scale_rows(n_scales: usize, rows: &Rows) -> Rows {
     }
     let axis = if rows.axis == OutputAxis::Last { rows.axis } else { OutputAxis::First };
     Rows { axis, ..Rows::plain(rows.n_rows, n_scales / rows.n_rows.max(1)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_and_weights_turn_to_rows_and_back() {
+        for (n_rows, n_cols) in [(1, 1), (3, 7), (8, 8), (65, 33), (130, 200), (0, 5), (5, 0)] {
+            for axis in [OutputAxis::First, OutputAxis::Last, OutputAxis::Second, OutputAxis::Stacked] {
+                let rows = Rows { axis, ..Rows::plain(n_rows, n_cols) };
+                let own: Vec<f32> = (0..n_rows * n_cols).map(|i| i as f32).collect();
+                let mut by_row = vec![9.0; 3];
+                fill_rows(&own, &rows, &mut by_row);
+                assert_eq!(by_row, to_rows(own, &rows), "{rows:?}");
+                let dropped: Vec<u8> = (0..n_rows * n_cols).map(|i| u8::from(i * 7919 % 31 < 9)).collect();
+                let mask = mask_of(&dropped, &rows);
+                assert_eq!(mask.is_some(), !dropped.is_empty(), "{rows:?}");
+                let Some(mask) = mask else { continue };
+                let expected = to_rows(dropped.clone(), &rows);
+                let keeps = |i: usize| mask.keeps(i / n_cols, i % n_cols);
+                assert!((0..expected.len()).all(|i| keeps(i) == (expected[i] == 0)), "{rows:?}");
+                assert!(dropped_of(&mask, &rows).into_iter().map(u8::from).eq(dropped), "{rows:?}");
+                assert_eq!(mask_of(&vec![0; n_rows * n_cols], &rows), None);
+            }
+        }
+    }
 }

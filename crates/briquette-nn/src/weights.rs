@@ -190,12 +190,13 @@ impl State {
     /// The decision that this state stands for.
     pub(crate) fn decision(self, rows: &Rows) -> Decision {
         let n_cols = rows.n_cols;
-        let mask = (!self.dropped.is_empty()).then(|| {
+        // Before a rule begins nothing is dropped and all scales are 0: no decision.
+        let mask = self.dropped.contains(&true).then(|| {
             let dropped: Vec<u8> = self.dropped.into_iter().map(u8::from).collect();
             let dropped = view::to_rows(dropped, rows);
             Mask::from_fn(rows.n_rows, n_cols, |row, col| dropped[row * n_cols + col] == 0)
         });
-        let quant = self.form.filter(|_| !self.scale.is_empty()).map(|form| {
+        let quant = self.form.filter(|_| self.scale.iter().any(|scale| *scale != 0.0)).map(|form| {
             let zero = if self.zero.is_empty() { vec![0.0; self.scale.len()] } else { self.zero };
             QuantParams::new(form.grid, form.grouping, n_cols, view::affines_to_rows(self.scale, zero, rows))
         });
@@ -302,9 +303,13 @@ impl ModuleVisitor for Collector {
             }
             return;
         }
-        let Some((_, state)) = self.state() else { return self.add_other(dtype, data) };
+        let Some(item) = self.item_of(Attached::NAME) else { return self.add_other(dtype, data) };
         match data() {
-            Ok(data) => state.form = Form::from_numbers(&data.iter::<i64>().collect::<Vec<_>>()),
+            Ok(data) => {
+                let numbers: Vec<i64> = data.iter::<i64>().collect();
+                item.parameter.axis = Form::axis(&numbers);
+                item.state.iter_mut().for_each(|state| state.form = Form::from_numbers(&numbers));
+            }
             Err(error) => self.result = Err(error),
         }
     }

@@ -1,11 +1,11 @@
 //! What a parameter is taken for, what a user says of it, and the way in which files record it.
 
 use crate::fixture::values;
-use briquette_core::{ErrorKind, OutputAxis, Role};
+use briquette_core::{ErrorKind, OutputAxis, Role, simulate};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::layers;
-use briquette_nn::{DynamicSpec, Export, Layer, NameMap, OwnLayer, Roles};
-use briquette_nn::{held, load_into, parameters, quantize_dynamic};
+use briquette_nn::{Compression, DynamicSpec, Export, Layer, NameMap, OwnLayer, Prune, Quantize, Roles};
+use briquette_nn::{decisions, held, load_into, parameters, quantize_dynamic};
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv1d, Conv1dConfig, ConvTranspose2d, ConvTranspose2dConfig};
 use burn::tensor::{Device, Distribution, Tensor};
@@ -181,4 +181,61 @@ fn the_way_in_which_matrices_lie_stands_in_the_file_and_is_believed() {
         let back = load_into(square(), &Checkpoint::open(&out).unwrap(), &read).unwrap();
         assert_eq!(values(back.weight.val()), values(layer.weight.val()));
     }
+}
+
+#[test]
+fn rules_leave_alone_what_is_not_known_and_name_it() {
+    let all = || Compression::new().quantize(Quantize::new("**", "int8").unwrap());
+    let left: Vec<String> = all().left_alone(&net()).unwrap().into_iter().map(|(path, _)| path).collect();
+    let unknown = ["embedding.cls", "embedding.pos", "embedding.scale", "wide.weight", "square.weight", "raw"];
+    assert_eq!(left, unknown);
+    let attached = all().attach(net()).unwrap();
+    assert_eq!(decisions(&attached).unwrap().into_keys().collect::<Vec<_>>(), ["up.weight", "wave.weight"]);
+    let error = Compression::new().prune(Prune::new("*.scale", 0.5).unwrap()).attach(net()).unwrap_err().to_string();
+    assert!(error.contains("not known") && error.contains("embedding.scale") && error.contains("roles"), "{error}");
+    // Its very name says that it is meant.
+    let named = Compression::new().prune(Prune::new("raw", 0.5).unwrap()).attach(net()).unwrap();
+    assert_eq!(briquette_nn::sparsity(&named).unwrap()["raw"].n_zeros, 96);
+    let told = all().roles(Roles::new().linear("raw", OutputAxis::Last).unwrap().leave("embedding.*").unwrap());
+    let attached = told.attach(net()).unwrap();
+    assert_eq!(decisions(&attached).unwrap()["raw"].quant.as_ref().unwrap().affines.len(), 6);
+    assert!(!told.left_alone(&net()).unwrap().iter().any(|(path, _)| path == "raw"));
+}
+
+#[test]
+fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_inputs() {
+    let device = Device::flex();
+    let layer = || ConvTranspose2dConfig::new([8, 6], [2, 3]).init(&device);
+    let rules = Compression::new()
+        .prune(Prune::n_of_m("weight", 2, 4).unwrap())
+        .quantize(Quantize::new("weight", "int8").unwrap());
+    let up = rules.attach(layer()).unwrap();
+    let decision = &decisions(&up).unwrap()["weight"];
+    assert_eq!(decision.mask.as_ref().unwrap().dim(), (6, 48));
+    assert_eq!(decision.quant.as_ref().unwrap().affines.len(), 6);
+    let own = values(up.weight.base());
+    let rows = parameters(&up)[0].rows();
+    let by_row: Vec<f32> = (0..6)
+        .flat_map(|row| (0..48).map(move |col| (row, col)))
+        .map(|(row, col)| own[(col / rows.run * 6 + row) * rows.run + col % rows.run])
+        .collect();
+    let expected = simulate(&by_row, 6, 48, decision);
+    for four in expected.chunks(4) {
+        assert!(four.iter().filter(|value| **value != 0.0).count() <= 2, "two of four neighbouring inputs: {four:?}");
+    }
+    let found = values(up.weight.val());
+    for row in 0..6 {
+        for col in 0..48 {
+            let value = found[(col / rows.run * 6 + row) * rows.run + col % rows.run];
+            assert_eq!(value.to_bits(), expected[row * 48 + col].to_bits(), "{row} {col}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    Export::to(dir.path().join("up")).write(&up).unwrap();
+    let checkpoint = Checkpoint::open(&dir.path().join("up")).unwrap();
+    let back = load_into(layer(), &checkpoint, &NameMap::torch()).unwrap();
+    assert_eq!(values(back.weight.val()), found);
+    let groups = Compression::new().quantize(Quantize::new("weight", "int4-g4").unwrap());
+    let error = groups.attach(layer()).unwrap_err().to_string();
+    assert!(error.contains("transposed convolution"), "{error}");
 }

@@ -10,4 +10,5 @@ mod law;
 mod layers;
 mod load;
 mod probe;
+mod rules;
 mod training;

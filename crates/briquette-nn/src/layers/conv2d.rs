@@ -4,6 +4,7 @@ use super::RunsOnCodes;
 use crate::observed::show_patches;
 use crate::packed::{Kept, kept_on};
 use crate::probe::Patches;
+use crate::rounded_input::rounded_input;
 use briquette_kernels::Conv2dShape;
 use briquette_kernels::ops::{self, Conv2dCall};
 use burn::config::Config;
@@ -107,7 +108,13 @@ impl Conv2d {
         if let Some(call) = self.call(&input) {
             return ops::conv2d(input, None, [None, bias], call);
         }
-        self.convolve(input, self.weight.val(), bias)
+        self.convolve(self.rounded(input), self.weight.val(), bias)
+    }
+
+    /// The input, each image rounded to 8 bits where the layer is trained to be served so.
+    fn rounded(&self, input: Tensor<4>) -> Tensor<4> {
+        let [_, channels, height, width] = input.dims();
+        rounded_input(input, &self.weight, channels * height * width)
     }
 
     /// The convolution with float weights.
@@ -140,7 +147,8 @@ impl Conv2d {
             None => {
                 let output = if self.takes_norm(&input) {
                     let (scale, shift) = self.folded(norm);
-                    self.convolve(input, self.weight.val() * scale.reshape([-1, 1, 1, 1]), Some(shift))
+                    let weight = self.weight.val() * scale.reshape([-1, 1, 1, 1]);
+                    self.convolve(self.rounded(input), weight, Some(shift))
                 } else {
                     norm.forward(self.forward(input))
                 };

@@ -3,6 +3,7 @@
 use crate::observed::show;
 use crate::packed::{Kept, kept_on};
 use crate::parameters::linear_shape;
+use crate::rounded_input::rounded_input;
 use briquette_kernels::ops;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
@@ -83,12 +84,15 @@ impl Linear {
     }
 }
 
-/// `x · weight + bias`, computed on codes where the weights are codes.
+/// `x · weight + bias`, computed on codes where the weights are codes, and on rounded inputs where they are trained to be.
 fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
     show(weight, &input);
     match kept_on(weight, &input.device()) {
         Some(Kept::Linear(weights)) => ops::linear(input, &weights, bias),
-        _ => linear(input, weight.val(), bias),
+        _ => {
+            let n_cols = input.dims()[D - 1];
+            linear(rounded_input(input, weight, n_cols), weight.val(), bias)
+        }
     }
 }
 

@@ -1,0 +1,132 @@
+//! The weights of a module and what is attached to them, where they lie.
+
+use crate::Attached;
+use crate::form::Form;
+use crate::parameters::Trail;
+use crate::weights::{read_bools, read_f32, unreadable};
+use briquette_core::Result;
+use briquette_kernels::ops;
+use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
+use burn::tensor::{Bool, Device, Int, Tensor};
+
+/// A parameter that something is attached to, still on its device; the tensors are handles, not copies.
+pub(crate) struct LiveWeight {
+    pub(crate) path: String,
+    pub(crate) device: Device,
+    base: Tensor<1>,
+    dropped: Option<Tensor<1, Bool>>,
+    scale: Option<Tensor<1>>,
+}
+
+impl LiveWeight {
+    /// Calls `f` with the stored weights, in the parameter's own order. On the CPU nothing is copied.
+    pub(crate) fn with_values<R>(&self, mut f: impl FnMut(&[f32]) -> R) -> Result<R> {
+        match ops::with_floats(&self.base, &mut f) {
+            Some(found) => Ok(found),
+            None => Ok(f(&read_f32(self.base.clone(), &self.path)?)),
+        }
+    }
+
+    /// Calls `f` with a byte for each weight, 1 where it is dropped, or none where there is no mask.
+    pub(crate) fn with_dropped<R>(&self, mut f: impl FnMut(&[u8]) -> R) -> Result<R> {
+        let Some(dropped) = &self.dropped else { return Ok(f(&[])) };
+        match ops::with_bools(dropped, &mut f) {
+            Some(found) => Ok(found),
+            None => {
+                let dropped: Vec<u8> = read_bools(dropped.clone(), &self.path)?.into_iter().map(u8::from).collect();
+                Ok(f(&dropped))
+            }
+        }
+    }
+
+    /// Whether there are scales already.
+    pub(crate) fn has_scales(&self) -> Result<bool> {
+        let Some(scale) = &self.scale else { return Ok(false) };
+        Ok(read_f32(scale.clone(), &self.path)?.iter().any(|scale| *scale != 0.0))
+    }
+}
+
+/// The parameters that something is attached to and `wants` is true of, in the order of the module.
+pub(crate) fn live_weights<M: Module>(module: &M, wants: impl Fn(&str) -> bool) -> Vec<LiveWeight> {
+    let mut finder = Finder { wants, trail: Trail::default(), found: Vec::new() };
+    module.visit(&mut finder);
+    finder.found
+}
+
+/// The step after which something was decided last, as the first parameter keeps it that has a state; 0 where none has.
+///
+/// # Errors
+/// Io, where the device does not hand it out.
+pub(crate) fn last_step<M: Module>(module: &M) -> Result<usize> {
+    let mut reader = StepReader { trail: Trail::default(), step: None };
+    module.visit(&mut reader);
+    reader.step.unwrap_or(Ok(0))
+}
+
+struct Finder<F> {
+    wants: F,
+    trail: Trail,
+    found: Vec<LiveWeight>,
+}
+
+impl<F: Fn(&str) -> bool> Finder<F> {
+    /// The parameter that the visited field belongs to, and the name of the field.
+    fn field(&mut self) -> Option<(&mut LiveWeight, String)> {
+        let (path, name, field) = self.trail.reparameterized()?;
+        let last = self.found.last_mut().filter(|last| name == Attached::NAME && last.path == path)?;
+        Some((last, field))
+    }
+}
+
+impl<F: Fn(&str) -> bool> ModuleVisitor for Finder<F> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some((weight, field)) = self.field() {
+            if field == "scale" {
+                weight.scale = Some(param.base().without_autodiff().reshape([-1]));
+            }
+        } else if self.trail.reparameterized().is_none() && (self.wants)(&self.trail.path()) {
+            let base = param.base().without_autodiff().reshape([-1]);
+            let (path, device) = (self.trail.path(), param.lazy_device());
+            self.found.push(LiveWeight { path, device, base, dropped: None, scale: None });
+        }
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        if let Some((weight, _)) = self.field()
+            && param.lazy_shape().num_elements() > 0
+        {
+            weight.dropped = Some(param.val().reshape([-1]));
+        }
+    }
+}
+
+struct StepReader {
+    trail: Trail,
+    step: Option<Result<usize>>,
+}
+
+impl ModuleVisitor for StepReader {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let Some((path, name, _)) = self.trail.reparameterized() else { return };
+        if name == Attached::NAME && self.step.is_none() {
+            let data = param.val().try_into_data().map_err(|error| unreadable(&path, &error));
+            self.step = Some(data.map(|data| Form::step(&data.iter::<i64>().collect::<Vec<_>>())));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What a layer multiplies while it is trained to be served in integers: its input, rounded to 8 bits.
+
+use crate::Attached;
+use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
+use briquette_quant::Activations;
+use burn::module::Param;
+use burn::tensor::{DType, Tensor};
+
+/// The input of a layer as it will be rounded when the layer is served: rows of `n_cols` values, each to 256 codes of its own scale, as
+/// [`briquette_kernels::quantize_rows`] has them. Gradients pass straight through. Unchanged where nothing is attached to the
+/// weight that promises rounded activations, or the rule has not begun.
+pub(crate) fn rounded_input<const D: usize, const W: usize>(
+    x: Tensor<D>,
+    weight: &Param<Tensor<W>>,
+    n_cols: usize,
+) -> Tensor<D> {
+    let Some(attached) = weight.reparameterization::<Attached>() else { return x };
+    // What no integer kernel takes is served in floats: see `DynamicSpec`.
+    let is_served = attached.rows().n_cols <= MAX_DEPTH;
+    let Some(grid) = grid_of(attached).filter(|_| is_served && x.shape().num_elements() > 0) else { return x };
+    if !ops::simulates(&x) {
+        return by_tensors(x, attached, n_cols, grid);
+    }
+    match ops::with_floats(&attached.scales(), |scales| scales.iter().any(|scale| *scale != 0.0)) {
+        Some(false) => x,
+        _ => ops::simulate_activations(x, n_cols, grid),
+    }
+}
+
+/// How activations are rounded beside the weights.
+fn grid_of(attached: &Attached) -> Option<ActivationGrid> {
+    match attached.form()?.activations {
+        Activations::Float => None,
+        Activations::DynamicSymmetric => Some(ActivationGrid::Symmetric),
+        Activations::DynamicAsymmetric => Some(ActivationGrid::Asymmetric),
+    }
+}
+
+/// As the one pass of the CPU, operation by operation, in f32.
+fn by_tensors<const D: usize>(x: Tensor<D>, attached: &Attached, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
+    let (shape, dtype) = (x.shape(), x.dtype());
+    let plain = x.clone().detach().cast(DType::F32).reshape([-1, n_cols as i32]);
+    let dims = plain.dims();
+    let (scale, zero) = match grid {
+        ActivationGrid::Asymmetric => {
+            let (min, max) = (plain.clone().min_dim(1).clamp_max(0.0), plain.clone().max_dim(1).clamp_min(0.0));
+            let scale = or_one((max - min.clone()).div_scalar(255.0));
+            (scale.clone(), min.neg().div(scale).round().clamp(0.0, 255.0))
+        }
+        ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => {
+            let n_steps = if grid == ActivationGrid::Symmetric { 127.0 } else { 127.5 };
+            let scale = or_one(plain.clone().abs().max_dim(1).div_scalar(n_steps));
+            (scale.clone(), scale.mul_scalar(0.0).add_scalar(128.0))
+        }
+    };
+    let codes = (plain.clone().mul(scale.clone().recip()).round() + zero.clone()).clamp(0.0, 255.0);
+    let is_unset = attached.scales().abs().max().equal_elem(0.0).reshape([1, 1]).expand(dims);
+    let rounded = (codes - zero).mul(scale).mask_where(is_unset, plain).reshape(shape);
+    let rounded = if dtype == DType::F32 { rounded } else { rounded.cast(dtype) };
+    (x.clone() - x.detach()) + rounded
+}
+
+/// Scales, 1 where they would be 0.
+fn or_one(scale: Tensor<2>) -> Tensor<2> {
+    let is_zero = scale.clone().equal_elem(0.0);
+    scale.mask_fill(is_zero, 1.0)
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::{Compression, Quantize, Schedule};
+    use burn::nn::LinearConfig;
+    use burn::tensor::{Device, Distribution};
+
+    #[test]
+    fn operation_by_operation_rounds_as_the_kernel_does() {
+        let device = Device::flex();
+        for (scheme, has_begun) in [("int8-dynamic", true), ("int8-dynamic-sym", true), ("int8-dynamic", false)] {
+            let rule = Quantize::new("weight", scheme).unwrap();
+            let rule = if has_begun { rule } else { rule.on(Schedule::constant(3..9)) };
+            let layer = Compression::new().quantize(rule).attach(LinearConfig::new(40, 3).init(&device)).unwrap();
+            let attached = layer.weight.reparameterization::<Attached>().unwrap();
+            let x = Tensor::<2>::random([9, 40], Distribution::Normal(0.5, 1.0), &device);
+            let rows = [x.clone(), Tensor::zeros([1, 40], &device), x.clone().slice([0..1]) * 0.0 + 3.0];
+            let x = Tensor::cat(rows.to_vec(), 0);
+            let one = rounded_input(x.clone(), &layer.weight, 40);
+            let other = by_tensors(x.clone(), attached, 40, grid_of(attached).unwrap());
+            let apart = |a: Tensor<2>, b: Tensor<2>| (a - b).abs().max().into_scalar::<f32>();
+            assert!(apart(one.clone(), other) < 1e-5, "{scheme}");
+            assert_eq!(apart(one, x) > 1e-3, has_begun, "{scheme}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Scores of the effective weights of a parameter, row by row.
+
+use crate::Prune;
+use crate::rules::{RuleTarget, Scoring, WeightRow};
+use briquette_core::{Error, InputView, Mask, Result, simd};
+use briquette_prune::Score;
+use briquette_prune::score::WeightSlice;
+use rayon::prelude::*;
+
+/// The magnitude of a score, and the smallest float for 0: what is kept scores more than what is dropped, which scores 0.
+#[inline(always)]
+fn more_than_nothing(score: f32) -> f32 {
+    let bits = score.to_bits() & 0x7fff_ffff;
+    f32::from_bits(bits | u32::from(bits == 0))
+}
+
+/// Magnitudes of effective weights in the order of the parameter, a part at a time: what finds thresholds does not ask for places.
+pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMut(&[f32])) {
+    if dropped.is_empty() {
+        return each(values);
+    }
+    let mut effective = Vec::new();
+    for (values, dropped) in values.chunks(PART).zip(dropped.chunks(PART)) {
+        let kept = |dropped: u8| u32::from(dropped).wrapping_sub(1);
+        let both = values.iter().zip(dropped);
+        effective.clear();
+        effective
+            .extend(both.map(|(value, &dropped)| f32::from_bits(more_than_nothing(*value).to_bits() & kept(dropped))));
+        each(&effective);
+    }
+}
+
+/// Weights that are looked at together while they are in the fastest cache.
+const PART: usize = 1 << 12;
+
+/// The weights of a parameter as rows of outputs, and how they are scored.
+pub(crate) struct RowScores<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) values: &'a [f32],
+    pub(crate) n_cols: usize,
+    /// What is kept so far.
+    pub(crate) kept: Option<&'a Mask>,
+    scoring: Scoring,
+    inputs: Option<&'a InputView>,
+    /// Scores of one's own, which are asked for once.
+    own: Vec<f32>,
+}
+
+/// Buffers for the scores of a row.
+#[derive(Default)]
+pub(crate) struct RowScratch {
+    scores: Vec<f32>,
+    larger: Vec<f32>,
+    kept: Vec<f32>,
+}
+
+impl<'a> RowScores<'a> {
+    /// # Errors
+    /// Config, where a score of one's own does not give a number of at least 0 for each weight.
+    pub(crate) fn new(
+        rule: &'a Prune,
+        target: &RuleTarget,
+        path: &'a str,
+        values: &'a [f32],
+        kept: Option<&'a Mask>,
+    ) -> Result<Self> {
+        let scoring = match &rule.scoring {
+            Scoring::Known(Score::Random(seed)) => {
+                Scoring::Known(Score::Random(seed.wrapping_add((target.index as u64) << 40)))
+            }
+            scoring => scoring.clone(),
+        };
+        let (n_cols, inputs) = (target.rows.n_cols, rule.inputs.get(&target.layer));
+        let mut scores = Self { path, values, n_cols, kept, scoring, inputs, own: Vec::new() };
+        scores.own = scores.ask()?;
+        Ok(scores)
+    }
+
+    /// The scores of one row: smaller means safer to drop.
+    pub(crate) fn row<'b>(&'b self, row: usize, scratch: &'b mut RowScratch) -> &'b [f32] {
+        let cols = row * self.n_cols..(row + 1) * self.n_cols;
+        let RowScratch { scores, larger, kept: effective } = scratch;
+        let found = match &self.scoring {
+            Scoring::Own(_) => &self.own[cols],
+            Scoring::Known(score) => {
+                let (values, first) = (&self.values[cols.clone()], cols.start);
+                score.of(WeightSlice { values, first, n_cols: self.n_cols, inputs: self.inputs }, scores)
+            }
+        };
+        let Some(kept) = self.kept else { return found };
+        larger.clear();
+        larger.extend(found.iter().map(|&score| more_than_nothing(score)));
+        effective.resize(self.n_cols, 0.0);
+        simd::copy_kept(larger, kept.row(row), effective);
+        effective
+    }
+
+    /// Number of rows.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.values.len().checked_div(self.n_cols).unwrap_or(0)
+    }
+
+    /// The scores of all rows, in `all` where they are not the weights themselves.
+    pub(crate) fn all<'b>(&'b self, all: &'b mut Vec<f32>) -> &'b [f32] {
+        if self.is_magnitude() && self.kept.is_none() {
+            return self.values;
+        }
+        all.resize(self.values.len(), 0.0);
+        let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
+        rows.for_each_init(RowScratch::default, |scratch, (row, out)| out.copy_from_slice(self.row(row, scratch)));
+        all
+    }
+
+    fn is_magnitude(&self) -> bool {
+        matches!(self.scoring, Scoring::Known(Score::Magnitude))
+    }
+
+    /// Asks a score of one's own for every row.
+    fn ask(&self) -> Result<Vec<f32>> {
+        let Scoring::Own(score) = &self.scoring else { return Ok(Vec::new()) };
+        let mut all = vec![0.0; self.values.len()];
+        let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
+        rows.try_for_each_init(Vec::new, |effective, (row, out)| {
+            let values = &self.values[row * self.n_cols..(row + 1) * self.n_cols];
+            let weights = match self.kept {
+                Some(kept) => {
+                    effective.resize(self.n_cols, 0.0);
+                    simd::copy_kept(values, kept.row(row), effective);
+                    effective.as_slice()
+                }
+                None => values,
+            };
+            let found = score(&WeightRow { path: self.path, row, weights, inputs: self.inputs });
+            check(&found, row, self.n_cols).map_err(|error| error.at(self.path))?;
+            out.copy_from_slice(&found);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+/// Refuses scores that cannot be compared.
+fn check(scores: &[f32], row: usize, n_cols: usize) -> Result<()> {
+    if scores.len() != n_cols {
+        return Err(Error::config(format!("found {} scores of row {row}, expected {n_cols}", scores.len())));
+    }
+    match scores.iter().position(|score| !(score.is_finite() && *score >= 0.0)) {
+        Some(at) => Err(Error::config(format!("score {at} of row {row} is {}, expected 0 or more", scores[at]))),
+        None => Ok(()),
+    }
+}
