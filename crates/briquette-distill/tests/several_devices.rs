@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::Result;
-use briquette_distill::{Blend, Distilling, Divergence, Loss, Outputs, Term, Traced, TrainingBatch, Wanted};
+use briquette_distill::{
+    Blend, Distilling, Divergence, Loss, Outputs, SharedTeacher, Term, Traced, TrainingBatch, Wanted,
+};
 use briquette_nn::layers::Linear;
 use briquette_nn::{Compressing, Compression, Prune, sparsity};
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder, batcher::Batcher};
@@ -66,7 +68,7 @@ fn train(n_devices: usize) -> Result<(f32, f32, usize)> {
     let before = apart(&student, &teacher);
     let blend = Blend::new(vec![Term { loss: Loss::Logits(Divergence::Kl, 2.0), weight: 1.0 }])?;
     let sample = Points.batch(vec![0, 1], &plain);
-    let distilling = Distilling::new(student, Some(&teacher), blend, &sample)?;
+    let distilling = Distilling::new(student, Some(SharedTeacher::of(&teacher)), blend, &sample)?;
     let rules = Compression::new().prune(Prune::new("student.layer.weight", 0.25)?);
     let learner = Learner::new(Compressing::new(distilling, rules)?, AdamConfig::new().init(), 3e-2);
     let strategy = match n_devices {

@@ -146,7 +146,7 @@ impl BatchRun<'_> {
             && identity::is_stop(error)
         {
             let message = format!("job {:?}: {error}; --resume goes on from here", job.name);
-            return Err(Error { message, kind: error.kind, source: None });
+            return Err(Error { message, kind: error.kind, source: None, remedy: error.remedy.clone() });
         }
         if let Some(place) = &place {
             let status = outcome.as_ref().map(|finished| finished.status).ok();
