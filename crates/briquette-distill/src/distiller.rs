@@ -2,12 +2,14 @@
 
 use crate::grads::{self, is_out_of_memory, read};
 use crate::history::StepRecord;
+use crate::items::Items;
 use crate::traced::{Frozen, Teacher, Traced, TrainingBatch, TrainingData};
-use crate::{Blend, Loss, Outputs, Projections, Settings, Targets, average, moments};
+use crate::try_out::{check_learns, freeze, try_out};
+use crate::{Outputs, Projections, Settings, Targets, average, moments};
 use briquette_core::{Error, Result};
-use briquette_nn::{Compression, LossScaler, parameters};
+use briquette_nn::{Compression, LossScaler};
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
-use burn::module::{Module, ParamGroup};
+use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use std::time::Instant;
@@ -26,47 +28,6 @@ pub struct Trained<N: Module> {
 #[derive(Module, Debug)]
 struct Beside {
     projections: Projections,
-}
-
-/// What a step is made of.
-pub(crate) enum Items<'a, I> {
-    /// Rows of the data, as many at once as there is room for.
-    Rows(&'a dyn TrainingData<Input = I>, &'a [usize]),
-    /// A batch that somebody else made, all of it at once.
-    Batch(&'a TrainingBatch<I>),
-}
-
-impl<I> Clone for Items<'_, I> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<I> Copy for Items<'_, I> {}
-
-impl<I: Clone> Items<'_, I> {
-    /// How many turns it takes with so many items at once.
-    fn n_turns(self, at_once: usize) -> usize {
-        match self {
-            Self::Rows(_, rows) => rows.len().div_ceil(at_once),
-            Self::Batch(_) => 1,
-        }
-    }
-
-    /// The batch of a turn, and its share of all items.
-    fn turn(self, index: usize, at_once: usize, device: &Device) -> Result<(TrainingBatch<I>, f64)> {
-        let (data, rows) = match self {
-            Self::Batch(batch) => return Ok((batch.clone(), 1.0)),
-            Self::Rows(data, rows) => (data, rows),
-        };
-        let turn = &rows[index * at_once..rows.len().min((index + 1) * at_once)];
-        let batch = data.batch(turn, device)?;
-        if batch.rows.len() != turn.len() {
-            let message = format!("the data ended early: found {} items of {}", batch.rows.len(), turn.len());
-            return Err(Error::input(message));
-        }
-        Ok((batch, turn.len() as f64 / rows.len() as f64))
-    }
 }
 
 /// Trains a student: on a teacher, on labels, or both. What is attached to it (masks, grids) stays attached, and is decided
@@ -393,56 +354,6 @@ const fn mixed(seed: u64, number: usize) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-/// The device of a student that can learn.
-///
-/// # Errors
-/// Config where it is a plain one.
-pub(crate) fn check_learns<M: Module>(student: &M) -> Result<Device> {
-    let device = student.devices().into_iter().next().unwrap_or_default();
-    match device.is_autodiff() {
-        true => Ok(device),
-        false => Err(Error::config(
-            "the student is on a plain device, where nothing learns; make it on `device.autodiff()`, or hand over `model.train()`",
-        )),
-    }
-}
-
-/// Runs student and teacher once, so that what does not go together shows before any work, and makes the projections.
-fn try_out<N: Traced>(
-    student: &N,
-    teacher: Option<DynTeacher<N>>,
-    blend: &Blend,
-    sample: &TrainingBatch<N::Input>,
-    device: &Device,
-) -> Result<Projections> {
-    if blend.needs_teacher() && teacher.is_none() {
-        return Err(Error::config("there is no teacher, and a loss compares with one; name one"));
-    }
-    let wanted = blend.wanted();
-    let found = student.valid().outputs(&sample.input, wanted);
-    let of_teacher = teacher.map(|teacher| teacher.outputs(sample, wanted)).transpose()?;
-    let hidden = blend.terms().iter().any(|term| matches!(term.loss, Loss::Hidden(..)));
-    let widths = |teacher: &Outputs| Some([found.hidden.first()?.dims()[2], teacher.hidden.first()?.dims()[2]]);
-    let widths = of_teacher.as_ref().filter(|_| hidden).and_then(widths).unwrap_or([0, 0]);
-    let projections = Projections::new(found.hidden.len(), widths, device);
-    let plain = projections.valid();
-    let targets = Targets { teacher: of_teacher.as_ref(), labels: sample.labels.as_ref(), projections: Some(&plain) };
-    blend.loss(&found, targets)?;
-    Ok(projections)
-}
-
-/// Stops the gradients of what does not learn.
-pub(crate) fn freeze<N: Traced>(model: Trained<N>, settings: &Settings) -> Result<Trained<N>> {
-    if settings.frozen.is_empty() {
-        return Ok(model);
-    }
-    let paths: Vec<String> = parameters(&model.student).into_iter().map(|parameter| parameter.path).collect();
-    settings.frozen.check_used("parameter", paths.iter().map(String::as_str)).map_err(|error| error.at("freeze"))?;
-    let frozen: Vec<String> = paths.into_iter().filter(|path| settings.frozen.matches(path)).collect();
-    let student = model.student.set_require_grad_group(ParamGroup::from_paths(frozen), false);
-    Ok(Trained { student, ..model })
 }
 
 impl<N: Traced> Trained<N> {

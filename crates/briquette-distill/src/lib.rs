@@ -31,6 +31,7 @@ mod fit;
 mod foreign;
 mod grads;
 pub mod history;
+mod items;
 mod layer_map;
 mod layered;
 mod loader;
@@ -47,6 +48,7 @@ mod several;
 mod shared_teacher;
 mod traced;
 mod train_step;
+mod try_out;
 
 pub use blend::{Blend, Blended, Distance, Divergence, Loss, Match, Relation, Targets, Term};
 pub use cached::Cached;

@@ -47,3 +47,42 @@ impl<M: Module> ModuleVisitor for Asked<'_, M> {
         }
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use burn::module::ParamGroup;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::momentum::MomentumConfig;
+    use burn::optim::{AdamConfig, SgdConfig};
+    use burn::tensor::Device;
+
+    const N: u64 = 256 * 256;
+
+    fn layer() -> Linear {
+        LinearConfig::new(256, 256).with_bias(false).init(&Device::flex().autodiff())
+    }
+
+    #[test]
+    fn an_optimizer_says_what_it_will_remember() {
+        let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
+        let cases = [(AdamConfig::new().init(), 8 * N), (momentum, 4 * N), (SgdConfig::new().init(), 0)];
+        for (optimizer, expected) in cases {
+            let found = bytes(&optimizer, &layer()).unwrap();
+            assert!(found >= expected && found - expected < 4096, "found {found}, expected {expected}");
+            assert_eq!(optimizer.to_record().len(), 0, "asking leaves no trace");
+        }
+    }
+
+    #[test]
+    fn groups_count_by_their_own_and_what_is_frozen_does_not() {
+        let mixed = AdamConfig::new().init();
+        let still = layer().no_grad();
+        assert_eq!(bytes(&mixed, &still).unwrap(), 0);
+        let all = bytes(&mixed, &[layer(), layer()]).unwrap();
+        let momentum = burn::optim::SgdConfig::new().build();
+        let grouped = mixed.with_group(ParamGroup::from_predicate("1"), momentum, None);
+        let found = bytes(&grouped, &[layer(), layer()]).unwrap();
+        assert!(found < all * 6 / 10, "{found} of {all}");
+    }
+}

@@ -2,12 +2,12 @@
 //! checkpoints and the choice of the best student are made here, as they are on one device.
 
 use crate::checkpoints::{Checkpoints, TrainingState, student_of};
-use crate::distiller::check_learns;
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
 use crate::order::{gathered, order};
 use crate::run::judge;
 use crate::traced::{Traced, TrainingBatch, TrainingData};
 use crate::train_step::{StepHook, StepHookInner};
+use crate::try_out::check_learns;
 use crate::{Distilling, Settings, SharedTeacher, TrainingOutcome, Watch};
 use briquette_core::{Error, Result};
 use briquette_nn::{Compressing, Compression, Quiet};

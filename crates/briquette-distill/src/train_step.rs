@@ -1,8 +1,8 @@
 //! Distillation under burn's own training loop, on one device or several.
 
-use crate::distiller::check_learns;
 use crate::grads;
 use crate::traced::{Traced, TrainingBatch};
+use crate::try_out::check_learns;
 use crate::{Blend, Blended, SharedTeacher, Targets};
 use briquette_core::{Error, Result};
 use burn::module::Module;
