@@ -44,8 +44,8 @@ pub enum Remedy {
     AllowNonfinite,
     /// Leave out the tensors that these patterns match.
     Exclude(Vec<String>),
-    /// Look up what can be read.
-    LookUpFormats,
+    /// Look up the tensors of the model, and what they are for.
+    LookUpTensors,
 }
 
 /// A one-line error: what, where, found, expected, what to do.

@@ -19,7 +19,7 @@ use std::time::Instant;
 pub struct Trained<N: Module> {
     /// The student, with what is attached to it.
     pub student: N,
-    projections: Projections,
+    pub(crate) projections: Projections,
     /// The student's average over time, on the plain device and without what is attached to it, where it is the teacher.
     pub average: Option<N>,
 }
@@ -34,6 +34,54 @@ struct Beside {
 /// anew on its schedule.
 ///
 /// The student lies on an autodiff device, the teacher and the data on the plain one beneath it.
+///
+/// Modules, loss, optimizer, learning rates and data of one's own, without a directory:
+///
+/// ```
+/// # #[cfg(feature = "flex")] {
+/// use briquette_distill::{Blend, Checkpoints, Distiller, Divergence, Foreign, Frozen, Loss, Outputs, Settings, Targets};
+/// use briquette_distill::{TrainingBatch, first_batch, training_batches};
+/// use briquette_nn::{Compression, Prune};
+/// use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
+/// use burn::data::dataset::InMemDataset;
+/// use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::RmsPropConfig;
+/// use burn::tensor::{Device, Tensor, TensorData};
+///
+/// struct Line;
+///
+/// impl Batcher<usize, Tensor<2>> for Line {
+///     fn batch(&self, rows: Vec<usize>, device: &Device) -> Tensor<2> {
+///         let values: Vec<f32> = rows.iter().flat_map(|&row| [row as f32 / 32.0 - 1.0, 1.0]).collect();
+///         Tensor::from_data(TensorData::new(values, [rows.len(), 2]), device)
+///     }
+/// }
+///
+/// let device = Device::flex();
+/// let scores = |net: &Linear, x: &Tensor<2>| Outputs::of_logits(net.forward(x.clone()));
+/// let teacher = Frozen::new(&Foreign::new(LinearConfig::new(2, 3).init(&device), scores));
+/// let student = Foreign::new(LinearConfig::new(2, 3).init(&device.clone().autodiff()), scores);
+///
+/// let rows = InMemDataset::new((0..64).collect::<Vec<usize>>());
+/// let loader = DataLoaderBuilder::new(Line).batch_size(16).shuffle(1).set_device(device).build(rows);
+/// let batches = training_batches(loader, TrainingBatch::new);
+///
+/// let apart = Loss::custom("apart", |student: &Outputs, targets: Targets| {
+///     Ok((student.need_logits()? - targets.need_teacher()?.need_logits()?).abs().mean())
+/// });
+/// let blend = Blend::new(vec![Loss::Logits(Divergence::Kl, 2.0).times(1.0), apart.times(0.1)])?;
+/// let settings = Settings::new(blend, 3, 1e-2)
+///     .with_optimizer(RmsPropConfig::new().init())
+///     .with_schedule(ExponentialLrSchedulerConfig::new(1e-2, 0.9).init().map_err(briquette_core::Error::config)?);
+/// let rules = Compression::new().prune(Prune::new("weight", 0.5)?);
+///
+/// let (distiller, model) = Distiller::new(student, rules, settings, Some(&teacher), &first_batch(&batches)?, 12)?;
+/// let done = distiller.run_loader(model, Some(&teacher), &batches, &Checkpoints::in_memory(), &mut ())?;
+/// assert_eq!(briquette_nn::sparsity(&done.student.network)?["weight"].n_zeros, 3);
+/// # }
+/// # Ok::<(), briquette_core::Error>(())
+/// ```
 pub struct Distiller {
     pub(crate) settings: Settings,
     rules: Compression,

@@ -22,7 +22,7 @@ impl<I> Copy for Items<'_, I> {}
 
 impl<I: Clone> Items<'_, I> {
     /// How many turns it takes with so many items at once.
-    fn n_turns(self, at_once: usize) -> usize {
+    pub(crate) fn n_turns(self, at_once: usize) -> usize {
         match self {
             Self::Rows(_, rows) => rows.len().div_ceil(at_once),
             Self::Batch(_) => 1,
@@ -30,7 +30,7 @@ impl<I: Clone> Items<'_, I> {
     }
 
     /// The batch of a turn, and its share of all items.
-    fn turn(self, index: usize, at_once: usize, device: &Device) -> Result<(TrainingBatch<I>, f64)> {
+    pub(crate) fn turn(self, index: usize, at_once: usize, device: &Device) -> Result<(TrainingBatch<I>, f64)> {
         let (data, rows) = match self {
             Self::Batch(batch) => return Ok((batch.clone(), 1.0)),
             Self::Rows(data, rows) => (data, rows),

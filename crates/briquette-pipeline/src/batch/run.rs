@@ -251,7 +251,7 @@ impl BatchRun<'_> {
             self.write_down(job, inputs, seconds, &outcome)?;
         }
         let error = outcome.as_ref().err();
-        let (exit_code, error) = (error.map(Error::exit_code), error.map(ToString::to_string));
+        let (exit_code, error) = (error.map(Error::exit_code), error.map(crate::advised));
         let finished = outcome.ok();
         let made = finished.as_ref().map(|finished| &finished.made);
         Ok(JobResult {
