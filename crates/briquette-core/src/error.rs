@@ -33,6 +33,21 @@ impl ErrorKind {
     }
 }
 
+/// What a caller can do about an error that the message alone does not tell how: a front end says it in its own words, such as a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// Replace the output that is there.
+    Replace,
+    /// Throw away what there is to go on from, and start anew.
+    StartAnew,
+    /// Leave tensors as they are that hold, or would come to hold, what is no finite number.
+    AllowNonfinite,
+    /// Leave out the tensors that these patterns match.
+    Exclude(Vec<String>),
+    /// Look up the tensors of the model, and what they are for.
+    LookUpTensors,
+}
+
 /// A one-line error: what, where, found, expected, what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -44,6 +59,8 @@ pub struct Error {
     /// The cause, where there is one; its text is already part of the message.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// What can be done about it, where that is an option of whoever called.
+    pub remedy: Option<Remedy>,
 }
 
 /// The result of a fallible operation of Briquette.
@@ -51,7 +68,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: one_line(&message.into(), MAX_MESSAGE), source: None }
+        Self { kind, message: one_line(&message.into(), MAX_MESSAGE), source: None, remedy: None }
     }
 
     /// A bug in Briquette.
@@ -97,6 +114,12 @@ impl Error {
     pub fn at(mut self, culprit: impl std::fmt::Display) -> Self {
         self.message = format!("{}: {}", one_line(&culprit.to_string(), MAX_CULPRIT), self.message);
         self
+    }
+
+    /// With what can be done about it.
+    #[must_use]
+    pub fn with_remedy(self, remedy: Remedy) -> Self {
+        Self { remedy: Some(remedy), ..self }
     }
 
     /// The exit code of the binary for this error.

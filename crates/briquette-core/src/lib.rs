@@ -49,7 +49,7 @@ pub use coding::{Coding, Storage};
 pub use decision::{Decision, simulate};
 pub use dtype::DType;
 pub use encoded::{Encoded, decode, encode};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Remedy, Result};
 pub use grid::{Grid, GridKind};
 pub use grouping::Grouping;
 pub use hash::{BlockHasher, Hash128, TensorHasher};

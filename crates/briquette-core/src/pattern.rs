@@ -1,6 +1,6 @@
 //! Globs over the names of tensors, and the nearest existing name to a misspelt one.
 
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use globset::{Glob, GlobBuilder, GlobSet};
 
 /// The longest pattern in bytes: no tensor has so long a name.
@@ -75,7 +75,8 @@ impl Patterns {
             }
             None => nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}")),
         };
-        Err(Error::config(format!("pattern {glob:?} matches no {what}{hint}; see `briquette inspect`")))
+        let error = Error::config(format!("pattern {glob:?} matches no {what}{hint}"));
+        Err(error.with_remedy(Remedy::LookUpTensors))
     }
 }
 

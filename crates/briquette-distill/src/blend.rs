@@ -1,7 +1,7 @@
 //! Several losses as one number.
 
 use crate::loss::{attention, embedding, hidden, labels, logits};
-use crate::{LayerMap, Outputs, Projections, Wanted};
+use crate::{Custom, LayerMap, Outputs, Projections, Wanted};
 use briquette_core::{Error, Result};
 use burn::tensor::{Int, Tensor};
 
@@ -57,23 +57,39 @@ pub enum Loss {
     Attention(Relation, LayerMap),
     /// Embeddings.
     Embedding(Match),
+    /// One of your own.
+    Custom(Custom),
 }
 
 impl Loss {
+    /// A loss of your own: see [`Custom::new`].
+    pub fn custom(
+        name: &str,
+        compute: impl Fn(&Outputs, Targets) -> Result<Tensor<1>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(Custom::new(name, compute))
+    }
+
+    /// This loss, counting by a factor.
+    pub fn times(self, weight: f64) -> Term {
+        Term { loss: self, weight }
+    }
+
     /// Its name in recipes and reports.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Logits(..) => "logits",
             Self::Labels(_) => "labels",
             Self::Hidden(..) => "hidden",
             Self::Attention(..) => "attention",
             Self::Embedding(_) => "embedding",
+            Self::Custom(custom) => custom.name(),
         }
     }
 
-    /// Whether it compares with a teacher.
+    /// Whether it cannot do without a teacher. A custom loss asks for it by itself.
     pub fn needs_teacher(&self) -> bool {
-        !matches!(self, Self::Labels(_))
+        !matches!(self, Self::Labels(_) | Self::Custom(_))
     }
 
     fn check(&self) -> Result<()> {
@@ -81,6 +97,7 @@ impl Loss {
             Self::Logits(_, t) if !(t.is_finite() && *t > 0.0) => format!("temperature: found {t}, expected above 0"),
             Self::Labels(s) if !(0.0..1.0).contains(s) => format!("smoothing: found {s}, expected 0 to below 1"),
             Self::Attention(Relation::Values(0), _) => "heads: found 0, expected at least 1".into(),
+            Self::Custom(custom) if custom.name().trim().is_empty() => "a loss of your own needs a name".into(),
             _ => return Ok(()),
         };
         Err(Error::config(message).at(format_args!("loss {:?}", self.name())))
@@ -120,6 +137,24 @@ pub struct Targets<'a> {
     pub projections: Option<&'a Projections>,
 }
 
+impl<'a> Targets<'a> {
+    /// The teacher's outputs, for a loss that cannot do without.
+    ///
+    /// # Errors
+    /// Config where there is no teacher.
+    pub fn need_teacher(&self) -> Result<&'a Outputs> {
+        self.teacher.ok_or_else(|| Error::config("there is no teacher; name one"))
+    }
+
+    /// Labels, `[n]`, for a loss that cannot do without.
+    ///
+    /// # Errors
+    /// Config where the data has none.
+    pub fn need_labels(&self) -> Result<&'a Tensor<1, Int>> {
+        self.labels.ok_or_else(|| Error::config("the data has no labels; remove it or name labels"))
+    }
+}
+
 impl Blend {
     /// A blend of at least one loss.
     ///
@@ -157,10 +192,11 @@ impl Blend {
 
     /// What networks have to give.
     pub fn wanted(&self) -> Wanted {
-        self.0.iter().fold(Wanted::default(), |wanted, term| match term.loss {
+        self.0.iter().fold(Wanted::default(), |wanted, term| match &term.loss {
             Loss::Hidden(..) => Wanted { hidden: true, ..wanted },
             Loss::Attention(Relation::Maps, _) => Wanted { attention: true, ..wanted },
             Loss::Attention(Relation::Values(_), _) => Wanted { values: true, ..wanted },
+            Loss::Custom(custom) => wanted.or(custom.wanted()),
             _ => wanted,
         })
     }
@@ -182,12 +218,15 @@ impl Blend {
 }
 
 fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
+    if let Loss::Custom(custom) = loss {
+        return custom.compute(student, targets);
+    }
     if let Loss::Labels(smoothing) = loss {
-        let labels = targets.labels.ok_or_else(|| Error::config("the data has no labels; remove it or name labels"))?;
+        let labels = targets.need_labels()?;
         let scores = student.logits.clone().ok_or_else(|| lacks("student", "class scores"))?;
         return Ok(labels::cross_entropy(scores, labels.clone(), *smoothing));
     }
-    let teacher = targets.teacher.ok_or_else(|| Error::config("there is no teacher; name one"))?;
+    let teacher = targets.need_teacher()?;
     match loss {
         Loss::Logits(divergence, temperature) => {
             let [s, t] = pair(&student.logits, &teacher.logits, "class scores")?;
@@ -207,7 +246,7 @@ fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
         }
         Loss::Hidden(distance, map) => of_hidden(*distance, map, student, teacher, targets.projections),
         Loss::Attention(relation, map) => of_attention(*relation, map, student, teacher),
-        Loss::Labels(_) => Err(Error::bug("labels need no teacher")),
+        Loss::Labels(_) | Loss::Custom(_) => Err(Error::bug("this loss was seen to before")),
     }
 }
 

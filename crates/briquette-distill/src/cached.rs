@@ -244,6 +244,11 @@ impl<I> Teacher<I> for Cached {
         if !wanted.is_end_only() {
             return Err(Error::config("a teacher's hidden states and attention are not kept; remove cache_teacher"));
         }
+        if batch.rows.is_empty() {
+            return Err(Error::config(
+                "the batch does not say which items it has; ask the teacher itself, not what it said",
+            ));
+        }
         Ok(Outputs {
             embedding: self.embedding.as_ref().map(|rows| rows.at(&batch.rows, &self.device)),
             logits: self.logits.as_ref().map(|top| top.at(&batch.rows, &self.device)),

@@ -3,18 +3,23 @@
 //! Each checkpoint is a pair of files named by their step, and `last.json` names the pair that counts, with a hash of each file
 //! and of itself. It is replaced in one step after both are on disk, so that a kill or a full disk leaves the older one whole;
 //! what it does not name is removed then. What does not hash to what was written is not gone on from.
+//!
+//! Where no directory is wanted, only the best student and the history are kept, in memory.
 
+mod place;
 mod state;
 
 use crate::history::HistoryRecord;
-use briquette_core::{Error, ErrorKind, Hash128, Result};
-use briquette_formats::{InputFile, draft, limits};
+use briquette_core::{Error, ErrorKind, Hash128, Remedy, Result};
+use briquette_formats::limits;
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
+use place::Place;
 pub use state::{Best, TrainingState};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The file that names the checkpoint that counts.
 const LAST: &str = "last.json";
@@ -23,12 +28,12 @@ const METRICS: &str = "metrics.jsonl";
 /// What files of weights and moments end in.
 const RECORD: &str = ".bpk";
 /// What is done about a checkpoint that cannot be gone on from.
-const WAY_OUT: &str = "start anew with --force";
+const WAY_OUT: &str = "clear the checkpoints to start anew";
 
-/// A directory of checkpoints.
+/// A directory of checkpoints, or none.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
-    directory: PathBuf,
+    place: Place,
 }
 
 impl Checkpoints {
@@ -38,18 +43,22 @@ impl Checkpoints {
     /// Io.
     pub fn at(directory: impl Into<PathBuf>) -> Result<Self> {
         let directory = directory.into();
-        let made = std::fs::create_dir_all(&directory);
-        made.map_err(|source| Error::io("cannot create the directory", &directory, source))?;
-        Ok(Self { directory })
+        place::made(&directory)?;
+        Ok(Self { place: Place::Directory(directory) })
     }
 
-    /// Where they are.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+    /// In no directory: the history and the best student are kept in memory while training runs, and nothing is gone on from.
+    pub fn in_memory() -> Self {
+        Self { place: Place::Memory(Arc::default()) }
+    }
+
+    /// Where they are, if they are on disk.
+    pub fn directory(&self) -> Option<&Path> {
+        self.place.directory()
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.place.path(name)
     }
 
     /// Where training stood, if it stood anywhere.
@@ -57,17 +66,13 @@ impl Checkpoints {
     /// # Errors
     /// Input where the file is damaged, which [`is_damage`](Self::is_damage) tells; Io.
     pub fn state(&self) -> Result<Option<TrainingState>> {
-        let path = self.file(LAST);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES).map_err(with_way_out)?;
-        TrainingState::read(&bytes, &path).map(Some).map_err(with_way_out)
+        let bytes = self.place.read(LAST, Some(limits::MAX_JSON_BYTES)).map_err(with_way_out)?;
+        bytes.map(|bytes| TrainingState::read(&bytes, &self.file(LAST))).transpose().map_err(with_way_out)
     }
 
     /// Whether an error means that there is no going on from a checkpoint: [`clear`](Self::clear) leads out of it.
     pub fn is_damage(error: &Error) -> bool {
-        error.kind == ErrorKind::Input && error.message.contains(WAY_OUT)
+        error.kind == ErrorKind::Input && error.remedy == Some(Remedy::StartAnew)
     }
 
     /// Removes every checkpoint, so that training begins anew.
@@ -75,18 +80,21 @@ impl Checkpoints {
     /// # Errors
     /// Io.
     pub fn clear(&self) -> Result<()> {
-        let removed = std::fs::remove_dir_all(&self.directory);
-        removed.map_err(|source| Error::io("cannot remove", &self.directory, source))?;
-        Self::at(&self.directory).map(drop)
+        self.place.clear()
     }
 
-    /// Writes model and optimizer, then the state that names them, then removes the files that the state before named.
+    /// Writes model and optimizer, then the state that names them, then removes the files that the state before named. In memory there
+    /// is nothing to go on from, and only the best student stays.
     pub(crate) fn save<M: Module>(
         &self,
         model: &M,
         optimizer: &ModuleOptimizer,
         state: &mut TrainingState,
     ) -> Result<()> {
+        if self.directory().is_none() {
+            state.files.retain(|name, _| state.best.is_some_and(|best| *name == best_of(best.epoch)));
+            return self.save_state(state);
+        }
         let [to_model, to_optimizer] = pair(state.step);
         let bytes = optimizer.into_bytes().map_err(|error| Error::bug(format!("the optimizer's state: {error}")))?;
         let written = [
@@ -98,14 +106,12 @@ impl Checkpoints {
         self.save_state(state)
     }
 
-    /// Writes a state, from which on the files that it names are the checkpoint, and removes all others. A file that cannot be
-    /// removed costs room, nothing else.
+    /// Writes a state, from which on the files that it names are the checkpoint, and removes all others.
     pub(crate) fn save_state(&self, state: &TrainingState) -> Result<()> {
-        draft::replace_file(&self.file(LAST), &state.to_json()?)?;
-        let names = std::fs::read_dir(&self.directory).into_iter().flatten();
-        let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let is_over = |name: &String| name.ends_with(RECORD) && !state.files.contains_key(name);
-        names.filter(is_over).for_each(|name| drop(std::fs::remove_file(self.file(&name))));
+        if self.directory().is_some() {
+            self.place.write(LAST, &state.to_json()?)?;
+        }
+        self.place.remove(|name| name.ends_with(RECORD) && !state.files.contains_key(name));
         Ok(())
     }
 
@@ -129,8 +135,18 @@ impl Checkpoints {
         let [from_model, from_optimizer] = pair(state.step);
         let model = self.read_record(model, &from_model, state)?;
         let bytes = Bytes::from_bytes_vec(self.read(&from_optimizer, state)?);
-        let optimizer = optimizer.from_bytes(bytes).map_err(|error| self.misfit(&from_optimizer, &error))?;
-        Ok((model, optimizer))
+        let record = OptimizerRecord::from_bytes(bytes).map_err(|error| self.misfit(&from_optimizer, &error))?;
+        // burn leaves out what it cannot use of another optimizer's record, which would train on without moments. How many tensors and
+        // numbers a record has, only its debug form tells.
+        let expected = format!("{record:?}");
+        let optimizer = optimizer.load_record(record);
+        match format!("{:?}", optimizer.to_record()) == expected {
+            true => Ok((model, optimizer)),
+            false => {
+                let message = "the checkpoint is of another optimizer; train with that one";
+                Err(with_way_out(Error::input(message).at(self.file(&from_optimizer).display())))
+            }
+        }
     }
 
     /// Writes the best model, which is that of this epoch; it belongs to the checkpoint once `state` is written.
@@ -145,8 +161,9 @@ impl Checkpoints {
 
     /// Has `state` name a file that others wrote, by its path in the directory; it belongs to the checkpoint once `state` is written.
     pub(crate) fn adopt(&self, name: &str, state: &mut TrainingState) -> Result<()> {
-        let file = InputFile::open(&self.file(name))?;
-        state.files.insert(name.to_string(), Hash128::of_block(&file.read_all(file.len())?));
+        let missing = || Error::bug("burn wrote no such file").at(self.file(name).display());
+        let bytes = self.place.read(name, None)?.ok_or_else(missing)?;
+        state.files.insert(name.to_string(), Hash128::of_block(&bytes));
         Ok(())
     }
 
@@ -158,7 +175,7 @@ impl Checkpoints {
     /// Adds a line to `metrics.jsonl`.
     pub(crate) fn log(&self, line: &HistoryRecord) -> Result<()> {
         let json = serde_json::to_string(line).map_err(|error| Error::bug(format!("a metric: {error}")))?;
-        draft::append_line(&self.file(METRICS), &json)
+        self.place.append_line(METRICS, &json)
     }
 
     /// Every line of `metrics.jsonl`. One that a kill cut short is left out.
@@ -177,16 +194,12 @@ impl Checkpoints {
             Err(_) => false,
         };
         let text: String = self.text_lines()?.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
-        draft::replace_file(&self.file(METRICS), text.as_bytes())
+        self.place.write(METRICS, text.as_bytes())
     }
 
     fn text_lines(&self) -> Result<String> {
-        let path = self.file(METRICS);
-        if !path.exists() {
-            return Ok(String::new());
-        }
-        let file = InputFile::open(&path)?;
-        Ok(String::from_utf8_lossy(&file.read_all(file.len())?).into_owned())
+        let bytes = self.place.read(METRICS, None)?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn keep<M: Module>(&self, model: &M, name: String, state: &mut TrainingState) -> Result<()> {
@@ -196,7 +209,7 @@ impl Checkpoints {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<Hash128> {
-        draft::replace_file(&self.file(name), bytes)?;
+        self.place.write(name, bytes)?;
         Ok(Hash128::of_block(bytes))
     }
 
@@ -212,8 +225,8 @@ impl Checkpoints {
     fn read(&self, name: &str, state: &TrainingState) -> Result<Vec<u8>> {
         let path = self.file(name);
         let damaged = |message: String| with_way_out(Error::input(message).at(path.display()));
-        let file = InputFile::open(&path).map_err(with_way_out)?;
-        let bytes = file.read_all(file.len()).map_err(with_way_out)?;
+        let bytes = self.place.read(name, None).map_err(with_way_out)?;
+        let bytes = bytes.ok_or_else(|| damaged("the checkpoint is damaged: this file of it is gone".into()))?;
         match (state.files.get(name), Hash128::of_block(&bytes)) {
             (Some(expected), found) if *expected == found => Ok(bytes),
             (Some(expected), found) => {
@@ -251,8 +264,8 @@ fn best_of(epoch: usize) -> String {
 /// An error of damage, with what to do about it.
 fn with_way_out(error: Error) -> Error {
     match error.kind {
-        ErrorKind::Input if !error.message.contains(WAY_OUT) => {
-            Error { message: format!("{}; {WAY_OUT}", error.message), ..error }
+        ErrorKind::Input if error.remedy.is_none() => {
+            Error { message: format!("{}; {WAY_OUT}", error.message), ..error }.with_remedy(Remedy::StartAnew)
         }
         _ => error,
     }

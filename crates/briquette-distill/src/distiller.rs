@@ -2,12 +2,14 @@
 
 use crate::grads::{self, is_out_of_memory, read};
 use crate::history::StepRecord;
-use crate::traced::{Teacher, Traced, TrainingBatch, TrainingData};
-use crate::{Blend, Loss, Outputs, Projections, Settings, Targets};
+use crate::items::Items;
+use crate::traced::{Frozen, Teacher, Traced, TrainingBatch, TrainingData};
+use crate::try_out::{check_learns, freeze, try_out};
+use crate::{Outputs, Projections, Settings, Targets, average, moments};
 use briquette_core::{Error, Result};
-use briquette_nn::{Compression, LossScaler, parameters};
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ParamGroup};
+use briquette_nn::{Compression, LossScaler};
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
+use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use std::time::Instant;
@@ -17,6 +19,14 @@ use std::time::Instant;
 pub struct Trained<N: Module> {
     /// The student, with what is attached to it.
     pub student: N,
+    pub(crate) projections: Projections,
+    /// The student's average over time, on the plain device and without what is attached to it, where it is the teacher.
+    pub average: Option<N>,
+}
+
+/// The projections as a field: optimizers name their parameters by paths that begin with `projections.`.
+#[derive(Module, Debug)]
+struct Beside {
     projections: Projections,
 }
 
@@ -24,6 +34,54 @@ pub struct Trained<N: Module> {
 /// anew on its schedule.
 ///
 /// The student lies on an autodiff device, the teacher and the data on the plain one beneath it.
+///
+/// Modules, loss, optimizer, learning rates and data of one's own, without a directory:
+///
+/// ```
+/// # #[cfg(feature = "flex")] {
+/// use briquette_distill::{Blend, Checkpoints, Distiller, Divergence, Foreign, Frozen, Loss, Outputs, Settings, Targets};
+/// use briquette_distill::{TrainingBatch, first_batch, training_batches};
+/// use briquette_nn::{Compression, Prune};
+/// use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
+/// use burn::data::dataset::InMemDataset;
+/// use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::RmsPropConfig;
+/// use burn::tensor::{Device, Tensor, TensorData};
+///
+/// struct Line;
+///
+/// impl Batcher<usize, Tensor<2>> for Line {
+///     fn batch(&self, rows: Vec<usize>, device: &Device) -> Tensor<2> {
+///         let values: Vec<f32> = rows.iter().flat_map(|&row| [row as f32 / 32.0 - 1.0, 1.0]).collect();
+///         Tensor::from_data(TensorData::new(values, [rows.len(), 2]), device)
+///     }
+/// }
+///
+/// let device = Device::flex();
+/// let scores = |net: &Linear, x: &Tensor<2>| Outputs::of_logits(net.forward(x.clone()));
+/// let teacher = Frozen::new(&Foreign::new(LinearConfig::new(2, 3).init(&device), scores));
+/// let student = Foreign::new(LinearConfig::new(2, 3).init(&device.clone().autodiff()), scores);
+///
+/// let rows = InMemDataset::new((0..64).collect::<Vec<usize>>());
+/// let loader = DataLoaderBuilder::new(Line).batch_size(16).shuffle(1).set_device(device).build(rows);
+/// let batches = training_batches(loader, TrainingBatch::new);
+///
+/// let apart = Loss::custom("apart", |student: &Outputs, targets: Targets| {
+///     Ok((student.need_logits()? - targets.need_teacher()?.need_logits()?).abs().mean())
+/// });
+/// let blend = Blend::new(vec![Loss::Logits(Divergence::Kl, 2.0).times(1.0), apart.times(0.1)])?;
+/// let settings = Settings::new(blend, 3, 1e-2)
+///     .with_optimizer(RmsPropConfig::new().init())
+///     .with_schedule(ExponentialLrSchedulerConfig::new(1e-2, 0.9).init().map_err(briquette_core::Error::config)?);
+/// let rules = Compression::new().prune(Prune::new("weight", 0.5)?);
+///
+/// let (distiller, model) = Distiller::new(student, rules, settings, Some(&teacher), &first_batch(&batches)?, 12)?;
+/// let done = distiller.run_loader(model, Some(&teacher), &batches, &Checkpoints::in_memory(), &mut ())?;
+/// assert_eq!(briquette_nn::sparsity(&done.student.network)?["weight"].n_zeros, 3);
+/// # }
+/// # Ok::<(), briquette_core::Error>(())
+/// ```
 pub struct Distiller {
     pub(crate) settings: Settings,
     rules: Compression,
@@ -31,6 +89,8 @@ pub struct Distiller {
     schedule: ModuleLrScheduler,
     scaler: Option<LossScaler>,
     device: Device,
+    /// The steps that the learning rate is planned for.
+    n_steps: usize,
     pub(crate) step: usize,
     pub(crate) at_once: usize,
 }
@@ -74,18 +134,25 @@ impl Distiller {
         n_steps: usize,
     ) -> Result<(Self, Trained<N>)> {
         settings.check()?;
-        let device = student.devices().into_iter().next().unwrap_or_default();
-        if !device.is_autodiff() {
-            return Err(Error::bug("the student is not on an autodiff device"));
-        }
+        let device = check_learns(&student)?;
         let schedule = settings.schedule(n_steps)?;
-        let projections = try_out(&student, teacher, &settings.blend, sample, &device)?;
+        if settings.mean_teacher.is_some() && teacher.is_some() {
+            return Err(Error::config(
+                "mean_teacher: the student's average is the teacher, and another is given; remove either",
+            ));
+        }
+        let average = settings.mean_teacher.map(|_| average::started(&student)).transpose()?;
+        let projections = {
+            let average = average.as_ref().map(Frozen::new);
+            let of_average = average.as_ref().map(|average| average as DynTeacher<N>);
+            try_out(&student, teacher.or(of_average), &settings.blend, sample, &device)?
+        };
         let student = rules.attach_at(student, step)?;
-        let model = freeze(Trained { student, projections }, &settings)?;
+        let model = freeze(Trained { student, projections, average }, &settings)?;
         let optimizer = settings.optimizer.init();
         let scaler = settings.scale_loss.then(LossScaler::default);
         let (device, at_once) = (device.without_autodiff(), settings.at_once.min(settings.batch_size));
-        Ok((Self { settings, rules, optimizer, schedule, scaler, device, step: 0, at_once }, model))
+        Ok((Self { settings, rules, optimizer, schedule, scaler, device, n_steps, step: 0, at_once }, model))
     }
 
     /// Steps so far.
@@ -114,8 +181,8 @@ impl Distiller {
     /// half as many are taken, and the step is made again.
     ///
     /// # Errors
-    /// Refused where a loss or a gradient is not finite, with the term; Config where outputs do not compare; those of reading
-    /// data and of refreshing rules.
+    /// Refused where a loss or a gradient is not finite, with the term; Config where outputs do not compare, nothing learns, or
+    /// there were as many steps as were said at first; those of reading data and of refreshing rules.
     pub fn step<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -123,10 +190,34 @@ impl Distiller {
         data: DynTrainingData<N>,
         rows: &[usize],
     ) -> Result<(Trained<N>, StepRecord)> {
+        self.step_over(model, teacher, Items::Rows(data, rows))
+    }
+
+    /// As [`step`](Self::step), over a batch that somebody else made, on the plain device. It is taken at once: where memory ends, the
+    /// step fails.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step); Io where the device has no room for it.
+    pub fn step_batch<N: Traced>(
+        &mut self,
+        model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        batch: &TrainingBatch<N::Input>,
+    ) -> Result<(Trained<N>, StepRecord)> {
+        self.step_over(model, teacher, Items::Batch(batch))
+    }
+
+    pub(crate) fn step_over<N: Traced>(
+        &mut self,
+        model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        items: Items<N::Input>,
+    ) -> Result<(Trained<N>, StepRecord)> {
         let started = Instant::now();
+        self.check_planned()?;
         let (grads, losses) = loop {
-            match self.gradients(&model, teacher, data, rows) {
-                Err(error) if is_out_of_memory(&error) && self.at_once > 1 => {
+            match self.gradients(&model, teacher, items) {
+                Err(error) if is_out_of_memory(&error) && self.at_once > 1 && matches!(items, Items::Rows(..)) => {
                     self.device.memory_cleanup();
                     self.at_once = self.at_once.div_ceil(2);
                 }
@@ -134,55 +225,95 @@ impl Distiller {
             }
         };
         let learning_rate = self.schedule.step();
-        let mut record = StepRecord {
-            step: self.step + 1,
-            epoch: 0,
-            loss: losses[0],
-            terms: losses[1..].to_vec(),
-            learning_rate: learning_rate.base(),
-            grad_norm: None,
-            at_once: self.at_once,
-            seconds: 0.0,
-        };
+        let mut record = self.record(&losses, learning_rate.base(), items);
         self.step += 1;
         let Some((grads, norm)) = self.tamed(grads, &model)? else {
             record.seconds = started.elapsed().as_secs_f64();
             return Ok((model, record));
         };
-        let Trained { student, projections } = self.optimizer.step(learning_rate, model, grads);
-        let model = Trained { student: self.rules.refresh(student, self.step)?, projections };
+        let model = self.moved(model, learning_rate, grads)?;
         (record.grad_norm, record.seconds) = (Some(norm), started.elapsed().as_secs_f64());
         Ok((model, record))
     }
 
-    /// The gradient of the mean loss over these rows, and the loss and its terms. Rows come in turns of `at_once`, each loss
+    /// burn's cosine begins again after its last step, and the learning rate would be at its highest at the end.
+    fn check_planned(&self) -> Result<()> {
+        if self.step < self.n_steps || self.settings.schedule.is_some() {
+            return Ok(());
+        }
+        let message =
+            format!("the learning rate is planned for {} steps, and there are more; say how many", self.n_steps);
+        Err(Error::config(message).at("n_steps"))
+    }
+
+    fn record<I>(&self, losses: &[f64], learning_rate: f64, items: Items<I>) -> StepRecord {
+        StepRecord {
+            step: self.step + 1,
+            epoch: 0,
+            loss: losses[0],
+            terms: losses[1..].to_vec(),
+            names: self.settings.blend.terms().iter().map(|term| term.loss.name().to_string()).collect(),
+            learning_rate,
+            grad_norm: None,
+            at_once: match items {
+                Items::Rows(..) => self.at_once,
+                Items::Batch(batch) => batch.rows.len(),
+            },
+            seconds: 0.0,
+        }
+    }
+
+    /// The student after the optimizer, its rules and its average. The optimizer sees its paths as they are, so that groups of
+    /// parameters match them.
+    fn moved<N: Traced>(
+        &mut self,
+        model: Trained<N>,
+        learning_rate: ModuleLearningRate,
+        mut grads: GradientsParams,
+    ) -> Result<Trained<N>> {
+        let Trained { student, projections, average } = model;
+        let of_projections = grads::taken(&mut grads, &projections);
+        let student = self.optimizer.step(learning_rate.clone(), student, grads);
+        let beside = self.optimizer.step(learning_rate, Beside { projections }, of_projections);
+        let student = self.rules.refresh(student, self.step)?;
+        let average = match (average, self.settings.mean_teacher) {
+            (Some(average), Some(decay)) => Some(average::moved(average, &student, decay, self.step)?),
+            _ => None,
+        };
+        Ok(Trained { student, projections: beside.projections, average })
+    }
+
+    /// What the optimizer will remember of a model, in bytes.
+    pub(crate) fn bytes_of_moments<N: Traced>(&self, model: &Trained<N>) -> Result<u64> {
+        let beside = Beside { projections: model.projections.clone() };
+        Ok(moments::bytes(&self.optimizer, &model.student)? + moments::bytes(&self.optimizer, &beside)?)
+    }
+
+    /// The gradient of the mean loss over these items, and the loss and its terms. Rows come in turns of `at_once`, each loss
     /// counting by its share of rows.
     pub(crate) fn gradients<N: Traced>(
         &self,
         model: &Trained<N>,
         teacher: Option<DynTeacher<N>>,
-        data: DynTrainingData<N>,
-        rows: &[usize],
+        items: Items<N::Input>,
     ) -> Result<(GradientsParams, Vec<f64>)> {
+        let wanted = self.settings.blend.wanted();
         let mut sum = GradientsAccumulator::new();
         let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
-        for (index, turn) in rows.chunks(self.at_once).enumerate() {
+        for index in 0..items.n_turns(self.at_once) {
             // Dropout is drawn from a seed that follows from the step alone: a run that goes on from a checkpoint draws the same.
             let seed = mixed(mixed(self.settings.seed, self.step), index);
-            let share = turn.len() as f64 / rows.len() as f64;
-            let batch = data.batch(turn, &self.device)?;
-            if batch.rows.len() != turn.len() {
-                let message = format!("the data ended early: found {} items of {}", batch.rows.len(), turn.len());
-                return Err(Error::input(message));
-            }
-            let of_teacher =
-                teacher.map(|teacher| teacher.outputs(&batch, self.settings.blend.wanted())).transpose()?;
+            let (batch, share) = items.turn(index, self.at_once, &self.device)?;
+            let of_teacher = match &model.average {
+                Some(average) => Some(average.outputs(&batch.input, wanted)),
+                None => teacher.map(|teacher| teacher.outputs(&batch, wanted)).transpose()?,
+            };
             let values;
             if self.settings.by_layer && model.student.layered().is_some() {
                 (sum, values) = self.by_layer(model, of_teacher.as_ref(), &batch, (share, seed), sum)?;
             } else {
                 self.seed(seed, 0);
-                let found = model.student.outputs(&batch.input, self.settings.blend.wanted());
+                let found = model.student.outputs(&batch.input, wanted);
                 let loss;
                 (loss, values) = self.judged(model, &found, of_teacher.as_ref(), &batch)?;
                 let grads = self.scaled(loss * share).backward();
@@ -214,6 +345,11 @@ impl Distiller {
         let (labels, projections) = (batch.labels.as_ref(), Some(&model.projections));
         let targets = Targets { teacher: of_teacher, labels, projections };
         let blended = self.settings.blend.loss(found, targets)?;
+        if !blended.total.is_tracked() {
+            let message =
+                "it does not depend on any parameter that learns: all are frozen, or its gradient was cut off";
+            return Err(Error::config(message).at("loss"));
+        }
         let all = std::iter::once(blended.total.clone()).chain(blended.terms).map(Tensor::without_autodiff);
         let values = read(Tensor::cat(all.collect(), 0))?;
         let terms = self.settings.blend.terms().iter().map(|term| term.loss.name());
@@ -222,11 +358,11 @@ impl Distiller {
         match broken {
             None => Ok((blended.total, values)),
             Some((value, name)) => {
-                let first = batch.rows.first().copied().unwrap_or(0);
+                let first = batch.rows.first().map(|row| format!(", in the batch that begins with item {row}"));
                 let message = format!(
-                    "the loss {name:?} is {value} at step {}, in the batch that begins with item {first}; lower the \
-                     learning rate, or look at that data",
-                    self.step + 1
+                    "the loss {name:?} is {value} at step {}{}; lower the learning rate, or look at that data",
+                    self.step + 1,
+                    first.unwrap_or_default()
                 );
                 Err(Error::refused(message))
             }
@@ -266,42 +402,6 @@ const fn mixed(seed: u64, number: usize) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-/// Runs student and teacher once, so that what does not go together shows before any work, and makes the projections.
-fn try_out<N: Traced>(
-    student: &N,
-    teacher: Option<DynTeacher<N>>,
-    blend: &Blend,
-    sample: &TrainingBatch<N::Input>,
-    device: &Device,
-) -> Result<Projections> {
-    if blend.needs_teacher() && teacher.is_none() {
-        return Err(Error::config("there is no teacher, and a loss compares with one; name one"));
-    }
-    let wanted = blend.wanted();
-    let found = student.valid().outputs(&sample.input, wanted);
-    let of_teacher = teacher.map(|teacher| teacher.outputs(sample, wanted)).transpose()?;
-    let hidden = blend.terms().iter().any(|term| matches!(term.loss, Loss::Hidden(..)));
-    let widths = |teacher: &Outputs| Some([found.hidden.first()?.dims()[2], teacher.hidden.first()?.dims()[2]]);
-    let widths = of_teacher.as_ref().filter(|_| hidden).and_then(widths).unwrap_or([0, 0]);
-    let projections = Projections::new(found.hidden.len(), widths, device);
-    let plain = projections.valid();
-    let targets = Targets { teacher: of_teacher.as_ref(), labels: sample.labels.as_ref(), projections: Some(&plain) };
-    blend.loss(&found, targets)?;
-    Ok(projections)
-}
-
-/// Stops the gradients of what does not learn.
-pub(crate) fn freeze<N: Traced>(model: Trained<N>, settings: &Settings) -> Result<Trained<N>> {
-    if settings.frozen.is_empty() {
-        return Ok(model);
-    }
-    let paths: Vec<String> = parameters(&model.student).into_iter().map(|parameter| parameter.path).collect();
-    settings.frozen.check_used("parameter", paths.iter().map(String::as_str)).map_err(|error| error.at("freeze"))?;
-    let frozen: Vec<String> = paths.into_iter().filter(|path| settings.frozen.matches(path)).collect();
-    let Trained { student, projections } = model;
-    Ok(Trained { student: student.set_require_grad_group(ParamGroup::from_paths(frozen), false), projections })
 }
 
 impl<N: Traced> Trained<N> {

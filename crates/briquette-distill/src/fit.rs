@@ -1,6 +1,7 @@
 //! How many items fit into memory at once.
 
 use crate::distiller::{DynTeacher, DynTrainingData};
+use crate::items::Items;
 use crate::{Distiller, Traced, Trained};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
@@ -19,8 +20,8 @@ pub struct Fit {
 
 impl Distiller {
     /// Takes no more items at once than stay below `limit` bytes, halving from the batch down. `peak(n) = a + b n` is
-    /// measured at 1 and 2 of the items that take the most, on a meter that counts from here; the optimizer's moments, which
-    /// are allocated later, are added.
+    /// measured at 1 and 2 of the items that take the most, on a meter that counts from here. What the optimizer remembers
+    /// of a step is allocated later and is added: it is asked for that, whichever it is, one parameter at a time.
     ///
     /// The CPU ends a process that runs out of memory: there, asking first is the only way.
     ///
@@ -36,12 +37,12 @@ impl Distiller {
     ) -> Result<(Trained<N>, Fit)> {
         // The forward passes that measure memory move the running statistics of batch norms; this record brings them back.
         let record = model.clone().into_record();
-        let moments = 4 * self.settings.optimizer.n_moments() * model.num_params() as u64;
+        let moments = self.bytes_of_moments(&model)?;
         let mut peak = |n: usize| {
             let rows = data.largest(n);
             let at_once = std::mem::replace(&mut self.at_once, n);
             meter.reset_peak();
-            let found = self.gradients(&model, teacher, data, &rows);
+            let found = self.gradients(&model, teacher, Items::Rows(data, &rows));
             self.at_once = at_once;
             let bytes = meter.peak_bytes().ok_or_else(|| Error::config("memory.limit: nothing tells the peak here"))?;
             found.map(|_| bytes + moments)

@@ -41,6 +41,26 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
+/// The gradients of a module's parameters, taken out of others.
+pub(crate) fn taken<M: Module>(grads: &mut GradientsParams, module: &M) -> GradientsParams {
+    let mut taker = Taker { from: grads, taken: GradientsParams::new() };
+    module.visit(&mut taker);
+    taker.taken
+}
+
+struct Taker<'a> {
+    from: &'a mut GradientsParams,
+    taken: GradientsParams,
+}
+
+impl ModuleVisitor for Taker<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(grad) = self.from.remove::<D>(param.id) {
+            self.taken.register(param.id, grad);
+        }
+    }
+}
+
 /// Every gradient times `factor`.
 pub(crate) fn scaled<M: Module>(grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
     let mut scaler = Scaler { grads, factor };

@@ -14,6 +14,9 @@ pub struct StepRecord {
     pub loss: f64,
     /// Each term of the blend before its weight, in its order.
     pub terms: Vec<f64>,
+    /// What these are called.
+    #[serde(default)]
+    pub names: Vec<String>,
     /// The learning rate.
     pub learning_rate: f64,
     /// The length of the gradient before it was clipped; none where the step was skipped, as it overflowed.

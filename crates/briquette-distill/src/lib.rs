@@ -20,17 +20,23 @@
 //! # }
 //! ```
 
+mod average;
 mod blend;
 mod by_layer;
 mod cached;
 pub mod checkpoints;
+mod custom;
 mod distiller;
 mod fit;
+mod foreign;
 mod grads;
 pub mod history;
+mod items;
 mod layer_map;
 mod layered;
+mod loader;
 pub mod loss;
+mod moments;
 mod order;
 mod outputs;
 mod projection;
@@ -39,23 +45,29 @@ mod run;
 mod screen;
 mod settings;
 mod several;
+mod shared_teacher;
 mod traced;
 mod train_step;
+mod try_out;
 
 pub use blend::{Blend, Blended, Distance, Divergence, Loss, Match, Relation, Targets, Term};
 pub use cached::Cached;
 pub use checkpoints::Checkpoints;
+pub use custom::Custom;
 pub use distiller::{Distiller, DynTeacher, DynTrainingData, Trained};
 pub use fit::Fit;
+pub use foreign::Foreign;
 pub use layer_map::LayerMap;
 pub use layered::Layered;
+pub use loader::{BatchLoader, first_batch, training_batches};
 pub use order::order;
 pub use outputs::{Outputs, Wanted};
 pub use projection::Projections;
 pub use run::{TrainingOutcome, Watch, n_steps};
 #[cfg(feature = "tui")]
 pub use screen::Screen;
-pub use settings::{Goal, Optimizer, Settings};
+pub use settings::{Goal, Optimizer, OwnSchedule, Settings};
 pub use several::{EachStep, Several, SharedTrainingData, steps_of_epoch};
+pub use shared_teacher::SharedTeacher;
 pub use traced::{Frozen, Teacher, Traced, TrainingBatch, TrainingData};
 pub use train_step::{DistillOutput, Distilling};

@@ -1,10 +1,12 @@
 //! A whole training: epochs, evaluation, checkpoints, and going on after a kill.
 
 use crate::checkpoints::{Best, Checkpoints, TrainingState};
-use crate::distiller::{DynTeacher, DynTrainingData, freeze};
+use crate::distiller::{DynTeacher, DynTrainingData};
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
+use crate::items::Items;
 use crate::order::{gathered, order};
-use crate::{Distiller, Settings, Traced, Trained};
+use crate::try_out::freeze;
+use crate::{BatchLoader, Distiller, Settings, Traced, Trained, loader};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -43,6 +45,8 @@ impl<N> Watch<N> for () {}
 pub struct TrainingOutcome<N> {
     /// The best student where a metric says so, else the last; what is attached to it still is.
     pub student: N,
+    /// The average of the last student over time, where it was the teacher; nothing is attached to it.
+    pub average: Option<N>,
     /// Every step and epoch, those before a kill too.
     pub history: Vec<HistoryRecord>,
     /// The best epoch.
@@ -78,12 +82,40 @@ impl Distiller {
         let resumed_at = state.step;
         while !state.is_done {
             model = self.epoch(model, teacher, data, &mut state, checkpoints, watch)?;
+            self.end_of_epoch(&model, &mut state, checkpoints, watch)?;
         }
-        let student = match &state.best {
-            Some(best) => checkpoints.load_best(model, best.epoch, &state)?.into_student(),
-            None => model.into_student(),
-        };
-        Ok(TrainingOutcome { student, history: checkpoints.lines()?, best: state.best, resumed_at })
+        finished(model, state, resumed_at, checkpoints)
+    }
+
+    /// As [`run`](Self::run), over the batches of one of burn's loaders: one batch is one step, whatever `batch_size` says, and its
+    /// order is the loader's. Where that is drawn from a seed, by one worker, the same start gives the same student.
+    ///
+    /// Nothing tells how to go on within the order of a loader, so a training goes on from the end of its last whole epoch, and
+    /// `save_every` does not count. The loader is asked for the orders of the epochs before, which are not used: a loader of burn's with
+    /// the same seed then goes on as it would have.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); Input where the loader has no batches or fails; Config where a checkpoint is in the middle of an epoch.
+    pub fn run_loader<N: Traced>(
+        mut self,
+        model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        batches: &BatchLoader<N::Input>,
+        checkpoints: &Checkpoints,
+        watch: &mut dyn Watch<N>,
+    ) -> Result<TrainingOutcome<N>> {
+        let (mut model, mut state) = self.take_up(model, checkpoints)?;
+        if state.step_of_epoch > 0 {
+            let message = "the checkpoint is in the middle of an epoch, where no data loader can go on; train from the data itself";
+            return Err(Error::config(message));
+        }
+        (0..state.epoch).for_each(|_| drop(batches.iter()));
+        let resumed_at = state.step;
+        while !state.is_done {
+            model = self.epoch_of_loader(model, teacher, batches, &mut state, checkpoints, watch)?;
+            self.end_of_epoch(&model, &mut state, checkpoints, watch)?;
+        }
+        finished(model, state, resumed_at, checkpoints)
     }
 
     /// Where an earlier run stood; at the start where there was none.
@@ -103,7 +135,7 @@ impl Distiller {
         Ok((freeze(model, &self.settings)?, state))
     }
 
-    /// The rest of an epoch, and what follows from it.
+    /// The rest of an epoch.
     fn epoch<N: Traced>(
         &mut self,
         mut model: Trained<N>,
@@ -117,19 +149,52 @@ impl Distiller {
         let Settings { seed, batch_size, .. } = self.settings;
         let rows = gathered(rows, batch_size, seed, state.epoch, |row| data.cost(row))?;
         for rows in rows.chunks(self.settings.batch_size).skip(state.step_of_epoch) {
-            let made = self.step(model, teacher, data, rows);
-            let (next, record) = made.map_err(|error| kept(error, state))?;
-            model = next;
-            let record = StepRecord { epoch: state.epoch + 1, ..record };
-            state.count(self.step, record.loss);
-            checkpoints.log(&HistoryRecord::Step(record.clone()))?;
+            let record;
+            (model, record) = self.next_step(model, teacher, Items::Rows(data, rows), state, checkpoints)?;
             if self.step.is_multiple_of(self.settings.save_every) {
                 self.save(&model, state, checkpoints)?;
             }
             watch.stepped(&record)?;
         }
-        self.end_of_epoch(&model, state, checkpoints, watch)?;
         Ok(model)
+    }
+
+    /// An epoch over a loader's batches.
+    fn epoch_of_loader<N: Traced>(
+        &mut self,
+        mut model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        batches: &BatchLoader<N::Input>,
+        state: &mut TrainingState,
+        checkpoints: &Checkpoints,
+        watch: &mut dyn Watch<N>,
+    ) -> Result<Trained<N>> {
+        for batch in batches.iter() {
+            let batch = loader::read(batch).map_err(|error| kept(error, state))?;
+            let record;
+            (model, record) = self.next_step(model, teacher, Items::Batch(&batch), state, checkpoints)?;
+            watch.stepped(&record)?;
+        }
+        match state.step_of_epoch {
+            0 => Err(Error::input("there is nothing to train on; the data loader has no batches")),
+            _ => Ok(model),
+        }
+    }
+
+    /// One step, counted and written down.
+    fn next_step<N: Traced>(
+        &mut self,
+        model: Trained<N>,
+        teacher: Option<DynTeacher<N>>,
+        items: Items<N::Input>,
+        state: &mut TrainingState,
+        checkpoints: &Checkpoints,
+    ) -> Result<(Trained<N>, StepRecord)> {
+        let (model, record) = self.step_over(model, teacher, items).map_err(|error| kept(error, state))?;
+        let record = StepRecord { epoch: state.epoch + 1, ..record };
+        state.count(self.step, record.loss);
+        checkpoints.log(&HistoryRecord::Step(record.clone()))?;
+        Ok((model, record))
     }
 
     /// Evaluates, keeps the student where it is the best, and says whether training goes on.
@@ -160,6 +225,21 @@ impl Distiller {
         (state.at_once, state.scaler) = (self.at_once, self.scaler().cloned());
         checkpoints.save(model, &self.optimizer, state)
     }
+}
+
+/// What a training that is done came to.
+fn finished<N: Traced>(
+    model: Trained<N>,
+    state: TrainingState,
+    resumed_at: usize,
+    checkpoints: &Checkpoints,
+) -> Result<TrainingOutcome<N>> {
+    let average = model.average.clone();
+    let student = match &state.best {
+        Some(best) => checkpoints.load_best(model, best.epoch, &state)?.into_student(),
+        None => model.into_student(),
+    };
+    Ok(TrainingOutcome { student, average, history: checkpoints.lines()?, best: state.best, resumed_at })
 }
 
 /// Whether this epoch's student is the best so far.

@@ -11,9 +11,10 @@ use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
+use std::fmt;
 
 /// What turns gradients into steps.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Clone)]
 pub enum Optimizer {
     /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
     AdamW {
@@ -27,11 +28,25 @@ pub enum Optimizer {
         /// Weight decay.
         decay: f32,
     },
+    /// Any of burn's, also with groups of parameters: those are named by the paths of the student alone, projections by paths that
+    /// begin with `projections.`.
+    Own(ModuleOptimizer),
+}
+
+impl fmt::Debug for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AdamW { decay } => write!(f, "AdamW {{ decay: {decay} }}"),
+            Self::Sgd { momentum, decay } => write!(f, "Sgd {{ momentum: {momentum}, decay: {decay} }}"),
+            Self::Own(_) => f.write_str("Own"),
+        }
+    }
 }
 
 impl Optimizer {
-    pub(crate) fn init(self) -> ModuleOptimizer {
-        match self {
+    pub(crate) fn init(&self) -> ModuleOptimizer {
+        match *self {
+            Self::Own(ref optimizer) => optimizer.clone(),
             Self::AdamW { decay } => AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(decay).init(),
             Self::Sgd { momentum, decay } => {
                 let momentum =
@@ -41,13 +56,15 @@ impl Optimizer {
             }
         }
     }
+}
 
-    /// Floats that it remembers for each weight.
-    pub(crate) fn n_moments(self) -> u64 {
-        match self {
-            Self::AdamW { .. } => 2,
-            Self::Sgd { momentum, .. } => u64::from(momentum > 0.0),
-        }
+/// Learning rates by any of burn's schedulers.
+#[derive(Clone)]
+pub struct OwnSchedule(ModuleLrScheduler);
+
+impl fmt::Debug for OwnSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnSchedule")
     }
 }
 
@@ -77,6 +94,12 @@ pub struct Settings {
     pub learning_rate: f64,
     /// The share of all steps that the warm-up takes, 0 to below 1.
     pub warmup: f64,
+    /// What says the learning rate in the place of both: see [`with_schedule`](Self::with_schedule).
+    pub schedule: Option<OwnSchedule>,
+    /// With a decay, 0 to below 1, the student's own average over time is its teacher, and no other is: after each step
+    /// `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`, of the weights that it computes with, masks and grids applied.
+    /// What was pruned just now is thus not yet zero in it. Source: Tarvainen and Valpola, "Mean teachers are better role models", 2017.
+    pub mean_teacher: Option<f64>,
     /// The norm, of all parameters' gradients together, at which they are clipped.
     pub clip: Option<f64>,
     /// What the order of the data and dropout are drawn from.
@@ -109,6 +132,8 @@ impl Settings {
             optimizer: Optimizer::AdamW { decay: 0.0 },
             learning_rate,
             warmup: 0.1,
+            schedule: None,
+            mean_teacher: None,
             clip: Some(1.0),
             seed: 0,
             goal: None,
@@ -119,6 +144,19 @@ impl Settings {
             scale_loss: false,
             by_layer: false,
         }
+    }
+
+    /// With an optimizer of burn's. Where it clips gradients by itself, set [`clip`](Self::clip) to none.
+    #[must_use]
+    pub fn with_optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
+        Self { optimizer: Optimizer::Own(optimizer.into()), ..self }
+    }
+
+    /// With learning rates by one of burn's schedulers, a step of it for each of ours, or one rate; `learning_rate` and `warmup` do not
+    /// count then. A training that is gone on with steps it from its start to where it stood.
+    #[must_use]
+    pub fn with_schedule(self, schedule: impl Into<ModuleLrScheduler>) -> Self {
+        Self { schedule: Some(OwnSchedule(schedule.into())), ..self }
     }
 
     /// Refuses what cannot be.
@@ -145,12 +183,20 @@ impl Settings {
         within("warmup", self.warmup, (0.0..1.0).contains(&self.warmup), "a share of the steps, 0 to below 1")?;
         let clip = self.clip.unwrap_or(1.0);
         within("clip", clip, clip.is_finite() && clip > 0.0, "a length above 0")?;
-        let (momentum, decay) = match self.optimizer {
-            Optimizer::AdamW { decay } => (0.0, f64::from(decay)),
-            Optimizer::Sgd { momentum, decay } => (momentum, f64::from(decay)),
+        let (momentum, decay) = match &self.optimizer {
+            Optimizer::AdamW { decay } => (0.0, f64::from(*decay)),
+            Optimizer::Sgd { momentum, decay } => (*momentum, f64::from(*decay)),
+            Optimizer::Own(optimizer) if optimizer.has_gradient_clipping() && self.clip.is_some() => {
+                return Err(Error::config(
+                    "clip: the optimizer clips gradients too; set clip to none, or let it alone clip",
+                ));
+            }
+            Optimizer::Own(_) => (0.0, 0.0),
         };
         within("momentum", momentum, (0.0..1.0).contains(&momentum), "0 to below 1")?;
         within("weight_decay", decay, (0.0..=1.0).contains(&decay), "0 to 1")?;
+        let average = self.mean_teacher.unwrap_or(0.0);
+        within("mean_teacher", average, (0.0..1.0).contains(&average), "a decay, 0 to below 1")?;
         if self.patience.is_some() && self.goal.is_none() {
             return Err(Error::config("patience: no metric is watched; name one"));
         }
@@ -161,12 +207,15 @@ impl Settings {
         Ok(())
     }
 
-    /// The learning rate of each step: up a straight line, then down half a cosine. `η(t) = η t / w` for `t` up to `w`, then
+    /// The learning rate of each step, where no scheduler of burn's says it: up a straight line, then down half a cosine. `η(t) = η t / w` for `t` up to `w`, then
     /// `η (1 + cos(π (t - w) / (n - w))) / 2`. Source: Loshchilov and Hutter, "SGDR", 2017, eq. 5.
     ///
     /// # Errors
     /// As [`Settings::check`].
     pub(crate) fn schedule(&self, n_steps: usize) -> Result<ModuleLrScheduler> {
+        if let Some(OwnSchedule(schedule)) = &self.schedule {
+            return Ok(schedule.clone());
+        }
         let n_warm = (self.warmup * n_steps as f64).round() as usize;
         let cosine = CosineAnnealingLrSchedulerConfig::new(self.learning_rate, (n_steps - n_warm.min(n_steps)).max(1));
         let found = match n_warm {

@@ -7,7 +7,8 @@ use crate::order::{gathered, order};
 use crate::run::judge;
 use crate::traced::{Traced, TrainingBatch, TrainingData};
 use crate::train_step::{StepHook, StepHookInner};
-use crate::{Distilling, Settings, TrainingOutcome, Watch};
+use crate::try_out::check_learns;
+use crate::{Distilling, Settings, SharedTeacher, TrainingOutcome, Watch};
 use briquette_core::{Error, Result};
 use briquette_nn::{Compressing, Compression, Quiet};
 use burn::data::dataloader::batcher::Batcher;
@@ -20,6 +21,7 @@ use burn::train::checkpoint::KeepLastNCheckpoints;
 use burn::train::{ExecutionStrategy, Interrupter, Learner, MultiDeviceOptim, SupervisedTraining, TrainingStrategy};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -37,8 +39,8 @@ pub type EachStep = Arc<dyn Fn(&StepRecord) -> Result<()> + Send + Sync>;
 pub struct Several<N: Traced> {
     /// The student on the first device, with autodiff.
     pub student: N,
-    /// What it follows; none where only labels are.
-    pub teacher: Option<N>,
+    /// What it follows, a network of any type; none where only labels are.
+    pub teacher: Option<SharedTeacher<N::Input>>,
     /// Masks and grids that are held, by paths that begin with `student.`.
     pub rules: Compression,
     /// How to train. `batch_size` is that of a step: items at once, times turns, times devices.
@@ -68,6 +70,7 @@ where
     /// Refused where a loss or a gradient is not finite; Input where there are fewer items than devices; Io; those of `watch`.
     pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<TrainingOutcome<N>> {
         self.check()?;
+        directory_of(checkpoints)?;
         let mut state = checkpoints.state()?.unwrap_or_else(|| TrainingState::at_start(self.settings.at_once, None));
         // burn reads most of these files by itself and compares no hashes, so that is done before.
         checkpoints.check_files(&state)?;
@@ -81,17 +84,22 @@ where
             self.rules.attach_at(StudentField { student: self.student.clone() }, state.step)?;
         let epoch = state.best.map_or(state.epoch, |best| best.epoch);
         let student = checkpoints.load_student(student, epoch, &state)?;
-        Ok(TrainingOutcome { student, history: checkpoints.lines()?, best: state.best, resumed_at })
+        Ok(TrainingOutcome { student, average: None, history: checkpoints.lines()?, best: state.best, resumed_at })
     }
 
     fn check(&self) -> Result<()> {
         self.settings.check()?;
+        check_learns(&self.student)?;
         let n_devices = self.devices.len();
         if self.data.len() < n_devices {
             let message = format!("{} items cannot be shared by {n_devices} devices", self.data.len());
             return Err(Error::input(message));
         }
-        let refused = [("freeze", !self.settings.frozen.is_empty()), ("dtype = \"f16\"", self.settings.scale_loss)];
+        let refused = [
+            ("freeze", !self.settings.frozen.is_empty()),
+            ("dtype = \"f16\"", self.settings.scale_loss),
+            ("mean_teacher", self.settings.mean_teacher.is_some()),
+        ];
         match refused.iter().find(|(_, is_asked)| *is_asked) {
             Some((key, _)) => Err(Error::config(format!("{key}: not on several devices; remove it, or train on one"))),
             None => Ok(()),
@@ -116,7 +124,7 @@ where
         let steps = self.steps(state, records.clone(), &interrupter);
         let sample = self.data.batch(&[0], &plain)?;
         let blend = self.settings.blend.clone();
-        let distilling = Distilling::new(self.student.clone(), self.teacher.as_ref(), blend, &sample)?;
+        let distilling = Distilling::new(self.student.clone(), self.teacher.clone(), blend, &sample)?;
         let distilling = distilling.with_steps(StepHook::new(steps));
         let model = Compressing::resumed(distilling, self.rules.clone(), state.step)?;
         let schedule = self.settings.schedule(self.n_steps() * self.settings.epochs)?;
@@ -124,7 +132,7 @@ where
 
         let rows = order(self.data.len(), seed, state.epoch)?;
         let rows = gathered(rows, at_once, seed, state.epoch, |row| self.data.cost(row))?;
-        let (directory, epoch) = (checkpoints.directory().join(BURN), state.epoch + 1);
+        let (directory, epoch) = (directory_of(checkpoints)?.join(BURN), state.epoch + 1);
         let training = SupervisedTraining::new(&directory, self.loader(rows), self.loader(Vec::new()))
             .with_training_strategy(TrainingStrategy::Default(self.strategy()))
             .with_application_logger(None)
@@ -164,9 +172,9 @@ where
             let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
             let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = std::mem::replace(&mut *started, Instant::now()).elapsed().as_secs_f64();
-            let (step, terms) = (first + records.len() + 1, Vec::new());
+            let (step, terms, names) = (first + records.len() + 1, Vec::new(), Vec::new());
             let grad_norm = Some(norm);
-            let record = StepRecord { step, epoch, loss, terms, learning_rate, grad_norm, at_once, seconds };
+            let record = StepRecord { step, epoch, loss, terms, names, learning_rate, grad_norm, at_once, seconds };
             if let Err(error) = each(&record) {
                 interrupter.stop(Some(&error.message));
             }
@@ -225,6 +233,12 @@ where
         checkpoints.save_state(state)?;
         watch.epoch(&record)
     }
+}
+
+/// Where burn keeps what it goes on from.
+fn directory_of(checkpoints: &Checkpoints) -> Result<&Path> {
+    let message = "burn's loop on several devices keeps files of its own; name a directory for checkpoints";
+    checkpoints.directory().ok_or_else(|| Error::config(message))
 }
 
 /// A student as a field, as [`Distilling`] has it: checkpoints name its parameters by paths that begin with `student.`.

@@ -5,7 +5,8 @@ use briquette_core::Result;
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Int, Tensor};
 
-/// A network that shows what losses look at: any module can be a student or a teacher.
+/// A network that shows what losses look at: any module can be a student or a teacher. [`Foreign`](crate::Foreign) makes one of a
+/// module and a closure, where no trait is to be implemented.
 pub trait Traced: Module + ModuleDisplay {
     /// What it takes in: tensors of a batch, on the plain device.
     type Input: Clone;
@@ -22,12 +23,25 @@ pub trait Traced: Module + ModuleDisplay {
 /// Some items of the data.
 #[derive(Debug, Clone)]
 pub struct TrainingBatch<I> {
-    /// Their places in the data.
+    /// Their places in the data; empty where nobody counts them, as in batches of burn's loaders.
     pub rows: Vec<usize>,
     /// What networks take in.
     pub input: I,
     /// Their classes, `[n]`, where they are known.
     pub labels: Option<Tensor<1, Int>>,
+}
+
+impl<I> TrainingBatch<I> {
+    /// What networks take in, without places or labels.
+    pub fn new(input: I) -> Self {
+        Self { rows: Vec::new(), input, labels: None }
+    }
+
+    /// With classes, `[n]`.
+    #[must_use]
+    pub fn with_labels(self, labels: Tensor<1, Int>) -> Self {
+        Self { labels: Some(labels), ..self }
+    }
 }
 
 /// Data to train on.

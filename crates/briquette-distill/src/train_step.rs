@@ -1,8 +1,9 @@
 //! Distillation under burn's own training loop, on one device or several.
 
 use crate::grads;
-use crate::traced::{Teacher, Traced, TrainingBatch};
-use crate::{Blend, Blended, Frozen, Targets};
+use crate::traced::{Traced, TrainingBatch};
+use crate::try_out::check_learns;
+use crate::{Blend, Blended, SharedTeacher, Targets};
 use briquette_core::{Error, Result};
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -14,8 +15,8 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A student that burn's `SupervisedTraining` trains to follow a teacher, with any of its strategies: on each device there is a
-/// copy of the teacher, made when the first batch gets there.
+/// A student that burn's `SupervisedTraining` trains to follow a teacher of any type, with any of its strategies: on each device there
+/// is a copy of the teacher, made when the first batch gets there.
 ///
 /// `Compressing::new(Distilling::new(..), rules)` holds masks and grids in place under paths that begin with `student.`. There
 /// are no projections here: hidden states are of one width.
@@ -26,39 +27,29 @@ pub struct Distilling<N: Module> {
     #[module(skip)]
     blend: Arc<Blend>,
     #[module(skip)]
-    teachers: Copies,
+    teacher: Followed,
     #[module(skip)]
     steps: StepHook,
 }
 
-/// A frozen network on every device that asked for it: a `Mutex<Vec<(Device, Frozen<N>)>>`. `#[derive(Module)]` takes no field
-/// that names a module and is none, so its type is hidden.
+/// What the student follows: a `SharedTeacher` of its inputs. `#[derive(Module)]` takes no field that names a module and is none, so
+/// its type is hidden.
 #[derive(Clone)]
-struct Copies(Arc<dyn Any + Send + Sync>);
+struct Followed(Option<Arc<dyn Any + Send + Sync>>);
 
-impl fmt::Debug for Copies {
+impl fmt::Debug for Followed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Copies")
+        f.write_str("Followed")
     }
 }
 
-impl Copies {
-    fn of<N: Traced + 'static>(network: Option<&N>) -> Self {
-        let copies: Vec<(Device, Frozen<N>)> =
-            network.map(Frozen::new).into_iter().map(|copy| (copy.device(), copy)).collect();
-        Self(Arc::new(Mutex::new(copies)))
+impl Followed {
+    fn of<I: 'static>(teacher: Option<SharedTeacher<I>>) -> Self {
+        Self(teacher.map(|teacher| Arc::new(teacher) as Arc<dyn Any + Send + Sync>))
     }
 
-    /// The copy on a device.
-    fn on<N: Traced + 'static>(&self, device: &Device) -> Option<Frozen<N>> {
-        let copies = self.0.downcast_ref::<Mutex<Vec<(Device, Frozen<N>)>>>()?;
-        let mut copies = copies.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, copy)) = copies.iter().find(|(known, _)| known == device) {
-            return Some(copy.clone());
-        }
-        let copy = copies.first()?.1.to(device);
-        copies.push((device.clone(), copy.clone()));
-        Some(copy)
+    fn teacher<I: 'static>(&self) -> Option<&SharedTeacher<I>> {
+        self.0.as_ref()?.downcast_ref()
     }
 }
 
@@ -135,15 +126,24 @@ impl Adaptor<LossInput> for DistillOutput {
     }
 }
 
-impl<N: Traced + 'static> Distilling<N> {
-    /// A student on an autodiff device, a teacher of the same kind of network, and what goes down. `sample` is any batch, on the
-    /// plain device.
+impl<N: Traced + 'static> Distilling<N>
+where
+    N::Input: 'static,
+{
+    /// A student on an autodiff device, what it follows (none where only labels are), and what goes down. `sample` is any batch, on
+    /// the plain device.
     ///
     /// # Errors
-    /// Config where student, teacher and blend do not go together.
-    pub fn new(student: N, teacher: Option<&N>, blend: Blend, sample: &TrainingBatch<N::Input>) -> Result<Self> {
-        let steps = StepHook::default();
-        let distilling = Self { student, blend: Arc::new(blend), teachers: Copies::of(teacher), steps };
+    /// Config where the student is on a plain device, or student, teacher and blend do not go together.
+    pub fn new(
+        student: N,
+        teacher: Option<SharedTeacher<N::Input>>,
+        blend: Blend,
+        sample: &TrainingBatch<N::Input>,
+    ) -> Result<Self> {
+        check_learns(&student)?;
+        let (teacher, steps) = (Followed::of(teacher), StepHook::default());
+        let distilling = Self { student, blend: Arc::new(blend), teacher, steps };
         distilling.loss(&distilling.student.valid(), sample)?;
         Ok(distilling)
     }
@@ -155,8 +155,9 @@ impl<N: Traced + 'static> Distilling<N> {
 
     fn loss(&self, student: &N, batch: &TrainingBatch<N::Input>) -> Result<Blended> {
         let wanted = self.blend.wanted();
-        let device = student.devices().into_iter().next().unwrap_or_default().without_autodiff();
-        let teacher = self.teachers.on::<N>(&device).map(|teacher| teacher.outputs(batch, wanted)).transpose()?;
+        let device = student.devices().into_iter().next().unwrap_or_default();
+        let teacher = self.teacher.teacher::<N::Input>();
+        let teacher = teacher.map(|teacher| teacher.outputs_on(&device, batch, wanted)).transpose()?;
         if teacher.is_none() && self.blend.needs_teacher() {
             return Err(Error::config("there is no teacher, and a loss compares with one; name one"));
         }

@@ -4,6 +4,7 @@
 
 mod blend;
 mod goldens;
+mod own_code;
 mod points;
 mod taken_up;
 mod training_loop;

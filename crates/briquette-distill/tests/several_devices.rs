@@ -2,8 +2,10 @@
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::Result;
-use briquette_distill::{Blend, Distilling, Divergence, Loss, Outputs, Term, Traced, TrainingBatch, Wanted};
+use briquette_core::{ErrorKind, Result};
+use briquette_distill::{
+    Blend, Distilling, Divergence, Loss, Outputs, SharedTeacher, Term, Traced, TrainingBatch, Wanted,
+};
 use briquette_nn::layers::Linear;
 use briquette_nn::{Compressing, Compression, Prune, sparsity};
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder, batcher::Batcher};
@@ -14,6 +16,9 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::{ExecutionStrategy, Learner, MultiDeviceOptim, SupervisedTraining, TrainingStrategy};
 use std::sync::Arc;
+
+#[path = "../examples/foreign.rs"]
+mod foreign;
 
 const INPUTS: usize = 4;
 
@@ -66,7 +71,7 @@ fn train(n_devices: usize) -> Result<(f32, f32, usize)> {
     let before = apart(&student, &teacher);
     let blend = Blend::new(vec![Term { loss: Loss::Logits(Divergence::Kl, 2.0), weight: 1.0 }])?;
     let sample = Points.batch(vec![0, 1], &plain);
-    let distilling = Distilling::new(student, Some(&teacher), blend, &sample)?;
+    let distilling = Distilling::new(student, Some(SharedTeacher::of(&teacher)), blend, &sample)?;
     let rules = Compression::new().prune(Prune::new("student.layer.weight", 0.25)?);
     let learner = Learner::new(Compressing::new(distilling, rules)?, AdamConfig::new().init(), 3e-2);
     let strategy = match n_devices {
@@ -89,4 +94,27 @@ fn a_student_follows_on_one_device_and_on_two() {
         assert!(after < 0.5 * before, "{n_devices}: {before} to {after}");
         assert_eq!(n_zeros, 3, "{n_devices}: the mask holds");
     }
+}
+
+#[test]
+fn two_foreign_modules_go_together_in_few_lines() {
+    let device = Device::flex();
+    device.seed(3);
+    let (student, teacher) = (foreign::Slim::new(&device.clone().autodiff()), foreign::Wide::new(&device));
+    let before = foreign::agreement(&student, &teacher);
+    let after = foreign::agreement(&foreign::distill(student, teacher.clone()).unwrap(), &teacher);
+    assert!(after > 0.9 && after > before + 0.1, "{before} to {after}");
+    let lines = include_str!("../examples/foreign.rs").lines();
+    let ours = lines.skip_while(|line| *line != "// ---- ours ----").skip(1);
+    let n_lines = ours.take_while(|line| *line != "// ---- theirs again ----").count();
+    assert!((1..=25).contains(&n_lines), "{n_lines}");
+}
+
+#[test]
+fn a_student_on_a_plain_device_is_refused_before_burn_panics() {
+    let (plain, sample) = (Device::flex(), Points.batch(vec![0, 1], &Device::flex()));
+    let blend = Blend::new(vec![Loss::Logits(Divergence::Kl, 2.0).times(1.0)]).unwrap();
+    let teacher = SharedTeacher::of(&Net::new(1, &plain));
+    let error = Distilling::new(Net::new(2, &plain), Some(teacher), blend, &sample).map(drop).unwrap_err();
+    assert!(error.kind == ErrorKind::Config && error.to_string().contains("device.autodiff()"), "{error}");
 }

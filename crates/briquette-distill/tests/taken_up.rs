@@ -127,7 +127,10 @@ fn a_checkpoint_with_a_flipped_bit_leads_nowhere_else() {
                     let message = error.to_string();
                     assert!(Checkpoints::is_damage(&error) && error.exit_code() == 4, "{message}");
                     assert!(message.contains(path.file_name().unwrap().to_str().unwrap()), "{message}");
-                    assert!(message.ends_with("start anew with --force") && message.lines().count() == 1, "{message}");
+                    assert!(
+                        message.ends_with("clear the checkpoints to start anew") && message.lines().count() == 1,
+                        "{message}"
+                    );
                     n_refused += 1;
                 }
             }

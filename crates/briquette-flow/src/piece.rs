@@ -3,7 +3,7 @@
 use crate::context::Stop;
 use crate::plan::TensorPlan;
 use crate::treatment::Cut;
-use briquette_core::{Affine, DType, Error, Grouping, Result, Rows, rows, simd};
+use briquette_core::{Affine, DType, Error, Grouping, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
@@ -195,10 +195,10 @@ pub fn check_cast(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Resu
     let first = simulated.iter().position(|value| !value.is_finite()).unwrap_or(0);
     let (row, col) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols);
     let message = format!(
-        "found {} at row {row}, column {col}, which is infinity in {dtype}; cast to bf16, exclude it, or pass --allow-nonfinite to leave such tensors in their own type",
+        "found {} at row {row}, column {col}, which is infinity in {dtype}; cast to bf16, exclude it, or have such tensors left in their own type",
         block.values[first]
     );
-    Err(Error::refused(message).at(tensor.culprit()))
+    Err(Error::refused(message).at(tensor.culprit()).with_remedy(Remedy::AllowNonfinite))
 }
 
 /// Refuses a block with NaN or infinity, naming the first. A tensor that is not changed keeps its own type, so its f64 may exceed
@@ -221,8 +221,6 @@ pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
         true => (format!("{value:e}"), ", which does not fit f32; exclude the tensor"),
         false => (value.to_string(), "; fix the checkpoint"),
     };
-    let message = format!(
-        "found {found} at row {row}, column {col}{what}, or pass --allow-nonfinite to leave such tensors as they are"
-    );
-    Err(Error::refused(message).at(tensor.culprit()))
+    let message = format!("found {found} at row {row}, column {col}{what}, or have such tensors left as they are");
+    Err(Error::refused(message).at(tensor.culprit()).with_remedy(Remedy::AllowNonfinite))
 }

@@ -53,7 +53,7 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if head.iter().all(|&byte| byte == 0) {
         wrong("a file that starts with zeros", "it was not written completely; download or save it again")
     } else {
-        wrong("none of safetensors, PyTorch or burnpack", "see `briquette inspect --help` for what can be read")
+        wrong("none of safetensors, PyTorch or burnpack", "name a file of one of these")
     }
 }
 

@@ -49,7 +49,7 @@ impl From<Error> for Failed {
 
 impl From<Failed> for Error {
     fn from(Failed { kind, message }: Failed) -> Self {
-        Self { kind, message, source: None }
+        Self { kind, message, source: None, remedy: None }
     }
 }
 

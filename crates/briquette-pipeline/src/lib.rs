@@ -11,6 +11,7 @@
 //!
 //! Non-goals: printing, and knowing how a format lies on disk.
 
+mod advice;
 pub mod batch;
 pub mod calibrate;
 mod chain;
@@ -28,6 +29,7 @@ pub mod run;
 pub mod trace;
 pub mod verify;
 
+pub use advice::advised;
 pub use briquette_core::Role;
 pub use briquette_flow::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
 pub use briquette_plan::{self as plan, role};

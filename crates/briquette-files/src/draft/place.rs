@@ -1,7 +1,7 @@
 //! Where an output may be written: apart from what is read, and in the place of nothing but an earlier output.
 
 use crate::{contained, model_dir, sums};
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::{Error, ErrorKind, Remedy, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 pub(super) fn exists_error(target: &Path) -> Error {
-    Error::refused("the output exists; choose another or pass --force to replace it").at(target.display())
+    Error::refused("the output exists; choose another").at(target.display()).with_remedy(Remedy::Replace)
 }
 
 /// Refuses a place to write that is, contains, or lies inside something that is read.

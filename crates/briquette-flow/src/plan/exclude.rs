@@ -1,13 +1,10 @@
-//! `--exclude` flags that leave tensors out, short enough to be copied.
+//! Patterns that leave tensors out.
 
 use briquette_core::pattern::Patterns;
 use std::collections::BTreeSet;
 
-/// The most flags; more are not worth copying.
-const MAX_FLAGS: usize = 12;
-
-/// `--exclude` for each of `names`. Names that differ only in numbers share a pattern, unless it matches one of `others` too.
-pub(super) fn flags(names: &[&str], others: &[&str]) -> String {
+/// Patterns that match each of `names`. Names that differ only in numbers share a pattern, unless it matches one of `others` too.
+pub(super) fn patterns(names: &[&str], others: &[&str]) -> Vec<String> {
     let is_safe = |pattern: &String| {
         Patterns::new(std::slice::from_ref(pattern)).is_ok_and(|glob| !others.iter().any(|other| glob.matches(other)))
     };
@@ -17,13 +14,7 @@ pub(super) fn flags(names: &[&str], others: &[&str]) -> String {
     let pattern = |name: &&str| Some(generalised(name)).filter(|pattern| safe.contains(pattern));
     let patterns: BTreeSet<String> =
         names.iter().map(|name| pattern(name).unwrap_or_else(|| name.to_string())).collect();
-    let flags = patterns.iter().take(MAX_FLAGS).map(|pattern| match pattern.contains(['*', '[', ' ']) {
-        true => format!("--exclude '{pattern}'"),
-        false => format!("--exclude {pattern}"),
-    });
-    let more =
-        if patterns.len() > MAX_FLAGS { format!(" and {} more", patterns.len() - MAX_FLAGS) } else { String::new() };
-    flags.collect::<Vec<_>>().join(" ") + &more
+    patterns.into_iter().collect()
 }
 
 /// `layer.11.weight` as `layer.*.weight`.
@@ -40,10 +31,7 @@ mod tests {
     #[test]
     fn names_that_differ_in_numbers_share_a_pattern_unless_it_takes_too_much() {
         let names = ["layer.0.up", "layer.1.up", "head"];
-        assert_eq!(flags(&names, &["layer.0.down"]), "--exclude head --exclude 'layer.*.up'");
-        assert_eq!(flags(&names, &["layer.2.up"]), "--exclude head --exclude layer.0.up --exclude layer.1.up");
-        let many: Vec<String> = (0..20).map(|i| format!("n{i}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert!(flags(&many, &[]).ends_with(" and 8 more"));
+        assert_eq!(patterns(&names, &["layer.0.down"]), ["head", "layer.*.up"]);
+        assert_eq!(patterns(&names, &["layer.2.up"]), ["head", "layer.0.up", "layer.1.up"]);
     }
 }

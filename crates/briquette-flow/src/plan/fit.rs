@@ -2,14 +2,14 @@
 
 use super::{Plan, TensorPlan, exclude};
 use crate::treatment::Cut;
-use briquette_core::{Error, Grouping, Result};
+use briquette_core::{Error, Grouping, Remedy, Result};
 use briquette_formats::OutputFormat;
 
 /// Groups smaller than this cost more in scales than they are worth.
 const LEAST_GROUP: usize = 8;
 
 impl Plan<'_> {
-    /// Refuses groups and patterns that do not fit the rows of some tensors; the message has the flags that leave these out.
+    /// Refuses groups and patterns that do not fit the rows of some tensors; the remedy has patterns that leave these out.
     ///
     /// # Errors
     /// Config.
@@ -29,12 +29,10 @@ impl Plan<'_> {
         let instead = fitting.map_or("choose another".into(), |size| {
             format!("groups of {size} (such as int4-g{size}) divide all that are chosen: take those")
         });
-        let message = format!(
-            "{what} does not divide its {} columns{others}; {instead}, or leave out with {}",
-            first.rows.n_cols,
-            exclude::flags(&names, &fit)
-        );
-        Err(Error::config(message).at(first.culprit()))
+        let message =
+            format!("{what} does not divide its {} columns{others}; {instead}, or leave these out", first.rows.n_cols);
+        let remedy = Remedy::Exclude(exclude::patterns(&names, &fit));
+        Err(Error::config(message).at(first.culprit()).with_remedy(remedy))
     }
 
     /// The largest group size that divides the columns of every tensor in groups, and is no larger than the recipe asks for.

@@ -2,7 +2,7 @@
 
 use super::{Plan, TensorPlan};
 use crate::known::Reason;
-use briquette_core::{Error, Result, Role, Rows};
+use briquette_core::{Error, Remedy, Result, Role, Rows};
 
 /// The most names that a line lists.
 const N_LISTED: usize = 5;
@@ -26,11 +26,13 @@ impl Plan<'_> {
 
     /// The error for a stage that chooses no tensor.
     pub fn nothing_chosen(&self) -> Error {
-        let hint = match listed(self.tensors.iter().filter(|tensor| tensor.role == Role::Unknown)) {
-            Some(listed) => format!("nothing shows what these are for, say so in [[model.roles]]: {listed}"),
-            None => "see `briquette inspect` for names and roles".into(),
-        };
-        Error::config(format!("chooses no tensor; give `include` or `roles`; {hint}"))
+        let message = "chooses no tensor; give `include` or `roles`";
+        match listed(self.tensors.iter().filter(|tensor| tensor.role == Role::Unknown)) {
+            Some(listed) => Error::config(format!(
+                "{message}; nothing shows what these are for, say so in [[model.roles]]: {listed}"
+            )),
+            None => Error::config(message).with_remedy(Remedy::LookUpTensors),
+        }
     }
 
     /// Refuses a rule of the recipe that gives a tensor an output axis which its shape does not have.

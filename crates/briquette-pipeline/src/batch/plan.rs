@@ -59,7 +59,7 @@ fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
             plan.before_bytes = Some(before_bytes);
             (plan.predicted_bytes, plan.is_exact) = (Some(prediction.n_bytes), prediction.is_exact);
         }
-        Err(error) => plan.error = Some(error.to_string()),
+        Err(error) => plan.error = Some(crate::advised(&error)),
     }
     Ok(plan)
 }

@@ -146,7 +146,7 @@ impl BatchRun<'_> {
             && identity::is_stop(error)
         {
             let message = format!("job {:?}: {error}; --resume goes on from here", job.name);
-            return Err(Error { message, kind: error.kind, source: None });
+            return Err(Error { message, kind: error.kind, source: None, remedy: error.remedy.clone() });
         }
         if let Some(place) = &place {
             let status = outcome.as_ref().map(|finished| finished.status).ok();
@@ -251,7 +251,7 @@ impl BatchRun<'_> {
             self.write_down(job, inputs, seconds, &outcome)?;
         }
         let error = outcome.as_ref().err();
-        let (exit_code, error) = (error.map(Error::exit_code), error.map(ToString::to_string));
+        let (exit_code, error) = (error.map(Error::exit_code), error.map(crate::advised));
         let finished = outcome.ok();
         let made = finished.as_ref().map(|finished| &finished.made);
         Ok(JobResult {

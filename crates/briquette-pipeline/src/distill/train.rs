@@ -11,7 +11,8 @@ use crate::memory;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{ErrorKind, Result};
 use briquette_distill::{
-    Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Several, Teacher, Trained, TrainingData, TrainingOutcome,
+    Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Several, SharedTeacher, Teacher, Trained, TrainingData,
+    TrainingOutcome,
 };
 use briquette_flow::context::RunOptions;
 use briquette_models::LoadedModel;
@@ -130,7 +131,7 @@ fn run_on_several(
     let each: EachStep = Arc::new(move |record| shown.step(record));
     let several = Several {
         student: Learner::of(&training.student, None),
-        teacher: training.teacher.as_ref().map(|teacher| Learner::of(teacher, None)),
+        teacher: training.teacher.as_ref().map(|teacher| SharedTeacher::of(&Learner::of(teacher, None))),
         rules: training.rules.clone(),
         settings: training.settings.clone(),
         devices: devices.iter().map(|device| device.clone().autodiff()).collect(),
@@ -153,7 +154,8 @@ fn teacher_of(
     if !asked.stage.memory.cache_teacher {
         return Ok(Box::new(network));
     }
-    let path = Checkpoints::at(asked.work)?.directory().join("teacher.safetensors");
+    Checkpoints::at(asked.work)?;
+    let path = asked.work.join("teacher.safetensors");
     let read = || Cached::read(&path, training.examples.len(), plain);
     match path.exists().then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {

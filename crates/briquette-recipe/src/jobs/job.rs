@@ -53,7 +53,7 @@ impl Job {
         match &self.source {
             RecipeSource::Written(Ok(recipe)) => Ok((**recipe).clone()),
             RecipeSource::Written(Err(why)) => {
-                Err(Error { kind: why.kind, message: why.message.clone(), source: None })
+                Err(Error { kind: why.kind, message: why.message.clone(), source: None, remedy: None })
             }
             RecipeSource::Point(of, index) => of.recipe(*index),
         }

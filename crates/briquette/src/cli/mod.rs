@@ -70,7 +70,7 @@ fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
 fn fail(error: &Error, is_json: bool) -> ExitCode {
     let line = match error.kind {
         ErrorKind::Bug => format!("internal: {error}; please report this"),
-        _ => error.to_string(),
+        _ => briquette_pipeline::advised(error),
     };
     text::complain(&format!("error: {line}"));
     if is_json && !text::has_printed() {

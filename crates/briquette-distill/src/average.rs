@@ -1,0 +1,91 @@
+//! A teacher that is the student's own average over time.
+//!
+//! Source: Tarvainen and Valpola, "Mean teachers are better role models", 2017, eq. 1; the ramp is that of their published code.
+
+use briquette_core::{Error, Result};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{DType, Tensor};
+use std::collections::VecDeque;
+
+/// The average as it begins: the student as it computes now, with parameters of its own, on the plain device and off to gradients.
+///
+/// # Errors
+/// Config where a weight is not f32: small steps would be lost.
+pub(crate) fn started<N: Module>(student: &N) -> Result<N> {
+    let mut types = Types::default();
+    let average = student.valid().materialize();
+    average.visit(&mut types);
+    match types.other {
+        Some(dtype) => Err(Error::config(format!(
+            "mean_teacher: the student has {dtype:?} weights, in which small steps of an average are lost; keep them in f32"
+        ))),
+        None => Ok(average.map(&mut Renamed)),
+    }
+}
+
+/// The average after a step, `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`: over the first steps the plain mean. `θ`
+/// is what the student computes with, so masks and grids count as they stand. Running statistics are averaged as weights are.
+pub(crate) fn moved<N: Module>(average: N, student: &N, decay: f64, step: usize) -> Result<N> {
+    let mut values = Values::default();
+    student.valid().materialize().visit(&mut values);
+    let keep = decay.min(1.0 - 1.0 / (step as f64 + 1.0));
+    let mut towards = Towards { values: values.0, keep };
+    let average = average.map(&mut towards);
+    match towards.values.is_empty() {
+        true => Ok(average),
+        false => Err(Error::bug("the average has other weights than the student")),
+    }
+}
+
+/// Which type other than f32 there is.
+#[derive(Default)]
+struct Types {
+    other: Option<DType>,
+}
+
+impl ModuleVisitor for Types {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let dtype = param.val().dtype();
+        if dtype != DType::F32 {
+            self.other = Some(dtype);
+        }
+    }
+}
+
+/// Gives each parameter a name of its own: gradients and moments are kept by those, and the average has none.
+struct Renamed;
+
+impl ModuleMapper for Renamed {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (_, tensor, mapper) = param.consume();
+        Param::from_mapped_value(ParamId::new(), tensor.set_require_grad(false), mapper)
+    }
+}
+
+/// The values of all parameters, flat, in their order.
+#[derive(Default)]
+struct Values(VecDeque<Tensor<1>>);
+
+impl ModuleVisitor for Values {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let n = value.shape().num_elements();
+        self.0.push_back(value.reshape([n]));
+    }
+}
+
+/// Moves each parameter towards the next of these values.
+struct Towards {
+    values: VecDeque<Tensor<1>>,
+    keep: f64,
+}
+
+impl ModuleMapper for Towards {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(value) = self.values.pop_front() else { return param };
+        let (id, tensor, mapper) = param.consume();
+        let value = value.reshape(tensor.dims()).cast(tensor.dtype());
+        let moved = tensor * self.keep + value * (1.0 - self.keep);
+        Param::from_mapped_value(id, moved, mapper)
+    }
+}

@@ -1,0 +1,109 @@
+//! Where checkpoints are: files of a directory, or of none.
+
+use briquette_core::{Error, Result};
+use briquette_formats::{InputFile, draft};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Small files by their names.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    Directory(PathBuf),
+    /// Nothing of it outlives the process.
+    Memory(Arc<Mutex<BTreeMap<String, Vec<u8>>>>),
+}
+
+impl Place {
+    /// What messages call a file.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        match self {
+            Self::Directory(directory) => directory.join(name),
+            Self::Memory(_) => PathBuf::from(name),
+        }
+    }
+
+    pub(super) fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(directory) => Some(directory),
+            Self::Memory(_) => None,
+        }
+    }
+
+    /// The whole of a file of at most so many bytes, where it is there.
+    pub(super) fn read(&self, name: &str, most: Option<u64>) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                if !path.exists() {
+                    return Ok(None);
+                }
+                let file = InputFile::open(&path)?;
+                file.read_all(most.unwrap_or(file.len())).map(Some)
+            }
+            Self::Memory(files) => Ok(locked(files).get(name).cloned()),
+        }
+    }
+
+    /// Replaces a file in one step.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Directory(directory) => draft::replace_file(&directory.join(name), bytes),
+            Self::Memory(files) => {
+                locked(files).insert(name.to_string(), bytes.to_vec());
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn append_line(&self, name: &str, line: &str) -> Result<()> {
+        match self {
+            Self::Directory(directory) => draft::append_line(&directory.join(name), line),
+            Self::Memory(files) => {
+                let mut files = locked(files);
+                let text = files.entry(name.to_string()).or_default();
+                text.extend_from_slice(line.as_bytes());
+                text.push(b'\n');
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the files whose names are like this. One that cannot be removed costs room, nothing else.
+    pub(super) fn remove(&self, is_over: impl Fn(&str) -> bool) {
+        match self {
+            Self::Directory(directory) => {
+                let names = std::fs::read_dir(directory).into_iter().flatten();
+                let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+                let over = names.filter(|name| is_over(name));
+                over.for_each(|name| drop(std::fs::remove_file(directory.join(name))));
+            }
+            Self::Memory(files) => locked(files).retain(|name, _| !is_over(name)),
+        }
+    }
+
+    /// Removes all there is.
+    pub(super) fn clear(&self) -> Result<()> {
+        match self {
+            Self::Directory(directory) => {
+                let removed = std::fs::remove_dir_all(directory);
+                removed.map_err(|source| Error::io("cannot remove", directory, source))?;
+                made(directory)
+            }
+            Self::Memory(files) => {
+                locked(files).clear();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Makes a directory where it is missing.
+pub(super) fn made(directory: &Path) -> Result<()> {
+    let made = std::fs::create_dir_all(directory);
+    made.map_err(|source| Error::io("cannot create the directory", directory, source))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

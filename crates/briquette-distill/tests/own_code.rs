@@ -1,0 +1,424 @@
+//! In somebody's own code: their modules, losses, optimizers, schedules and loaders.
+
+use crate::points::*;
+use briquette_core::{ErrorKind, Result};
+use briquette_distill::history::{HistoryRecord, StepRecord};
+use briquette_distill::{
+    BatchLoader, Blend, Cached, Checkpoints, Distiller, Divergence, Foreign, Frozen, Goal, Loss, Outputs, Settings,
+    Targets, Teacher, Traced, TrainingBatch, TrainingData, TrainingOutcome, Wanted, Watch, training_batches,
+};
+use briquette_nn::{Compression, Prune, Quantize, parameters, sparsity};
+use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
+use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
+use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::{Module, ParamGroup};
+use burn::nn;
+use burn::optim::{AdamConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
+use burn::tensor::{Device, Int, Tensor};
+use std::path::Path;
+
+/// What [`Net`] gives, without its trait.
+type ForeignNet = Foreign<Net, Tensor<2>>;
+
+fn foreign(net: Net) -> ForeignNet {
+    Foreign::new(net, |net: &Net, x: &Tensor<2>| Traced::outputs(net, x, Wanted::default()))
+}
+
+/// The mean square of what scores are apart.
+fn apart(student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
+    Ok((student.need_logits()? - targets.need_teacher()?.need_logits()?).square().mean())
+}
+
+fn blend_of(loss: Loss) -> Settings {
+    Settings { blend: blend(loss), ..settings(3) }
+}
+
+/// Trains on 64 points, without a directory.
+fn in_memory(settings: Settings) -> Result<TrainingOutcome<Net>> {
+    run(settings, &Checkpoints::in_memory(), &mut ())
+}
+
+fn run(settings: Settings, checkpoints: &Checkpoints, watch: &mut dyn Watch<Net>) -> Result<TrainingOutcome<Net>> {
+    let (teacher, data) = (teacher(), Points(64));
+    let sample = data.batch(&[0, 1], &Device::flex())?;
+    let (distiller, model) = Distiller::new(student(), Compression::new(), settings, Some(&teacher), &sample, 1000)?;
+    distiller.run(model, Some(&teacher), &data, checkpoints, watch)
+}
+
+fn steps<N>(finished: &TrainingOutcome<N>) -> Vec<&StepRecord> {
+    let lines = finished.history.iter();
+    lines
+        .filter_map(|line| match line {
+            HistoryRecord::Step(record) => Some(record),
+            HistoryRecord::Epoch(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_loss_of_ones_own_is_weighted_named_and_gone_down() {
+    let own = Loss::custom("apart", apart);
+    let terms = vec![Loss::Labels(0.0).times(0.25), own.clone().times(2.0)];
+    let finished = in_memory(Settings { blend: Blend::new(terms).unwrap(), ..settings(20) }).unwrap();
+    let steps = steps(&finished);
+    for step in &steps {
+        assert_eq!(step.names, ["labels", "apart"]);
+        assert!((step.loss - 0.25 * step.terms[0] - 2.0 * step.terms[1]).abs() < 1e-5, "{step:?}");
+    }
+    assert!(steps[79].terms[1] < 0.5 * steps[0].terms[1]);
+    assert!(own == own.clone() && own != Loss::custom("apart", apart), "copies of one are the same");
+}
+
+#[test]
+fn what_a_loss_of_ones_own_cannot_be_is_refused_by_its_name() {
+    let message = |loss| in_memory(blend_of(loss)).unwrap_err().to_string();
+    let rows = |student: &Outputs, _: Targets| Ok(student.need_logits()?.sum_dim(1).squeeze_dim(1));
+    assert!(message(Loss::custom("rows", rows)).contains("loss \"rows\": it gives 2 numbers, expected one"));
+    let nan = |student: &Outputs, _: Targets| Ok(student.need_logits()?.mean() * f32::NAN);
+    // The first run is without a step, and looks at shapes alone.
+    assert!(message(Loss::custom("broken", nan)).contains("the loss \"broken\" is NaN at step 1"));
+    let cut = |student: &Outputs, _: Targets| Ok(student.need_logits()?.detach().mean());
+    assert!(message(Loss::custom("cut", cut)).contains("does not depend on any parameter that learns"));
+    let wide = |student: &Outputs, _: Targets| Ok(student.need_embedding()?.mean());
+    assert!(message(Loss::custom("wide", wide)).contains("loss \"wide\": the network gives no embeddings"));
+    assert!(Blend::new(vec![Loss::custom(" ", apart).times(1.0)]).unwrap_err().to_string().contains("needs a name"));
+
+    let sample = Points(2).batch(&[0], &Device::flex()).unwrap();
+    let alone = Distiller::new(student(), Compression::new(), blend_of(Loss::custom("apart", apart)), None, &sample, 1);
+    assert!(alone.map(drop).unwrap_err().to_string().contains("loss \"apart\": there is no teacher"));
+}
+
+#[test]
+fn any_optimizer_and_schedule_of_burn_goes_on_where_it_stood() {
+    let rates = || ExponentialLrSchedulerConfig::new(1e-2, 0.9).init().unwrap();
+    let own = || settings(3).with_optimizer(RmsPropConfig::new().init()).with_schedule(rates());
+    let whole = tempfile::tempdir().unwrap();
+    let checkpoints = |directory: &Path| Checkpoints::at(directory).unwrap();
+    let expected = run(own(), &checkpoints(whole.path()), &mut ()).unwrap();
+    let found: Vec<f64> = steps(&expected).iter().map(|step| step.learning_rate).collect();
+    assert!(found.windows(2).all(|pair| (pair[1] / pair[0] - 0.9).abs() < 1e-9), "{found:?}");
+    for at in [3, 7] {
+        let directory = tempfile::tempdir().unwrap();
+        run(own(), &checkpoints(directory.path()), &mut StopAfter(at)).unwrap_err();
+        let finished = run(own(), &checkpoints(directory.path()), &mut ()).unwrap();
+        assert_eq!(finished.resumed_at, at / 3 * 3);
+        assert_eq!(weights(&finished.student), weights(&expected.student));
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_optimizer_is_refused() {
+    let with = |optimizer: ModuleOptimizer| settings(3).with_optimizer(optimizer);
+    let momentum = burn::optim::momentum::MomentumConfig::new();
+    let sgd = || with(SgdConfig::new().with_momentum(Some(momentum.clone())).init());
+    let plain = || with(SgdConfig::new().init());
+    let adam = || with(AdamConfig::new().init());
+    let pairs = [(sgd(), adam()), (adam(), sgd()), (plain(), adam()), (adam(), plain())];
+    for (before, after) in pairs {
+        let directory = tempfile::tempdir().unwrap();
+        run(before, &Checkpoints::at(directory.path()).unwrap(), &mut StopAfter(4)).unwrap_err();
+        let error = run(after, &Checkpoints::at(directory.path()).unwrap(), &mut ()).unwrap_err();
+        assert!(error.to_string().contains("of another optimizer") && Checkpoints::is_damage(&error), "{error}");
+    }
+}
+
+#[test]
+fn groups_of_parameters_go_by_the_paths_of_the_student() {
+    let before = weights(&student());
+    let still = ModuleLrScheduler::new(1e-2).with_group(ParamGroup::from_predicate("inner"), 0.0);
+    let finished = in_memory(settings(2).with_schedule(still)).unwrap();
+    let (after, n_inner) = (weights(&finished.student), INPUTS * 5);
+    assert_eq!(after[..n_inner], before[..n_inner]);
+    assert_ne!(after[n_inner..], before[n_inner..]);
+
+    let stuck = AdamConfig::new().init().with_group(ParamGroup::from_path("inner.weight"), Stuck, None);
+    let after = weights(&in_memory(settings(2).with_optimizer(stuck)).unwrap().student);
+    assert_eq!(after[..n_inner], before[..n_inner]);
+    assert_ne!(after[n_inner..], before[n_inner..]);
+}
+
+/// An optimizer of somebody's own, which leaves everything as it is.
+#[derive(Clone)]
+struct Stuck;
+
+impl burn::optim::Optimizer for Stuck {
+    type State<const D: usize> = burn::optim::SgdState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        _rate: f64,
+        tensor: Tensor<D>,
+        _grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        (tensor, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, _device: &Device) -> Self::State<D> {
+        state
+    }
+}
+
+#[test]
+fn two_that_clip_and_steps_that_were_not_planned_are_refused() {
+    let clipping = burn::grad_clipping::GradientClippingConfig::Norm(1.0);
+    let twice = settings(1).with_optimizer(AdamConfig::new().with_grad_clipping(Some(clipping)).init());
+    let error = in_memory(twice.clone()).unwrap_err();
+    assert!(
+        error.kind == ErrorKind::Config && error.to_string().contains("the optimizer clips gradients too"),
+        "{error}"
+    );
+    in_memory(Settings { clip: None, ..twice }).unwrap();
+
+    let (teacher, data) = (teacher(), Points(64));
+    let sample = data.batch(&[0], &Device::flex()).unwrap();
+    let made = Distiller::new(student(), Compression::new(), settings(1), Some(&teacher), &sample, 3).unwrap();
+    let error = made.0.run(made.1, Some(&teacher), &data, &Checkpoints::in_memory(), &mut ()).unwrap_err();
+    assert!(
+        error.to_string().contains("epoch 1, batch 4: n_steps: the learning rate is planned for 3 steps"),
+        "{error}"
+    );
+}
+
+#[test]
+fn without_a_directory_it_ends_in_the_same_place_and_knows_its_best() {
+    let goal = Some(Goal { metric: "apart".into(), is_more_better: false });
+    let settings = || Settings { goal: goal.clone(), learning_rate: 0.5, ..settings(6) };
+    let directory = tempfile::tempdir().unwrap();
+    let on_disk = run(settings(), &Checkpoints::at(directory.path()).unwrap(), &mut StopAfter(0)).unwrap();
+    let checkpoints = Checkpoints::in_memory();
+    let found = run(settings(), &checkpoints, &mut StopAfter(0)).unwrap();
+    assert_eq!(weights(&found.student), weights(&on_disk.student));
+    assert!(found.best == on_disk.best && losses(&found) == losses(&on_disk));
+    assert!(found.best.unwrap().epoch < 6, "it is no test where the last is the best");
+    assert_eq!(checkpoints.directory(), None);
+    // There is nothing to go on from: a second run is a run of its own.
+    let again = run(settings(), &checkpoints, &mut StopAfter(0)).unwrap();
+    assert_eq!((again.resumed_at, losses(&again)), (0, losses(&found)));
+}
+
+#[test]
+fn a_student_on_a_plain_device_is_the_callers_mistake() {
+    let (teacher, sample) = (teacher(), Points(4).batch(&[0, 1], &Device::flex()).unwrap());
+    let start = |net| Distiller::new(net, Compression::new(), settings(1), Some(&teacher), &sample, 4).map(drop);
+    let error = start(Net::new(5, 2, &Device::flex())).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Config);
+    assert!(error.to_string().contains("device.autodiff()") && error.to_string().contains("model.train()"), "{error}");
+    start(Net::new(5, 2, &Device::flex()).train()).unwrap();
+}
+
+/// A student and a teacher of types that know nothing of us.
+#[derive(Module, Debug)]
+struct Theirs {
+    layers: Vec<nn::Linear>,
+}
+
+impl Theirs {
+    fn new(device: &Device) -> Self {
+        let layer = |from, to| nn::LinearConfig::new(from, to).init(device);
+        Self { layers: vec![layer(INPUTS, 8), layer(8, 3)] }
+    }
+
+    fn scores(&self, x: Tensor<2>) -> Tensor<2> {
+        self.layers[1].forward(self.layers[0].forward(x).tanh())
+    }
+}
+
+#[test]
+fn a_foreign_module_learns_from_one_of_another_type_under_its_own_paths() {
+    Device::flex().seed(5);
+    let teacher = Frozen::new(&foreign(Net::new(12, 1, &Device::flex())));
+    let theirs = Theirs::new(&Device::flex().autodiff());
+    let student = Foreign::new(theirs.clone(), |net: &Theirs, x: &Tensor<2>| Outputs::of_logits(net.scores(x.clone())));
+    let paths = |parameters: Vec<briquette_nn::Parameter>| -> Vec<String> {
+        parameters.into_iter().map(|parameter| parameter.path).collect()
+    };
+    assert_eq!(paths(parameters(&student)), paths(parameters(&theirs)));
+
+    let rules = Compression::new()
+        .prune(Prune::new("layers.0.weight", 0.5).unwrap())
+        .quantize(Quantize::new("layers.1.weight", "int8").unwrap());
+    let data = Points(64);
+    let sample = data.batch(&[0, 1], &Device::flex()).unwrap();
+    let made = Distiller::new(student, rules, settings(20), Some(&teacher), &sample, 80).unwrap();
+    let (distiller, model) = made;
+    let finished = distiller.run(model, Some(&teacher), &data, &Checkpoints::in_memory(), &mut ()).unwrap();
+    let losses: Vec<f64> = steps(&finished).iter().map(|step| step.loss).collect();
+    assert!(losses[79] < 0.3 * losses[0], "{losses:?}");
+
+    // The module alone has it all: masks, grids, and a record that fits a bare one.
+    let network = finished.student.network;
+    assert_eq!(sparsity(&network).unwrap()["layers.0.weight"].n_zeros, INPUTS * 8 / 2);
+    let x = sample.input;
+    let plain = network.valid().materialize();
+    let bare = Theirs::new(&Device::flex()).load_record(plain.clone().into_record());
+    let [found, expected] = [bare, network.valid()].map(|net| net.scores(x.clone()).into_data());
+    assert_eq!(found, expected);
+}
+
+/// Points as somebody else's batches.
+#[derive(Debug, Clone)]
+struct TheirBatch {
+    x: Tensor<2>,
+    y: Tensor<1, Int>,
+}
+
+struct TheirBatcher;
+
+impl Batcher<usize, TheirBatch> for TheirBatcher {
+    fn batch(&self, rows: Vec<usize>, device: &Device) -> TheirBatch {
+        let batch = Points(64).batch(&rows, device).unwrap();
+        TheirBatch { x: batch.input, y: batch.labels.unwrap() }
+    }
+}
+
+fn loader(n: usize) -> BatchLoader<Tensor<2>> {
+    loader_of(InMemDataset::new((0..n).collect::<Vec<usize>>()))
+}
+
+fn loader_of(rows: impl Dataset<usize> + 'static) -> BatchLoader<Tensor<2>> {
+    let builder = DataLoaderBuilder::new(TheirBatcher).batch_size(10).shuffle(7).set_device(Device::flex());
+    training_batches(builder.build(rows), |batch: TheirBatch| TrainingBatch::new(batch.x).with_labels(batch.y))
+}
+
+/// Three epochs of seven steps over a loader.
+fn run_loader(
+    batches: &BatchLoader<Tensor<2>>,
+    checkpoints: &Checkpoints,
+    watch: &mut dyn Watch<Net>,
+) -> Result<TrainingOutcome<Net>> {
+    let teacher = teacher();
+    let terms = vec![Loss::Logits(Divergence::Kl, 2.0).times(1.0), Loss::Labels(0.0).times(0.1)];
+    let settings = Settings { blend: Blend::new(terms)?, ..settings(3) };
+    let sample = Points(64).batch(&[0, 1], &Device::flex())?;
+    let (distiller, model) = Distiller::new(student(), Compression::new(), settings, Some(&teacher), &sample, 21)?;
+    distiller.run_loader(model, Some(&teacher), batches, checkpoints, watch)
+}
+
+#[test]
+fn a_loader_of_burns_is_gone_on_with_from_the_end_of_an_epoch() {
+    let expected = run_loader(&loader(64), &Checkpoints::in_memory(), &mut ()).unwrap();
+    assert_eq!(steps(&expected).len(), 21);
+    let of = |epoch: usize| steps(&expected)[7 * epoch..7 * (epoch + 1)].iter().map(|step| step.terms[0]).sum::<f64>();
+    assert!(of(2) < 0.9 * of(0), "{} and {}", of(0), of(2));
+    for (at, resumed_at) in [(3, 0), (7, 0), (9, 7), (20, 14), (21, 14)] {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::at(directory.path()).unwrap();
+        run_loader(&loader(64), &checkpoints, &mut StopAfter(at)).unwrap_err();
+        let finished = run_loader(&loader(64), &checkpoints, &mut ()).unwrap();
+        assert_eq!(finished.resumed_at, resumed_at, "stopped at {at}");
+        assert_eq!(losses(&finished), losses(&expected), "stopped at {at}");
+        assert_eq!(weights(&finished.student), weights(&expected.student));
+    }
+}
+
+/// Rows of which one cannot be read.
+struct Unreadable;
+
+impl Dataset<usize> for Unreadable {
+    fn get(&self, index: usize) -> Result<usize, DatasetError> {
+        if index == 33 { Err(DatasetError::new(std::io::Error::other("the disk is gone"))) } else { Ok(index) }
+    }
+
+    fn len(&self) -> usize {
+        64
+    }
+}
+
+#[test]
+fn loaders_that_fail_or_are_empty_and_checkpoints_within_an_epoch_are_refused() {
+    let message = |batches, checkpoints: &Checkpoints| {
+        let error = run_loader(&batches, checkpoints, &mut ()).unwrap_err();
+        (error.kind, error.to_string())
+    };
+    let memory = Checkpoints::in_memory();
+    let (kind, text) = message(loader_of(Unreadable), &memory);
+    assert!(
+        kind == ErrorKind::Input && text.contains("epoch 1, batch ") && text.contains("the disk is gone"),
+        "{text}"
+    );
+    let (kind, text) = message(loader(0), &memory);
+    assert!(kind == ErrorKind::Input && text.contains("no batches"), "{text}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::at(directory.path()).unwrap();
+    run(settings(3), &checkpoints, &mut StopAfter(3)).unwrap_err();
+    let (kind, text) = message(loader(64), &checkpoints);
+    assert!(kind == ErrorKind::Config && text.contains("in the middle of an epoch"), "{text}");
+}
+
+#[test]
+fn a_remembered_teacher_is_not_asked_about_unknown_items() {
+    let (teacher, data) = (teacher(), Points(4));
+    let cached = Cached::of::<Tensor<2>>(&teacher, &data, 3, 4, &Device::flex()).unwrap();
+    let batch = TrainingBatch { rows: Vec::new(), ..data.batch(&[1], &Device::flex()).unwrap() };
+    let error = Teacher::<Tensor<2>>::outputs(&cached, &batch, Wanted::default()).unwrap_err();
+    assert!(error.kind == ErrorKind::Config && error.to_string().contains("does not say which items"), "{error}");
+}
+
+const DECAY: f64 = 0.6;
+
+fn averaging() -> Settings {
+    // Its own average as it begins scores as the student does: labels make it move.
+    let terms = vec![Loss::Labels(0.0).times(1.0), Loss::custom("apart", apart).times(0.5)];
+    Settings { blend: Blend::new(terms).unwrap(), mean_teacher: Some(DECAY), ..settings(3) }
+}
+
+fn run_averaging(checkpoints: &Checkpoints, watch: &mut dyn Watch<Net>) -> Result<TrainingOutcome<Net>> {
+    let data = Points(64);
+    let sample = data.batch(&[0, 1], &Device::flex())?;
+    let rules = Compression::new().prune(Prune::new("inner.weight", 0.5)?);
+    let (distiller, model) = Distiller::new(student(), rules, averaging(), None, &sample, 12)?;
+    distiller.run(model, None, &data, checkpoints, watch)
+}
+
+#[test]
+fn an_average_of_the_student_is_its_teacher() {
+    let data = Points(64);
+    let sample = data.batch(&[0, 1], &Device::flex()).unwrap();
+    let rules = Compression::new().prune(Prune::new("inner.weight", 0.5).unwrap());
+    let (mut distiller, mut model) = Distiller::new(student(), rules, averaging(), None, &sample, 12).unwrap();
+    let mut expected = weights(&student());
+    let rows: Vec<usize> = (0..16).collect();
+    for step in 1..=6 {
+        let average = weights(model.average.as_ref().unwrap());
+        let record;
+        (model, record) = distiller.step(model, None, &data, &rows).unwrap();
+        assert!(step > 1 || record.terms[1] > 0.0, "the mask sets the student apart from its average");
+        let keep = DECAY.min(1.0 - 1.0 / (step as f64 + 1.0)) as f32;
+        let effective = weights(&model.student.valid().materialize());
+        expected = expected.iter().zip(effective).map(|(old, new)| keep * old + (1.0 - keep) * new).collect();
+        let found = weights(model.average.as_ref().unwrap());
+        let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(most < 1e-5 && found != average, "step {step}: {most}");
+    }
+}
+
+#[test]
+fn a_training_with_an_average_goes_on_where_it_stood() {
+    let expected = run_averaging(&Checkpoints::in_memory(), &mut ()).unwrap();
+    let average = weights(expected.average.as_ref().unwrap());
+    assert_ne!(average, weights(&expected.student));
+    for (at, resumed_at) in [(3, 3), (5, 4), (8, 6)] {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::at(directory.path()).unwrap();
+        run_averaging(&checkpoints, &mut StopAfter(at)).unwrap_err();
+        let finished = run_averaging(&checkpoints, &mut ()).unwrap();
+        assert_eq!(finished.resumed_at, resumed_at, "saved every 3 steps and after each epoch of 4");
+        assert_eq!(losses(&finished), losses(&expected), "stopped at {at}");
+        assert_eq!(weights(&finished.student), weights(&expected.student));
+        assert_eq!(weights(&finished.average.unwrap()), average);
+    }
+}
+
+#[test]
+fn two_teachers_and_a_decay_that_is_none_are_refused() {
+    let (teacher, sample) = (teacher(), Points(4).batch(&[0, 1], &Device::flex()).unwrap());
+    let message = |settings, teacher: Option<&dyn Teacher<Tensor<2>>>| {
+        Distiller::new(student(), Compression::new(), settings, teacher, &sample, 4).map(drop).unwrap_err().to_string()
+    };
+    assert!(message(averaging(), Some(&teacher)).contains("mean_teacher: the student's average is the teacher"));
+    let one = Settings { mean_teacher: Some(1.0), ..averaging() };
+    assert!(message(one, None).contains("mean_teacher: found 1, expected a decay"));
+}

@@ -1,0 +1,56 @@
+//! What can be done about an error, in the words of the command line.
+
+use briquette_core::{Error, Remedy};
+
+/// The most patterns that are listed; more are not worth copying.
+const MAX_PATTERNS: usize = 12;
+
+/// An error's line with the flag or command that its remedy is called on the command line. The libraries know of neither.
+pub fn advised(error: &Error) -> String {
+    let advice = match &error.remedy {
+        None => String::new(),
+        Some(Remedy::Replace) => " or pass --force to replace it".into(),
+        Some(Remedy::StartAnew) => " with --force".into(),
+        Some(Remedy::AllowNonfinite) => " with --allow-nonfinite".into(),
+        Some(Remedy::LookUpTensors) => "; see `briquette inspect`".into(),
+        Some(Remedy::Exclude(patterns)) => format!(" with {}", excluded(patterns)),
+    };
+    format!("{error}{advice}")
+}
+
+/// `--exclude` for each pattern, to be copied into a shell.
+fn excluded(patterns: &[String]) -> String {
+    let flags = patterns.iter().take(MAX_PATTERNS).map(|pattern| match pattern.contains(['*', '[', ' ']) {
+        true => format!("--exclude '{pattern}'"),
+        false => format!("--exclude {pattern}"),
+    });
+    let more = match patterns.len().saturating_sub(MAX_PATTERNS) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    flags.collect::<Vec<_>>().join(" ") + &more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_remedy_is_a_flag_or_a_command_at_the_end_of_the_line() {
+        let patterns = |names: &[&str]| Remedy::Exclude(names.iter().map(|name| name.to_string()).collect());
+        let many: Vec<String> = (0..20).map(|i| format!("n{i}")).collect();
+        let cases = [
+            (Remedy::Replace, " or pass --force to replace it"),
+            (Remedy::StartAnew, " with --force"),
+            (Remedy::AllowNonfinite, " with --allow-nonfinite"),
+            (Remedy::LookUpTensors, "; see `briquette inspect`"),
+            (patterns(&["head", "layer.*.up"]), " with --exclude head --exclude 'layer.*.up'"),
+            (Remedy::Exclude(many), "--exclude n11 and 8 more"),
+        ];
+        for (remedy, expected) in cases {
+            let line = advised(&Error::config("it fails").with_remedy(remedy).at("here"));
+            assert!(line.starts_with("here: it fails") && line.ends_with(expected), "{line}");
+        }
+        assert_eq!(advised(&Error::config("it fails")), "it fails");
+    }
+}
