@@ -47,13 +47,13 @@
 //! ```
 
 pub use briquette_core as core;
-#[cfg(feature = "model")]
+#[cfg(feature = "distill")]
 pub use briquette_distill as distill;
 pub use briquette_flow as flow;
 pub use briquette_formats as formats;
 #[cfg(feature = "model")]
 pub use briquette_models as models;
-#[cfg(feature = "model")]
+#[cfg(feature = "nn")]
 pub use briquette_nn as nn;
 pub use briquette_pipeline as pipeline;
 pub use briquette_plan as plan;
