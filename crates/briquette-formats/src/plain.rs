@@ -144,8 +144,10 @@ impl PlainFiles {
     pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
         let mut found = BTreeMap::new();
         for (index, (info, place)) in self.infos.iter().zip(&self.places).enumerate() {
-            if let Place::At(offset) = place {
-                found.insert(info.name.as_str(), (info, self.file_of(index), *offset));
+            match place {
+                Place::At(offset) => _ = found.insert(info.name.as_str(), (info, self.file_of(index), *offset)),
+                #[cfg(feature = "pytorch")]
+                Place::Gathered(_) => {}
             }
         }
         found

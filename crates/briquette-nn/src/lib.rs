@@ -135,6 +135,7 @@
 //! f16, [`ToDType`] for running in them. The four programs in `examples/` do all of this with digits, in seconds.
 
 mod attached;
+mod compress;
 mod compression;
 mod dtype;
 mod export;
@@ -162,6 +163,7 @@ pub use attached::{Attached, without_grids};
 pub use briquette_core::InputStats;
 pub use briquette_core::Patterns;
 pub use briquette_prune::Score;
+pub use compress::{CompressionReport, ModuleTensors, ParameterReport, compress_by};
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};
 pub use export::{Export, Exported};

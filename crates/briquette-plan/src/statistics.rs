@@ -29,7 +29,7 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
 }
 
 /// The input statistics of one tensor; files name them by the path of the layer.
-fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
+pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
     let name = &tensor.info.name;
     let layer = name.strip_suffix(".weight").unwrap_or(name);
     let Some(stats) = layers.get(layer) else {
