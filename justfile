@@ -102,12 +102,13 @@ deny:
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
-# Files, functions and crates that have grown too long, files that import each other in a circle, names of several types
+# Files, functions and crates that have grown too long, files that import each other in a circle, names of several types, crates beside burn's
 [group('develop')]
 size:
     @python3 scripts/size.py
     @python3 scripts/circles.py
     @python3 scripts/type_names.py
+    @python3 scripts/light.py
 
 # Quality, latency and memory of MiniLM before and after int8
 [group('measure')]

@@ -135,12 +135,7 @@ fn attached(rules: Compression, path: &str, tensor: &TensorPlan, decision: Decis
     })
 }
 
-fn reported(
-    parameter: &Parameter,
-    plan: &Plan,
-    tensor: &TensorPlan,
-    place: &PlacedTensor,
-) -> Result<ParameterReport> {
+fn reported(parameter: &Parameter, plan: &Plan, tensor: &TensorPlan, place: &PlacedTensor) -> Result<ParameterReport> {
     let n_elements = tensor.info.n_elements();
     let parts = tensor.file_parts(plan.profile, place.coding, place.n_kept)?;
     let own = parts.iter().map(|part| part.info.n_bytes() as u64).sum();

@@ -70,7 +70,7 @@ const PRUNE_AND_INT8: &str = "[[stage]]\nkind = \"prune\"\nscope = \"global\"\ns
 /// Stages in TOML, and the same in code.
 fn cases() -> Vec<(&'static str, Recipe)> {
     let g = |scheme: &str| QuantizeStage::named(scheme).unwrap();
-    let int4 = g("int4-g8").with(["head.*"], "int6-asym".parse().unwrap()).unwrap().exclude(["conv.**"]).unwrap();
+    let int4 = g("int4-g4").with(["head.*"], "int6-asym".parse().unwrap()).unwrap().exclude(["conv.**"]).unwrap();
     vec![
         (PRUNE_AND_INT8, Recipe::in_memory().prune(PruneStage::global(0.4).unwrap()).quantize(Scheme::INT8)),
         (
@@ -86,7 +86,7 @@ fn cases() -> Vec<(&'static str, Recipe)> {
             ),
         ),
         (
-            "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nexclude = [\"conv.**\"]\n\
+            "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g4\"\nexclude = [\"conv.**\"]\n\
              overrides = [{ include = [\"head.*\"], scheme = \"int6-asym\" }]\n",
             Recipe::in_memory().quantize(int4),
         ),
@@ -127,9 +127,8 @@ fn a_module_compressed_in_memory_is_what_its_file_becomes() {
 fn the_report_counts_each_tensor_as_its_layer_says() {
     let (_, in_code) = cases().swap_remove(0);
     let (small, report) = compress(Net::new(), &in_code).unwrap();
-    let of = |report: &CompressionReport, name: &str| {
-        report.parameters.iter().find(|one| one.name == name).unwrap().clone()
-    };
+    let of =
+        |report: &CompressionReport, name: &str| report.parameters.iter().find(|one| one.name == name).unwrap().clone();
     let tokens = of(&report, "tokens.weight");
     assert_eq!((tokens.role, tokens.n_dropped, tokens.scheme), (Role::Embedding, 0, Some(Scheme::INT8)));
     assert_eq!((tokens.before_bytes, tokens.after_bytes), (20 * 12 * 4, 20 * 12 + 20 * 4));
@@ -146,8 +145,8 @@ fn the_report_counts_each_tensor_as_its_layer_says() {
 
 #[test]
 fn statistics_of_inputs_are_given_with_the_module() {
-    let recipe = Recipe::in_memory()
-        .prune(PruneStage::layer(0.5).unwrap().score(Score::Wanda).include(["head.*"]).unwrap());
+    let recipe =
+        Recipe::in_memory().prune(PruneStage::layer(0.5).unwrap().score(Score::Wanda).include(["head.*"]).unwrap());
     let error = compress(Net::new(), &recipe).unwrap_err().to_string();
     assert!(error.contains("head") && error.contains("statistics of the inputs"), "{error}");
     let probe = briquette_nn::Probe::new();

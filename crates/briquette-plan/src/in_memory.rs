@@ -70,9 +70,12 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     if let Some(kind) = whole.or(casts).or(evaluates) {
         let message = match kind {
             StageKind::Cast => "a module keeps the type it computes in; leave the stage out, or cast the module",
-            _ => "needs a model that is known and its data; of a module in memory only prune and quantize stages are done",
+            _ => {
+                "needs a model that is known and its data; of a module in memory only prune and quantize stages are done"
+            }
         };
-        return Err(Error::config(message).at(format_args!("{} {kind} stage", if kind == StageKind::Evaluate { "an" } else { "a" })));
+        return Err(Error::config(message)
+            .at(format_args!("{} {kind} stage", if kind == StageKind::Evaluate { "an" } else { "a" })));
     }
     match recipe.profile {
         OutputFormat::Briquette => Ok(()),

@@ -85,7 +85,8 @@ fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
 /// Refuses rules of roles that match no tensor.
 fn check_rules(recipe: &Recipe, tensors: &[TensorInfo]) -> Result<()> {
     let names = tensors.iter().map(|info| info.name.as_str());
-    recipe.roles.iter().try_for_each(|rule| {
-        rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))
-    })
+    recipe
+        .roles
+        .iter()
+        .try_for_each(|rule| rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles")))
 }

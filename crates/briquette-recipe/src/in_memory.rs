@@ -283,8 +283,7 @@ mod tests {
                     scheme = \"int4-g32\"\ninclude = [\"b.**\"]\n";
         let raw = crate::parse(toml, "recipe.toml").unwrap();
         let of_file = Recipe::from_raw(raw, "".as_ref()).unwrap();
-        let prune =
-            PruneStage::global(0.4).unwrap().exclude(["head.**"]).unwrap().with(["a.*"], 0.2).unwrap();
+        let prune = PruneStage::global(0.4).unwrap().exclude(["head.**"]).unwrap().with(["a.*"], 0.2).unwrap();
         let quantize = QuantizeStage::named("int4-g32").unwrap().include(["b.**"]).unwrap();
         let in_code = Recipe::in_memory().prune(prune).quantize(quantize);
         assert_eq!(format!("{:?}", in_code.stages), format!("{:?}", of_file.stages));

@@ -101,12 +101,7 @@ impl PruneStage {
     pub(crate) fn from_raw(raw: &RawPrune) -> Result<Self> {
         let score = score_of(raw)?;
         Ok(Self {
-            selection: Selection::new(
-                raw.include.as_ref(),
-                &raw.exclude,
-                raw.roles.as_ref(),
-                &Self::ROLES,
-            )?,
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
             score,
             statistics: raw.statistics.clone(),
             target: target_of(raw, score)?,

@@ -90,12 +90,7 @@ impl QuantizeStage {
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),
-            selection: Selection::new(
-                raw.include.as_ref(),
-                &raw.exclude,
-                raw.roles.as_ref(),
-                &Self::ROLES,
-            )?,
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
             scheme: scheme_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize")?;
