@@ -91,6 +91,9 @@ check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+    cargo clippy --quiet -p briquette --all-targets -- -D warnings
+    cargo clippy --quiet -p briquette --no-default-features -- -D warnings
+    cargo test --quiet -p briquette-formats --no-default-features --test without_pytorch
     just size
     just deny
 

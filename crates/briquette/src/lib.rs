@@ -4,7 +4,7 @@
 //!
 //! | to | take | |
 //! |---|---|---|
-//! | compress a file, or a module at once | [`run`], [`compress`] | [a recipe](#a-recipe) |
+//! | compress a file, or a module at once | [`run()`], [`compress()`] | [a recipe](#a-recipe) |
 //! | prune while a module trains | [`nn::Compression`], [`nn::Prune`] | [attach](#attach) |
 //! | round weights, and run on codes | [`nn::Quantize`], [`nn::quantize_dynamic`] | [quantize](#quantize) |
 //! | train a student to follow a teacher | [`distill::loss`], [`distill::Distiller`] | [distill](#distill) |
@@ -32,7 +32,7 @@
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
-//! A recipe in TOML names a model and an output, and [`run`] makes the one of the other:
+//! A recipe in TOML names a model and an output, and [`run()`] makes the one of the other:
 //!
 //! ```
 //! use briquette::prelude::*;
@@ -130,7 +130,7 @@
 //!
 //! # Export
 //!
-//! The directory that [`run`] writes too: codes, masks and hashes, there whole and verified, or not at all.
+//! The directory that [`run()`] writes too: codes, masks and hashes, there whole and verified, or not at all.
 //!
 //! ```
 //! use briquette::formats::Checkpoint;
@@ -175,7 +175,7 @@
 //! | feature | default | what comes with it | crates beside burn's |
 //! |---|---|---|---|
 //! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 146 in all |
-//! | `nn` | yes | burn modules: [`compress`], [`nn`] | 36 |
+//! | `nn` | yes | burn modules: [`compress()`], [`nn`] | 36 |
 //! | `distill` | yes | losses and training loops: [`distill`] | 37 |
 //! | `flex` | yes | the CPU | |
 //! | `pytorch` | | PyTorch's files: `.pt`, `.pth`, `.bin`, TorchScript | 46 |
