@@ -29,7 +29,8 @@ impl Default for AboutModule {
 /// What it gives computes with pruned and rounded weights. They are attached: training on keeps zeros at zero and weights on their
 /// grids, [`Export`](briquette_nn::Export) writes codes and masks, of the bytes that the report says, and `materialize` makes an
 /// ordinary module of floats. Decisions are those of `run` on an exported module, made by the same functions; what a tensor is, burn's
-/// own layers show, and the recipe's `roles` before them. Patterns match the names that a file would have.
+/// own layers show, and the recipe's `roles` before them. Patterns match the names that a file would have. A dynamic scheme rounds
+/// activations where a module runs on codes, as after [`load_compressed`](briquette_nn::load_compressed); here they stay floats.
 ///
 /// # Errors
 /// Config for a stage other than prune and quantize, and for patterns, groups, N:M and statistics that do not fit; Refused for weights

@@ -144,6 +144,14 @@ fn the_report_counts_each_tensor_as_its_layer_says() {
 }
 
 #[test]
+fn a_layer_alone_has_a_scale_for_each_output() {
+    let layer = LinearConfig::new(40, 12).init(&Device::flex());
+    let (_, report) = compress(layer, &Recipe::in_memory().quantize(Scheme::INT8)).unwrap();
+    let weight = report.parameters.iter().find(|one| one.name == "weight").unwrap();
+    assert_eq!((weight.role, weight.before_bytes, weight.after_bytes), (Role::Linear, 480 * 4, 480 + 12 * 4));
+}
+
+#[test]
 fn statistics_of_inputs_are_given_with_the_module() {
     let recipe =
         Recipe::in_memory().prune(PruneStage::layer(0.5).unwrap().score(Score::Wanda).include(["head.*"]).unwrap());
