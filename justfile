@@ -17,7 +17,7 @@ default:
 
 [private]
 build:
-    @cargo build --release --quiet -p briquette
+    @cargo build --release --quiet -p briquette-cli
 
 # Prune 40 % and quantize to int8, or whatever FLAGS say, into out/NAME: `just compress models/minilm --quantize int4-g128`
 [group('compress')]
@@ -91,6 +91,9 @@ check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+    cargo clippy --quiet -p briquette --all-targets -- -D warnings
+    cargo clippy --quiet -p briquette --no-default-features -- -D warnings
+    cargo test --quiet -p briquette-formats --no-default-features --test without_pytorch
     just size
     just deny
 
@@ -102,12 +105,13 @@ deny:
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
-# Files, functions and crates that have grown too long, files that import each other in a circle, names of several types
+# Files, functions and crates that have grown too long, files that import each other in a circle, names of several types, crates beside burn's
 [group('develop')]
 size:
     @python3 scripts/size.py
     @python3 scripts/circles.py
     @python3 scripts/type_names.py
+    @python3 scripts/light.py
 
 # Quality, latency and memory of MiniLM before and after int8
 [group('measure')]
@@ -142,15 +146,15 @@ examples:
 # Build with CUDA: no toolkit and no GPU needed. The release takes about 20 minutes on two cores
 [group('develop')]
 cuda-build PROFILE="release":
-    CUDARC_CUDA_VERSION=13000 cargo build --profile {{ PROFILE }} -p briquette --features cuda
+    CUDARC_CUDA_VERSION=13000 cargo build --profile {{ PROFILE }} -p briquette-cli --features cuda
 
 # Link with CUDA, unoptimised, and see that a machine without a device says so in one line; lint what only CUDA compiles
 [group('develop')]
 cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
-      cargo test -p briquette --features cuda --target-dir {{ target }}/cuda --test e2e -- evaluate::devices what_cannot_be_run students::two_devices students::gradual_pruning_and_turns
+      cargo test -p briquette-cli --features cuda --target-dir {{ target }}/cuda --test e2e -- evaluate::devices what_cannot_be_run students::two_devices students::gradual_pruning_and_turns
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
-      cargo clippy --quiet -p briquette -p briquette-kernels -p briquette-models --features cuda --all-targets --target-dir {{ target }}/cuda -- -D warnings
+      cargo clippy --quiet -p briquette -p briquette-cli -p briquette-kernels -p briquette-models --features cuda --all-targets --target-dir {{ target }}/cuda -- -D warnings
 
 # Compile every GPU kernel for every generation of NVIDIA GPUs, and look for spills: no GPU needed. 77: no compilers
 [group('develop')]
@@ -170,7 +174,7 @@ cuda-emulated *FLAGS: fetch-minilm
     export CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none
     target=$(realpath -m {{ target }}/cuda)
     cargo build --quiet --target-dir "$target" -p briquette-emulator
-    cargo build --quiet --target-dir "$target" -p briquette --features cuda --example cuda_check --bin briquette
+    cargo build --quiet --target-dir "$target" -p briquette -p briquette-cli --features cuda --example cuda_check --bin briquette
     minilm=$PWD/bench-out/minilm-int8 lines=$PWD/bench/peers/sentences.txt
     "$target/debug/briquette" compress models/minilm -o "$minilm" --quantize int8-dynamic --quiet --force
     mkdir -p "$target/emulated" && cd "$target/emulated"
@@ -224,7 +228,7 @@ fuzz SECONDS="60" *FLAGS:
 # Write outputs of this version into fixtures/frozen, once for each release: every later version must read them
 [group('develop')]
 freeze:
-    cargo test -p briquette --test e2e frozen::freeze -- --ignored --exact --nocapture
+    cargo test -p briquette-cli --test e2e frozen::freeze -- --ignored --exact --nocapture
 
 # The environment that peers run in: torch, transformers, compressed-tensors (several GB)
 [group('measure')]
@@ -242,7 +246,7 @@ bench *FLAGS: build peers
 # Time and memory of models of 20 thousand, 200 thousand and 1.2 million small tensors; FLAGS of bench/many_tensors.py
 [group('measure')]
 bench-many *FLAGS:
-    @cargo build --release --quiet -p briquette --no-default-features --features cli
+    @cargo build --release --quiet -p briquette-cli --no-default-features
     @python3 bench/many_tensors.py {{ briquette }} "$@"
 
 # int8 linear against torch, cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4; FLAGS of bench/kernels.py
@@ -269,5 +273,5 @@ interop *FLAGS: build peers fetch-minilm
 # The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
 [group('measure')]
 torture: build
-    BRIQUETTE_TORTURE=1 cargo test --release -p briquette --test e2e
+    BRIQUETTE_TORTURE=1 cargo test --release -p briquette-cli --test e2e
     python3 scripts/huge.py {{ briquette }}

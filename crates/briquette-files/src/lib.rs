@@ -12,6 +12,7 @@ pub mod contained;
 pub mod crc;
 pub mod draft;
 pub mod file;
+mod left_out;
 pub mod limits;
 pub mod model_dir;
 pub mod paths;
@@ -20,5 +21,6 @@ pub mod tensor;
 
 pub use draft::{Draft, DraftFile};
 pub use file::InputFile;
+pub use left_out::LeftOut;
 pub use model_dir::ModelDir;
 pub use tensor::{TensorInfo, TensorSource};

@@ -30,6 +30,8 @@ impl Known {
 pub enum Reason {
     /// A rule of the recipe says so.
     Told,
+    /// The layer of a module that it belongs to.
+    Layer,
     /// Its type is no weight.
     NoWeight,
     /// It has rank 0 or 1, and nothing more is known.
@@ -87,6 +89,7 @@ impl Reason {
     pub fn words(self) -> &'static str {
         match self {
             Self::Told => "[[model.roles]] says so",
+            Self::Layer => "its layer in the module",
             Self::NoWeight => "its type is no weight",
             Self::Vector => "a vector or a single number",
             Self::NormName => "a norm by its name",

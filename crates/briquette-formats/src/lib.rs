@@ -40,10 +40,9 @@ mod weights;
 
 pub use activations::ActivationRounding;
 pub use briquette_files::{
-    Draft, DraftFile, InputFile, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits, model_dir, sums,
-    tensor,
+    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
+    model_dir, sums, tensor,
 };
-pub use briquette_pytorch::LeftOut;
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;
 pub use loadable::{Limits, LoadableFamily};

@@ -4,6 +4,7 @@ use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
 use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, safetensors};
 use briquette_core::{Error, Result};
+#[cfg(feature = "pytorch")]
 use briquette_pytorch::TensorPlace;
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
-    places: Vec<TensorPlace>,
+    places: Vec<Place>,
     /// The first tensor of each file, as there may be millions of tensors and few files.
     firsts: Vec<usize>,
     n_bytes: u64,
@@ -20,6 +21,16 @@ pub struct PlainFiles {
     stripped: Vec<String>,
     /// Free-form strings of the headers; of equal keys the first file's counts.
     pub metadata: BTreeMap<String, String>,
+}
+
+/// Where a tensor's bytes are.
+#[derive(Debug)]
+enum Place {
+    /// In the file from this offset, as they are.
+    At(u64),
+    /// Put together on each read.
+    #[cfg(feature = "pytorch")]
+    Gathered(Box<briquette_pytorch::Gathered>),
 }
 
 impl PlainFiles {
@@ -34,17 +45,7 @@ impl PlainFiles {
         let file = match kind {
             FileKind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
             FileKind::Safetensors => self.push_header(safetensors::FileHeader::read(&file)?, file),
-            FileKind::PyTorch => {
-                let (file, found) = briquette_pytorch::read(file, choice.key.as_deref())?;
-                for (info, place) in found.tensors {
-                    self.places.push(place);
-                    self.infos.push(info);
-                }
-                self.left_out.extend(found.left_out);
-                // What the file holds besides the model is no part of it.
-                self.n_bytes += found.n_bytes;
-                file
-            }
+            FileKind::PyTorch => self.push_pytorch(file, choice)?,
         };
         if kind != FileKind::PyTorch {
             self.n_bytes += n_bytes;
@@ -53,11 +54,34 @@ impl PlainFiles {
         Ok(&self.infos[before..])
     }
 
+    #[cfg(feature = "pytorch")]
+    fn push_pytorch(&mut self, file: InputFile, choice: &Choice) -> Result<InputFile> {
+        let (file, found) = briquette_pytorch::read(file, choice.key.as_deref())?;
+        for (info, place) in found.tensors {
+            self.places.push(match place {
+                TensorPlace::At(offset) => Place::At(offset),
+                TensorPlace::Gathered(tensor) => Place::Gathered(tensor),
+            });
+            self.infos.push(info);
+        }
+        self.left_out.extend(found.left_out);
+        // What the file holds besides the model is no part of it.
+        self.n_bytes += found.n_bytes;
+        Ok(file)
+    }
+
+    #[cfg(not(feature = "pytorch"))]
+    fn push_pytorch(&mut self, file: InputFile, _choice: &Choice) -> Result<InputFile> {
+        let message = "is PyTorch's, which this build does not read; build with the feature `pytorch`, or save it as \
+                       safetensors";
+        Err(Error::config(message).at(file.path().display()))
+    }
+
     fn push_header(&mut self, header: safetensors::FileHeader, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
         self.places.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
-            self.places.push(TensorPlace::At(offset));
+            self.places.push(Place::At(offset));
             self.infos.push(info);
         }
         for (key, value) in header.metadata {
@@ -120,8 +144,10 @@ impl PlainFiles {
     pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
         let mut found = BTreeMap::new();
         for (index, (info, place)) in self.infos.iter().zip(&self.places).enumerate() {
-            if let TensorPlace::At(offset) = place {
-                found.insert(info.name.as_str(), (info, self.file_of(index), *offset));
+            match place {
+                Place::At(offset) => _ = found.insert(info.name.as_str(), (info, self.file_of(index), *offset)),
+                #[cfg(feature = "pytorch")]
+                Place::Gathered(_) => {}
             }
         }
         found
@@ -142,8 +168,9 @@ impl TensorSource for PlainFiles {
         assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
         let file = &self.files[self.file_of(index)];
         match &self.places[index] {
-            TensorPlace::At(offset) => file.read_at(offset + start as u64, out),
-            TensorPlace::Gathered(tensor) => {
+            Place::At(offset) => file.read_at(offset + start as u64, out),
+            #[cfg(feature = "pytorch")]
+            Place::Gathered(tensor) => {
                 let bytes = tensor.read(file)?;
                 let found = bytes.get(start..start + out.len());
                 out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
@@ -153,7 +180,7 @@ impl TensorSource for PlainFiles {
     }
 
     fn reads_ranges(&self, index: usize) -> bool {
-        matches!(self.places[index], TensorPlace::At(_))
+        matches!(self.places[index], Place::At(_))
     }
 
     fn files(&self) -> Vec<&InputFile> {

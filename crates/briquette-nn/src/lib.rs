@@ -138,6 +138,7 @@
 
 mod attached;
 mod coded;
+mod compress;
 mod compression;
 mod decide;
 mod dtype;
@@ -173,6 +174,7 @@ pub use attached::{Attached, without_grids};
 pub use briquette_core::Patterns;
 pub use briquette_core::{InputStats, InputView};
 pub use briquette_prune::Score;
+pub use compress::{CompressionReport, ModuleTensors, ParameterReport, compress_by};
 pub use compression::Compression;
 pub use dtype::{LossScaler, ToDType};
 pub use export::{Export, Exported};

@@ -23,6 +23,8 @@ pub mod factorize;
 #[cfg(feature = "model")]
 mod half;
 mod identity;
+#[cfg(feature = "nn")]
+pub mod in_memory;
 pub mod memory;
 pub mod open;
 pub mod run;

@@ -20,7 +20,10 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 /// As [`run`], with what a batch knows of it.
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     // Whatever can be known now should not be found out after hours of work.
-    let checked = memory::check(recipe, &options.device).and_then(|()| paths::check_data(&recipe.read));
+    let checked = recipe
+        .check_has_files()
+        .and_then(|()| memory::check(recipe, &options.device))
+        .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
         true => compress::compress(recipe, options, &Origin::of(recipe)),
         false => chain::run(recipe, options, of_batch),

@@ -35,8 +35,16 @@ pub(super) fn matter(recipe: &Recipe) -> bool {
 
 /// The tensors of a plan that are embedding and head in one.
 pub(super) fn of(plan: &Plan, ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
-    let tensors: Vec<(&TensorInfo, Role)> = plan.tensors.iter().map(|tensor| (tensor.info, tensor.role)).collect();
-    found(&tensors, ties, checkpoint)
+    Ok(found(&tensors_of(plan), ties, &Said::by(checkpoint)?))
+}
+
+/// As [`of`], of tensors that no `config.json` says anything about: those that are stored under two names.
+pub(super) fn tied(plan: &Plan, ties: &Ties) -> BTreeSet<usize> {
+    found(&tensors_of(plan), ties, &Said::default())
+}
+
+fn tensors_of<'a>(plan: &Plan<'a>) -> Vec<(&'a TensorInfo, Role)> {
+    plan.tensors.iter().map(|tensor| (tensor.info, tensor.role)).collect()
 }
 
 /// Names of the tensors of a checkpoint that are embedding and head in one.
@@ -48,19 +56,17 @@ pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<Str
     let known = Roles::of_model(checkpoint, checkpoint.layout(), roles)?;
     let tensors: Vec<(&TensorInfo, Role)> =
         checkpoint.tensors().iter().map(|info| (info, known.of(info).role)).collect();
-    let found = found(&tensors, &ties, checkpoint)?;
+    let found = found(&tensors, &ties, &Said::by(checkpoint)?);
     Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
 }
 
 /// Finds tensors stored under two names of which one is an embedding, and embeddings of a model that must have a head but stores none.
-fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
+fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, said: &Said) -> BTreeSet<usize> {
     let is_embedding = |index: usize| tensors[index].1 == Role::Embedding;
     let of_embeddings = ties.iter().filter(|(index, first)| is_embedding(**index) || is_embedding(**first));
     let mut heads: BTreeSet<usize> = of_embeddings.map(|(_, first)| *first).collect();
     let others: Vec<usize> = ties.iter().filter(|(_, first)| heads.contains(first)).map(|(index, _)| *index).collect();
     heads.extend(others);
-    let config = model_config::read(checkpoint)?;
-    let said: Said = config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let is_head = |name: &str| name.split('.').any(|segment| HEADS.contains(&segment));
     if said.is_tied() && !tensors.iter().any(|(info, _)| is_head(&info.name)) {
         let vocabulary = said.vocabulary();
@@ -69,10 +75,15 @@ fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, checkpoint: &Checkpoint) 
         };
         heads.extend((0..tensors.len()).filter(is_table));
     }
-    Ok(heads)
+    heads
 }
 
 impl Said {
+    fn by(checkpoint: &Checkpoint) -> Result<Self> {
+        let config = model_config::read(checkpoint)?;
+        Ok(config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+    }
+
     /// Whether a model that stores no head uses its embedding as one. Where the config does not say, an architecture with a head does.
     fn is_tied(&self) -> bool {
         let names = self.architectures.as_deref();

@@ -2,6 +2,7 @@
 
 mod choose;
 pub mod heads;
+pub mod in_memory;
 pub mod interop;
 mod keep;
 pub mod role;
@@ -78,9 +79,14 @@ fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         );
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
-    let names = checkpoint.tensors().iter().map(|info| info.name.as_str());
-    for rule in &recipe.roles {
-        rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles"))?;
-    }
-    Ok(())
+    check_rules(recipe, checkpoint.tensors())
+}
+
+/// Refuses rules of roles that match no tensor.
+fn check_rules(recipe: &Recipe, tensors: &[TensorInfo]) -> Result<()> {
+    let names = tensors.iter().map(|info| info.name.as_str());
+    recipe
+        .roles
+        .iter()
+        .try_for_each(|rule| rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles")))
 }

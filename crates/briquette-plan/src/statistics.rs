@@ -24,7 +24,7 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
         file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
         let is_judged = |tensor: &&TensorPlan| match stage {
             Stage::Prune(stage) => tensor.prune.is_some_and(|prune| prune.score == stage.score),
-            _ => tensor.quant.is_some_and(|quant| quant.spec.range.needs_inputs()) && tensor.role != Role::Embedding,
+            _ => fits_by_inputs(tensor),
         };
         let chosen = plan.tensors.iter().filter(is_judged).filter(|tensor| tensor.tied_to().is_none());
         let views = chosen.map(|tensor| {
@@ -42,8 +42,17 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
     Ok(())
 }
 
+/// Whether a tensor's score or range looks at its inputs.
+pub(crate) fn needs_inputs(tensor: &TensorPlan) -> bool {
+    tensor.prune.is_some_and(|prune| prune.score.needs_inputs()) || fits_by_inputs(tensor)
+}
+
+fn fits_by_inputs(tensor: &TensorPlan) -> bool {
+    tensor.quant.is_some_and(|quant| quant.spec.range.needs_inputs()) && tensor.role != Role::Embedding
+}
+
 /// The input statistics of one tensor; files name them by the path of the layer.
-fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
+pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
     let name = &tensor.info.name;
     let layer = name.strip_suffix(".weight").unwrap_or(name);
     let Some(stats) = layers.get(layer) else {

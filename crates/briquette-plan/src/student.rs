@@ -68,7 +68,7 @@ fn untouched<'a>(
     // A trained student is written in PyTorch's layout.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
     let roles = Roles::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
-    let tensors = untouched_tensors(tensors, &roles);
+    let tensors = untouched_tensors(tensors, |_, info| roles.of(info));
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);
     let inputs = BTreeMap::new();

@@ -4,6 +4,7 @@ use crate::interop::Loads;
 use crate::keep;
 use crate::role::Roles;
 use briquette_core::{Result, Rows};
+use briquette_flow::known::Known;
 use briquette_flow::plan::Nonfinite;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Plan, TensorPlan, Treatment};
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
     let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
     let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
-    let tensors = untouched_tensors(checkpoint.tensors(), &roles);
+    let tensors = untouched_tensors(checkpoint.tensors(), |_, info| roles.of(info));
     let layout = layout.unwrap_or(WeightLayout::Torch);
     let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
     let metadata = checkpoint.metadata();
@@ -40,10 +41,13 @@ pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: 
 }
 
 /// Plans that leave these tensors unchanged.
-pub(crate) fn untouched_tensors<'a>(tensors: &'a [TensorInfo], roles: &Roles) -> Vec<TensorPlan<'a>> {
+pub(crate) fn untouched_tensors<'a>(
+    tensors: &'a [TensorInfo],
+    known_of: impl Fn(usize, &TensorInfo) -> Known,
+) -> Vec<TensorPlan<'a>> {
     let mut shared = SharedTreatments::default();
     let tensor = |(index, info): (usize, &'a TensorInfo)| {
-        let known = roles.of(info);
+        let known = known_of(index, info);
         let rows = match info.dtype.is_weight() {
             true => Rows::of(&info.shape, known.axis),
             false => Rows::of_bytes(info.n_bytes()),

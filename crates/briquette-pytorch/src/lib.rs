@@ -16,7 +16,6 @@ mod agree;
 mod archive;
 mod bytes;
 mod gathered;
-mod left_out;
 mod opened;
 mod pickle;
 mod read;
@@ -26,5 +25,4 @@ mod tar;
 mod zip;
 
 pub use gathered::Gathered;
-pub use left_out::LeftOut;
 pub use read::{TensorPlace, TorchModel, read};

@@ -4,10 +4,10 @@ use crate::gathered::{self, Gathered};
 use crate::opened::Opened;
 use crate::pickle::{self, Flattened, View};
 use crate::stored::Stored;
-use crate::{LeftOut, agree, archive, stream, tar};
+use crate::{agree, archive, stream, tar};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_files::crc::Sum;
-use briquette_files::{InputFile, TensorInfo};
+use briquette_files::{InputFile, LeftOut, TensorInfo};
 
 /// The tensors of a file may take this many times its bytes: views share storages, and a made-up file could have millions.
 const MAX_SHARING: u64 = 16;

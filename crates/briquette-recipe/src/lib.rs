@@ -22,6 +22,7 @@ mod distill;
 mod evaluate;
 mod factorize;
 mod gradual;
+mod in_memory;
 pub mod jobs;
 mod kind;
 mod loss;

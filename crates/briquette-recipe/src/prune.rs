@@ -95,15 +95,13 @@ impl RawPrune {
 }
 
 impl PruneStage {
+    /// The roles of a stage that names none.
+    pub(crate) const ROLES: [Role; 2] = [Role::Linear, Role::Conv];
+
     pub(crate) fn from_raw(raw: &RawPrune) -> Result<Self> {
         let score = score_of(raw)?;
         Ok(Self {
-            selection: Selection::new(
-                raw.include.as_ref(),
-                &raw.exclude,
-                raw.roles.as_ref(),
-                &[Role::Linear, Role::Conv],
-            )?,
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
             score,
             statistics: raw.statistics.clone(),
             target: target_of(raw, score)?,
@@ -139,24 +137,37 @@ fn target_of(raw: &RawPrune, score: Score) -> Result<PruneTarget> {
         refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
         refuse("scope", &raw.scope, "prune (with a pattern)")?;
         let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
-        return match parts {
-            Some((n, m)) if n > 0 && n < m && m <= 256 => Ok(PruneTarget::NOfM { n, m }),
-            _ => Err(Error::config(format!(
-                "pattern: found {pattern:?}, expected N:M with 0 < N < M <= 256, such as 2:4"
-            ))),
-        };
+        let (n, m) = parts.ok_or_else(|| no_window(pattern))?;
+        return check_window(n, m).map_err(|_| no_window(pattern)).map(|()| PruneTarget::NOfM { n, m });
     }
     let ratio = share_of("sparsity", raw.sparsity)?;
     let scope = raw.scope.as_deref().unwrap_or("layer");
     let target =
         one_of("scope", scope, &[("layer", PruneTarget::Layer(ratio)), ("global", PruneTarget::Global(ratio))])?;
+    check_scope(target, score).map(|()| target)
+}
+
+/// Refuses a threshold over several tensors where scores compare only within a row.
+pub(crate) fn check_scope(target: PruneTarget, score: Score) -> Result<()> {
     match target {
         PruneTarget::Global(_) if score.needs_inputs() => Err(Error::config(
             "scope: found \"global\", but scores that look at inputs compare only within a row; leave it out, or take \
              another method",
         )),
-        target => Ok(target),
+        _ => Ok(()),
     }
+}
+
+/// Refuses to keep none or all of a run of inputs, and runs that are too long.
+pub(crate) fn check_window(n: usize, m: usize) -> Result<()> {
+    match n > 0 && n < m && m <= 256 {
+        true => Ok(()),
+        false => Err(no_window(&format!("{n}:{m}"))),
+    }
+}
+
+fn no_window(found: &str) -> Error {
+    Error::config(format!("pattern: found {found:?}, expected N:M with 0 < N < M <= 256, such as 2:4"))
 }
 
 fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {

@@ -2,7 +2,7 @@
 
 use crate::raw::RawOverride;
 use crate::selection::{Selection, overrides_of};
-use crate::words::{one_of, refuse};
+use crate::words::{one_of, parse_scheme, refuse};
 use briquette_core::encoded::ScaleType;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
@@ -96,16 +96,14 @@ impl RawQuantize {
 }
 
 impl QuantizeStage {
+    /// The roles of a stage that names none.
+    pub(crate) const ROLES: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
+
     pub(crate) fn from_raw(raw: &RawQuantize) -> Result<Self> {
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),
-            selection: Selection::new(
-                raw.include.as_ref(),
-                &raw.exclude,
-                raw.roles.as_ref(),
-                &[Role::Linear, Role::Conv, Role::Embedding],
-            )?,
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
             scheme: scheme_of(raw)?,
             statistics: raw.statistics.clone(),
             overrides: overrides_of(&raw.overrides, |rule| {
@@ -139,10 +137,6 @@ impl QuantizeStage {
     }
 }
 
-fn parse_scheme(key: &str, name: &str) -> Result<Scheme> {
-    name.parse().map_err(|error: briquette_quant::UnknownScheme| Error::config(format!("{key}: {error}")))
-}
-
 /// A named scheme, or one spelled out; a range and a scale type may be added to either.
 fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     let mut scheme = match (&raw.scheme, raw.bits) {
@@ -159,11 +153,7 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     if let Some(range) = &raw.range {
         scheme.weights.range = one_of("range", range, &Range::named(share))?;
     }
-    if scheme.weights.range == Range::Hqq && scheme.weights.grid.is_asymmetric() {
-        let message = "hqq moves zero points by fractions of a step, and those of an asymmetric scheme are whole numbers, so that \
-                       nothing would move; leave it out, or take mse, or a symmetric scheme";
-        return Err(Error::config(format!("range: {message}")));
-    }
+    check_range(&scheme)?;
     if !matches!(scheme.weights.range, Range::Percentile(_)) {
         refuse("percentile", &raw.percentile, "quantize (with another range)")?;
     }
@@ -179,6 +169,16 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
         scheme.weights.scale = one_of("scale", scale, &[("f32", ScaleType::F32), ("f16", ScaleType::F16)])?;
     }
     Ok(scheme)
+}
+
+/// Refuses a range that would move nothing on this grid.
+pub(crate) fn check_range(scheme: &Scheme) -> Result<()> {
+    if scheme.weights.range == Range::Hqq && scheme.weights.grid.is_asymmetric() {
+        let message = "hqq moves zero points by fractions of a step, and those of an asymmetric scheme are whole numbers, so that \
+                       nothing would move; leave it out, or take mse, or a symmetric scheme";
+        return Err(Error::config(format!("range: {message}")));
+    }
+    Ok(())
 }
 
 fn spelled_out(raw: &RawQuantize, bits: u8) -> Result<Scheme> {

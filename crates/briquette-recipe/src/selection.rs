@@ -30,6 +30,11 @@ impl Selection {
         })
     }
 
+    /// All tensors of these roles.
+    pub fn of_roles(roles: &[Role]) -> Self {
+        Self { include: None, exclude: Patterns::default(), roles: roles.to_vec() }
+    }
+
     /// Whether a tensor is chosen. One whose name is written out in full, without a wildcard, is chosen whatever its role: it
     /// can only be meant.
     pub fn chooses(&self, name: &str, role: Role) -> bool {

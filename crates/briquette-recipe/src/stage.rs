@@ -70,7 +70,8 @@ pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)
             Does::Whole(then) => parts.push(RecipePart { stages: std::mem::take(&mut stages), then }),
         }
     }
-    check_order(raw)?;
+    let kinds: Vec<StageKind> = raw.stage.iter().filter_map(RawStage::kind).collect();
+    check_order(&kinds)?;
     Ok((parts, stages))
 }
 
@@ -129,8 +130,7 @@ fn check_keys(raw: &RawStage) -> Result<()> {
 }
 
 /// Refuses stages in another order than theirs.
-fn check_order(raw: &RawRecipe) -> Result<()> {
-    let kinds: Vec<StageKind> = raw.stage.iter().filter_map(RawStage::kind).collect();
+pub(crate) fn check_order(kinds: &[StageKind]) -> Result<()> {
     for (i, after) in kinds.iter().enumerate() {
         if let Some(before) = kinds[..i].iter().find(|before| after.comes_before(**before)) {
             return Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")));

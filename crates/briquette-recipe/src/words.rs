@@ -2,6 +2,7 @@
 
 use briquette_core::{Error, Result};
 use briquette_prune::Ratio;
+use briquette_quant::Scheme;
 
 /// Looks a word up, or says which words there are.
 pub(crate) fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
@@ -17,6 +18,17 @@ pub(crate) fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)
 /// A share of something. The table of ranges has been held against it before, with a narrower range for some keys.
 pub(crate) fn ratio_of(key: &str, value: f64) -> Result<Ratio> {
     Ratio::new(value).ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
+}
+
+/// A share from 0 to below 1, given in code.
+pub(crate) fn finite_share(key: &str, value: f64) -> Result<Ratio> {
+    let wrong = || Error::config(format!("{key}: found {value}, expected a number from 0 to below 1"));
+    Ratio::new(value).filter(|ratio| ratio.get() < 1.0).ok_or_else(wrong)
+}
+
+/// The scheme with this name.
+pub(crate) fn parse_scheme(key: &str, name: &str) -> Result<Scheme> {
+    name.parse().map_err(|error: briquette_quant::UnknownScheme| Error::config(format!("{key}: {error}")))
 }
 
 /// Refuses a key, where it is given, that this kind of stage does not have.

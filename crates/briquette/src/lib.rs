@@ -1,37 +1,161 @@
 //! Briquette compresses neural networks: it prunes, quantizes, verifies what it wrote, and measures what that saved.
 //!
-//! This crate re-exports the library. The main job in five lines:
+//! This crate re-exports the library. Five ways in, each a program that runs:
 //!
-//! ```no_run
+//! | to | take | |
+//! |---|---|---|
+//! | compress a file, or a module at once | [`run()`], [`compress()`] | [a recipe](#a-recipe) |
+//! | prune while a module trains | [`nn::Compression`], [`nn::Prune`] | [attach](#attach) |
+//! | round weights, and run on codes | [`nn::Quantize`], [`nn::quantize_dynamic`] | [quantize](#quantize) |
+//! | train a student to follow a teacher | [`distill::loss`], [`distill::Distiller`] | [distill](#distill) |
+//! | write what a module has become, and load it | [`nn::Export`], [`nn::load_into`] | [export](#export) |
+//!
+//! # A recipe
+//!
+//! ```
+//! use briquette::prelude::*;
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::{Device, Tensor};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     fc: Linear,
+//! }
+//!
+//! let net = Net { fc: LinearConfig::new(64, 32).init(&Device::flex()) };
+//! let recipe = Recipe::in_memory().prune(PruneStage::layer(0.4)?).quantize(Scheme::INT8);
+//! let (small, report) = briquette::compress(net, &recipe)?;
+//! assert!(report.after_bytes < report.before_bytes * 2 / 5);
+//! let y = small.fc.forward(Tensor::<2>::ones([1, 64], &Device::flex()));
+//! assert_eq!(y.dims(), [1, 32]);
+//! # Ok::<(), briquette::Error>(())
+//! ```
+//!
+//! A recipe in TOML names a model and an output, and [`run()`] makes the one of the other:
+//!
+//! ```
 //! use briquette::prelude::*;
 //!
-//! let recipe = Recipe::from_file("configs/digits-small.toml".as_ref())?;
-//! let report = briquette::run(&recipe, &RunOptions::default())?;
-//! println!("{} -> {} bytes", report.before.file_bytes, report.after.file_bytes);
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("recipe.toml");
+//! # let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/digits");
+//! # let text = format!("model.path = {model:?}\noutput.path = \"out\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.4\n");
+//! # std::fs::write(&path, text).unwrap();
+//! let report = briquette::run(&Recipe::from_file(&path)?, &RunOptions::default())?;
+//! assert!(report.after.file_bytes < report.before.file_bytes);
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
-//! In training code (feature `model`, on by default) masks and grids attach to any burn module by the paths of its
-//! parameters, hold through any optimizer, and end in the same kind of directory. [`nn`] and [`models`] say more.
+//! # Attach
 //!
-//! ```no_run
-//! # #[cfg(feature = "model")] {
-//! use briquette::models::{LoadedModel, device};
-//! use briquette::nn::{Compression, Export, Prune, Schedule};
+//! Masks attach to any burn module by the paths of its parameters, and hold through any optimizer.
 //!
-//! let model = LoadedModel::open("models/minilm".as_ref(), None, &device("cpu")?.autodiff())?;
-//! let rules = Compression::new().prune(Prune::new("**.encoder.**.weight", 0.6)?.on(Schedule::cubic(0..300).every(10)));
-//! let mut network = rules.attach(model.network)?;
-//! for step in 1..=400 {
-//!     // … forward, backward, optimizer.step …
-//!     network = rules.refresh(network, step)?;
+//! ```
+//! use briquette::nn::{Compression, Prune, Schedule, sparsity};
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{AdamConfig, GradientsParams};
+//! use burn::tensor::{Device, Tensor};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     fc: Linear,
 //! }
-//! Export::to("out/pruned").names(model.names).like("models/minilm").write(&network)?;
-//! # }
+//!
+//! let device = Device::flex().autodiff();
+//! let rules = Compression::new().prune(Prune::new("fc.weight", 0.75)?.on(Schedule::cubic(0..20).every(5)));
+//! let mut net = rules.attach(Net { fc: LinearConfig::new(64, 32).init(&device) })?;
+//! let mut optimizer = AdamConfig::new().init();
+//! for step in 1..=30 {
+//!     let loss = net.fc.forward(Tensor::<2>::ones([8, 64], &device)).powf_scalar(2.0).mean();
+//!     let grads = GradientsParams::from_grads(loss.backward(), &net);
+//!     net = optimizer.step(1e-3, net, grads);
+//!     net = rules.refresh(net, step)?;
+//! }
+//! assert_eq!(sparsity(&net)?["fc.weight"].n_zeros, 1536);
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
-//! The numbers alone, without any file:
+//! # Quantize
+//!
+//! [`nn::Quantize`] attaches a grid in the same way: the module learns around its rounding. A module of [`nn::layers`] holds codes, and
+//! multiplies them as integers.
+//!
+//! ```
+//! use briquette::nn::layers::{Linear, LinearConfig};
+//! use briquette::nn::{DynamicSpec, held, quantize_dynamic};
+//! use burn::module::Module;
+//! use burn::tensor::{Device, Tensor};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     fc: Linear,
+//! }
+//!
+//! let net = Net { fc: LinearConfig::new(256, 64).init(&Device::flex()) };
+//! let x = Tensor::<2>::ones([3, 256], &Device::flex());
+//! let expected = net.fc.forward(x.clone());
+//! let small = quantize_dynamic(net, &DynamicSpec::new())?;
+//! assert!(held(&small)["int8"].n_bytes < 256 * 64 + 64 * 16, "a quarter of its floats");
+//! assert!((small.fc.forward(x) - expected).abs().max().into_scalar::<f32>() < 0.05);
+//! # Ok::<(), briquette::Error>(())
+//! ```
+//!
+//! # Distill
+//!
+//! Losses are functions of tensors, for a loop of one's own; [`distill::Distiller`] is a loop, and [`distill::Distilling`] is for
+//! burn's `SupervisedTraining`.
+//!
+//! ```
+//! use briquette::distill::loss::logits;
+//! use burn::nn::LinearConfig;
+//! use burn::optim::{AdamConfig, GradientsParams};
+//! use burn::tensor::{Device, Tensor};
+//!
+//! let device = Device::flex().autodiff();
+//! let teacher = LinearConfig::new(16, 4).init(&Device::flex());
+//! let mut student = LinearConfig::new(16, 4).init(&device);
+//! let mut optimizer = AdamConfig::new().init();
+//! let mut losses = Vec::new();
+//! for _ in 0..50 {
+//!     let x = Tensor::<2>::eye(16, &Device::flex());
+//!     let loss = logits::kl(student.forward(x.clone()), teacher.forward(x), 2.0);
+//!     losses.push(loss.clone().into_scalar::<f32>());
+//!     let grads = GradientsParams::from_grads(loss.backward(), &student);
+//!     student = optimizer.step(3e-2, student, grads);
+//! }
+//! assert!(losses[49] < 0.5 * losses[0]);
+//! ```
+//!
+//! # Export
+//!
+//! The directory that [`run()`] writes too: codes, masks and hashes, there whole and verified, or not at all.
+//!
+//! ```
+//! use briquette::formats::Checkpoint;
+//! use briquette::nn::{Compression, Export, NameMap, Prune, Quantize, load_into};
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::Device;
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     fc: Linear,
+//! }
+//!
+//! let new = || Net { fc: LinearConfig::new(64, 32).init(&Device::flex()) };
+//! let rules = Compression::new().prune(Prune::new("fc.weight", 0.5)?).quantize(Quantize::new("fc.weight", "int4-g16")?);
+//! let net = rules.attach(new())?;
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let out = dir.path().join("out");
+//! Export::to(&out).write(&net)?;
+//! let again = load_into(new(), &Checkpoint::open(&out)?, &NameMap::torch())?;
+//! assert_eq!(again.fc.weight.val().into_data(), net.fc.weight.val().into_data());
+//! # Ok::<(), briquette::Error>(())
+//! ```
+//!
+//! # The numbers alone
 //!
 //! ```
 //! use briquette::core::{Decision, decode, encode};
@@ -45,15 +169,33 @@
 //! let restored = decode(&encoded);
 //! assert_eq!(restored.iter().filter(|&&value| value == 0.0).count(), 26);
 //! ```
+//!
+//! # Features
+//!
+//! | feature | default | what comes with it | crates beside burn's |
+//! |---|---|---|---|
+//! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 146 in all |
+//! | `nn` | yes | burn modules: [`compress()`], [`nn`] | 36 |
+//! | `distill` | yes | losses and training loops: [`distill`] | 37 |
+//! | `flex` | yes | the CPU | |
+//! | `pytorch` | | PyTorch's files: `.pt`, `.pth`, `.bin`, TorchScript | 46 |
+//! | `model` | | `models`: BERT, Llama, ResNet; text, images, arrays; evaluate and distill stages of recipes | 89 |
+//! | `tui` | | trainings on the whole terminal, by burn's screen | 62 |
+//! | `cuda` | | NVIDIA GPUs, with all of `model` | |
+//!
+//! A figure is that of a program with this feature beside the default ones, and with burn's `std`, `autodiff`, `optim`, `train` and
+//! `flex`, which alone are 200 crates.
+//!
+//! The command `briquette` is a package of its own, `briquette-cli`, with all of these but `cuda`.
 
 pub use briquette_core as core;
-#[cfg(feature = "model")]
+#[cfg(feature = "distill")]
 pub use briquette_distill as distill;
 pub use briquette_flow as flow;
 pub use briquette_formats as formats;
 #[cfg(feature = "model")]
 pub use briquette_models as models;
-#[cfg(feature = "model")]
+#[cfg(feature = "nn")]
 pub use briquette_nn as nn;
 pub use briquette_pipeline as pipeline;
 pub use briquette_plan as plan;
@@ -63,6 +205,8 @@ pub use briquette_recipe as recipe;
 pub use briquette_report as report;
 
 pub use briquette_core::{Error, ErrorKind, Result};
+#[cfg(feature = "nn")]
+pub use briquette_pipeline::in_memory::{AboutModule, compress, compress_as};
 pub use briquette_pipeline::{Plan, Recipe, Report, RunOptions, run};
 
 /// What most programs need.
@@ -72,4 +216,5 @@ pub mod prelude {
     pub use briquette_formats::{Checkpoint, TensorSource};
     pub use briquette_prune::Ratio;
     pub use briquette_quant::Scheme;
+    pub use briquette_recipe::{PruneStage, QuantizeStage};
 }

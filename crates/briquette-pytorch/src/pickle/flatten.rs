@@ -3,8 +3,8 @@
 use super::choose::{self, Chosen};
 use super::graph::Pickle;
 use super::value::{Node, Value, View};
-use crate::LeftOut;
 use briquette_core::{Error, Result};
+use briquette_files::LeftOut;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

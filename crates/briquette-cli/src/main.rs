@@ -1,9 +1,6 @@
 //! The `briquette` command: reads arguments, calls one library function, prints one report, and exits with the code of
 //! the error's kind.
 
-#[cfg(not(feature = "cli"))]
-compile_error!("the binary needs the feature `cli`");
-
 mod cli;
 
 use std::process::ExitCode;

@@ -1,0 +1,16 @@
+//! A build that does not read PyTorch's files says so, and reads all else: `cargo test -p briquette-formats --no-default-features`.
+#![cfg(not(feature = "pytorch"))]
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::ErrorKind;
+use briquette_formats::Checkpoint;
+use std::path::Path;
+
+#[test]
+fn a_file_of_pytorch_is_refused_with_the_feature_that_reads_it() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let error = Checkpoint::open(&fixtures.join("digits.pt")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Config);
+    assert!(error.to_string().contains("digits.pt") && error.to_string().contains("feature `pytorch`"), "{error}");
+    assert!(Checkpoint::open(&fixtures.join("digits")).is_ok());
+}
