@@ -52,7 +52,7 @@ pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<C
 mod run {
     use super::*;
     use crate::evaluate::spec_of;
-    use briquette_core::Error;
+    use briquette_core::{Error, Remedy};
     use briquette_formats::Checkpoint;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
     use briquette_models::{Arch, Calibration, LoadedModel, Samples};
@@ -120,7 +120,8 @@ mod run {
     /// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
     fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
         if std::fs::symlink_metadata(output).is_ok() && !may_replace {
-            return Err(Error::refused("exists already; choose another name, or replace it").at(output.display()));
+            let message = "exists already; choose another name";
+            return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
         }
         let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let directory = model.directory();

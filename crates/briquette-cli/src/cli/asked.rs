@@ -57,7 +57,21 @@ fn layout_of(layout: LayoutArg) -> raw::RawLayout {
     }
 }
 
+/// Whether weights are to be scored by the inputs that they meet.
+fn scores_by_inputs(what: &What) -> bool {
+    what.prune_method.as_deref() == Some("wanda")
+}
+
+/// Whether ranges are to be found by the inputs that weights meet.
+fn ranges_by_inputs(what: &What) -> bool {
+    what.range.as_deref() == Some("weighted")
+}
+
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
+    if what.statistics.is_some() && !scores_by_inputs(what) && !ranges_by_inputs(what) {
+        let message = "--statistics: nothing that is asked for looks at inputs; add --prune-method wanda or --range weighted";
+        return Err(Error::config(message));
+    }
     let include = (!what.include.is_empty()).then(|| what.include.clone());
     let mut stages = Vec::new();
     if what.prune.is_some() || what.prune_pattern.is_some() {
@@ -67,7 +81,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             scope: what.scope.clone(),
             method: what.prune_method.clone(),
             seed: what.seed,
-            statistics: what.statistics.clone(),
+            statistics: what.statistics.clone().filter(|_| scores_by_inputs(what)),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.prune_roles.clone(),
@@ -78,6 +92,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         stages.push(StageKeys::Quantize(raw::RawQuantize {
             scheme: Some(scheme.clone()),
             range: what.range.clone(),
+            statistics: what.statistics.clone().filter(|_| ranges_by_inputs(what)),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),

@@ -6,7 +6,7 @@ use super::choice::ChoiceArgs;
 use super::compress::{compress, report_text};
 use super::options::options;
 use super::show::{show, show_long};
-use super::{batch, devices, evaluate, man, plan, progress, tables, text};
+use super::{batch, calibrate, devices, evaluate, man, plan, progress, tables, text};
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
@@ -46,6 +46,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             show(common, &found, || Ok(tables::diff(&found)))
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
+        Command::Calibrate { model, what } => calibrate::calibrate(common, model, what),
         Command::Devices => devices::list(common),
         Command::Export { model, to, output, allow_untested, force, choice } => {
             export(common, [model, output], to, choice, [*allow_untested, *force])

@@ -4,6 +4,7 @@ mod allocator;
 mod args;
 mod asked;
 mod batch;
+mod calibrate;
 mod choice;
 mod commands;
 mod compress;
@@ -70,7 +71,7 @@ fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
 fn fail(error: &Error, is_json: bool) -> ExitCode {
     let line = match error.kind {
         ErrorKind::Bug => format!("internal: {error}; please report this"),
-        _ => briquette_pipeline::advised(error),
+        _ => briquette::pipeline::advised(error),
     };
     text::complain(&format!("error: {line}"));
     if is_json && !text::has_printed() {

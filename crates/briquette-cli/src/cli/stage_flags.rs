@@ -44,8 +44,8 @@ pub(crate) struct What {
     /// Score weights by magnitude, by wanda, which looks at their inputs too, or at random as a baseline
     #[arg(long, value_name = "METHOD", requires = "pruning")]
     pub(crate) prune_method: Option<String>,
-    /// Statistics of the inputs of layers, for wanda: a file that a Probe of the library writes
-    #[arg(long, value_name = "FILE", requires = "prune_method")]
+    /// Statistics of the inputs of layers, for wanda and for weighted ranges: a file that `briquette calibrate` writes
+    #[arg(long, value_name = "FILE")]
     pub(crate) statistics: Option<PathBuf>,
     /// Seed of random scores
     #[arg(long, value_name = "N", requires = "prune_method")]
@@ -53,7 +53,7 @@ pub(crate) struct What {
     /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME")]
     pub(crate) quantize: Option<String>,
-    /// How the range of a group is chosen: absmax, minmax, percentile, mse or, in symmetric schemes, hqq
+    /// How the range of a group is chosen: absmax, minmax, percentile, mse, in symmetric schemes hqq, or, by --statistics, weighted
     #[arg(long, value_name = "RANGE", requires = "quantize")]
     pub(crate) range: Option<String>,
     /// Store what is not quantized in another type: f16, bf16 or f32

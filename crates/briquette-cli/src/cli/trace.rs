@@ -32,10 +32,11 @@ fn touched(command: &Command) -> Vec<PathBuf> {
         Command::Inspect { model, .. } => paths.push(model),
         Command::Plan { model, what } => {
             paths.push(model);
+            paths.extend(what.statistics.as_deref());
             of_recipe = what.recipe.as_deref().or(Some(model).filter(|path| is_toml(path)).map(PathBuf::as_path));
         }
-        Command::Compress { model, output, what: What { recipe, .. }, .. } => {
-            paths.extend([model, output].into_iter().flatten().map(PathBuf::as_path));
+        Command::Compress { model, output, what: What { recipe, statistics, .. }, .. } => {
+            paths.extend([model, output, statistics].into_iter().flatten().map(PathBuf::as_path));
             of_recipe = recipe.as_deref();
         }
         Command::Run { recipe, .. } => of_recipe = Some(recipe),
@@ -53,6 +54,7 @@ fn touched(command: &Command) -> Vec<PathBuf> {
             paths.extend(named.chain([model]).map(PathBuf::as_path));
             of_recipe = recipe.as_deref();
         }
+        Command::Calibrate { model, what } => paths.extend([model, &what.data, &what.output].map(PathBuf::as_path)),
         Command::Export { model, output, .. } => paths.extend([model, output].map(PathBuf::as_path)),
         Command::Report { output } => paths.push(output),
         Command::Devices | Command::Recipe { .. } | Command::Completions { .. } | Command::Man => {}
