@@ -124,6 +124,7 @@ impl Due<'_> {
         let n: usize = members().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
         let n_drop = prune.schedule.ratio(self.step, prune.from, to).of(n);
         let mut buffers = Buffers::default();
+        members().try_for_each(|weight| weight.with_values(|values| check_finite(values, &weight.path))?)?;
         let found = Selector::default().threshold(n, n_drop, |each| {
             members()
                 .try_for_each(|weight| self.show(weight, prune, &mut buffers, &mut |scores| each(Scores::F32(scores))))
@@ -141,12 +142,10 @@ impl Due<'_> {
     ) -> Result<()> {
         let target = &self.targets[&weight.path];
         if is_by_magnitude(rule) {
-            return weight.with_values(|values| {
-                check_finite(values, &weight.path)?;
-                weight.with_dropped(|dropped| each_magnitude(values, dropped, &mut *each))
-            })?;
+            return weight
+                .with_values(|values| weight.with_dropped(|dropped| each_magnitude(values, dropped, &mut *each)))?;
         }
-        read_rows(weight, target, &mut buffers.values)?;
+        read_rows(weight, target, &[], &mut buffers.values)?;
         let kept = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let scores = RowScores::new(rule, target, &weight.path, &buffers.values, kept.as_ref())?;
         each(scores.all(&mut buffers.scores));
@@ -186,7 +185,7 @@ impl Due<'_> {
             return Ok(Some(found));
         }
         let Buffers { values, scores: all } = buffers;
-        read_rows(weight, target, values)?;
+        read_rows(weight, target, &[], values)?;
         let old = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let scores = RowScores::new(rule, target, &weight.path, values, old.as_ref())?;
         let new = decide::mask(rule, ratio, &scores, threshold, all);
@@ -212,6 +211,7 @@ impl Due<'_> {
             None => {
                 let n = self.targets[&weight.path].rows.n_elements();
                 let mut buffers = Buffers::default();
+                weight.with_values(|values| check_finite(values, &weight.path))??;
                 alone = Selector::default().threshold(n, ratio.of(n), |each| {
                     self.show(weight, rule, &mut buffers, &mut |scores| each(Scores::F32(scores)))
                 })?;
@@ -236,12 +236,17 @@ impl Due<'_> {
         if let Some(given) = &rule.given {
             return Ok(Some(given.affines.clone()));
         }
-        read_rows(weight, target, values)?;
-        let mask = match dropped {
-            Some(dropped) => view::mask_of(bytemuck::cast_slice(dropped), &target.rows),
-            None => weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?,
+        let mut fit = |dropped: &[u8]| -> Result<Vec<Affine>> {
+            read_rows(weight, target, dropped, values)?;
+            let spec = &rule.scheme.weights;
+            let mask = if spec.range.sees_through_zeros() { None } else { view::mask_of(dropped, &target.rows) };
+            Ok(decide::affines(spec, &target.rows, mask.as_ref(), values))
         };
-        Ok(Some(decide::affines(&rule.scheme.weights, &target.rows, mask.as_ref(), values)))
+        match dropped {
+            Some(dropped) => fit(bytemuck::cast_slice(dropped)),
+            None => weight.with_dropped(fit)?,
+        }
+        .map(Some)
     }
 }
 
@@ -249,9 +254,9 @@ fn is_by_magnitude(rule: &Prune) -> bool {
     matches!(rule.scoring, Scoring::Known(Score::Magnitude))
 }
 
-/// Reads the weights of a parameter as rows of outputs.
-fn read_rows(weight: &LiveWeight, target: &RuleTarget, values: &mut Vec<f32>) -> Result<()> {
-    weight.with_values(|own| view::fill_rows(own, &target.rows, values))?;
+/// Reads the weights of a parameter as rows of outputs, 0 where there are bytes that say they are dropped.
+fn read_rows(weight: &LiveWeight, target: &RuleTarget, dropped: &[u8], values: &mut Vec<f32>) -> Result<()> {
+    weight.with_values(|own| view::fill_rows(own, dropped, &target.rows, values))?;
     check_finite(values, &weight.path)
 }
 
