@@ -235,6 +235,7 @@ fn cast_to<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
 }
 
 #[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use briquette_quant::Scheme;

@@ -302,9 +302,10 @@ fn is_eligible(parameter: &Parameter) -> bool {
 fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     let paths = || found.iter().map(|parameter| parameter.path.as_str());
     let only = Patterns::new([glob]).is_ok_and(|patterns| patterns.unused(paths()).is_none());
-    let unsure = found.iter().find(|parameter| is_eligible(parameter) && parameter.role == Role::Unknown && only);
-    let unsure =
-        unsure.filter(|parameter| Patterns::new([glob]).is_ok_and(|patterns| patterns.matches(&parameter.path)));
+    let matches = |path: &str| Patterns::new([glob]).is_ok_and(|patterns| patterns.matches(path));
+    let is_unsure =
+        |parameter: &&Parameter| is_eligible(parameter) && parameter.role == Role::Unknown && matches(&parameter.path);
+    let unsure = found.iter().find(is_unsure);
     let what = match (only, nearest(glob, paths())) {
         (true, _) if unsure.is_some() => {
             let (path, why) = unsure.map_or(("", ""), |parameter| (&parameter.path, parameter.why));

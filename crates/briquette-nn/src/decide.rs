@@ -84,16 +84,10 @@ fn above(scores: &[f32], n_rows: usize, n_cols: usize, threshold: &mut Threshold
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-/// Scale and zero point of every group of `values`, which are set to 0 where a mask drops them.
-pub(crate) fn affines(spec: &QuantSpec, rows: &Rows, mask: Option<&Mask>, values: &mut [f32]) -> Vec<Affine> {
+/// Scale and zero point of every group of `values`, which are 0 where they are dropped; a mask is needed where the range does not see
+/// through zeros.
+pub(crate) fn affines(spec: &QuantSpec, rows: &Rows, mask: Option<&Mask>, values: &[f32]) -> Vec<Affine> {
     let (n_cols, keep) = (rows.n_cols, mask.map(Mask::as_bits));
-    if let Some(mask) = mask.filter(|_| n_cols > 0) {
-        values.par_chunks_mut(n_cols).enumerate().for_each_init(Vec::new, |whole, (row, values)| {
-            whole.clear();
-            whole.extend_from_slice(values);
-            simd::copy_kept(whole, mask.row(row), values);
-        });
-    }
     let fit = |values: &[f32], keep: Option<&[u8]>| {
         let mut found = Vec::new();
         let rows = KeptRows { values, n_cols, keep, inputs: None };

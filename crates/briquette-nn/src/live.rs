@@ -19,6 +19,11 @@ pub(crate) struct LiveWeight {
 }
 
 impl LiveWeight {
+    /// Whether the stored weights can be seen where they lie.
+    pub(crate) fn is_on_host(&self) -> bool {
+        ops::simulates(&self.base)
+    }
+
     /// Calls `f` with the stored weights, in the parameter's own order. On the CPU nothing is copied.
     pub(crate) fn with_values<R>(&self, mut f: impl FnMut(&[f32]) -> R) -> Result<R> {
         match ops::with_floats(&self.base, &mut f) {
@@ -27,7 +32,7 @@ impl LiveWeight {
         }
     }
 
-    /// Calls `f` with a byte for each weight, 1 where it is dropped, or none where there is no mask.
+    /// Calls `f` with a byte for each weight, 1 where it is dropped, or none where no rule prunes them.
     pub(crate) fn with_dropped<R>(&self, mut f: impl FnMut(&[u8]) -> R) -> Result<R> {
         let Some(dropped) = &self.dropped else { return Ok(f(&[])) };
         match ops::with_bools(dropped, &mut f) {

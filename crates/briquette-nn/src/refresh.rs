@@ -5,11 +5,11 @@ use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
 use crate::parameters::Trail;
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
-use crate::scores::{RowScores, each_magnitude};
+use crate::scores::{RowScores, drop_below, each_magnitude};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide, view};
-use briquette_core::{Affine, Error, Mask, OutputAxis, Result, simd};
-use briquette_prune::Threshold;
+use briquette_core::{Affine, Error, OutputAxis, Result, simd};
 use briquette_prune::select::{Scores, Selector};
+use briquette_prune::{Ratio, Threshold};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;
@@ -124,6 +124,7 @@ impl Due<'_> {
         let n: usize = members().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
         let n_drop = prune.schedule.ratio(self.step, prune.from, to).of(n);
         let mut buffers = Buffers::default();
+        members().try_for_each(|weight| weight.with_values(|values| check_finite(values, &weight.path))?)?;
         let found = Selector::default().threshold(n, n_drop, |each| {
             members()
                 .try_for_each(|weight| self.show(weight, prune, &mut buffers, &mut |scores| each(Scores::F32(scores))))
@@ -140,13 +141,11 @@ impl Due<'_> {
         each: &mut dyn FnMut(&[f32]),
     ) -> Result<()> {
         let target = &self.targets[&weight.path];
-        if matches!(rule.scoring, Scoring::Known(Score::Magnitude)) {
-            return weight.with_values(|values| {
-                check_finite(values, &weight.path)?;
-                weight.with_dropped(|dropped| each_magnitude(values, dropped, &mut *each))
-            })?;
+        if is_by_magnitude(rule) {
+            return weight
+                .with_values(|values| weight.with_dropped(|dropped| each_magnitude(values, dropped, &mut *each)))?;
         }
-        read_rows(weight, target, &mut buffers.values)?;
+        read_rows(weight, target, &[], &mut buffers.values)?;
         let kept = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let scores = RowScores::new(rule, target, &weight.path, &buffers.values, kept.as_ref())?;
         each(scores.all(&mut buffers.scores));
@@ -156,52 +155,108 @@ impl Due<'_> {
     /// Decides about a parameter.
     fn decide(&self, weight: &LiveWeight, threshold: Option<&mut Threshold>, buffers: &mut Buffers) -> Result<Renewed> {
         let target = &self.targets[&weight.path];
-        let Buffers { values, scores: all } = buffers;
-        read_rows(weight, target, values)?;
-        let old = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let new = match target.prune.filter(|&rule| self.prune[rule]) {
-            Some(index) => {
-                let rule = &self.rules.prune[index];
-                let ratio = match &rule.amount {
-                    &Amount::Ratio(to) => rule.schedule.ratio(self.step, rule.from, to),
-                    _ => rule.from,
-                };
-                let scores = RowScores::new(rule, target, &weight.path, values, old.as_ref())?;
-                decide::mask(rule, ratio, &scores, threshold, all)
-            }
+            Some(rule) => self.dropped(&self.rules.prune[rule], weight, threshold, buffers)?,
             None => None,
         };
-        let dropped = new.as_ref().map(|mask| bools(view::dropped_of(mask, &target.rows), &weight.device));
-        let mut renewed = Renewed { dropped, ..Default::default() };
-        if let Some(affines) = self.affines(weight, target, new.or(old).as_ref(), values)? {
+        let mut renewed = Renewed::default();
+        if let Some(affines) = self.affines(weight, target, new.as_deref(), &mut buffers.values)? {
             let (scale, zero) = view::affines_to_own(&affines, &target.rows);
             (renewed.scale, renewed.zero) = (Some(scale), Some(zero));
         }
+        renewed.dropped = new.map(|dropped| bools(dropped, &weight.device));
         Ok(renewed)
     }
 
-    /// The scales of a parameter; `None` where it is not rounded yet, or has scales that are learned.
+    /// What a rule drops of a parameter from now on, in the parameter's own order; `None` where nothing changes.
+    fn dropped(
+        &self,
+        rule: &Prune,
+        weight: &LiveWeight,
+        mut threshold: Option<&mut Threshold>,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Vec<bool>>> {
+        let target = &self.targets[&weight.path];
+        let ratio = match &rule.amount {
+            &Amount::Ratio(to) => rule.schedule.ratio(self.step, rule.from, to),
+            _ => rule.from,
+        };
+        if let Some(found) = self.dropped_in_place(rule, ratio, weight, threshold.as_deref_mut())? {
+            return Ok(Some(found));
+        }
+        let Buffers { values, scores: all } = buffers;
+        read_rows(weight, target, &[], values)?;
+        let old = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
+        let scores = RowScores::new(rule, target, &weight.path, values, old.as_ref())?;
+        let new = decide::mask(rule, ratio, &scores, threshold, all);
+        Ok(new.map(|mask| view::dropped_of(&mask, &target.rows)))
+    }
+
+    /// The same for weights of the CPU that are compared by their magnitude alone, without a copy of them; `None` where the place of a
+    /// weight decides.
+    fn dropped_in_place(
+        &self,
+        rule: &Prune,
+        ratio: Ratio,
+        weight: &LiveWeight,
+        threshold: Option<&mut Threshold>,
+    ) -> Result<Option<Vec<bool>>> {
+        let is_share = matches!(rule.amount, Amount::Ratio(_)) && matches!(rule.scope(), Scope::Layer | Scope::Global);
+        if !is_share || !is_by_magnitude(rule) || !weight.is_on_host() {
+            return Ok(None);
+        }
+        let mut alone;
+        let threshold = match threshold {
+            Some(shared) => shared,
+            None => {
+                let n = self.targets[&weight.path].rows.n_elements();
+                let mut buffers = Buffers::default();
+                weight.with_values(|values| check_finite(values, &weight.path))??;
+                alone = Selector::default().threshold(n, ratio.of(n), |each| {
+                    self.show(weight, rule, &mut buffers, &mut |scores| each(Scores::F32(scores)))
+                })?;
+                &mut alone
+            }
+        };
+        weight.with_values(|values| weight.with_dropped(|dropped| drop_below(values, dropped, threshold)))?
+    }
+
+    /// The scales of a parameter, given what is newly dropped; `None` where it is not rounded yet, or has scales that are learned.
     fn affines(
         &self,
         weight: &LiveWeight,
         target: &RuleTarget,
-        mask: Option<&Mask>,
-        values: &mut [f32],
+        dropped: Option<&[bool]>,
+        values: &mut Vec<f32>,
     ) -> Result<Option<Vec<Affine>>> {
         let Some(rule) = target.quantize.map(|rule| &self.rules.quantize[rule]) else { return Ok(None) };
         if !rule.schedule.has_begun(self.step) || rule.is_learned && weight.has_scales()? {
             return Ok(None);
         }
-        Ok(Some(match &rule.given {
-            Some(given) => given.affines.clone(),
-            None => decide::affines(&rule.scheme.weights, &target.rows, mask, values),
-        }))
+        if let Some(given) = &rule.given {
+            return Ok(Some(given.affines.clone()));
+        }
+        let mut fit = |dropped: &[u8]| -> Result<Vec<Affine>> {
+            read_rows(weight, target, dropped, values)?;
+            let spec = &rule.scheme.weights;
+            let mask = if spec.range.sees_through_zeros() { None } else { view::mask_of(dropped, &target.rows) };
+            Ok(decide::affines(spec, &target.rows, mask.as_ref(), values))
+        };
+        match dropped {
+            Some(dropped) => fit(bytemuck::cast_slice(dropped)),
+            None => weight.with_dropped(fit)?,
+        }
+        .map(Some)
     }
 }
 
-/// Reads the weights of a parameter as rows of outputs.
-fn read_rows(weight: &LiveWeight, target: &RuleTarget, values: &mut Vec<f32>) -> Result<()> {
-    weight.with_values(|own| view::fill_rows(own, &target.rows, values))?;
+fn is_by_magnitude(rule: &Prune) -> bool {
+    matches!(rule.scoring, Scoring::Known(Score::Magnitude))
+}
+
+/// Reads the weights of a parameter as rows of outputs, 0 where there are bytes that say they are dropped.
+fn read_rows(weight: &LiveWeight, target: &RuleTarget, dropped: &[u8], values: &mut Vec<f32>) -> Result<()> {
+    weight.with_values(|own| view::fill_rows(own, dropped, &target.rows, values))?;
     check_finite(values, &weight.path)
 }
 

@@ -67,6 +67,7 @@ fn or_one(scale: Tensor<2>) -> Tensor<2> {
 }
 
 #[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::{Compression, Quantize, Schedule};
@@ -82,7 +83,7 @@ mod tests {
             let layer = Compression::new().quantize(rule).attach(LinearConfig::new(40, 3).init(&device)).unwrap();
             let attached = layer.weight.reparameterization::<Attached>().unwrap();
             let x = Tensor::<2>::random([9, 40], Distribution::Normal(0.5, 1.0), &device);
-            let rows = [x.clone(), Tensor::zeros([1, 40], &device), x.clone().slice([0..1]) * 0.0 + 3.0];
+            let rows = [x.clone(), Tensor::zeros([1, 40], &device), Tensor::full([1, 40], 3.0, &device)];
             let x = Tensor::cat(rows.to_vec(), 0);
             let one = rounded_input(x.clone(), &layer.weight, 40);
             let other = by_tensors(x.clone(), attached, 40, grid_of(attached).unwrap());

@@ -3,8 +3,8 @@
 use crate::Prune;
 use crate::rules::{RuleTarget, Scoring, WeightRow};
 use briquette_core::{Error, InputView, Mask, Result, simd};
-use briquette_prune::Score;
 use briquette_prune::score::WeightSlice;
+use briquette_prune::{Score, Threshold};
 use rayon::prelude::*;
 
 /// The magnitude of a score, and the smallest float for 0: what is kept scores more than what is dropped, which scores 0.
@@ -14,20 +14,50 @@ fn more_than_nothing(score: f32) -> f32 {
     f32::from_bits(bits | u32::from(bits == 0))
 }
 
-/// Magnitudes of effective weights in the order of the parameter, a part at a time: what finds thresholds does not ask for places.
+/// Scores of effective weights by their magnitude, in the order of the parameter, a part at a time: what finds thresholds does not ask for
+/// places. There is a byte for each weight, 1 where it is dropped.
 pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMut(&[f32])) {
-    if dropped.is_empty() {
-        return each(values);
-    }
     let mut effective = Vec::new();
     for (values, dropped) in values.chunks(PART).zip(dropped.chunks(PART)) {
-        let kept = |dropped: u8| u32::from(dropped).wrapping_sub(1);
-        let both = values.iter().zip(dropped);
         effective.clear();
-        effective
-            .extend(both.map(|(value, &dropped)| f32::from_bits(more_than_nothing(*value).to_bits() & kept(dropped))));
+        effective.extend(values.iter().zip(dropped).map(|(&value, &dropped)| f32::from_bits(key(value, dropped))));
         each(&effective);
     }
+}
+
+/// The bits of the score of a weight by its magnitude.
+#[inline(always)]
+fn key(value: f32, dropped: u8) -> u32 {
+    more_than_nothing(value).to_bits() & u32::from(dropped).wrapping_sub(1)
+}
+
+/// What is dropped once the weights are that score less than the threshold, by their magnitude, in the order of the parameter; `None`
+/// where only some of those equal to it are to go: which, their places as outputs and inputs decide. The ties that are dropped are
+/// taken off the threshold's.
+pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: &mut Threshold) -> Option<Vec<bool>> {
+    let mut new = vec![false; values.len()];
+    let mut fill = |limit: u32| -> usize {
+        let parts = new.par_chunks_mut(PART).zip(values.par_chunks(PART)).zip(dropped.par_chunks(PART));
+        let n_ties = parts.map(|((new, values), dropped)| {
+            let mut n_ties = 0;
+            for ((new, &value), &dropped) in new.iter_mut().zip(values).zip(dropped) {
+                let key = key(value, dropped);
+                *new = key <= limit;
+                n_ties += u32::from(key == limit && dropped == 0);
+            }
+            n_ties as usize
+        });
+        n_ties.sum()
+    };
+    let n_ties = fill(threshold.key);
+    if threshold.key > 0 && n_ties > 0 && threshold.n_ties == 0 {
+        fill(threshold.key - 1);
+    } else if n_ties > threshold.n_ties {
+        return None;
+    } else {
+        threshold.n_ties -= n_ties;
+    }
+    Some(new)
 }
 
 /// Weights that are looked at together while they are in the fastest cache.
@@ -87,9 +117,9 @@ impl<'a> RowScores<'a> {
                 score.of(WeightSlice { values, first, n_cols: self.n_cols, inputs: self.inputs }, scores)
             }
         };
-        let Some(kept) = self.kept else { return found };
         larger.clear();
         larger.extend(found.iter().map(|&score| more_than_nothing(score)));
+        let Some(kept) = self.kept else { return larger };
         effective.resize(self.n_cols, 0.0);
         simd::copy_kept(larger, kept.row(row), effective);
         effective
@@ -100,19 +130,12 @@ impl<'a> RowScores<'a> {
         self.values.len().checked_div(self.n_cols).unwrap_or(0)
     }
 
-    /// The scores of all rows, in `all` where they are not the weights themselves.
-    pub(crate) fn all<'b>(&'b self, all: &'b mut Vec<f32>) -> &'b [f32] {
-        if self.is_magnitude() && self.kept.is_none() {
-            return self.values;
-        }
+    /// The scores of all rows, in `all`.
+    pub(crate) fn all<'b>(&self, all: &'b mut Vec<f32>) -> &'b [f32] {
         all.resize(self.values.len(), 0.0);
         let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
         rows.for_each_init(RowScratch::default, |scratch, (row, out)| out.copy_from_slice(self.row(row, scratch)));
         all
-    }
-
-    fn is_magnitude(&self) -> bool {
-        matches!(self.scoring, Scoring::Known(Score::Magnitude))
     }
 
     /// Asks a score of one's own for every row.
@@ -147,5 +170,26 @@ fn check(scores: &[f32], row: usize, n_cols: usize) -> Result<()> {
     match scores.iter().position(|score| !(score.is_finite() && *score >= 0.0)) {
         Some(at) => Err(Error::config(format!("score {at} of row {row} is {}, expected 0 or more", scores[at]))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_dropped_in_place_unless_places_decide() {
+        let values = [0.5, -0.25, 0.0, 2.0, 0.25, -0.0, 0.1, 0.25];
+        let dropped = [0, 0, 0, 1, 0, 0, 0, 0];
+        let run = |key: f32, n_ties: usize| {
+            let mut threshold = Threshold { key: key.to_bits(), n_ties };
+            let found = drop_below(&values, &dropped, &mut threshold);
+            (found.map(|found| found.into_iter().map(u8::from).collect::<Vec<_>>()), threshold.n_ties)
+        };
+        assert_eq!(run(0.25, 4), (Some(vec![0, 1, 1, 1, 1, 1, 1, 1]), 1));
+        assert_eq!(run(0.25, 0), (Some(vec![0, 0, 1, 1, 0, 1, 1, 0]), 0));
+        assert_eq!(run(0.25, 2), (None, 2), "which two of three?");
+        assert_eq!(run(0.0, 1), (Some(dropped.to_vec()), 1), "what is dropped already goes first");
+        assert_eq!(run(f32::from_bits(1), 2).0, Some(vec![0, 0, 1, 1, 0, 1, 0, 0]), "zeros come next");
     }
 }

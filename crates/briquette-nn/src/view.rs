@@ -4,6 +4,8 @@ use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
 use briquette_kernels::simulate::scale_of;
 use rayon::prelude::*;
 
+/// Elements that a thread copies at once.
+const PART: usize = 1 << 16;
 /// Rows that a thread turns at once.
 const TILE: usize = 64;
 /// Elements of a row that it turns at once: a cache line of what it writes.
@@ -28,11 +30,12 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, rows: &Rows, turn: impl Fn(&Rows, &[u8],
     to
 }
 
-/// Fills `by_row` with the elements of a parameter as rows of outputs, by all threads.
+/// Fills `by_row` with the elements of a parameter as rows of outputs, by all threads; those are 0 that `dropped` has a 1 for, if it is not
+/// empty.
 ///
 /// # Panics
 /// If the lengths disagree.
-pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
+pub(crate) fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut Vec<f32>) {
     assert_eq!(own.len(), rows.n_elements(), "whole rows");
     by_row.resize(own.len(), 0.0);
     let &Rows { n_rows, n_cols, axis, .. } = rows;
@@ -40,10 +43,8 @@ pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
         return rows.turn(bytemuck::cast_slice(own), bytemuck::cast_slice_mut(by_row), size_of::<f32>());
     }
     if axis != OutputAxis::Last || n_cols == 0 {
-        return by_row
-            .par_chunks_mut(1 << 16)
-            .zip(own.par_chunks(1 << 16))
-            .for_each(|(to, from)| to.copy_from_slice(from));
+        let parts = by_row.par_chunks_mut(PART).zip(own.par_chunks(PART)).enumerate();
+        return parts.for_each(|(i, (to, from))| copy_kept(from, dropped.get(i * PART..).unwrap_or_default(), to));
     }
     by_row.par_chunks_mut(TILE * n_cols).enumerate().for_each(|(tile, to)| {
         let (first, n) = (tile * TILE, to.len() / n_cols);
@@ -51,14 +52,25 @@ pub(crate) fn fill_rows(own: &[f32], rows: &Rows, by_row: &mut Vec<f32>) {
         let mut lines = [[0.0_f32; TILE]; LINES];
         for start in (0..n_cols).step_by(LINES) {
             let n_lines = LINES.min(n_cols - start);
-            for (line, own) in lines[..n_lines].iter_mut().zip(own[start * n_rows..].chunks(n_rows)) {
-                line[..n].copy_from_slice(&own[first..first + n]);
+            for (i, line) in lines[..n_lines].iter_mut().enumerate() {
+                let at = (start + i) * n_rows + first;
+                copy_kept(&own[at..at + n], dropped.get(at..).unwrap_or_default(), &mut line[..n]);
             }
             for (row, to) in to.chunks_exact_mut(n_cols).enumerate() {
                 to[start..start + n_lines].iter_mut().zip(&lines).for_each(|(to, line)| *to = line[row]);
             }
         }
     });
+}
+
+/// Copies elements, 0 for those that have a 1, if any are given.
+fn copy_kept(from: &[f32], dropped: &[u8], to: &mut [f32]) {
+    if dropped.is_empty() {
+        return to.copy_from_slice(from);
+    }
+    for ((to, from), &dropped) in to.iter_mut().zip(from).zip(dropped) {
+        *to = f32::from_bits(from.to_bits() & u32::from(dropped).wrapping_sub(1));
+    }
 }
 
 /// What is kept, given a byte for each weight in the parameter's own order that is 1 where it is dropped; `None` where nothing is.
@@ -187,9 +199,12 @@ mod tests {
                 let rows = Rows { axis, ..Rows::plain(n_rows, n_cols) };
                 let own: Vec<f32> = (0..n_rows * n_cols).map(|i| i as f32).collect();
                 let mut by_row = vec![9.0; 3];
-                fill_rows(&own, &rows, &mut by_row);
-                assert_eq!(by_row, to_rows(own, &rows), "{rows:?}");
+                fill_rows(&own, &[], &rows, &mut by_row);
+                assert_eq!(by_row, to_rows(own.clone(), &rows), "{rows:?}");
                 let dropped: Vec<u8> = (0..n_rows * n_cols).map(|i| u8::from(i * 7919 % 31 < 9)).collect();
+                fill_rows(&own, &dropped, &rows, &mut by_row);
+                let kept = own.iter().zip(&dropped).map(|(own, dropped)| own * f32::from(1 - dropped)).collect();
+                assert_eq!(by_row, to_rows(kept, &rows), "{rows:?}");
                 let mask = mask_of(&dropped, &rows);
                 assert_eq!(mask.is_some(), !dropped.is_empty(), "{rows:?}");
                 let Some(mask) = mask else { continue };

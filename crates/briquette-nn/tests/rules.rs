@@ -88,6 +88,37 @@ fn what_came_due_between_two_refreshes_is_caught_up_on() {
 }
 
 #[test]
+fn zeros_are_dropped_first_and_no_more_than_asked_for() {
+    let device = Device::flex();
+    for is_global in [false, true] {
+        let mut net = Net::new(&device);
+        let size = |i: i64| if i % 2 == 0 { 0.0 } else { (i % 7 + 1) as f32 };
+        let weights = |n: i64, shape| {
+            Tensor::<1>::from_data(&(0..n).map(size).collect::<Vec<f32>>()[..], &device).reshape::<2, _>(shape)
+        };
+        net.hidden.weight = burn::module::Param::from_tensor(weights(18_432, [512, 36]));
+        net.head.weight = burn::module::Param::from_tensor(weights(180, [36, 5]));
+        let rule = Prune::new("h*.weight", 0.6).unwrap().on(Schedule::linear(0..6));
+        let rules = Compression::new().prune(if is_global { rule.globally() } else { rule });
+        let mut model = rules.attach(net).unwrap();
+        let n_dropped = |model: &Net| {
+            let mask = |path: &str| decisions(model).unwrap().remove(path).and_then(|decision| decision.mask);
+            ["hidden.weight", "head.weight"]
+                .map(|path| mask(path).map_or(0, |mask| mask.dim().0 * mask.dim().1 - mask.n_kept()))
+        };
+        for t in 1..=6 {
+            model = rules.refresh(model, t).unwrap();
+            let [hidden, head] = n_dropped(&model);
+            let each = |n: usize| (0.1 * t as f64 * n as f64).round_ties_even() as usize;
+            match is_global {
+                true => assert_eq!(hidden + head, each(18_612), "step {t}"),
+                false => assert_eq!([hidden, head], [each(18_432), each(180)], "step {t}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_record_fits_rules_attached_at_any_step() {
     let device = Device::flex().autodiff();
     let dir = tempfile::tempdir().unwrap();

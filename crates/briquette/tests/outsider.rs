@@ -46,7 +46,7 @@ impl Outsider {
         let random = |shape| Tensor::random(shape, Distribution::Normal(0.0, 0.3), device);
         let table = EmbeddingConfig::new(N_WORDS, WIDTH).init(device);
         let mut head = LinearConfig::new(WIDTH, N_WORDS).with_bias(false).init(device);
-        head.weight = Param::from_tensor(table.weight.val().transpose());
+        head.weight = Param::from_tensor(table.weight.val().transpose().detach());
         let net = Self {
             wave: Conv1dConfig::new(WIDTH, WIDTH, 3).init(device),
             memory: LstmConfig::new(WIDTH, WIDTH, true).init(device),
