@@ -40,7 +40,9 @@ pub(crate) fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut V
     by_row.resize(own.len(), 0.0);
     let &Rows { n_rows, n_cols, axis, .. } = rows;
     if axis == OutputAxis::Second {
-        return rows.turn(bytemuck::cast_slice(own), bytemuck::cast_slice_mut(by_row), size_of::<f32>());
+        let mut kept = vec![0.0; own.len()];
+        copy_kept(own, dropped, &mut kept);
+        return rows.turn(bytemuck::cast_slice(&kept), bytemuck::cast_slice_mut(by_row), size_of::<f32>());
     }
     if axis != OutputAxis::Last || n_cols == 0 {
         let parts = by_row.par_chunks_mut(PART).zip(own.par_chunks(PART)).enumerate();

@@ -190,11 +190,12 @@ fn compress(asked: &Asked, model: &Path, output: &Path) -> BTreeMap<String, Deci
     decided
 }
 
-/// Decisions by what they do: a mask that keeps everything is none.
+/// Decisions by what they do: a mask that keeps everything is none, and so is a decision that does nothing.
 fn meant(decisions: &BTreeMap<String, Decision>) -> BTreeMap<String, Decision> {
     let drops = |mask: &briquette_core::Mask| mask.n_kept() < mask.dim().0 * mask.dim().1;
     let meant = |decision: &Decision| Decision { mask: decision.mask.clone().filter(drops), ..decision.clone() };
-    decisions.iter().map(|(path, decision)| (path.clone(), meant(decision))).collect()
+    let each = decisions.iter().map(|(path, decision)| (path.clone(), meant(decision)));
+    each.filter(|(_, decision)| *decision != Decision::default()).collect()
 }
 
 fn check(weights: &[Vec<f32>; 3], asked: &Asked) -> Result<(), TestCaseError> {

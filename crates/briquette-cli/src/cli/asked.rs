@@ -69,7 +69,8 @@ fn ranges_by_inputs(what: &What) -> bool {
 
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     if what.statistics.is_some() && !scores_by_inputs(what) && !ranges_by_inputs(what) {
-        let message = "--statistics: nothing that is asked for looks at inputs; add --prune-method wanda or --range weighted";
+        let message =
+            "--statistics: nothing that is asked for looks at inputs; add --prune-method wanda or --range weighted";
         return Err(Error::config(message));
     }
     let include = (!what.include.is_empty()).then(|| what.include.clone());

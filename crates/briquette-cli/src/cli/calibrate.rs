@@ -62,5 +62,9 @@ fn listed(layers: &[&str], what: &str) -> String {
     let more = layers.len().saturating_sub(N_LISTED);
     let named: Vec<String> = layers.iter().take(N_LISTED).map(|layer| printable(layer)).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    if layers.is_empty() { String::new() } else { format!("{} layers {what}: {}{more}\n", layers.len(), named.join(", ")) }
+    if layers.is_empty() {
+        String::new()
+    } else {
+        format!("{} layers {what}: {}{more}\n", layers.len(), named.join(", "))
+    }
 }
