@@ -62,7 +62,8 @@ fn net() -> Net {
         wave: Conv1dConfig::new(4, 6, 3).init(&device),
         up: ConvTranspose2dConfig::new([4, 6], [2, 3]).init(&device),
     };
-    (net.wave.weight.val(), net.up.weight.val());
+    net.wave.weight.val();
+    net.up.weight.val();
     net
 }
 

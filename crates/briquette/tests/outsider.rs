@@ -118,9 +118,9 @@ fn rules() -> Compression {
 #[test]
 fn masks_hold_through_any_optimizer() {
     let optimizers: [(&str, ModuleOptimizer); 3] = [
-        ("adam", AdamConfig::new().init().into()),
-        ("adamw", AdamWConfig::new().with_weight_decay(0.1).init().into()),
-        ("sgd", SgdConfig::new().init().into()),
+        ("adam", AdamConfig::new().init()),
+        ("adamw", AdamWConfig::new().with_weight_decay(0.1).init()),
+        ("sgd", SgdConfig::new().init()),
     ];
     for (name, mut optimizer) in optimizers {
         let net = rules().attach(Outsider::new(1, &Device::flex().autodiff())).unwrap();
@@ -147,7 +147,7 @@ fn masks_hold_through_any_optimizer() {
 #[test]
 fn a_training_goes_on_where_it_was_stopped() {
     let device = Device::flex().autodiff();
-    let new = || -> ModuleOptimizer { AdamConfig::new().init().into() };
+    let new = || -> ModuleOptimizer { AdamConfig::new().init() };
     let start = || rules().attach(Outsider::new(2, &device)).unwrap();
     let (mut straight, mut first) = (new(), new());
     let expected = train(start(), &mut straight, &rules(), 1..=8);
@@ -166,7 +166,7 @@ fn a_training_goes_on_where_it_was_stopped() {
 fn what_is_exported_is_what_was_trained() {
     let (device, dir) = (Device::flex().autodiff(), tempfile::tempdir().unwrap());
     let net = rules().attach(Outsider::new(4, &device)).unwrap();
-    let net = train(net, &mut SgdConfig::new().init().into(), &rules(), 1..=9).valid();
+    let net = train(net, &mut SgdConfig::new().init(), &rules(), 1..=9).valid();
     let names = NameMap::torch().roles(Roles::new().linear("mix", OutputAxis::Last).unwrap());
     Export::to(dir.path().join("out")).names(names.clone()).write(&net).unwrap();
     let checkpoint = Checkpoint::open(&dir.path().join("out")).unwrap();
