@@ -1,9 +1,9 @@
 //! Several losses as one number.
 
 use crate::loss::{attention, embedding, hidden, labels, logits};
-use crate::{Custom, LayerMap, Outputs, Projections, Wanted};
+use crate::{Custom, LayerMap, Outputs, Projections, Targets, Wanted};
 use briquette_core::{Error, Result};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 
 /// How far two distributions of class scores are apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,35 +124,6 @@ pub struct Blended {
     pub total: Tensor<1>,
     /// Each loss before its weight, in the order of the blend.
     pub terms: Vec<Tensor<1>>,
-}
-
-/// What a student is held against.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Targets<'a> {
-    /// The teacher's outputs.
-    pub teacher: Option<&'a Outputs>,
-    /// Labels, one a row of scores.
-    pub labels: Option<&'a Tensor<1, Int>>,
-    /// What brings the student's states to the teacher's width, where widths differ.
-    pub projections: Option<&'a Projections>,
-}
-
-impl<'a> Targets<'a> {
-    /// The teacher's outputs, for a loss that cannot do without.
-    ///
-    /// # Errors
-    /// Config where there is no teacher.
-    pub fn need_teacher(&self) -> Result<&'a Outputs> {
-        self.teacher.ok_or_else(|| Error::config("there is no teacher; name one"))
-    }
-
-    /// Labels, `[n]`, for a loss that cannot do without.
-    ///
-    /// # Errors
-    /// Config where the data has none.
-    pub fn need_labels(&self) -> Result<&'a Tensor<1, Int>> {
-        self.labels.ok_or_else(|| Error::config("the data has no labels; remove it or name labels"))
-    }
 }
 
 impl Blend {

@@ -1,8 +1,9 @@
 //! Gradients layer by layer: what goes from one layer to the next is kept, and each layer runs once more in the backward pass, so
 //! that the graph of one layer is in memory at a time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
-use crate::distiller::{Distiller, Trained};
+use crate::distiller::Distiller;
 use crate::traced::{Traced, TrainingBatch};
+use crate::trained::Trained;
 use crate::{Layered, Outputs};
 use briquette_core::{Error, Result};
 use burn::optim::{GradientsAccumulator, GradientsParams};

@@ -1,7 +1,7 @@
 //! How many items fit into memory at once.
 
-use crate::distiller::{DynTeacher, DynTrainingData};
 use crate::items::Items;
+use crate::traced::{DynTeacher, DynTrainingData};
 use crate::{Distiller, Traced, Trained};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};

@@ -1,10 +1,10 @@
 //! A whole training: epochs, evaluation, checkpoints, and going on after a kill.
 
 use crate::checkpoints::{Best, Checkpoints, TrainingState};
-use crate::distiller::{DynTeacher, DynTrainingData};
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
 use crate::items::Items;
 use crate::order::{gathered, order};
+use crate::traced::{DynTeacher, DynTrainingData};
 use crate::try_out::freeze;
 use crate::{BatchLoader, Distiller, Settings, Traced, Trained, loader};
 use briquette_core::{Error, Result};

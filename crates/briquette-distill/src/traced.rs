@@ -86,6 +86,12 @@ pub trait Teacher<I> {
     fn outputs(&self, batch: &TrainingBatch<I>, wanted: Wanted) -> Result<Outputs>;
 }
 
+/// A teacher of the inputs of a network.
+pub type DynTeacher<'a, N> = &'a dyn Teacher<<N as Traced>::Input>;
+
+/// Data of the inputs of a network.
+pub type DynTrainingData<'a, N> = &'a dyn TrainingData<Input = <N as Traced>::Input>;
+
 /// A network that no longer learns: off the autodiff device, with dropout and running statistics switched off.
 #[derive(Debug, Clone)]
 pub struct Frozen<N>(N);

@@ -1,7 +1,7 @@
 //! What is looked at before the first step: whether student, teacher and data go together, and what does not learn.
 
-use crate::distiller::{DynTeacher, Trained};
-use crate::traced::{Traced, TrainingBatch};
+use crate::traced::{DynTeacher, Traced, TrainingBatch};
+use crate::trained::Trained;
 use crate::{Blend, Loss, Outputs, Projections, Settings, Targets};
 use briquette_core::{Error, Result};
 use briquette_nn::parameters;

@@ -4,6 +4,8 @@
 
 mod blend;
 mod goldens;
+mod loaders;
+mod mean_teacher;
 mod own_code;
 mod points;
 mod taken_up;

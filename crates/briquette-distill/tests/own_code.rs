@@ -1,21 +1,18 @@
-//! In somebody's own code: their modules, losses, optimizers, schedules and loaders.
+//! In somebody's own code: their modules, losses, optimizers and schedules.
 
 use crate::points::*;
-use briquette_core::{ErrorKind, Result};
-use briquette_distill::history::{HistoryRecord, StepRecord};
+use briquette_core::ErrorKind;
 use briquette_distill::{
-    BatchLoader, Blend, Cached, Checkpoints, Distiller, Divergence, Foreign, Frozen, Goal, Loss, Outputs, Settings,
-    Targets, Teacher, Traced, TrainingBatch, TrainingData, TrainingOutcome, Wanted, Watch, training_batches,
+    Blend, Cached, Checkpoints, Distiller, Foreign, Frozen, Goal, Loss, Outputs, Settings, Targets, Teacher, Traced,
+    TrainingBatch, TrainingData, Wanted,
 };
 use briquette_nn::{Compression, Prune, Quantize, parameters, sparsity};
-use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
-use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ParamGroup};
 use burn::nn;
 use burn::optim::{AdamConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 use std::path::Path;
 
 /// What [`Net`] gives, without its trait.
@@ -25,35 +22,8 @@ fn foreign(net: Net) -> ForeignNet {
     Foreign::new(net, |net: &Net, x: &Tensor<2>| Traced::outputs(net, x, Wanted::default()))
 }
 
-/// The mean square of what scores are apart.
-fn apart(student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
-    Ok((student.need_logits()? - targets.need_teacher()?.need_logits()?).square().mean())
-}
-
 fn blend_of(loss: Loss) -> Settings {
     Settings { blend: blend(loss), ..settings(3) }
-}
-
-/// Trains on 64 points, without a directory.
-fn in_memory(settings: Settings) -> Result<TrainingOutcome<Net>> {
-    run(settings, &Checkpoints::in_memory(), &mut ())
-}
-
-fn run(settings: Settings, checkpoints: &Checkpoints, watch: &mut dyn Watch<Net>) -> Result<TrainingOutcome<Net>> {
-    let (teacher, data) = (teacher(), Points(64));
-    let sample = data.batch(&[0, 1], &Device::flex())?;
-    let (distiller, model) = Distiller::new(student(), Compression::new(), settings, Some(&teacher), &sample, 1000)?;
-    distiller.run(model, Some(&teacher), &data, checkpoints, watch)
-}
-
-fn steps<N>(finished: &TrainingOutcome<N>) -> Vec<&StepRecord> {
-    let lines = finished.history.iter();
-    lines
-        .filter_map(|line| match line {
-            HistoryRecord::Step(record) => Some(record),
-            HistoryRecord::Epoch(_) => None,
-        })
-        .collect()
 }
 
 #[test]
@@ -257,97 +227,6 @@ fn a_foreign_module_learns_from_one_of_another_type_under_its_own_paths() {
     assert_eq!(found, expected);
 }
 
-/// Points as somebody else's batches.
-#[derive(Debug, Clone)]
-struct TheirBatch {
-    x: Tensor<2>,
-    y: Tensor<1, Int>,
-}
-
-struct TheirBatcher;
-
-impl Batcher<usize, TheirBatch> for TheirBatcher {
-    fn batch(&self, rows: Vec<usize>, device: &Device) -> TheirBatch {
-        let batch = Points(64).batch(&rows, device).unwrap();
-        TheirBatch { x: batch.input, y: batch.labels.unwrap() }
-    }
-}
-
-fn loader(n: usize) -> BatchLoader<Tensor<2>> {
-    loader_of(InMemDataset::new((0..n).collect::<Vec<usize>>()))
-}
-
-fn loader_of(rows: impl Dataset<usize> + 'static) -> BatchLoader<Tensor<2>> {
-    let builder = DataLoaderBuilder::new(TheirBatcher).batch_size(10).shuffle(7).set_device(Device::flex());
-    training_batches(builder.build(rows), |batch: TheirBatch| TrainingBatch::new(batch.x).with_labels(batch.y))
-}
-
-/// Three epochs of seven steps over a loader.
-fn run_loader(
-    batches: &BatchLoader<Tensor<2>>,
-    checkpoints: &Checkpoints,
-    watch: &mut dyn Watch<Net>,
-) -> Result<TrainingOutcome<Net>> {
-    let teacher = teacher();
-    let terms = vec![Loss::Logits(Divergence::Kl, 2.0).times(1.0), Loss::Labels(0.0).times(0.1)];
-    let settings = Settings { blend: Blend::new(terms)?, ..settings(3) };
-    let sample = Points(64).batch(&[0, 1], &Device::flex())?;
-    let (distiller, model) = Distiller::new(student(), Compression::new(), settings, Some(&teacher), &sample, 21)?;
-    distiller.run_loader(model, Some(&teacher), batches, checkpoints, watch)
-}
-
-#[test]
-fn a_loader_of_burns_is_gone_on_with_from_the_end_of_an_epoch() {
-    let expected = run_loader(&loader(64), &Checkpoints::in_memory(), &mut ()).unwrap();
-    assert_eq!(steps(&expected).len(), 21);
-    let of = |epoch: usize| steps(&expected)[7 * epoch..7 * (epoch + 1)].iter().map(|step| step.terms[0]).sum::<f64>();
-    assert!(of(2) < 0.9 * of(0), "{} and {}", of(0), of(2));
-    for (at, resumed_at) in [(3, 0), (7, 0), (9, 7), (20, 14), (21, 14)] {
-        let directory = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::at(directory.path()).unwrap();
-        run_loader(&loader(64), &checkpoints, &mut StopAfter(at)).unwrap_err();
-        let finished = run_loader(&loader(64), &checkpoints, &mut ()).unwrap();
-        assert_eq!(finished.resumed_at, resumed_at, "stopped at {at}");
-        assert_eq!(losses(&finished), losses(&expected), "stopped at {at}");
-        assert_eq!(weights(&finished.student), weights(&expected.student));
-    }
-}
-
-/// Rows of which one cannot be read.
-struct Unreadable;
-
-impl Dataset<usize> for Unreadable {
-    fn get(&self, index: usize) -> Result<usize, DatasetError> {
-        if index == 33 { Err(DatasetError::new(std::io::Error::other("the disk is gone"))) } else { Ok(index) }
-    }
-
-    fn len(&self) -> usize {
-        64
-    }
-}
-
-#[test]
-fn loaders_that_fail_or_are_empty_and_checkpoints_within_an_epoch_are_refused() {
-    let message = |batches, checkpoints: &Checkpoints| {
-        let error = run_loader(&batches, checkpoints, &mut ()).unwrap_err();
-        (error.kind, error.to_string())
-    };
-    let memory = Checkpoints::in_memory();
-    let (kind, text) = message(loader_of(Unreadable), &memory);
-    assert!(
-        kind == ErrorKind::Input && text.contains("epoch 1, batch ") && text.contains("the disk is gone"),
-        "{text}"
-    );
-    let (kind, text) = message(loader(0), &memory);
-    assert!(kind == ErrorKind::Input && text.contains("no batches"), "{text}");
-
-    let directory = tempfile::tempdir().unwrap();
-    let checkpoints = Checkpoints::at(directory.path()).unwrap();
-    run(settings(3), &checkpoints, &mut StopAfter(3)).unwrap_err();
-    let (kind, text) = message(loader(64), &checkpoints);
-    assert!(kind == ErrorKind::Config && text.contains("in the middle of an epoch"), "{text}");
-}
-
 #[test]
 fn a_remembered_teacher_is_not_asked_about_unknown_items() {
     let (teacher, data) = (teacher(), Points(4));
@@ -355,70 +234,4 @@ fn a_remembered_teacher_is_not_asked_about_unknown_items() {
     let batch = TrainingBatch { rows: Vec::new(), ..data.batch(&[1], &Device::flex()).unwrap() };
     let error = Teacher::<Tensor<2>>::outputs(&cached, &batch, Wanted::default()).unwrap_err();
     assert!(error.kind == ErrorKind::Config && error.to_string().contains("does not say which items"), "{error}");
-}
-
-const DECAY: f64 = 0.6;
-
-fn averaging() -> Settings {
-    // Its own average as it begins scores as the student does: labels make it move.
-    let terms = vec![Loss::Labels(0.0).times(1.0), Loss::custom("apart", apart).times(0.5)];
-    Settings { blend: Blend::new(terms).unwrap(), mean_teacher: Some(DECAY), ..settings(3) }
-}
-
-fn run_averaging(checkpoints: &Checkpoints, watch: &mut dyn Watch<Net>) -> Result<TrainingOutcome<Net>> {
-    let data = Points(64);
-    let sample = data.batch(&[0, 1], &Device::flex())?;
-    let rules = Compression::new().prune(Prune::new("inner.weight", 0.5)?);
-    let (distiller, model) = Distiller::new(student(), rules, averaging(), None, &sample, 12)?;
-    distiller.run(model, None, &data, checkpoints, watch)
-}
-
-#[test]
-fn an_average_of_the_student_is_its_teacher() {
-    let data = Points(64);
-    let sample = data.batch(&[0, 1], &Device::flex()).unwrap();
-    let rules = Compression::new().prune(Prune::new("inner.weight", 0.5).unwrap());
-    let (mut distiller, mut model) = Distiller::new(student(), rules, averaging(), None, &sample, 12).unwrap();
-    let mut expected = weights(&student());
-    let rows: Vec<usize> = (0..16).collect();
-    for step in 1..=6 {
-        let average = weights(model.average.as_ref().unwrap());
-        let record;
-        (model, record) = distiller.step(model, None, &data, &rows).unwrap();
-        assert!(step > 1 || record.terms[1] > 0.0, "the mask sets the student apart from its average");
-        let keep = DECAY.min(1.0 - 1.0 / (step as f64 + 1.0)) as f32;
-        let effective = weights(&model.student.valid().materialize());
-        expected = expected.iter().zip(effective).map(|(old, new)| keep * old + (1.0 - keep) * new).collect();
-        let found = weights(model.average.as_ref().unwrap());
-        let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(most < 1e-5 && found != average, "step {step}: {most}");
-    }
-}
-
-#[test]
-fn a_training_with_an_average_goes_on_where_it_stood() {
-    let expected = run_averaging(&Checkpoints::in_memory(), &mut ()).unwrap();
-    let average = weights(expected.average.as_ref().unwrap());
-    assert_ne!(average, weights(&expected.student));
-    for (at, resumed_at) in [(3, 3), (5, 4), (8, 6)] {
-        let directory = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::at(directory.path()).unwrap();
-        run_averaging(&checkpoints, &mut StopAfter(at)).unwrap_err();
-        let finished = run_averaging(&checkpoints, &mut ()).unwrap();
-        assert_eq!(finished.resumed_at, resumed_at, "saved every 3 steps and after each epoch of 4");
-        assert_eq!(losses(&finished), losses(&expected), "stopped at {at}");
-        assert_eq!(weights(&finished.student), weights(&expected.student));
-        assert_eq!(weights(&finished.average.unwrap()), average);
-    }
-}
-
-#[test]
-fn two_teachers_and_a_decay_that_is_none_are_refused() {
-    let (teacher, sample) = (teacher(), Points(4).batch(&[0, 1], &Device::flex()).unwrap());
-    let message = |settings, teacher: Option<&dyn Teacher<Tensor<2>>>| {
-        Distiller::new(student(), Compression::new(), settings, teacher, &sample, 4).map(drop).unwrap_err().to_string()
-    };
-    assert!(message(averaging(), Some(&teacher)).contains("mean_teacher: the student's average is the teacher"));
-    let one = Settings { mean_teacher: Some(1.0), ..averaging() };
-    assert!(message(one, None).contains("mean_teacher: found 1, expected a decay"));
 }

@@ -32,7 +32,6 @@ mod panels;
 mod path;
 mod quantize_rows;
 mod simd;
-pub mod simulate;
 mod sparse;
 mod weight_only;
 mod weights;

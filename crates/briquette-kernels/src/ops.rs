@@ -2,10 +2,11 @@
 //!
 //! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle.
 //! Operations are for inference, and no gradient flows through them, but for those on images ([`float_conv2d`],
-//! [`max_pool2d`]) and those of training with masks and grids ([`simulate()`], [`simulate_activations`]).
+//! [`max_pool2d`]) and [`simulate_activations`].
 //!
 //! A backend is a module, `cube` or `flex`; which of them are built is chosen here.
 
+mod activations;
 #[cfg(feature = "cuda")]
 mod cube;
 #[cfg(not(feature = "cuda"))]
@@ -19,18 +20,15 @@ mod host_or_cuda;
 mod images;
 mod quantized;
 mod shapes;
-mod simulate;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 mod weights;
 
+pub use activations::{ActivationOps, simulate_activations};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use device::runs_on;
 pub use fused::{AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rows_at_once};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear};
-pub use simulate::{
-    SimulateGrads, SimulateOps, Simulation, simulate, simulate_activations, simulates, with_bools, with_floats,
-};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

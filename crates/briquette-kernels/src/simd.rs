@@ -12,7 +12,6 @@ mod avx2;
 mod avx512;
 mod block;
 mod dispatch;
-mod filled;
 mod float;
 #[cfg(target_arch = "x86_64")]
 mod float_panel;
@@ -37,7 +36,6 @@ pub(crate) use dispatch::{
     depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, quantize, quantize_row, turn_bytes,
     turn_square, value_range,
 };
-pub(crate) use filled::filled;
 pub(crate) use float::{add_norm, gelu};
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;

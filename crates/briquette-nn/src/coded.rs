@@ -1,8 +1,7 @@
 //! Codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn's.
 
-use crate::packed::Kept;
+use crate::kept::Kept;
 use crate::view;
-use crate::weights::unreadable;
 use briquette_core::encoded::ScaleType;
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, Storage, simd,
@@ -11,6 +10,7 @@ use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
 use briquette_kernels::ActivationGrid;
 use briquette_kernels::ops::{LinearWeights, QuantizedConv2d, Table};
+use briquette_module::unreadable;
 use briquette_quant::{Activations, QuantSpec, Range, fit};
 use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
@@ -166,7 +166,7 @@ impl Coded {
             return Ok(coded);
         }
         let floats = if matches!(tensor.dtype(), DType::QFloat(_)) { tensor.dequantize() } else { tensor };
-        let values = crate::weights::read_f32(floats, "weights")?;
+        let values = briquette_module::read_f32(floats, "weights")?;
         Ok(Self::of_floats(&view::to_rows(values, &rows), rows, what, true))
     }
 

@@ -1,8 +1,8 @@
 //! Counts in which form the weights of a module are held.
 
 use crate::Packed;
-use crate::packed::NAMES;
-use crate::parameters::{Trail, parameters};
+use crate::kept::NAMES;
+use briquette_module::{Trail, parameters};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::quantization::quantized_data_len;
 use burn::tensor::{DType, Int, Tensor};

@@ -1,8 +1,8 @@
 //! Layers that show their inputs to a probe while a model runs.
 
-use crate::probe::Patches;
 use crate::{Layer, NameMap, Probe};
 use briquette_core::Result;
+use briquette_module::Patches;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;

@@ -3,11 +3,11 @@
 use crate::attached::{bools, form_tensor, replaced};
 use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
-use crate::parameters::Trail;
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below, each_magnitude};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide, view};
 use briquette_core::{Affine, Error, OutputAxis, Result, simd};
+use briquette_module::Trail;
 use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Ratio, Threshold};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};

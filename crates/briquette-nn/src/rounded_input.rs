@@ -3,6 +3,7 @@
 use crate::Attached;
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
 use briquette_quant::Activations;
+use briquette_simulate::ops::{simulates, with_floats};
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
@@ -18,10 +19,10 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
     // What no integer kernel takes is served in floats: see `DynamicSpec`.
     let is_served = attached.rows().n_cols <= MAX_DEPTH;
     let Some(grid) = grid_of(attached).filter(|_| is_served && x.shape().num_elements() > 0) else { return x };
-    if !ops::simulates(&x) {
+    if !simulates(&x) {
         return by_tensors(x, attached, n_cols, grid);
     }
-    match ops::with_floats(&attached.scales(), |scales| scales.iter().any(|scale| *scale != 0.0)) {
+    match with_floats(&attached.scales(), |scales| scales.iter().any(|scale| *scale != 0.0)) {
         Some(false) => x,
         _ => ops::simulate_activations(x, n_cols, grid),
     }

@@ -3,9 +3,9 @@
 use crate::coded::Coded;
 use crate::form::Form;
 use crate::packed::{PackedForm, codes_of};
-use crate::parameters::Trail;
 use crate::{Attached, Packed, Parameter, parameters, view};
 use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
+use briquette_module::{Trail, read_bools, read_f32, unreadable};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
@@ -25,20 +25,6 @@ impl Weight {
     /// The weights that the module computes with, as rows of outputs.
     pub(crate) fn effective(&self) -> Vec<f32> {
         simulate(&self.values, self.rows.n_rows, self.rows.n_cols, &self.decision)
-    }
-}
-
-/// Reads a tensor to the host as f32.
-pub(crate) fn read_f32<const D: usize>(tensor: Tensor<D>, path: &str) -> Result<Vec<f32>> {
-    let data = tensor.without_autodiff().try_into_data().map_err(|error| unreadable(path, &error))?;
-    data.convert::<f32>().try_into_vec().map_err(|error| unreadable(path, &error))
-}
-
-/// The error for a device that does not hand out a tensor.
-pub(crate) fn unreadable(path: &str, error: &impl std::fmt::Display) -> Error {
-    Error {
-        kind: briquette_core::ErrorKind::Io,
-        ..Error::bug(format!("{path}: cannot be read from its device: {error}"))
     }
 }
 
@@ -325,10 +311,4 @@ impl ModuleVisitor for Collector {
             read_bools(tensor.clone(), &path).map(|bools| TensorData::new(bools, shape.clone()))
         });
     }
-}
-
-/// Reads booleans to the host, in whatever form the device stores them.
-pub(crate) fn read_bools<const D: usize>(tensor: Tensor<D, Bool>, path: &str) -> Result<Vec<bool>> {
-    let data: TensorData = tensor.try_into_data().map_err(|error| unreadable(path, &error))?;
-    Ok(data.iter::<bool>().collect())
 }

@@ -10,5 +10,6 @@ mod law;
 mod layers;
 mod load;
 mod probe;
+mod renewed;
 mod rules;
 mod training;

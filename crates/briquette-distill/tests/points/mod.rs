@@ -4,8 +4,8 @@
 use briquette_core::{Error, Result};
 use briquette_distill::history::{HistoryRecord, StepRecord};
 use briquette_distill::{
-    Blend, Checkpoints, Distiller, Divergence, Frozen, Loss, Outputs, Settings, Teacher, Term, Traced, TrainingBatch,
-    TrainingData, TrainingOutcome, Wanted, Watch, n_steps,
+    Blend, Checkpoints, Distiller, Divergence, Frozen, Loss, Outputs, Settings, Targets, Teacher, Term, Traced,
+    TrainingBatch, TrainingData, TrainingOutcome, Wanted, Watch, n_steps,
 };
 use briquette_nn::Compression;
 use briquette_nn::layers::Linear;
@@ -115,6 +115,37 @@ pub(crate) fn losses(finished: &TrainingOutcome<Net>) -> Vec<f64> {
         HistoryRecord::Epoch(_) => None,
     };
     finished.history.iter().filter_map(step).collect()
+}
+
+/// The mean square of what scores are apart.
+pub(crate) fn apart(student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
+    Ok((student.need_logits()? - targets.need_teacher()?.need_logits()?).square().mean())
+}
+
+/// Trains on 64 points, without a directory.
+pub(crate) fn in_memory(settings: Settings) -> Result<TrainingOutcome<Net>> {
+    run(settings, &Checkpoints::in_memory(), &mut ())
+}
+
+pub(crate) fn run(
+    settings: Settings,
+    checkpoints: &Checkpoints,
+    watch: &mut dyn Watch<Net>,
+) -> Result<TrainingOutcome<Net>> {
+    let (teacher, data) = (teacher(), Points(64));
+    let sample = data.batch(&[0, 1], &Device::flex())?;
+    let (distiller, model) = Distiller::new(student(), Compression::new(), settings, Some(&teacher), &sample, 1000)?;
+    distiller.run(model, Some(&teacher), &data, checkpoints, watch)
+}
+
+pub(crate) fn steps<N>(finished: &TrainingOutcome<N>) -> Vec<&StepRecord> {
+    let lines = finished.history.iter();
+    lines
+        .filter_map(|line| match line {
+            HistoryRecord::Step(record) => Some(record),
+            HistoryRecord::Epoch(_) => None,
+        })
+        .collect()
 }
 
 /// Stops after some steps, as a kill would, and measures how far the student is from the teacher.

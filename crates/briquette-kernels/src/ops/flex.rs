@@ -1,8 +1,7 @@
 //! The CPU, by the kernels of this crate.
 
+mod activations;
 mod fused;
-pub(super) mod host;
 mod images;
 mod quantized;
-mod simulate;
 mod tensor;

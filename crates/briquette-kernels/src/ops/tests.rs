@@ -103,15 +103,3 @@ fn a_max_pool_and_its_gradient_are_burns() {
     let [a, b] = [y, expected].map(|y| x.grad(&(y.clone() * y).sum().backward()).unwrap());
     assert_eq!(far(a, b), 0.0);
 }
-
-#[test]
-fn tensors_of_the_cpu_are_seen_where_they_lie_with_gradients_or_without() {
-    for device in [Device::flex(), Device::flex().autodiff()] {
-        let floats = Tensor::<2>::from_data([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
-        let bools = floats.clone().greater_elem(2.5).reshape([6]);
-        assert_eq!(with_floats(&floats.transpose(), <[f32]>::to_vec), Some(vec![1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
-        assert_eq!(with_bools(&bools, <[u8]>::to_vec), Some(vec![0, 0, 1, 1, 1, 1]));
-        let half = Tensor::<1>::ones([3], &device).cast(FloatDType::BF16);
-        assert_eq!(with_floats(&half, <[f32]>::len), None, "others are read as f32 by who asks");
-    }
-}

@@ -1,12 +1,13 @@
 //! A 2-D convolution.
 
 use super::RunsOnCodes;
+use crate::kept::Kept;
 use crate::observed::show_patches;
-use crate::packed::{Kept, kept_on};
-use crate::probe::Patches;
+use crate::packed::kept_on;
 use crate::rounded_input::rounded_input;
 use briquette_kernels::Conv2dShape;
 use briquette_kernels::ops::{self, Conv2dCall};
+use briquette_module::Patches;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{BatchNorm, Initializer, PaddingConfig2d};

@@ -1,7 +1,8 @@
 //! A table of vectors.
 
 use super::RunsOnCodes;
-use crate::packed::{Kept, kept_on};
+use crate::kept::Kept;
+use crate::packed::kept_on;
 use briquette_kernels::ops;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};

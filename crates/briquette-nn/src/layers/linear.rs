@@ -1,10 +1,11 @@
 //! A linear layer.
 
+use crate::kept::Kept;
 use crate::observed::show;
-use crate::packed::{Kept, kept_on};
-use crate::parameters::linear_shape;
+use crate::packed::kept_on;
 use crate::rounded_input::rounded_input;
 use briquette_kernels::ops;
+use briquette_module::linear_shape;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{Initializer, LinearLayout};

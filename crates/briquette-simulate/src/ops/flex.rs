@@ -1,15 +1,36 @@
-//! Masks, grids and rounded activations.
+//! The CPU.
 
-use super::tensor::{change, elements};
-use crate::activations::ActivationGrid;
-use crate::ops::simulate::{SimulateGrads, SimulateOps, Simulation};
-use crate::path::active_path;
-use crate::quantize_rows::round_rows;
+use super::simulate::{SimulateGrads, SimulateOps, Simulation};
 use crate::simulate::{keep_grads, learned_grads, simulate};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{BoolTensor, FloatTensor};
-use burn::tensor::TensorData;
+use burn::tensor::{Bool, BoolStore, DType, Tensor, TensorData};
+
+/// The elements of a contiguous tensor of their type.
+fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
+    let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
+    &tensor.storage()[first..first + n]
+}
+
+/// Changes the elements of an f32 tensor in place, where nobody else has it.
+fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let mut data = x.into_data();
+    f(data.as_mut_slice().expect("a tensor of f32"));
+    FlexTensor::from_data(data)
+}
+
+/// Calls `f` with the elements of a tensor of f32.
+pub(super) fn floats<const D: usize, R>(tensor: Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> Option<R> {
+    let tensor = tensor.try_into_primitive::<Flex>().ok()?.to_contiguous();
+    Some(f(elements(&tensor)))
+}
+
+/// Calls `f` with a byte for each boolean.
+pub(super) fn bools<R>(tensor: Tensor<1, Bool>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    let tensor = tensor.try_into_primitive::<Flex>().ok()?.to_contiguous();
+    matches!(tensor.dtype(), DType::Bool(BoolStore::Native | BoolStore::U8)).then(|| f(elements(&tensor)))
+}
 
 /// The bytes of a mask; none where there is no mask.
 fn bytes(dropped: &FlexTensor, has_mask: bool) -> &[u8] {
@@ -32,10 +53,6 @@ impl SimulateOps for Flex {
         let shape = weights.layout().shape().clone();
         let out = simulate(elements(&weights), bytes(&dropped, how.has_mask), grid);
         FlexTensor::from_data(TensorData::new(out, shape))
-    }
-
-    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
-        change(x, |x| round_rows(active_path(), x, n_cols, grid))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use briquette_core::{OutputAxis, Role, Shape};
 
-/// A layer of burn's, or of [`crate::layers`].
+/// A layer of burn's, or of `briquette_nn::layers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
     /// `Linear`.
@@ -23,7 +23,7 @@ struct KnownLayer {
     fields: &'static [&'static str],
     rank: usize,
     layer: Layer,
-    /// Whether it is one of [`crate::layers`].
+    /// Whether it is one of `briquette_nn::layers`.
     is_ours: bool,
 }
 

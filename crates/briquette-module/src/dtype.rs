@@ -1,7 +1,6 @@
 //! Modules in another float type, and loss scaling for f16, in which gradients underflow.
 
-use crate::parameters::Trail;
-use crate::weights::unreadable;
+use crate::{Trail, unreadable};
 use briquette_core::Result;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Casts whole modules: weights, biases and running statistics. Masks and scales stay as they are.
 ///
 /// This is for running, and for training with an optimizer that works in the type. Training in half precision over f32
-/// weights is [`Compression::compute_in`](crate::Compression::compute_in).
+/// weights is `Compression::compute_in` of `briquette-nn`.
 ///
 /// burn's clones of a normalisation share its running statistics, so those of the original module change type too.
 pub trait ToDType: Module {

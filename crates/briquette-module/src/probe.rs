@@ -1,6 +1,6 @@
 //! Gathers statistics of each layer's inputs while a model runs, for methods that use more than weights.
 
-use crate::weights::read_f32;
+use crate::read_f32;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::{self, StatisticsFile};
@@ -24,13 +24,17 @@ pub struct Probe {
 
 /// How a convolution goes over an image: extents of height and width.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patches {
-    pub(crate) kernel: [usize; 2],
-    pub(crate) stride: [usize; 2],
+pub struct Patches {
+    /// Its extents.
+    pub kernel: [usize; 2],
+    /// Steps between patches.
+    pub stride: [usize; 2],
     /// Zeros before and after the image, of height and of width.
-    pub(crate) padding: [[usize; 2]; 2],
-    pub(crate) dilation: [usize; 2],
-    pub(crate) groups: usize,
+    pub padding: [[usize; 2]; 2],
+    /// Steps between the taps of a patch.
+    pub dilation: [usize; 2],
+    /// Groups of channels.
+    pub groups: usize,
 }
 
 impl Probe {
@@ -76,7 +80,10 @@ impl Probe {
     }
 
     /// Adds a batch of inputs of a convolution of one group that goes over them in this way.
-    pub(crate) fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: Patches) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`observe`](Self::observe), and Config where it has groups.
+    pub fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: Patches) -> Result<()> {
         let Patches { kernel, stride, padding: [height, width], dilation, groups } = patches;
         if groups != 1 {
             return Err(
@@ -117,13 +124,13 @@ impl Probe {
     }
 
     /// Keeps the first error of a layer that has no way to return one.
-    pub(crate) fn keep_error(&self, found: Result<()>) {
+    pub fn keep_error(&self, found: Result<()>) {
         if let Err(error) = found {
             self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
     }
 
-    /// The first error of the layers that show their inputs by [`observe`](crate::observe()): an input that is not finite, a device that
+    /// The first error of the layers that show their inputs by `observe` of `briquette-nn`: an input that is not finite, a device that
     /// fails.
     pub fn take_error(&self) -> Option<Error> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take()

@@ -1,7 +1,7 @@
 //! How the names and layouts of a file relate to the paths of a module.
 
-use crate::{Parameter, Patterns, Roles};
-use briquette_core::Result;
+use crate::{Parameter, Roles};
+use briquette_core::{Patterns, Result};
 use briquette_formats::WeightLayout;
 use burn::module::Module;
 
@@ -17,7 +17,7 @@ pub enum Layout {
 
 impl Layout {
     /// The same in a file's words.
-    pub(crate) fn in_files(self) -> WeightLayout {
+    pub fn in_files(self) -> WeightLayout {
         match self {
             Self::Torch => WeightLayout::Torch,
             Self::Burn => WeightLayout::Burn,
@@ -72,7 +72,10 @@ impl NameMap {
     }
 
     /// The parameters of a module, with what is said of them.
-    pub(crate) fn parameters<M: Module>(&self, module: &M) -> Result<Vec<Parameter>> {
+    ///
+    /// # Errors
+    /// As [`Roles::parameters`].
+    pub fn parameters<M: Module>(&self, module: &M) -> Result<Vec<Parameter>> {
         self.roles.parameters(module)
     }
 
@@ -127,11 +130,13 @@ impl NameMap {
         self.renamed(&path)
     }
 
-    pub(crate) fn is_ignored(&self, name: &str) -> bool {
+    /// Whether a tensor of the file may be one that the module does not have.
+    pub fn is_ignored(&self, name: &str) -> bool {
         self.ignored.matches(name)
     }
 
-    pub(crate) fn is_optional(&self, path: &str) -> bool {
+    /// Whether a parameter may be missing in the file.
+    pub fn is_optional(&self, path: &str) -> bool {
         self.optional.matches(path)
     }
 }

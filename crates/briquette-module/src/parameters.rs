@@ -1,15 +1,11 @@
 //! Lists the parameters of a module with their paths, kinds and shapes, without initialising any.
 
+use crate::Trail;
 use crate::layer::{Layer, StructSeen, Taken, doubt};
 use briquette_core::{OutputAxis, Role, Rows, Shape};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use std::collections::BTreeMap;
-
-/// The container burn announces for the parameters of a reparameterization.
-const REPARAMETERIZATION: &str = "Reparameterization";
-/// The container of a linear layer, either burn's or the one of [`crate::layers`].
-const LINEAR: &str = "Struct:Linear";
 
 /// The kind of a parameter's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +39,7 @@ pub struct Parameter {
     pub axis: OutputAxis,
     /// What shows its role.
     pub why: &'static str,
-    /// Whether its layer runs on codes: it is one of [`crate::layers`].
+    /// Whether its layer runs on codes: it is one of `briquette_nn::layers`.
     pub runs_on_codes: bool,
 }
 
@@ -91,7 +87,7 @@ pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
 }
 
 /// Whether a matrix is transposed on its way into and out of records, as with `LinearLayout::Col`, where records hold `[out, in]`.
-pub(crate) fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+pub fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     let mut shape = [1; D];
     shape[D - 1] = 2;
     let probe = Tensor::zeros(shape, &param.lazy_device());
@@ -99,61 +95,12 @@ pub(crate) fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
 }
 
 /// The shape of a `Linear`'s matrix, `[in, out]`. Of an uninitialised one burn gives the shape before transposing.
-pub(crate) fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
+pub fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
     let mut shape = param.lazy_shape().to_vec();
     if !param.is_initialized() && is_kept_turned(param) {
         shape.reverse();
     }
     shape
-}
-
-/// The path of the module that a visitor or mapper is at.
-#[derive(Debug, Default)]
-pub(crate) struct Trail {
-    names: Vec<(String, String)>,
-}
-
-impl Trail {
-    pub(crate) fn enter(&mut self, name: &str, container: &str) {
-        self.names.push((name.to_string(), container.to_string()));
-    }
-
-    pub(crate) fn exit(&mut self) {
-        self.names.pop();
-    }
-
-    /// The dotted path.
-    pub(crate) fn path(&self) -> String {
-        let names: Vec<&str> = self.names.iter().map(|(name, _)| name.as_str()).collect();
-        names.join(".")
-    }
-
-    /// The path of the struct that has the field where the visitor is, and the field's name.
-    fn split(&self) -> (String, String) {
-        let join =
-            |names: &[(String, String)]| names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".");
-        match self.names.split_last() {
-            Some(((field, _), parents)) => (join(parents), field.clone()),
-            None => Default::default(),
-        }
-    }
-
-    /// Inside a reparameterization: the path of its parameter, its name, and the field's name.
-    pub(crate) fn reparameterized(&self) -> Option<(String, &str, String)> {
-        let at = self.names.iter().position(|(_, container)| container == REPARAMETERIZATION)?;
-        let join =
-            |names: &[(String, String)]| names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".");
-        Some((join(&self.names[..at]), self.names[at].0.as_str(), join(&self.names[at + 1..])))
-    }
-
-    /// Whether this is a matrix of a `Linear`.
-    pub(crate) fn is_linear_weight<const D: usize>(&self) -> bool {
-        D == 2 && self.container() == LINEAR
-    }
-
-    fn container(&self) -> &str {
-        self.names.last().map_or("", |(_, container)| container)
-    }
 }
 
 #[derive(Default)]

@@ -10,8 +10,8 @@ use burn::module::Module;
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
-/// use briquette_nn::{Compression, Quantize, Roles, decisions};
-/// use briquette_core::OutputAxis;
+/// use briquette_core::{OutputAxis, Role};
+/// use briquette_module::Roles;
 /// use burn::module::{Module, Param};
 /// use burn::tensor::{Device, Tensor};
 ///
@@ -23,11 +23,9 @@ use burn::module::Module;
 ///
 /// let tensor = |shape| Param::from_tensor(Tensor::<2>::ones(shape, &Device::flex()));
 /// let mix = Mix { w: tensor([16, 4]), positions: tensor([8, 16]) };
-/// let roles = Roles::new().linear("w", OutputAxis::Last)?.leave("positions")?;
-/// let rules = Compression::new().roles(roles).quantize(Quantize::new("*", "int8")?);
-/// let mix = rules.attach(mix)?;
-/// assert_eq!(decisions(&mix)?["w"].quant.as_ref().unwrap().affines.len(), 4); // a scale for each output
-/// assert_eq!(decisions(&mix)?.len(), 1);
+/// let found = Roles::new().linear("w", OutputAxis::Last)?.leave("positions")?.parameters(&mix)?;
+/// assert_eq!((found[0].role, found[0].rows().n_rows), (Role::Linear, 4)); // a row for each output
+/// assert_eq!(found[1].role, Role::Parameter); // which is left alone
 /// # }
 /// # Ok::<(), briquette_core::Error>(())
 /// ```
@@ -53,7 +51,7 @@ enum Whom {
 ///
 /// ```
 /// use briquette_core::{OutputAxis, Role};
-/// use briquette_nn::{OwnLayer, Roles};
+/// use briquette_module::{OwnLayer, Roles};
 /// use burn::module::{Module, Param};
 /// use burn::tensor::Tensor;
 ///

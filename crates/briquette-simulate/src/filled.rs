@@ -1,4 +1,5 @@
 //! Large vectors that threads fill in parts, without a pass that zeroes them first.
+#![allow(unsafe_code)]
 
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
