@@ -23,13 +23,13 @@ fn statistics_are_gathered_and_ranges_and_scores_are_found_by_them() {
     assert_eq!((layer("fc2")["n_vectors"].as_u64(), layer("fc2")["is_few"].as_bool()), (Some(360), Some(true)));
     assert_eq!((layers.len(), found["n_items"].as_u64()), (4, Some(360)));
     let range = |range: &str, out: &str| {
-        let line = format!("compress digits -o {out} --quantize int4-g8 --range {range}");
+        let line = format!("compress digits -o {out} --quantize int4 --range {range}");
         sandbox.ok(&if range == "weighted" { format!("{line} --statistics stats.safetensors") } else { line });
         sandbox.json(&format!("diff digits {out}"))
     };
     assert_ne!(range("weighted", "weighted"), range("mse", "mse"));
     sandbox.ok("compress digits -o wanda --prune 0.5 --prune-method wanda --statistics stats.safetensors");
-    sandbox.ok("compress digits -o both --prune 0.5 --prune-method wanda --quantize int4-g8 --range weighted --statistics stats.safetensors");
+    sandbox.ok("compress digits -o both --prune 0.5 --prune-method wanda --quantize int4 --range weighted --statistics stats.safetensors");
     let text = sandbox.ok(&format!("{CALIBRATE} -o few.safetensors --samples 7 --seed 3")).stdout;
     for word in ["7 items", "saw fewer than 512 vectors", "fc1, fc2", "few.safetensors"] {
         assert!(text.contains(word), "{word}: {text}");
@@ -55,9 +55,9 @@ fn what_cannot_be_calibrated_is_one_line_and_nothing_is_written() {
     sandbox.run(&format!("{CALIBRATE} -o s")).assert_fails(6, &["s: exists already", "--force"]);
     sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "taken for weights"]);
     sandbox.run(&format!("{CALIBRATE} -o t --samples 0")).assert_fails(2, &["--samples"]);
-    sandbox.run("calibrate digits --data nothing -o t").assert_fails(5, &["nothing"]);
+    sandbox.run("calibrate digits --data nothing -o t").assert_fails(4, &["nothing"]);
     sandbox.run("calibrate digits-data.safetensors --data digits-data.safetensors -o t").assert_fails(2, &["arch"]);
-    let compress = "compress digits -o out --quantize int4-g8";
+    let compress = "compress digits -o out --quantize int4";
     sandbox.run(&format!("{compress} --range weighted")).assert_fails(2, &["statistics: missing", "weighted"]);
     sandbox.run(&format!("{compress} --statistics s")).assert_fails(2, &["--statistics", "--range weighted"]);
     sandbox.run(&format!("{compress} --range mse --statistics s")).assert_fails(2, &["--range weighted"]);

@@ -1,5 +1,6 @@
 //! What becomes of codes in burn's records, in checkpoints that are loaded into them, and in exports.
 
+use crate::fixture::seeded;
 use briquette_core::ErrorKind;
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Conv2d, Conv2dConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -20,20 +21,13 @@ struct Net {
 impl Net {
     fn new(seed: u64) -> Self {
         let device = Device::flex();
-        device.seed(seed);
-        Self {
+        let net = Self {
             table: EmbeddingConfig::new(40, 290).init(&device),
             first: LinearConfig::new(290, 96).init(&device),
             square: LinearConfig::new(96, 96).init(&device),
             conv: Conv2dConfig::new([1, 5], [3, 3]).init(&device),
-        }
-        .initialised()
-    }
-
-    /// Parameters are initialised when they are first used: here, so that each network has weights of its own seed.
-    fn initialised(self) -> Self {
-        self.forward();
-        self
+        };
+        seeded(net, seed)
     }
 
     fn forward(&self) -> TensorData {

@@ -7,12 +7,12 @@ use briquette::formats::Checkpoint;
 use briquette::nn::layers;
 use briquette::nn::{Compression, DynamicSpec, Export, NameMap, Prune, Quantize, Roles, Schedule};
 use briquette::nn::{decisions, held, load_into, parameters, quantize_dynamic, sparsity};
-use burn::module::{Module, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::conv::{Conv1d, Conv1dConfig, ConvTranspose2d, ConvTranspose2dConfig};
 use burn::nn::{Embedding, EmbeddingConfig, Gelu, Linear, LinearConfig, Lstm, LstmConfig, Relu};
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::store::ModuleRecord;
-use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// What a user's own network may be made of.
 #[derive(Module, Debug)]
@@ -42,24 +42,19 @@ const WIDTH: usize = 16;
 
 impl Outsider {
     fn new(seed: u64, device: &Device) -> Self {
-        device.seed(seed);
-        let random = |shape| Tensor::random(shape, Distribution::Normal(0.0, 0.3), device);
-        let table = EmbeddingConfig::new(N_WORDS, WIDTH).init(device);
-        let mut head = LinearConfig::new(WIDTH, N_WORDS).with_bias(false).init(device);
-        head.weight = Param::from_tensor(table.weight.val().transpose().detach());
         let net = Self {
             wave: Conv1dConfig::new(WIDTH, WIDTH, 3).init(device),
             memory: LstmConfig::new(WIDTH, WIDTH, true).init(device),
             up: ConvTranspose2dConfig::new([1, 2], [2, 2]).init(device),
             stem: Stem::Dense(LinearConfig::new(WIDTH, WIDTH).init(device)),
             gelu: Gelu::new(),
-            mix: Param::from_tensor(random([2 * (WIDTH + 1), WIDTH])),
+            mix: Param::from_tensor(Tensor::zeros([2 * (WIDTH + 1), WIDTH], device)),
             gain: Param::from_data([1.5], device),
-            table,
-            head,
+            table: EmbeddingConfig::new(N_WORDS, WIDTH).init(device),
+            head: LinearConfig::new(WIDTH, N_WORDS).with_bias(false).init(device),
         };
-        // Parameters are made when they are first used: here, so that the seed decides.
-        net.forward(ids(device));
+        let mut net = seeded(net, seed);
+        net.head.weight = Param::from_tensor(net.table.weight.val().transpose().detach());
         net
     }
 
@@ -75,6 +70,27 @@ impl Outsider {
         let grown = grown.slice([0..batch, 0..2, 0..length]).swap_dims(1, 2).reshape([batch, length, 2 * (WIDTH + 1)]);
         let mixed = grown.matmul(self.mix.val().unsqueeze()) * self.gain.val().reshape([1, 1, 1]);
         self.head.forward(mixed)
+    }
+}
+
+/// Gives parameters numbers that follow from the seed alone: burn's generator is one for all tests of a program, which run side by side.
+fn seeded<M: Module>(module: M, seed: u64) -> M {
+    module.map(&mut Seeded(seed))
+}
+
+struct Seeded(u64);
+
+impl ModuleMapper for Seeded {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|old| {
+            let mut next = || {
+                self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((self.0 >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.4
+            };
+            let values: Vec<f32> = (0..old.shape().num_elements()).map(|_| next()).collect();
+            let new = Tensor::from_data(TensorData::new(values, old.dims()), &old.device());
+            if old.is_require_grad() { new.require_grad() } else { new }
+        })
     }
 }
 
