@@ -76,7 +76,9 @@ fn apart(base: &[f32], attached: &[f32], rows: &Rows, decision: &Decision) -> f6
     let to_rows = |own: &[f32]| -> Vec<f32> {
         let at = |row: usize, col: usize| match rows.axis {
             OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
-            OutputAxis::Last => own[col * rows.n_rows + row],
+            OutputAxis::Last | OutputAxis::Second => {
+                own[(col / rows.run * rows.n_rows + row) * rows.run + col % rows.run]
+            }
         };
         (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| at(row, col))).collect()
     };
