@@ -46,6 +46,8 @@ pub enum Remedy {
     Exclude(Vec<String>),
     /// Look up the tensors of the model, and what they are for.
     LookUpTensors,
+    /// Look up the devices that there are.
+    LookUpDevices,
 }
 
 /// A one-line error: what, where, found, expected, what to do.

@@ -72,7 +72,8 @@ fn cuda(index: usize) -> Result<Device> {
     } else {
         format!("found {n} CUDA devices")
     };
-    Err(Error::config(format!("device: {found}, expected cuda:{index}; see `briquette devices`")))
+    Err(Error::config(format!("device: {found}, expected cuda:{index}"))
+        .with_remedy(briquette_core::Remedy::LookUpDevices))
 }
 
 #[cfg(not(feature = "cuda"))]

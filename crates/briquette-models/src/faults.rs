@@ -24,7 +24,7 @@ const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["dynamically load the \"cuda\"", "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INSUFFICIENT_DRIVER"],
         ErrorKind::Config,
-        "cannot be used by this driver (libcuda); install one for CUDA 12 or 13, see `briquette devices`",
+        "cannot be used by this driver (libcuda); install one for CUDA 12 or 13",
     ),
     (
         &["more than 32 bits of elements"],

@@ -13,6 +13,7 @@ pub fn advised(error: &Error) -> String {
         Some(Remedy::StartAnew) => " with --force".into(),
         Some(Remedy::AllowNonfinite) => " with --allow-nonfinite".into(),
         Some(Remedy::LookUpTensors) => "; see `briquette inspect`".into(),
+        Some(Remedy::LookUpDevices) => "; see `briquette devices`".into(),
         Some(Remedy::Exclude(patterns)) => format!(" with {}", excluded(patterns)),
     };
     format!("{error}{advice}")
@@ -44,6 +45,7 @@ mod tests {
             (Remedy::StartAnew, " with --force"),
             (Remedy::AllowNonfinite, " with --allow-nonfinite"),
             (Remedy::LookUpTensors, "; see `briquette inspect`"),
+            (Remedy::LookUpDevices, "; see `briquette devices`"),
             (patterns(&["head", "layer.*.up"]), " with --exclude head --exclude 'layer.*.up'"),
             (Remedy::Exclude(many), "--exclude n11 and 8 more"),
         ];
