@@ -6,7 +6,7 @@ mod predict;
 mod unsure;
 
 use crate::known::{Known, Reason};
-use crate::treatment::{SharedTreatments, Treatment};
+use crate::treatment::{SharedTreatments, Solve, Treatment};
 use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows, encoded::Codes};
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
@@ -203,7 +203,7 @@ impl<'a> TensorPlan<'a> {
     /// Cancels what was to be done to the tensor, and notes why.
     pub fn leave(&mut self, why: &str) {
         (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
-        self.was_sparse = false;
+        (self.was_sparse, self.solve, self.is_moved) = (false, Solve::default(), false);
         self.rows = self.rows_as_stored();
     }
 

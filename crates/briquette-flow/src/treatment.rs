@@ -2,8 +2,8 @@
 
 use crate::known::{Known, Reason};
 use briquette_core::{DType, OutputAxis, Role, Rows};
-use briquette_prune::Score;
-use briquette_quant::{Activations, QuantSpec};
+use briquette_prune::{Reconstruction, Score};
+use briquette_quant::{Activations, QuantSpec, Rounding};
 use std::sync::Arc;
 
 /// The most treatments that are searched for an equal one.
@@ -24,6 +24,10 @@ pub struct Treatment {
     pub prune: Option<Pruning>,
     /// The grid that weights are rounded to.
     pub quant: Option<Quant>,
+    /// How its weights are moved so that the outputs of its layer stay what they were, where they are.
+    pub solve: Solve,
+    /// Whether the source has moved weights, which take the place of the tensor's own.
+    pub is_moved: bool,
     /// The type that the tensor is stored in, where not its own.
     pub cast: Option<DType>,
     /// Whether the source stores the tensor sparse.
@@ -36,7 +40,25 @@ impl Treatment {
     /// The treatment that leaves a tensor unchanged.
     pub fn none(known: Known, rows: Rows) -> Self {
         let Known { role, axis, why } = known;
-        Self { role, axis, why, rows, prune: None, quant: None, cast: None, was_sparse: false, skipped: None }
+        let (prune, quant, cast, skipped) = (None, None, None, None);
+        let solve = Solve::default();
+        Self { role, axis, why, rows, prune, quant, solve, is_moved: false, cast, was_sparse: false, skipped }
+    }
+}
+
+/// How weights are moved so that the outputs of their layer stay what they were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Solve {
+    /// While some are dropped.
+    pub reconstruction: Option<Reconstruction>,
+    /// While they are rounded.
+    pub rounding: Rounding,
+}
+
+impl Solve {
+    /// Whether weights are moved at all.
+    pub fn moves(self) -> bool {
+        self.reconstruction.is_some() || self.rounding != Rounding::Nearest
     }
 }
 

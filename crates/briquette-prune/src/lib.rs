@@ -15,9 +15,11 @@
 
 pub mod budget;
 pub mod low_rank;
+mod reconstruction;
 pub mod score;
 pub mod select;
 
 pub use budget::Ratio;
+pub use reconstruction::Reconstruction;
 pub use score::Score;
 pub use select::{Histogram, Threshold};

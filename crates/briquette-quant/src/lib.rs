@@ -10,8 +10,10 @@
 
 mod fit;
 pub mod range;
+mod rounding;
 mod scheme;
 
 pub use fit::{Fitter, KeptRows, fit};
 pub use range::Range;
+pub use rounding::Rounding;
 pub use scheme::{Activations, QuantSpec, Scheme, UnknownScheme};

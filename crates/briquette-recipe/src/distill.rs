@@ -4,7 +4,7 @@ use crate::gradual::Gradual;
 use crate::loss::{AskedLoss, LayerChoice, losses_of};
 use crate::memory::TrainMemory;
 use crate::quantize::{QuantizeStage, RawQuantize};
-use crate::raw::{RawData, RawGradual, RawLayers, RawLoss, RawMemory, RawModel, RawStudent};
+use crate::raw::{RawCalibration, RawData, RawGradual, RawLayers, RawLoss, RawMemory, RawModel, RawStudent};
 use crate::words::{one_of, refuse};
 use briquette_core::{Error, Patterns, Result};
 use briquette_formats::Choice;
@@ -146,6 +146,7 @@ pub(crate) struct Around<'a> {
     pub(crate) model: &'a RawModel,
     pub(crate) data: Option<&'a RawData>,
     pub(crate) memory: Option<&'a RawMemory>,
+    pub(crate) calibration: Option<&'a RawCalibration>,
 }
 
 impl RawDistill {
@@ -165,7 +166,7 @@ impl DistillStage {
     pub(crate) fn from_raw(raw: &RawDistill, around: Around, next: Option<&RawQuantize>) -> Result<Self> {
         let quantize = match (raw.quantization_aware, next) {
             (false, _) => None,
-            (true, Some(next)) => Some(QuantizeStage::from_raw(next)?),
+            (true, Some(next)) => Some(QuantizeStage::from_raw(next, around.calibration)?),
             (true, None) => {
                 return Err(Error::config("quantization_aware: no quantize stage follows; add one"));
             }

@@ -10,7 +10,7 @@ use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role, RoleRule};
 use briquette_formats::{Choice, OutputFormat, limits};
 use briquette_prune::{Ratio, Score};
-use briquette_quant::Scheme;
+use briquette_quant::{Rounding, Scheme};
 use std::path::PathBuf;
 
 impl Recipe {
@@ -39,6 +39,7 @@ impl Recipe {
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts: Vec::new(),
             stages: Vec::new(),
+            calibration: None,
             evaluate: None,
             read: Vec::new(),
             asked: crate::raw::RawRecipe::default(),
@@ -103,7 +104,14 @@ impl PruneStage {
     /// Drops the weights of the smallest magnitude from linear and conv tensors.
     pub fn new(target: PruneTarget) -> Self {
         let selection = Selection::of_roles(&Self::ROLES);
-        Self { selection, score: Score::Magnitude, statistics: None, target, overrides: Vec::new() }
+        Self {
+            selection,
+            score: Score::Magnitude,
+            reconstruction: None,
+            statistics: None,
+            target,
+            overrides: Vec::new(),
+        }
     }
 
     /// Drops this share of each tensor.
@@ -174,7 +182,7 @@ impl PruneStage {
     fn check(&self) -> Result<()> {
         match self.target {
             PruneTarget::NOfM { n, m } => check_window(n, m),
-            target => check_scope(target, self.score),
+            target => check_scope(target, self.score.needs_inputs()),
         }
     }
 }
@@ -183,7 +191,14 @@ impl From<Scheme> for QuantizeStage {
     /// Rounds linear, conv and embedding tensors by this scheme.
     fn from(scheme: Scheme) -> Self {
         let selection = Selection::of_roles(&Self::ROLES);
-        Self { selection, scheme, statistics: None, overrides: Vec::new(), names_embeddings: false }
+        Self {
+            selection,
+            scheme,
+            rounding: Rounding::Nearest,
+            statistics: None,
+            overrides: Vec::new(),
+            names_embeddings: false,
+        }
     }
 }
 

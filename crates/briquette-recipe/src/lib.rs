@@ -17,6 +17,7 @@
 //!
 //! Non-goals: opening a model, knowing what its tensors are, training, and running anything.
 
+mod calibration;
 mod cast;
 mod distill;
 mod evaluate;
@@ -41,6 +42,7 @@ mod text;
 mod used;
 mod words;
 
+pub use calibration::{Calibration, N_SAMPLES};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Student, TrainingSpec};
 pub use evaluate::{Bounds, Evaluate};

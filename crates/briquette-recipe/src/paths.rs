@@ -2,7 +2,7 @@
 //! apart from outputs or protects them from `--trace` goes by it, so that a new key with a path is added in one place.
 
 use crate::kind::StageKind;
-use crate::raw::{RawData, RawRecipe, StageKeys};
+use crate::raw::{RawCalibration, RawData, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
 use briquette_formats::InputFile;
 use std::path::{Component, Path, PathBuf};
@@ -18,6 +18,8 @@ pub enum Purpose {
     EvaluationData,
     /// A training chooses its epoch by it.
     SelectionData,
+    /// Stages learn the inputs of layers from it.
+    CalibrationData,
     /// Statistics of the inputs of layers are read, to prune or to fit scales by.
     Statistics,
     /// A directory is written.
@@ -57,6 +59,10 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
         slots.push(("data.select".into(), Purpose::SelectionData, select));
         slots.push(("data.labels".into(), Purpose::EvaluationData, labels));
     }
+    if let Some(RawCalibration { data, statistics, .. }) = &mut raw.calibration {
+        slots.push(("calibration.data".into(), Purpose::CalibrationData, data));
+        slots.push(("calibration.statistics".into(), Purpose::Statistics, statistics));
+    }
     for (index, stage) in raw.stage.iter_mut().enumerate() {
         match &mut stage.keys {
             StageKeys::Distill(keys) => {
@@ -85,7 +91,7 @@ pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
 pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
     let (trains, evaluates) = (raw.has(StageKind::Distill), raw.has(StageKind::Evaluate));
     let is_read = |named: &NamedPath| match named.purpose {
-        Purpose::Model | Purpose::Statistics => true,
+        Purpose::Model | Purpose::CalibrationData | Purpose::Statistics => true,
         Purpose::TrainingData | Purpose::SelectionData => trains,
         Purpose::EvaluationData => trains || evaluates,
         Purpose::Output => false,
@@ -184,7 +190,7 @@ mod tests {
     use crate::text::parse;
 
     const RECIPE: &str = "[model]\npath = \"m\"\n[output]\npath = \"/o\"\n[data]\ntrain = \"t\"\neval = \"e\"\n\
-        labels = \"l\"\nselect = \"s\"\n[[stage]]\nkind = \"prune\"\nstatistics = \"../a\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
+        labels = \"l\"\nselect = \"s\"\n[calibration]\ndata = \"c\"\nstatistics = \"i\"\n[[stage]]\nkind = \"prune\"\nstatistics = \"../a\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
 
     fn pairs(named: &[NamedPath]) -> Vec<(&str, &str)> {
         named.iter().map(|named| (named.key.as_str(), named.path.to_str().unwrap())).collect()
@@ -230,6 +236,7 @@ mod tests {
             include_str!("raw/data.rs"),
             include_str!("distill.rs"),
             include_str!("prune.rs"),
+            include_str!("calibration.rs"),
         ];
         // What lies between the name of a mirror and its closing brace.
         let mirrors = files.iter().flat_map(|text| text.split("pub struct Raw").skip(1));
@@ -252,13 +259,15 @@ mod tests {
             ("data.eval", "d/e"),
             ("data.select", "d/s"),
             ("data.labels", "d/l"),
+            ("calibration.data", "d/c"),
+            ("calibration.statistics", "d/i"),
             ("stage.0.statistics", "d/jobs/../a"),
             ("stage.1.teacher", "d/jobs/../b"),
         ];
         assert_eq!(pairs(&named(&raw)), expected);
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
         let touched = touched(&raw, Path::new("d"));
-        assert!(touched.len() == 9 && touched.contains(&"/o.stages".into()) && touched.contains(&"d/t".into()));
+        assert!(touched.len() == 11 && touched.contains(&"/o.stages".into()) && touched.contains(&"d/t".into()));
     }
 
     #[test]
@@ -269,9 +278,11 @@ mod tests {
         };
         assert_eq!(
             keys("kind = \"distill\""),
-            "model.path data.train data.eval data.select data.labels stage.0.statistics stage.1.teacher"
+            "model.path data.train data.eval data.select data.labels calibration.data calibration.statistics \
+             stage.0.statistics stage.1.teacher"
         );
-        assert_eq!(keys("kind = \"evaluate\""), "model.path data.eval data.labels stage.0.statistics");
-        assert_eq!(keys("kind = \"quantize\""), "model.path stage.0.statistics");
+        let calibrated = "calibration.data calibration.statistics stage.0.statistics";
+        assert_eq!(keys("kind = \"evaluate\""), format!("model.path data.eval data.labels {calibrated}"));
+        assert_eq!(keys("kind = \"quantize\""), format!("model.path {calibrated}"));
     }
 }

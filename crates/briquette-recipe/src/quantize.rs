@@ -1,12 +1,13 @@
 //! The stage that rounds weights to a grid.
 
+use crate::calibration::{RawCalibration, statistics_of};
 use crate::raw::RawOverride;
 use crate::selection::{Selection, overrides_of};
 use crate::words::{one_of, parse_scheme, refuse};
 use briquette_core::encoded::ScaleType;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
-use briquette_quant::{Activations, QuantSpec, Range, Scheme};
+use briquette_quant::{Activations, QuantSpec, Range, Rounding, Scheme};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -34,7 +35,11 @@ pub struct RawQuantize {
     /// quantize: the share of weights that range "percentile" holds, 0.5 to 1 (0.999).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
-    /// quantize: statistics of the inputs of layers, for the range "weighted"; see docs/format.md.
+    /// quantize: "nearest" (the default), or "gptq", which rounds column by column and moves the weights that follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round: Option<String>,
+    /// quantize: statistics of the inputs of layers, for the range "weighted" and the rounding "gptq", where [calibration] does not
+    /// have them; see docs/format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
     /// quantize: type of the scales, "f32" (the default) or "f16".
@@ -74,24 +79,27 @@ pub struct QuantizeStage {
     pub scheme: Scheme,
     /// Other schemes for some tensors.
     pub overrides: Vec<(Patterns, Scheme)>,
-    /// Statistics of the inputs of layers, where the range needs them.
+    /// How weights that multiply inputs are rounded; tables that are looked up go to the nearest.
+    pub rounding: Rounding,
+    /// Statistics of the inputs of layers, where range or rounding need them and no calibration of the recipe gathers them.
     pub statistics: Option<PathBuf>,
     /// Whether the stage names embeddings, by role or by patterns: then heads among them are treated as it says.
     pub names_embeddings: bool,
 }
 
 impl RawQuantize {
-    /// Whether its range looks at statistics of inputs.
+    /// Whether its range or its rounding looks at statistics of inputs.
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.range.as_deref() == Some(name);
-        Range::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name))
+        let fits = Range::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name));
+        fits || self.round.as_deref() == Some("gptq")
     }
 
     /// What it says, in words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
         let range = self.range.as_ref().map(|range| format!("range {range}"));
-        [scheme, range].into_iter().flatten().collect()
+        [scheme, range, self.round.clone()].into_iter().flatten().collect()
     }
 }
 
@@ -99,13 +107,14 @@ impl QuantizeStage {
     /// The roles of a stage that names none.
     pub(crate) const ROLES: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
 
-    pub(crate) fn from_raw(raw: &RawQuantize) -> Result<Self> {
+    pub(crate) fn from_raw(raw: &RawQuantize, calibration: Option<&RawCalibration>) -> Result<Self> {
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),
             selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
             scheme: scheme_of(raw)?,
-            statistics: raw.statistics.clone(),
+            rounding: one_of("round", raw.round.as_deref().unwrap_or("nearest"), &Rounding::NAMES)?,
+            statistics: statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &asks_for(raw))?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize")?;
                 let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
@@ -157,18 +166,21 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     if !matches!(scheme.weights.range, Range::Percentile(_)) {
         refuse("percentile", &raw.percentile, "quantize (with another range)")?;
     }
-    if !scheme.weights.range.needs_inputs() {
-        refuse("statistics", &raw.statistics, "quantize (with another range than weighted)")?;
-    } else if raw.statistics.is_none() {
-        return Err(Error::config(
-            "statistics: missing; range `weighted` needs `statistics`, a file of input statistics, which a Probe of the library \
-             writes; see docs/format.md",
-        ));
+    if !raw.needs_statistics() {
+        refuse("statistics", &raw.statistics, "quantize (with neither range weighted nor round gptq)")?;
     }
     if let Some(scale) = &raw.scale {
         scheme.weights.scale = one_of("scale", scale, &[("f32", ScaleType::F32), ("f16", ScaleType::F16)])?;
     }
     Ok(scheme)
+}
+
+/// What of a stage looks at inputs, as errors say it.
+fn asks_for(raw: &RawQuantize) -> String {
+    match &raw.round {
+        Some(round) if round != "nearest" => format!("round `{round}`"),
+        _ => format!("range `{}`", raw.range.as_deref().unwrap_or_default()),
+    }
 }
 
 /// Refuses a range that would move nothing on this grid.

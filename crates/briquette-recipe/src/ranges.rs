@@ -46,7 +46,10 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The keys that are numbers, without places in lists. `*` stands for any name.
-pub(crate) const KEYS: [(&str, NumberRange); 41] = [
+pub(crate) const KEYS: [(&str, NumberRange); 44] = [
+    ("calibration.samples", whole(1, MANY)),
+    ("calibration.max_length", whole(1, MAX_SIZE)),
+    ("calibration.seed", whole(0, u64::MAX)),
     ("data.share", above(0.0, 1.0)),
     ("data.label_noise", within(0.0, 1.0)),
     ("data.max_length", whole(1, MAX_SIZE)),

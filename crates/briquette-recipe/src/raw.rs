@@ -10,6 +10,7 @@ mod recipe;
 mod stage;
 mod training;
 
+pub use crate::calibration::RawCalibration;
 pub use crate::cast::RawCast;
 pub use crate::distill::RawDistill;
 pub use crate::factorize::RawFactorize;

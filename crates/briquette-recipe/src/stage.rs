@@ -11,6 +11,8 @@ use crate::selection::Selection;
 use crate::words::refuse;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
+use briquette_quant::Rounding;
+use std::path::Path;
 
 /// A stage that works on a whole model, and those between it and the one before.
 #[derive(Debug, Clone)]
@@ -91,13 +93,21 @@ impl Does {
         let raw = &recipe.stage[index];
         check_keys(raw)?;
         Ok(match &raw.keys {
-            StageKeys::Prune(keys) => Self::Stage(Stage::Prune(PruneStage::from_raw(keys)?)),
-            StageKeys::Quantize(keys) => Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys)?)),
+            StageKeys::Prune(keys) => {
+                Self::Stage(Stage::Prune(PruneStage::from_raw(keys, recipe.calibration.as_ref())?))
+            }
+            StageKeys::Quantize(keys) => {
+                Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
+            }
             StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
             StageKeys::Factorize(keys) => Self::Whole(Whole::Factorize(FactorizeStage::from_raw(keys)?)),
             StageKeys::Distill(keys) => {
-                let around =
-                    Around { model: &recipe.model, data: recipe.data.as_ref(), memory: recipe.memory.as_ref() };
+                let around = Around {
+                    model: &recipe.model,
+                    data: recipe.data.as_ref(),
+                    memory: recipe.memory.as_ref(),
+                    calibration: recipe.calibration.as_ref(),
+                };
                 let next = if keys.quantization_aware { next_quantize(&recipe.stage[index + 1..])? } else { None };
                 Self::Whole(Whole::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
             }
@@ -155,6 +165,24 @@ impl Stage {
             Self::Prune(_) => StageKind::Prune,
             Self::Quantize(_) => StageKind::Quantize,
             Self::Cast(_) => StageKind::Cast,
+        }
+    }
+
+    /// The file of statistics of inputs that it looks at, where it does and that is known.
+    pub fn statistics(&self) -> Option<&Path> {
+        match self {
+            Self::Prune(stage) => stage.statistics.as_deref(),
+            Self::Quantize(stage) => stage.statistics.as_deref(),
+            Self::Cast(_) => None,
+        }
+    }
+
+    /// Whether it moves weights so that the outputs of layers stay what they were.
+    pub fn moves_weights(&self) -> bool {
+        match self {
+            Self::Prune(stage) => stage.reconstruction.is_some(),
+            Self::Quantize(stage) => stage.rounding == Rounding::Gptq,
+            Self::Cast(_) => false,
         }
     }
 

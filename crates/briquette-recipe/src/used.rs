@@ -12,9 +12,12 @@ use briquette_formats::OutputFormat;
 pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     let Some(memory) = &raw.memory else { return Ok(()) };
     let trains = raw.has(StageKind::Distill);
-    let runs = trains || raw.has(StageKind::Evaluate);
+    let calibrates = raw.calibration.as_ref().is_some_and(|calibration| calibration.data.is_some());
+    let evaluates = raw.has(StageKind::Evaluate);
+    let runs = trains || evaluates;
     let keys = [
-        ("limit", memory.limit.is_some(), runs),
+        ("limit", memory.limit.is_some(), runs || calibrates),
+        ("offload", memory.offload, evaluates || calibrates),
         ("batch_size", memory.batch_size.is_some(), runs),
         ("accumulate", memory.accumulate.is_some(), trains),
         ("gradient_checkpointing", memory.gradient_checkpointing, trains),
@@ -29,7 +32,7 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
         return Err(Error::config(format!("memory.dtype: {message}")));
     }
     let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
-    let message = match ["limit", "batch_size", "dtype"].contains(key) {
+    let message = match ["limit", "offload", "batch_size", "dtype"].contains(key) {
         true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
         false => "only a distill stage looks at it; add one, or remove it",
     };
@@ -76,6 +79,7 @@ mod tests {
         let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"evaluate\"\n";
         let cases = [
             (cast, "limit = \"100B\"", "memory.limit: no stage of this recipe runs a model"),
+            (cast, "offload = true", "memory.offload: no stage of this recipe runs a model"),
             (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
             (cast, "dtype = \"bf16\"", "memory.dtype: no stage"),
             (quantize, "dtype = \"bf16\"", "memory.dtype: what a quantize stage makes codes of"),

@@ -93,6 +93,7 @@ fn inline(raw: &RawJob) -> RawRecipe {
         output: raw.output.clone().unwrap_or_default(),
         stage: raw.stage.clone().unwrap_or_default(),
         data: raw.data.clone(),
+        calibration: raw.calibration.clone(),
         memory: raw.memory.clone(),
         gate: raw.gate.clone(),
     }

@@ -1,6 +1,6 @@
 //! The jobs file as TOML has it: no behaviour, every key spelled out.
 
-use crate::raw::{RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
+use crate::raw::{RawCalibration, RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,6 +42,8 @@ pub struct RawJob {
     pub data: Option<RawData>,
     /// What running the model may use.
     pub memory: Option<RawMemory>,
+    /// What methods that look at the inputs of layers learn them from.
+    pub calibration: Option<RawCalibration>,
     /// What the metrics of an evaluate stage must reach.
     pub gate: Option<RawGate>,
 }

@@ -4,6 +4,7 @@ use super::data::{RawData, RawGate};
 use super::memory::RawMemory;
 use super::model::{RawModel, RawOutput};
 use super::stage::{RawStage, StageKeys};
+use crate::calibration::RawCalibration;
 use crate::kind::StageKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ pub struct RawRecipe {
     /// What an evaluate stage runs the model on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<RawData>,
+    /// What methods that look at the inputs of layers learn them from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<RawCalibration>,
     /// What running the model may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<RawMemory>,
