@@ -79,6 +79,15 @@ pub trait TensorSource: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// The weights that take the place of some rows of tensor `index`, where they were moved to make up for what is dropped or rounded;
+    /// none elsewhere.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn moved(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<f32>> {
+        Ok(Vec::new())
+    }
+
     /// The files behind it.
     fn files(&self) -> Vec<&InputFile>;
 }

@@ -48,7 +48,8 @@ impl EncodeTask<'_> {
         RowForm {
             coding,
             dtype: tensor.stored_dtype(),
-            is_cast: tensor.cast.is_some(),
+            // What was moved is no longer what the source's bytes say.
+            is_cast: tensor.cast.is_some() || tensor.is_moved,
             quant: tensor.quant.map(|quant| (quant.spec.grid, quant.spec.grouping)),
             n_cols: tensor.rows.n_cols,
         }

@@ -24,5 +24,5 @@ pub mod write;
 pub use context::{Progress, RunOptions, Silent, Stop, Workers, limit_threads};
 pub use encode::decide;
 pub use plan::{Plan, Pool, TensorPlan};
-pub use treatment::{Cut, Pruning, Quant, Treatment};
+pub use treatment::{Cut, Pruning, Quant, Solve, Treatment};
 pub use write::{WriteJob, write};

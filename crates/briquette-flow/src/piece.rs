@@ -80,6 +80,8 @@ pub struct Piece<'a> {
     pub affines: Vec<Affine>,
     /// The mask bits that the source has for these rows, where its mask is to be kept.
     pub keep: Vec<u8>,
+    /// The weights that take the place of these rows, where the source has moved ones; else empty.
+    pub moved: Vec<f32>,
     /// Holds the rows as f32, where the source has another type.
     values: &'a mut Vec<f32>,
     dtype: DType,
@@ -113,8 +115,9 @@ impl PieceReader {
         let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
         let affines = if has_scales { source.affines(tensor.index(), range.clone())? } else { Vec::new() };
         let keep = if has_mask { source.keep(tensor.index(), range.clone())? } else { Vec::new() };
+        let moved = if tensor.is_moved { source.moved(tensor.index(), range.clone())? } else { Vec::new() };
         let (values, dtype) = (&mut self.values, tensor.info.dtype);
-        Ok(Piece { bytes, first_row: range.start, affines, keep, values, dtype, rows })
+        Ok(Piece { bytes, first_row: range.start, affines, keep, moved, values, dtype, rows })
     }
 }
 
@@ -139,6 +142,22 @@ pub struct Strip<'a> {
     pub bytes: &'a [u8],
     /// The same elements as f32.
     pub values: &'a [f32],
+    /// The weights that take their place, where there are any; else empty.
+    pub moved: &'a [f32],
+}
+
+impl<'a> Strip<'a> {
+    /// The weights that are decided about: those that were moved, or the source's own.
+    pub fn weights(&self) -> &'a [f32] {
+        if self.moved.is_empty() { self.values } else { self.moved }
+    }
+
+    /// The same with its share of the moved weights of a piece that begins with this row.
+    fn with_moved(self, moved: &'a [f32], first_row: usize, rows: Rows) -> Self {
+        let start = (self.first_row - first_row) * rows.n_cols;
+        let moved = if moved.is_empty() { moved } else { &moved[start..start + self.values.len()] };
+        Self { moved, ..self }
+    }
 }
 
 impl Piece<'_> {
@@ -150,7 +169,8 @@ impl Piece<'_> {
         let row_bytes = self.rows.n_cols * self.dtype.n_bits() / 8;
         let block_rows = self.rows.rows_per_block();
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
-            each(block_of(self.first_row + i * block_rows, bytes, self.dtype, self.values))?;
+            let first_row = self.first_row + i * block_rows;
+            each(block_of(first_row, bytes, self.dtype, self.values).with_moved(&self.moved, self.first_row, self.rows))?;
         }
         Ok(())
     }
@@ -167,7 +187,8 @@ impl Piece<'_> {
             let n_strips = strips.len();
             for (j, bytes) in strips.enumerate() {
                 let first_row = self.first_row + i * block_rows + j * strip_rows;
-                each(block_of(first_row, bytes, self.dtype, self.values), j + 1 == n_strips)?;
+                let strip = block_of(first_row, bytes, self.dtype, self.values);
+                each(strip.with_moved(&self.moved, self.first_row, self.rows), j + 1 == n_strips)?;
             }
         }
         Ok(())
@@ -177,11 +198,11 @@ impl Piece<'_> {
 /// A block or strip of these bytes, whose values are put into `values` unless the bytes are f32 already.
 fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Strip<'a> {
     if dtype == DType::F32 {
-        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes) };
+        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes), moved: &[] };
     }
     values.resize(bytes.len() * 8 / dtype.n_bits(), 0.0);
     rows::to_f32(bytes, dtype, values);
-    Strip { first_row, bytes, values }
+    Strip { first_row, bytes, values, moved: &[] }
 }
 
 /// Refuses a block with a weight that becomes infinite in the type it is cast to, naming the first such weight.

@@ -182,8 +182,9 @@ fn count_pieces(
                     count = (count.0 + below, count.1 + equal);
                 }
                 None => {
-                    bits.resize(strip.values.len().div_ceil(8), 0);
-                    count.0 += strip.values.len() - simd::nonzero_bits(strip.values, &mut bits);
+                    let weights = strip.weights();
+                    bits.resize(weights.len().div_ceil(8), 0);
+                    count.0 += weights.len() - simd::nonzero_bits(weights, &mut bits);
                 }
             }
             Ok(())

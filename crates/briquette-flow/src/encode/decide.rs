@@ -205,7 +205,7 @@ impl Decider {
         self.mask(subject, &mut rules.masker, strip);
         let n_cols = subject.tensor.rows.n_cols;
         let Self { fitter, kept, decision, .. } = self;
-        let kept = decision.kept_of(strip.values, n_cols, kept);
+        let kept = decision.kept_of(strip.weights(), n_cols, kept);
         let RowsDecision { keep, affines } = decision;
         affines.clear();
         if let Some(quant) = subject.tensor.quant {
@@ -244,7 +244,7 @@ impl Decider {
         }
         decision.keep.resize(n_rows * row_bytes, 0);
         let scores = subject.scored(strip, scores);
-        let rows = strip.values.chunks_exact(n_cols).zip(scores.chunks_exact(n_cols));
+        let rows = strip.weights().chunks_exact(n_cols).zip(scores.chunks_exact(n_cols));
         for ((values, scores), bits) in rows.zip(decision.keep.chunks_exact_mut(row_bytes)) {
             match masker {
                 Masker::All | Masker::Bits(..) => {}
