@@ -7,6 +7,7 @@ mod own_file;
 mod partial;
 mod place;
 mod replace;
+mod scratch_file;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use place::{absolute, check_target, exists_error};
 use replace::sync_directory;
 pub use replace::{append_line, replace_file};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
+pub use scratch_file::ScratchFile;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

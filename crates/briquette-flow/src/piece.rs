@@ -170,7 +170,11 @@ impl Piece<'_> {
         let block_rows = self.rows.rows_per_block();
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
             let first_row = self.first_row + i * block_rows;
-            each(block_of(first_row, bytes, self.dtype, self.values).with_moved(&self.moved, self.first_row, self.rows))?;
+            each(block_of(first_row, bytes, self.dtype, self.values).with_moved(
+                &self.moved,
+                self.first_row,
+                self.rows,
+            ))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Which architectures can be run, a row each, and which of them a checkpoint is of.
 
-use crate::architecture::{Architecture, Decoder};
+use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::config::Folder;
 use crate::low_rank::make_room;
 use crate::student_config::Smaller;
@@ -219,6 +219,11 @@ impl Network {
     /// If it is no classifier.
     pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
         self.as_architecture().classify(images)
+    }
+
+    /// The network as blocks, where it is a row of such.
+    pub(crate) fn as_blocks(&self) -> Option<&dyn Blocks> {
+        self.as_architecture().as_blocks()
     }
 
     /// Layers that a student can have some of.

@@ -23,6 +23,11 @@ pub(crate) trait Architecture: Linears {
         panic!("not a decoder")
     }
 
+    /// The network as blocks, where it is a row of such.
+    fn as_blocks(&self) -> Option<&dyn Blocks> {
+        None
+    }
+
     /// Layers that a student can have some of.
     fn n_choosable_layers(&self) -> Option<usize> {
         None
@@ -36,6 +41,24 @@ pub(crate) trait Architecture: Linears {
     {
         Ok(None)
     }
+}
+
+/// A network whose blocks can run one after another.
+pub(crate) trait Blocks {
+    /// How many there are.
+    fn n_blocks(&self) -> usize;
+
+    /// The path of a block: `model.layers.3`.
+    fn block_path(&self, index: usize) -> String;
+
+    /// Tokens `[batch, length]` to what the first block takes, `[batch, length, width]`.
+    fn enter(&self, tokens: Tensor<2, Int>) -> Tensor<3>;
+
+    /// What a block makes of a state; `padding` is true where a token is none.
+    fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3>;
+
+    /// The last hidden state, of the state after the last block.
+    fn leave(&self, state: Tensor<3>) -> Tensor<3>;
 }
 
 /// A network that tells the next token.

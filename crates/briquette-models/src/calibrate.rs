@@ -2,29 +2,28 @@
 
 use crate::batches::stacked;
 use crate::data::{Data, DataSpec, ImageInput, Images};
-use crate::outputs::{ItemProgress, device_of, nll_of};
-use crate::text::{Tokens, padded};
-use crate::{Input, LoadedModel, ModelTask};
+use crate::outputs::{ItemProgress, device_of};
+use crate::samples::{BATCH_SIZE, Samples, token_batches};
+use crate::walk::{Room, SeenInputs};
+use crate::{Arch, Input, LoadedModel, Walk};
 use briquette_core::{Error, InputStats, Result};
+use briquette_formats::Checkpoint;
 use briquette_nn::{Observing, Probe, observe};
-use burn::data::dataset::transform::ShuffledDataset;
-use burn::data::dataset::{Dataset, InMemDataset};
 use burn::tensor::Device;
 use std::collections::BTreeMap;
 
-/// Items that run at once. Texts of one length only share a batch, so that no padding is counted.
-const BATCH_SIZE: usize = 8;
-
 /// Vectors below which a layer's statistics say little.
-const FEW: u64 = 512;
+pub const FEW: u64 = 512;
 
-/// What a calibration takes of the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Samples {
-    /// The most items: sentences, images, or windows of a text.
-    pub n: usize,
-    /// Chooses them.
-    pub seed: u64,
+/// What to gather, and within what.
+#[derive(Debug, Clone, Copy)]
+pub struct Gathering<'a> {
+    /// What is run of the data.
+    pub samples: Samples,
+    /// Whether gram matrices are gathered too.
+    pub has_gram: bool,
+    /// What lies between blocks.
+    pub room: Room<'a>,
 }
 
 /// What was gathered.
@@ -46,136 +45,98 @@ impl Calibration {
         let few = self.layers.iter().filter(|(_, stats)| stats.count < FEW);
         few.map(|(layer, stats)| (layer.as_str(), stats.count)).collect()
     }
+
+    fn take_in(&mut self, seen: SeenInputs) {
+        self.layers.extend(seen.layers);
+        self.unseen.extend(seen.unseen);
+    }
 }
 
 /// Runs a model over some of the data and gathers statistics of the inputs of its linear layers and convolutions: sums, sums of squares and
-/// largest magnitudes, and Gram matrices where `has_gram`. No activation is kept; tokens of padding are not counted.
+/// largest magnitudes, and Gram matrices where those are asked for. A model of text runs block by block, with the weights of one block in
+/// memory. No activation inside of blocks is kept; tokens of padding are not counted.
 ///
 /// # Errors
 /// Config where the data is of another kind than the model takes, or its weights are codes; Input where an item is damaged and the data is
 /// strict, or none can be used; Refused where an input is not finite.
 pub fn calibrate(
-    model: &LoadedModel,
-    data: &Data,
-    spec: &DataSpec,
-    samples: Samples,
-    has_gram: bool,
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    gathering: Gathering,
     progress: ItemProgress,
 ) -> Result<Calibration> {
-    let probe = if has_gram { Probe::with_gram() } else { Probe::new() };
-    let mut model = model.for_running();
-    if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
-        model.set_max_length(max_length)?;
-    }
-    let Observing { module, seen, unseen } = observe(model.network, &probe, &model.names)?;
-    let model = LoadedModel { network: module, ..model };
-    let mut run = Run { model: &model, device: device_of(&model), samples, probe: &probe, n_skipped: 0 };
-    let n_items = match (data, &model.input) {
-        (Data::Sentences(sentences), Input::Text { .. }) if model.arch.task() == ModelTask::Encoder => {
-            run.sentences(&sentences.texts, progress)?
-        }
-        (Data::Document(text), Input::Text { .. }) if model.arch.task() == ModelTask::Decoder => {
-            run.windows(text, progress)?
-        }
-        (Data::Images(images), Input::Images(input)) => {
-            run.images(images, &spec.image_input(input)?, spec.strict, progress)?
-        }
-        _ => {
-            let message = format!("{} cannot be calibrated on this kind of data; give some of its own", model.arch);
-            return Err(Error::config(message).at(spec.path.display()));
-        }
+    let mut input = arch.input(checkpoint)?;
+    let Some(batches) = token_batches(arch, &mut input, data, spec, gathering.samples)? else {
+        return of_images(&LoadedModel::load(checkpoint, Some(arch), device)?, (data, spec), gathering, progress);
     };
+    let n_items = batches.iter().map(|batch| batch.places.len()).sum();
+    let mut found = Calibration { n_items, ..Calibration::default() };
+    let walk = Walk::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
+    let mut walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+    let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
+    let n_blocks = walk.n_blocks();
+    while let Some(block) = walk.next_block() {
+        let mut after = |done, total| progress(block * total + done, n_blocks * total);
+        found.take_in(walk.observe_and_advance(checkpoint, &probe, &mut after)?);
+    }
+    found.take_in(walk.observe_head(checkpoint, &probe)?);
+    Ok(found)
+}
+
+/// The same of a model of images, with all of its weights in memory.
+fn of_images(
+    model: &LoadedModel,
+    (data, spec): (&Data, &DataSpec),
+    gathering: Gathering,
+    progress: ItemProgress,
+) -> Result<Calibration> {
+    let (Data::Images(images), Input::Images(input)) = (data, &model.input) else {
+        let message = format!("{} cannot run on this kind of data; give some of its own", model.arch);
+        return Err(Error::config(message).at(spec.path.display()));
+    };
+    let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
+    let Observing { module, seen, unseen } = observe(model.for_running().network, &probe, &model.names)?;
+    let model = LoadedModel { network: module, ..model.clone() };
+    let (n_items, n_skipped) =
+        run_images(&model, &probe, images, &spec.image_input(input)?, (gathering.samples, spec.strict), progress)?;
     if n_items == 0 {
         return Err(Error::input("nothing in it can be run; the model saw no input").at(spec.path.display()));
     }
-    let layers = probe.stats();
+    let layers = probe.take_stats();
     let silent = seen.into_iter().filter(|layer| !layers.contains_key(layer));
     let unseen = unseen.into_iter().chain(silent).collect();
-    Ok(Calibration { n_items, n_skipped: run.n_skipped, unseen, layers })
+    Ok(Calibration { n_items, n_skipped, unseen, layers })
 }
 
-struct Run<'a> {
-    model: &'a LoadedModel,
-    device: Device,
-    samples: Samples,
-    probe: &'a Probe,
-    n_skipped: usize,
-}
-
-impl Run<'_> {
-    fn sentences(&mut self, texts: &[String], progress: ItemProgress) -> Result<usize> {
-        let tokenizer = self.model.tokenizer()?;
-        let chosen = chosen(texts.len(), self.samples)?;
-        let mut tokens = chosen.iter().map(|&at| tokenizer.encode(&texts[at])).collect::<Result<Vec<Tokens>>>()?;
-        tokens.sort_by_key(|tokens| std::cmp::Reverse(tokens.0.len()));
-        let (total, mut n_done) = (tokens.len(), 0);
-        for same in tokens.chunk_by(|a, b| a.0.len() == b.0.len()) {
-            for batch in same.chunks(BATCH_SIZE) {
-                let (ids, padding) = padded(batch, &self.device);
-                drop(self.model.network.encode(ids, padding));
-                n_done += batch.len();
-                self.after(n_done, total, progress)?;
+/// Runs images: how many did, and how many do not decode.
+fn run_images(
+    model: &LoadedModel,
+    probe: &Probe,
+    images: &Images,
+    input: &ImageInput,
+    (samples, is_strict): (Samples, bool),
+    progress: ItemProgress,
+) -> Result<(usize, usize)> {
+    let (extents, chosen, device) = (images.extents(input)?, samples.of(images.len())?, device_of(model));
+    let (mut n_done, mut n_skipped) = (0, 0);
+    for batch in chosen.chunks(BATCH_SIZE) {
+        let mut pixels = Vec::new();
+        for &at in batch {
+            match images.pixels(at, input) {
+                Ok(found) => pixels.push(found),
+                Err(error) if is_strict => return Err(error),
+                Err(_) => n_skipped += 1,
             }
         }
-        Ok(n_done)
-    }
-
-    fn windows(&mut self, text: &str, progress: ItemProgress) -> Result<usize> {
-        let tokenizer = self.model.tokenizer()?;
-        let tokens = tokenizer.encode_all(text)?.0;
-        let windows: Vec<&[u32]> = tokens.chunks(tokenizer.max_length()).filter(|window| window.len() > 1).collect();
-        let chosen: Vec<&[u32]> =
-            chosen(windows.len(), self.samples)?.into_iter().map(|window| windows[window]).collect();
-        let (total, mut n_done) = (chosen.len(), 0);
-        for same in chosen.chunk_by(|a, b| a.len() == b.len()) {
-            for batch in same.chunks(BATCH_SIZE) {
-                nll_of(self.model, batch, &self.device)?;
-                n_done += batch.len();
-                self.after(n_done, total, progress)?;
-            }
+        if !pixels.is_empty() {
+            drop(model.classify(stacked(&pixels, extents, &device)));
         }
-        Ok(n_done)
+        n_done += pixels.len();
+        // What a layer could not say while it ran.
+        probe.take_error().map_or(Ok(()), Err)?;
+        progress(n_done + n_skipped, chosen.len())?;
     }
-
-    fn images(
-        &mut self,
-        images: &Images,
-        input: &ImageInput,
-        is_strict: bool,
-        progress: ItemProgress,
-    ) -> Result<usize> {
-        let (extents, chosen) = (images.extents(input)?, chosen(images.len(), self.samples)?);
-        let mut n_done = 0;
-        for batch in chosen.chunks(BATCH_SIZE) {
-            let mut pixels = Vec::new();
-            for &at in batch {
-                match images.pixels(at, input) {
-                    Ok(found) => pixels.push(found),
-                    Err(error) if is_strict => return Err(error),
-                    Err(_) => self.n_skipped += 1,
-                }
-            }
-            if !pixels.is_empty() {
-                drop(self.model.classify(stacked(&pixels, extents, &self.device)));
-            }
-            n_done += pixels.len();
-            self.after(n_done + self.n_skipped, chosen.len(), progress)?;
-        }
-        Ok(n_done)
-    }
-
-    /// What a layer could not say while it ran.
-    fn after(&self, n_done: usize, total: usize, progress: ItemProgress) -> Result<()> {
-        self.probe.take_error().map_or(Ok(()), Err)?;
-        progress(n_done, total)
-    }
-}
-
-/// Some of `n` items, ascending: a function of the seed alone.
-fn chosen(n: usize, samples: Samples) -> Result<Vec<usize>> {
-    let order = ShuffledDataset::new(InMemDataset::new((0..n).collect::<Vec<usize>>()), samples.seed);
-    let each = (0..samples.n.min(n)).map(|at| order.get(at).map_err(|error| Error::bug(format!("the order: {error}"))));
-    let mut chosen = each.collect::<Result<Vec<usize>>>()?;
-    chosen.sort_unstable();
-    Ok(chosen)
+    Ok((n_done, n_skipped))
 }

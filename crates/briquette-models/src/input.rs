@@ -58,6 +58,34 @@ impl Longest {
 }
 
 impl Input {
+    /// The tokenizer of a model that takes text.
+    ///
+    /// # Errors
+    /// Input where its directory has none; Config where it takes images.
+    pub(crate) fn tokenizer(&self) -> Result<&TextTokenizer> {
+        match self {
+            Self::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
+            Self::Text { directory, .. } => {
+                let path = directory.join("tokenizer.json");
+                Err(Error::input("it is missing; put it beside the model's weights").at(path.display()))
+            }
+            Self::Images(_) => Err(Error::config("the model takes images, found text")),
+        }
+    }
+
+    /// Cuts texts at `max_length` tokens from now on.
+    ///
+    /// # Errors
+    /// Config where the model has fewer positions or that leaves no room; as [`tokenizer`](Self::tokenizer) elsewhere.
+    pub(crate) fn set_max_length(&mut self, max_length: usize) -> Result<()> {
+        self.tokenizer()?;
+        if let Self::Text { tokenizer: Some(tokenizer), longest, .. } = self {
+            longest.check(max_length)?;
+            tokenizer.set_max_length(max_length)?;
+        }
+        Ok(())
+    }
+
     /// The text that a network with this vocabulary takes in; `usual` is where it is cut where nothing says.
     pub(crate) fn text(folder: &Folder, vocab_size: usize, longest: Longest, usual: usize) -> Result<Self> {
         let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(longest.n_tokens());

@@ -210,7 +210,12 @@ impl Llama {
 
     /// Scores of each next token, of the state after the last layer.
     pub fn leave(&self, state: Tensor<3>) -> Tensor<3> {
-        self.scores(self.model.norm.forward(state))
+        self.scores(self.normed(state))
+    }
+
+    /// What the head takes, of the state after the last layer.
+    pub(crate) fn normed(&self, state: Tensor<3>) -> Tensor<3> {
+        self.model.norm.forward(state)
     }
 
     /// Layers it has.

@@ -78,14 +78,7 @@ impl LoadedModel {
     /// # Errors
     /// Input where its directory has none; Config where it takes images.
     pub fn tokenizer(&self) -> Result<&TextTokenizer> {
-        match &self.input {
-            Input::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
-            Input::Text { directory, .. } => {
-                let path = directory.join("tokenizer.json");
-                Err(Error::input("it is missing; put it beside the model's weights").at(path.display()))
-            }
-            Input::Images(_) => Err(Error::config(format!("{} takes images, found text", self.arch))),
-        }
+        self.input.tokenizer()
     }
 
     /// Cuts texts at `max_length` tokens from now on.
@@ -93,12 +86,7 @@ impl LoadedModel {
     /// # Errors
     /// Config where the model has fewer positions or that leaves no room; as [`LoadedModel::tokenizer`] elsewhere.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
-        self.tokenizer()?;
-        if let Input::Text { tokenizer: Some(tokenizer), longest, .. } = &mut self.input {
-            longest.check(max_length)?;
-            tokenizer.set_max_length(max_length)?;
-        }
-        Ok(())
+        self.input.set_max_length(max_length)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::budget::{Budget, Pace};
 use crate::data::{ImageInput, Images, Sentences};
 use crate::stopwatch::Stopwatch;
 use crate::text::{Tokens, padded};
-use crate::{Input, LoadedModel, metrics};
+use crate::{Decoder, Input, LoadedModel, metrics};
 use briquette_core::{Error, ErrorKind, Result};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
@@ -251,17 +251,36 @@ pub(crate) fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -
     let network = model.network.as_decoder();
     let ids: Vec<i32> = windows.iter().flat_map(|window| window.iter().map(|&id| id as i32)).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [batch, length]), device);
-    let states = network.last_state(ids.clone()).narrow(1, 0, length - 1);
+    nll_of_states(network, network.last_state(ids.clone()), ids)
+}
+
+/// The same, of what the head takes and the tokens.
+pub(crate) fn nll_of_states(network: &dyn Decoder, states: Tensor<3>, ids: Tensor<2, Int>) -> Result<f64> {
+    let [batch, length] = ids.dims();
     let next = ids.narrow(1, 1, length - 1);
-    let step = (MAX_SCORES / (batch * network.vocab_size()).max(1)).max(1);
     let mut nll = 0.0;
-    for start in (0..length - 1).step_by(step) {
-        let n = step.min(length - 1 - start);
-        let scores = log_softmax(network.scores(states.clone().narrow(1, start, n)).cast(FloatDType::F32), 2);
+    each_scores(network, states.narrow(1, 0, length - 1), |start, scores| {
+        let n = scores.dims()[1];
+        let scores = log_softmax(scores.cast(FloatDType::F32), 2);
         let each = scores.gather(2, next.clone().narrow(1, start, n).unsqueeze_dim::<3>(2));
         nll -= to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>();
-    }
+        Ok(())
+    })?;
     Ok(nll)
+}
+
+/// Calls `each` with the first token and the scores `[batch, tokens, vocabulary]` of a few tokens at a time.
+pub(crate) fn each_scores(
+    network: &dyn Decoder,
+    states: Tensor<3>,
+    mut each: impl FnMut(usize, Tensor<3>) -> Result<()>,
+) -> Result<()> {
+    let [batch, length, _] = states.dims();
+    let step = (MAX_SCORES / (batch * network.vocab_size()).max(1)).max(1);
+    (0..length).step_by(step).try_for_each(|start| {
+        let n = step.min(length - start);
+        each(start, network.scores(states.clone().narrow(1, start, n)))
+    })
 }
 
 struct HostRows {

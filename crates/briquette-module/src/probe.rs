@@ -141,6 +141,11 @@ impl Probe {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The statistics gathered so far, by path; from here on it gathers anew.
+    pub fn take_stats(&self) -> BTreeMap<String, InputStats> {
+        std::mem::take(&mut *self.stats.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Writes the statistics to a file: see docs/format.md. An older file is replaced in one step. Where the model is given, the file
     /// has its fingerprint, and the statistics are refused for any other model.
     ///

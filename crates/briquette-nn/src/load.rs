@@ -4,6 +4,7 @@ use crate::coded::{Coded, Use};
 use crate::{Kind, NameMap, Parameter};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
 use briquette_formats::burnpack::to_burn;
+use briquette_formats::stored::StoredDir;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_module::{Trail, is_kept_turned};
 use burn::module::{Module, ModuleMapper, Param};
@@ -31,6 +32,27 @@ pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap)
     Ok(module)
 }
 
+/// As [`load_into`], of some parameters only: those whose name in the file `is_chosen` takes. The others stay as they are, and take no
+/// memory where they were never read. `layout` is that of the source's Linear weights, where it says.
+///
+/// # Errors
+/// Input where one of those is missing or of another shape; those of reading.
+pub fn load_some<M: Module>(
+    module: M,
+    source: &dyn TensorSource,
+    layout: Option<WeightLayout>,
+    names: &NameMap,
+    is_chosen: &dyn Fn(&str) -> bool,
+) -> Result<M> {
+    let wanted = names.parameters(&module)?;
+    let chosen: Vec<Parameter> =
+        wanted.into_iter().filter(|parameter| is_chosen(&names.file_name(parameter))).collect();
+    let source = WeightSource { tensors: source, layout, stored: None };
+    let mut found = Found::of(&chosen, &source, names);
+    found.extra.clear();
+    fill_from(module, source, found.places_or_error("the weights")?, BTreeMap::new())
+}
+
 /// Fills the parameters that have a place in the checkpoint; the others stay as they are. `uses` are those that hold codes, whose
 /// new codes are taken as they are stored.
 pub(crate) fn fill<M: Module>(
@@ -39,11 +61,42 @@ pub(crate) fn fill<M: Module>(
     places: BTreeMap<String, ParameterPlace>,
     uses: BTreeMap<String, (usize, Use)>,
 ) -> Result<M> {
-    let mut loader = Loader { checkpoint, places, uses, trail: Trail::default(), error: None };
+    fill_from(module, WeightSource::of(checkpoint), places, uses)
+}
+
+fn fill_from<M: Module>(
+    module: M,
+    source: WeightSource,
+    places: BTreeMap<String, ParameterPlace>,
+    uses: BTreeMap<String, (usize, Use)>,
+) -> Result<M> {
+    let mut loader = Loader { source, places, uses, trail: Trail::default(), error: None };
     let module = module.map(&mut loader);
     match loader.error {
         Some(error) => Err(error),
         None => Ok(module),
+    }
+}
+
+/// Where weights are loaded from.
+#[derive(Clone, Copy)]
+struct WeightSource<'a> {
+    tensors: &'a dyn TensorSource,
+    /// The layout of Linear weights, where the source says.
+    layout: Option<WeightLayout>,
+    /// Codes and masks as they are stored, where there are any.
+    stored: Option<&'a StoredDir>,
+}
+
+impl<'a> WeightSource<'a> {
+    fn of(checkpoint: &'a Checkpoint) -> Self {
+        Self { tensors: checkpoint, layout: checkpoint.layout(), stored: checkpoint.stored() }
+    }
+
+    /// Whether a tensor is in PyTorch's layout: the file decides, and where it says nothing, the name map.
+    fn is_torch(&self, index: usize, names: &NameMap) -> bool {
+        let is_last = self.stored.is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
+        self.layout.unwrap_or(names.layout().in_files()) == WeightLayout::Torch && !is_last
     }
 }
 
@@ -62,45 +115,56 @@ pub(crate) fn places_of(
     checkpoint: &Checkpoint,
     names: &NameMap,
 ) -> Result<BTreeMap<String, ParameterPlace>> {
-    let found: BTreeMap<&str, usize> =
-        checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.as_str(), index)).collect();
-    let (mut places, mut used) = (BTreeMap::new(), BTreeSet::new());
-    let (mut missing, mut misfits) = (Vec::new(), Vec::new());
-    for parameter in wanted {
-        let name = names.file_name(parameter);
-        let Some(&index) = found.get(name.as_str()) else {
-            if !names.is_optional(&parameter.path) {
-                missing.push(name);
-            }
-            continue;
-        };
-        used.insert(index);
-        let is_turned = parameter.is_linear_weight() && is_torch(checkpoint, index, names);
-        match misfit(parameter, &checkpoint.tensors()[index], is_turned) {
-            Some(message) => misfits.push(message),
-            None => {
-                places.insert(parameter.path.clone(), ParameterPlace { index, is_turned });
-            }
-        }
-    }
-    let is_extra = |index: &usize| !used.contains(index) && !names.is_ignored(&checkpoint.tensors()[*index].name);
-    let extra: Vec<String> = (0..checkpoint.tensors().len())
-        .filter(is_extra)
-        .map(|index| checkpoint.tensors()[index].name.clone())
-        .collect();
-    let complaints =
-        [list("missing in the file", &missing), list("not in the module", &extra), list("of another shape", &misfits)];
-    let complaints: Vec<String> = complaints.into_iter().flatten().collect();
-    match complaints.is_empty() {
-        true => Ok(places),
-        false => Err(Error::input(complaints.join("; ")).at(checkpoint.path().display())),
-    }
+    Found::of(wanted, &WeightSource::of(checkpoint), names).places_or_error(checkpoint.path().display())
 }
 
-/// Whether a tensor is in PyTorch's layout: the file decides, and where it says nothing, the name map.
-fn is_torch(checkpoint: &Checkpoint, index: usize, names: &NameMap) -> bool {
-    let is_last = checkpoint.stored().is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
-    checkpoint.layout().unwrap_or(names.layout().in_files()) == WeightLayout::Torch && !is_last
+/// What of a module is in a source, and what does not fit.
+#[derive(Default)]
+struct Found {
+    places: BTreeMap<String, ParameterPlace>,
+    missing: Vec<String>,
+    extra: Vec<String>,
+    misfits: Vec<String>,
+}
+
+impl Found {
+    fn of(wanted: &[Parameter], source: &WeightSource, names: &NameMap) -> Self {
+        let tensors = source.tensors.tensors();
+        let by_name: BTreeMap<&str, usize> =
+            tensors.iter().enumerate().map(|(index, info)| (info.name.as_str(), index)).collect();
+        let (mut found, mut used) = (Self::default(), BTreeSet::new());
+        for parameter in wanted {
+            let name = names.file_name(parameter);
+            let Some(&index) = by_name.get(name.as_str()) else {
+                if !names.is_optional(&parameter.path) {
+                    found.missing.push(name);
+                }
+                continue;
+            };
+            used.insert(index);
+            let is_turned = parameter.is_linear_weight() && source.is_torch(index, names);
+            match misfit(parameter, &tensors[index], is_turned) {
+                Some(message) => found.misfits.push(message),
+                None => _ = found.places.insert(parameter.path.clone(), ParameterPlace { index, is_turned }),
+            }
+        }
+        let is_extra = |index: &usize| !used.contains(index) && !names.is_ignored(&tensors[*index].name);
+        found.extra = (0..tensors.len()).filter(is_extra).map(|index| tensors[index].name.clone()).collect();
+        found
+    }
+
+    fn places_or_error(self, culprit: impl std::fmt::Display) -> Result<BTreeMap<String, ParameterPlace>> {
+        let complaints = [
+            list("missing in the file", &self.missing),
+            list("not in the module", &self.extra),
+            list("of another shape", &self.misfits),
+        ];
+        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        match complaints.is_empty() {
+            true => Ok(self.places),
+            false => Err(Error::input(complaints.join("; ")).at(culprit)),
+        }
+    }
 }
 
 fn misfit(parameter: &Parameter, info: &TensorInfo, is_turned: bool) -> Option<String> {
@@ -128,7 +192,7 @@ fn list(what: &str, names: &[String]) -> Option<String> {
 }
 
 struct Loader<'a> {
-    checkpoint: &'a Checkpoint,
+    source: WeightSource<'a>,
     places: BTreeMap<String, ParameterPlace>,
     uses: BTreeMap<String, (usize, Use)>,
     trail: Trail,
@@ -142,7 +206,7 @@ impl Loader<'_> {
             return None;
         }
         let place = *self.places.get(&self.trail.path())?;
-        match read(self.checkpoint, place) {
+        match read(self.source.tensors, place) {
             Ok(data) => Some(data),
             Err(error) => {
                 self.error = Some(error);
@@ -161,7 +225,7 @@ impl Loader<'_> {
         let &(index, what) = self.uses.get(&self.trail.path())?;
         let axis =
             if what == Use::Table || D != 2 || is_kept_turned(param) { OutputAxis::First } else { OutputAxis::Last };
-        match Coded::of_stored(self.checkpoint.stored()?, index, what, D) {
+        match Coded::of_stored(self.source.stored?, index, what, D) {
             Ok(coded) => Some(coded.along(axis).to_burn(param.lazy_shape().dims(), what, &param.lazy_device())),
             Err(error) => {
                 self.error = Some(error);
@@ -172,10 +236,10 @@ impl Loader<'_> {
 }
 
 /// Reads a whole tensor, in its own type where burn has that type.
-fn read(checkpoint: &Checkpoint, place: ParameterPlace) -> Result<TensorData> {
-    let info = &checkpoint.tensors()[place.index];
+fn read(source: &dyn TensorSource, place: ParameterPlace) -> Result<TensorData> {
+    let info = &source.tensors()[place.index];
     let mut bytes = vec![0; info.n_bytes()];
-    checkpoint.read(place.index, 0, &mut bytes)?;
+    source.read(place.index, 0, &mut bytes)?;
     let mut shape = info.shape.0.clone();
     if place.is_turned {
         let mut turned = vec![0; bytes.len()];

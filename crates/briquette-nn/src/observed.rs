@@ -42,6 +42,19 @@ pub struct Observing<M> {
 /// # Errors
 /// Config, where roles of the names match nothing.
 pub fn observe<M: Module>(module: M, probe: &Probe, names: &NameMap) -> Result<Observing<M>> {
+    observe_some(module, probe, names, &|_| true)
+}
+
+/// As [`observe`], of the layers only whose name `is_chosen` takes.
+///
+/// # Errors
+/// As [`observe`].
+pub fn observe_some<M: Module>(
+    module: M,
+    probe: &Probe,
+    names: &NameMap,
+    is_chosen: &dyn Fn(&str) -> bool,
+) -> Result<Observing<M>> {
     let (mut layers, mut unseen) = (BTreeMap::new(), Vec::new());
     for parameter in names.parameters(&module)? {
         if !matches!(parameter.layer, Some(Layer::Linear | Layer::Conv | Layer::ConvTranspose)) {
@@ -49,6 +62,9 @@ pub fn observe<M: Module>(module: M, probe: &Probe, names: &NameMap) -> Result<O
         }
         let name = names.file_name(&parameter);
         let layer = name.strip_suffix(".weight").unwrap_or(&name).to_string();
+        if !is_chosen(&layer) {
+            continue;
+        }
         match parameter.runs_on_codes && parameter.reparameterized.is_none() {
             true => drop(layers.insert(parameter.path, layer)),
             false => unseen.push(layer),

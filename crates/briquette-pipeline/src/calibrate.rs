@@ -55,7 +55,8 @@ mod run {
     use briquette_core::{Error, Remedy};
     use briquette_formats::Checkpoint;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
-    use briquette_models::{Arch, Calibration, LoadedModel, Samples};
+    use briquette_models::walk::Room;
+    use briquette_models::{Arch, Calibration, Gathering, Samples};
     use briquette_report::CalibratedLayer;
     use std::collections::BTreeSet;
     use std::path::Path;
@@ -76,8 +77,9 @@ mod run {
             options.stop.check()
         };
         let found = briquette_models::guarded(&device, || {
-            let model = LoadedModel::load(&checkpoint, Some(arch), &device)?;
-            briquette_models::calibrate(&model, &data, &spec, samples, asked.has_gram, &mut after_batch)
+            let room = Room { max_bytes: None, directory: parent_of(&asked.output) };
+            let gathering = Gathering { samples, has_gram: asked.has_gram, room };
+            briquette_models::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;
@@ -117,13 +119,18 @@ mod run {
         }
     }
 
+    /// The directory that a path is in.
+    fn parent_of(path: &Path) -> &Path {
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
     /// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
     fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
         if std::fs::symlink_metadata(output).is_ok() && !may_replace {
             let message = "exists already; choose another name";
             return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
         }
-        let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = parent_of(output);
         let directory = model.directory();
         let is_there = |path: &Path| path.canonicalize().ok();
         if model.path().is_dir() && is_there(parent).is_some_and(|parent| Some(parent) == is_there(&directory)) {

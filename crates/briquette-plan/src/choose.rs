@@ -6,6 +6,7 @@ use briquette_flow::ties::Ties;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pool, Pruning, Quant, TensorPlan};
 use briquette_formats::output_format::{HeldCodes, Misfit};
+use briquette_prune::Reconstruction;
 use briquette_quant::{QuantSpec, Scheme};
 use briquette_recipe::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,11 +76,13 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
         let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
-            // Scores that use input statistics compare weights within a row only.
-            (Some(ratio), _) | (None, PruneTarget::Layer(ratio)) if stage.score.needs_inputs() => {
-                Cut::OfEach { size: tensor.rows.n_cols, n_drop: ratio.of(tensor.rows.n_cols) }
+            // Scores that use input statistics compare weights within a row only. Shares by outliers are found when those are known.
+            (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
+                match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
+                    true => Cut::OfEach { size: tensor.rows.n_cols, n_drop: ratio.of(tensor.rows.n_cols) },
+                    false => Cut::Count(ratio.of(n)),
+                }
             }
-            (Some(ratio), _) | (None, PruneTarget::Layer(ratio)) => Cut::Count(ratio.of(n)),
             (None, PruneTarget::NOfM { n, m }) => Cut::NOfM { n, m },
             (None, PruneTarget::Global(_)) => {
                 pooled.push(index);
@@ -87,6 +90,7 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             }
         };
         tensor.prune = Some(Pruning { score: stage.score, cut });
+        tensor.solve.reconstruction = stage.reconstruction;
         tensor.share(&mut shared);
     }
     if let (PruneTarget::Global(ratio), false) = (stage.target, pooled.is_empty()) {
@@ -122,6 +126,9 @@ fn quantize(
             None => asked,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
+        if matches!(tensor.role, Role::Linear | Role::Conv) {
+            tensor.solve.rounding = stage.rounding;
+        }
         tensor.share(&mut shared);
         spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));
     }

@@ -2,7 +2,7 @@
 
 use super::{Bert, BertConfig};
 use crate::Input;
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, Blocks};
 use crate::config::{Folder, check_layers};
 use crate::fresh::{padding_of, range_of};
 use crate::input::Longest;
@@ -77,6 +77,10 @@ impl Architecture for Bert {
         self.forward(tokens, padding)
     }
 
+    fn as_blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
+    }
+
     fn n_choosable_layers(&self) -> Option<usize> {
         Some(self.n_layers())
     }
@@ -93,5 +97,27 @@ impl Architecture for Bert {
                 Ok(Some(BertConfig { initializer_range, padding, ..sized }.init(device)))
             }
         }
+    }
+}
+
+impl Blocks for Bert {
+    fn n_blocks(&self) -> usize {
+        self.n_layers()
+    }
+
+    fn block_path(&self, index: usize) -> String {
+        format!("encoder.layer.{index}")
+    }
+
+    fn enter(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.embed(tokens)
+    }
+
+    fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        self.layer(index, state, padding)
+    }
+
+    fn leave(&self, state: Tensor<3>) -> Tensor<3> {
+        state
     }
 }

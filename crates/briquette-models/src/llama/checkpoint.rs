@@ -2,7 +2,7 @@
 
 use super::{Llama, LlamaConfig};
 use crate::Input;
-use crate::architecture::{Architecture, Decoder};
+use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::config::{Folder, check_layers, has_tensor};
 use crate::fresh::{padding_of, range_of};
 use crate::input::Longest;
@@ -10,7 +10,7 @@ use crate::student_config::{LAYER_TYPES, Smaller, keep_layers, with_sizes};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_nn::NameMap;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 
 /// What config.json calls it: Mistral and Qwen2 are Llama's network with other sizes, windows and biases.
@@ -65,6 +65,10 @@ impl Architecture for Llama {
         self
     }
 
+    fn as_blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
+    }
+
     fn n_choosable_layers(&self) -> Option<usize> {
         Some(self.n_layers())
     }
@@ -86,6 +90,28 @@ impl Architecture for Llama {
                 Ok(Some(self.with_biases(LlamaConfig { initializer_range, padding, ..sized }).init(device)))
             }
         }
+    }
+}
+
+impl Blocks for Llama {
+    fn n_blocks(&self) -> usize {
+        self.n_layers()
+    }
+
+    fn block_path(&self, index: usize) -> String {
+        format!("model.layers.{index}")
+    }
+
+    fn enter(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.embed(tokens)
+    }
+
+    fn block(&self, index: usize, state: Tensor<3>, _padding: Tensor<2, Bool>) -> Tensor<3> {
+        self.layer(index, state)
+    }
+
+    fn leave(&self, state: Tensor<3>) -> Tensor<3> {
+        self.normed(state)
     }
 }
 

@@ -1,0 +1,68 @@
+//! Bytes that do not fit in memory.
+
+use briquette_core::{Error, Result};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A file without a name: it is gone when it is dropped, and whatever ends the program.
+#[derive(Debug)]
+pub struct ScratchFile {
+    file: File,
+    /// The directory it is in.
+    directory: PathBuf,
+}
+
+impl ScratchFile {
+    /// An empty one on the file system of a directory.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn create_in(directory: &Path) -> Result<Self> {
+        static N_MADE: AtomicU64 = AtomicU64::new(0);
+        let name = format!(".briquette-{}-{}", std::process::id(), N_MADE.fetch_add(1, Ordering::Relaxed));
+        let path = directory.join(name);
+        let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = made.map_err(|source| Error::io("cannot create", &path, source))?;
+        std::fs::remove_file(&path).map_err(|source| Error::io("cannot remove", &path, source))?;
+        Ok(Self { file, directory: directory.to_path_buf() })
+    }
+
+    /// Writes bytes at a place.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write_at(&self, bytes: &[u8], start: u64) -> Result<()> {
+        let failed = |source| Error::io("cannot write a scratch file in", &self.directory, source);
+        self.file.write_all_at(bytes, start).map_err(failed)
+    }
+
+    /// Reads bytes that were written at a place.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn read_at(&self, bytes: &mut [u8], start: u64) -> Result<()> {
+        let failed = |source| Error::io("cannot read a scratch file in", &self.directory, source);
+        self.file.read_exact_at(bytes, start).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_no_name_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = ScratchFile::create_in(directory.path()).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        file.write_at(b"later", 7).unwrap();
+        file.write_at(b"first", 0).unwrap();
+        let mut found = [0; 5];
+        file.read_at(&mut found, 7).unwrap();
+        assert_eq!(&found, b"later");
+        assert!(file.read_at(&mut found, 9).is_err(), "beyond the end");
+        assert!(ScratchFile::create_in(&directory.path().join("none")).is_err());
+    }
+}

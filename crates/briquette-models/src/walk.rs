@@ -1,0 +1,243 @@
+//! A model of text, block by block: the weights of one block are in memory at a time, and what lies between two blocks.
+
+mod states;
+
+use crate::architecture::Blocks;
+use crate::outputs::each_scores;
+use crate::samples::TokenBatch;
+use crate::{Arch, ModelTask, Network};
+use briquette_core::{Error, InputStats, Result};
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_nn::{NameMap, Observing, Probe, load_some, observe_some};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use states::States;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What runs of blocks tell: batches done, and in all, of this run.
+pub type BatchProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
+
+/// How much of what lies between blocks may be in memory, and where the rest goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Room<'a> {
+    /// The most bytes of hidden states in memory; none for no bound.
+    pub max_bytes: Option<u64>,
+    /// A directory for a file of those that are beyond.
+    pub directory: &'a Path,
+}
+
+/// A part of a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockPart {
+    /// What is in no block: embeddings, the last norm, the head.
+    Outside,
+    /// A block.
+    Block(usize),
+}
+
+/// Statistics of the inputs of some layers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SeenInputs {
+    /// By the name of the layer's weight in files, without `.weight`.
+    pub layers: BTreeMap<String, InputStats>,
+    /// Layers that do not show their inputs, or saw none.
+    pub unseen: Vec<String>,
+}
+
+/// A model of text on its way through its blocks, with the hidden states before the next one.
+pub struct Walk<'a> {
+    checkpoint: &'a Checkpoint,
+    arch: Arch,
+    device: Device,
+    batches: Vec<TokenBatch>,
+    states: States,
+    /// What the names of each block's tensors begin with.
+    prefixes: Vec<String>,
+    next: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// Runs what comes before the first block. `weights` has the tensors of `checkpoint`, by their names; they may have other values. None
+    /// where the network is no row of blocks.
+    ///
+    /// # Errors
+    /// Input where the checkpoint does not fit; those of reading; Io where states cannot be kept.
+    pub fn begin(
+        checkpoint: &'a Checkpoint,
+        arch: Arch,
+        device: &Device,
+        batches: Vec<TokenBatch>,
+        room: Room,
+        weights: &dyn TensorSource,
+    ) -> Result<Option<Self>> {
+        let (network, names) = Network::blank(arch, checkpoint, device)?;
+        let Some(blocks) = network.as_blocks() else { return Ok(None) };
+        let prefix = |index| format!("{}.", names.renamed(&blocks.block_path(index)));
+        let prefixes = (0..blocks.n_blocks()).map(prefix).collect();
+        let states = States::with_room(room);
+        let (device, next) = (device.clone(), 0);
+        let mut walk = Self { checkpoint, arch, device, batches, states, prefixes, next };
+        let (network, _) = walk.network(weights, BlockPart::Outside)?;
+        for batch in 0..walk.batches.len() {
+            let state = walk.blocks(&network)?.enter(walk.tokens(batch).0);
+            walk.states.set(batch, state)?;
+        }
+        Ok(Some(walk))
+    }
+
+    /// Blocks it has.
+    pub fn n_blocks(&self) -> usize {
+        self.prefixes.len()
+    }
+
+    /// The next block; none after the last.
+    pub fn next_block(&self) -> Option<usize> {
+        (self.next < self.n_blocks()).then_some(self.next)
+    }
+
+    /// Batches of the data.
+    pub fn n_batches(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// The part of the network that the tensor of this name belongs to.
+    pub fn part_of(&self, name: &str) -> BlockPart {
+        let found = self.prefixes.iter().position(|prefix| name.starts_with(prefix.as_str()));
+        found.map_or(BlockPart::Outside, BlockPart::Block)
+    }
+
+    /// Runs the next block with these weights, and gathers statistics of the inputs of its layers. The walk stays where it is.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); Refused where an input is not finite.
+    pub fn observe(
+        &mut self,
+        weights: &dyn TensorSource,
+        probe: &Probe,
+        progress: BatchProgress,
+    ) -> Result<SeenInputs> {
+        self.run(weights, Some(probe), false, progress)
+    }
+
+    /// Runs the next block with these weights, and goes on to the one after it.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn advance(&mut self, weights: &dyn TensorSource, progress: BatchProgress) -> Result<()> {
+        self.run(weights, None, true, progress).map(drop)
+    }
+
+    /// As [`observe`](Self::observe) and [`advance`](Self::advance) in one.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn observe_and_advance(
+        &mut self,
+        weights: &dyn TensorSource,
+        probe: &Probe,
+        progress: BatchProgress,
+    ) -> Result<SeenInputs> {
+        self.run(weights, Some(probe), true, progress)
+    }
+
+    fn run(
+        &mut self,
+        weights: &dyn TensorSource,
+        probe: Option<&Probe>,
+        advances: bool,
+        progress: BatchProgress,
+    ) -> Result<SeenInputs> {
+        let index = self.next_block().ok_or_else(|| Error::bug("a walk beyond the last block"))?;
+        let (mut network, names) = self.network(weights, BlockPart::Block(index))?;
+        let mut watched = Vec::new();
+        let mut seen = SeenInputs::default();
+        if let Some(probe) = probe {
+            let prefix = &self.prefixes[index];
+            let observing = observe_some(network, probe, &names, &|layer| layer.starts_with(prefix.as_str()))?;
+            (network, watched, seen.unseen) = (observing.module, observing.seen, observing.unseen);
+        }
+        for batch in 0..self.batches.len() {
+            let state = self.state(batch)?;
+            let (_, padding) = self.tokens(batch);
+            let state = self.blocks(&network)?.block(index, state, padding);
+            probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;
+            if advances {
+                self.states.set(batch, state)?;
+            }
+            progress(batch + 1, self.batches.len())?;
+        }
+        self.next += usize::from(advances);
+        Ok(seen.of(watched, probe))
+    }
+
+    /// After the last block: calls `each` with every batch, its last hidden states `[batch, length, width]`, and the network around the
+    /// blocks, whose linear layers show their inputs where there is a probe.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); the first of `each`.
+    pub(crate) fn leave(
+        &mut self,
+        weights: &dyn TensorSource,
+        probe: Option<&Probe>,
+        mut each: impl FnMut(&TokenBatch, &Network, Tensor<3>) -> Result<()>,
+    ) -> Result<SeenInputs> {
+        let (mut network, names) = self.network(weights, BlockPart::Outside)?;
+        let (mut watched, mut seen) = (Vec::new(), SeenInputs::default());
+        if let Some(probe) = probe {
+            let is_outside = |layer: &str| self.part_of(layer) == BlockPart::Outside;
+            let Observing { module, seen: watching, unseen } = observe_some(network, probe, &names, &is_outside)?;
+            (network, watched, seen.unseen) = (module, watching, unseen);
+        }
+        for batch in 0..self.batches.len() {
+            let state = self.blocks(&network)?.leave(self.state(batch)?);
+            each(&self.batches[batch], &network, state)?;
+            probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;
+        }
+        Ok(seen.of(watched, probe))
+    }
+
+    /// Runs the head over the last hidden states, and gathers statistics of its inputs.
+    ///
+    /// # Errors
+    /// As [`observe`](Self::observe).
+    pub fn observe_head(&mut self, weights: &dyn TensorSource, probe: &Probe) -> Result<SeenInputs> {
+        let is_decoder = self.arch.task() == ModelTask::Decoder;
+        self.leave(weights, Some(probe), |_, network, state| match is_decoder {
+            true => each_scores(network.as_decoder(), state, |_, _| Ok(())),
+            false => Ok(()),
+        })
+    }
+
+    /// The network with the weights of one part.
+    fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
+        let (network, names) = Network::blank(self.arch, self.checkpoint, &self.device)?;
+        let is_chosen = |name: &str| self.part_of(name) == part;
+        let network = load_some(network, weights, self.checkpoint.layout(), &names, &is_chosen)?;
+        Ok((network, names))
+    }
+
+    fn blocks<'n>(&self, network: &'n Network) -> Result<&'n dyn Blocks> {
+        network.as_blocks().ok_or_else(|| Error::bug("a walk through a network without blocks"))
+    }
+
+    fn tokens(&self, batch: usize) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+        self.batches[batch].to_tensors(&self.device)
+    }
+
+    fn state(&self, batch: usize) -> Result<Tensor<3>> {
+        let values = self.states.get(batch)?;
+        let (n, length) = (self.batches[batch].places.len(), self.batches[batch].length());
+        let width = values.len() / (n * length).max(1);
+        let data = TensorData::new(values, [n, length, width]);
+        Ok(Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32))
+    }
+}
+
+impl SeenInputs {
+    /// With what a probe saw, which is then empty again.
+    fn of(mut self, watched: Vec<String>, probe: Option<&Probe>) -> Self {
+        self.layers = probe.map(Probe::take_stats).unwrap_or_default();
+        self.unseen.extend(watched.into_iter().filter(|layer| !self.layers.contains_key(layer)));
+        self
+    }
+}
