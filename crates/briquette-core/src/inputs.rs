@@ -1,5 +1,7 @@
 //! Statistics of a layer's inputs, summed over many input vectors: what decisions may use besides the weights.
 
+use std::sync::Arc;
+
 /// Sums over the inputs of one layer. A row of its weight is one output, a column one input.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InputStats {
@@ -11,14 +13,14 @@ pub struct InputStats {
     pub sum_squares: Vec<f64>,
     /// `max |x[i]|` for each input.
     pub max: Vec<f32>,
-    /// `Σ x[i]·x[j]` (the gram matrix), row by row, where asked for.
-    pub gram: Option<Vec<f64>>,
+    /// `Σ x[i]·x[j]` (the gram matrix), row by row, where asked for. Layers with the same inputs share one.
+    pub gram: Option<Arc<Vec<f64>>>,
 }
 
 impl InputStats {
     /// Statistics of `n` inputs before any vector was seen; `has_gram` makes room for the gram matrix.
     pub fn empty(n: usize, has_gram: bool) -> Self {
-        let gram = has_gram.then(|| vec![0.0; n * n]);
+        let gram = has_gram.then(|| Arc::new(vec![0.0; n * n]));
         Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], max: vec![0.0; n], gram }
     }
 

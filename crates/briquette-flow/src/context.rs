@@ -173,6 +173,11 @@ impl Workers {
         self.pool.install(|| rayon::join(first, second))
     }
 
+    /// Runs a closure on these threads, so that what it does with rayon is done by them.
+    pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(work)
+    }
+
     /// The request to stop, for work that checks it by itself.
     pub fn stop(&self) -> &Stop {
         &self.stop

@@ -11,9 +11,12 @@ use crate::survey::{PieceStart, Survey};
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows, TensorHasher};
+use briquette_core::{
+    Coding, Decision, ErrorStats, Grouping, Hash128, InputView, Mask, QuantParams, Result, Rows, TensorHasher,
+};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use writes::{PartOffsets, Writes};
 
@@ -26,6 +29,36 @@ pub struct Outcome {
     pub hash: Hash128,
     /// How far the simulated values are from the original.
     pub stats: ErrorStats,
+    /// The same of the layer's outputs, where its inputs are known.
+    pub outputs: Option<OutputError>,
+}
+
+/// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct OutputError {
+    /// `Σ E[x²]·(w − v)²`: the mean square error of all outputs together.
+    pub error: f64,
+    /// `Σ E[x²]·w²`.
+    pub whole: f64,
+}
+
+impl OutputError {
+    /// Adds whole rows.
+    fn push(&mut self, original: &[f32], simulated: &[f32], inputs: &InputView) {
+        let n_cols = inputs.mean_square.len().max(1);
+        for (original, simulated) in original.chunks(n_cols).zip(simulated.chunks(n_cols)) {
+            for ((&weight, &value), &square) in original.iter().zip(simulated).zip(&inputs.mean_square) {
+                let apart = weight - value;
+                self.error += f64::from(square * apart * apart);
+                self.whole += f64::from(square * weight * weight);
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.error += other.error;
+        self.whole += other.whole;
+    }
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -85,13 +118,18 @@ pub fn encode(
         writes.flush().map(|()| found)
     })?;
     let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
+    let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
     for (task, found) in tasks.iter().zip(shares.into_iter().flatten()) {
         found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
         hashers[task.index].1.merge(&found.stats);
+        if plan.inputs.contains_key(&task.index) {
+            outputs.entry(task.index).or_default().merge(found.outputs);
+        }
     }
     let outcome = |tensor: &TensorPlan| {
-        let (hasher, stats) = &hashers[tensor.tied_to().unwrap_or(tensor.index())];
-        Outcome { hash: hasher.finish(), stats: *stats }
+        let main = tensor.tied_to().unwrap_or(tensor.index());
+        let (hasher, stats) = &hashers[main];
+        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied() }
     };
     Ok(plan.tensors.iter().map(outcome).collect())
 }
@@ -166,6 +204,7 @@ struct StripCoder {
 struct TaskOutcome {
     digests: Vec<Hash128>,
     stats: ErrorStats,
+    outputs: OutputError,
 }
 
 impl Workspace {
@@ -229,6 +268,9 @@ impl StripCoder {
             let simulated = self.coder.push(&form, &strip_rows, decision, &mut out.encoder);
             check_cast(tensor, &strip, simulated)?;
             out.found.stats.push(strip.values, simulated);
+            if let Some(inputs) = task.subject.inputs {
+                out.found.outputs.push(strip.values, simulated, inputs);
+            }
             if ends_block {
                 let digest = self.coder.end_block();
                 if !is_turned {

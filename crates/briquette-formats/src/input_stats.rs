@@ -4,11 +4,14 @@ use crate::{Checkpoint, TensorSource, draft, safetensors};
 use briquette_core::{DType, Error, Hash128, InputStats, Result, TensorHasher};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What `format` says in the header of such a file.
 const FORMAT: &str = "briquette-input-statistics";
 /// What `version` says.
 const VERSION: &str = "1";
+/// What a key of the header begins with that names the layer whose gram matrix another has too.
+const SAME_GRAM: &str = "gram of ";
 /// Bytes of each tensor that tell one model from another.
 const SAMPLE: usize = 4096;
 
@@ -23,12 +26,14 @@ pub struct StatisticsFile {
 
 impl StatisticsFile {
     /// Writes `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
-    /// each path `P`. An older file is replaced in one step.
+    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is. An older
+    /// file is replaced in one step.
     ///
     /// # Errors
     /// Io.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut said) = (BTreeMap::new(), BTreeMap::new());
+        let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
         for (name, stats) in &self.layers {
             let n = stats.n_inputs();
             let max: Vec<f64> = stats.max.iter().copied().map(f64::from).collect();
@@ -36,11 +41,16 @@ impl StatisticsFile {
             tensors.insert(format!("{name}.sum"), (DType::F64, vec![stats.sum.len()], to_bytes(&stats.sum)));
             tensors.insert(format!("{name}.sum_squares"), (DType::F64, vec![n], to_bytes(&stats.sum_squares)));
             tensors.insert(format!("{name}.max"), (DType::F64, vec![max.len()], to_bytes(&max)));
-            if let Some(gram) = &stats.gram {
-                tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
+            let Some(gram) = &stats.gram else { continue };
+            match owners.get(&Arc::as_ptr(gram)) {
+                Some(owner) => _ = said.insert(format!("{SAME_GRAM}{name}"), owner.to_string()),
+                None => {
+                    owners.insert(Arc::as_ptr(gram), name);
+                    tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
+                }
             }
         }
-        let mut said = BTreeMap::from([("format".to_string(), FORMAT.to_string())]);
+        said.insert("format".into(), FORMAT.into());
         said.insert("version".into(), VERSION.into());
         said.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
         draft::replace_file(path, &safetensors::to_file_saying(&tensors, &said)?)
@@ -79,8 +89,18 @@ impl StatisticsFile {
                 ("sum", DType::F64, [_]) => stats.sum = floats(),
                 ("sum_squares", DType::F64, [_]) => stats.sum_squares = floats(),
                 ("max", DType::F64, [_]) => stats.max = floats().into_iter().map(|value| value as f32).collect(),
-                ("gram", DType::F64, [n, m]) if n == m => stats.gram = Some(floats()),
+                ("gram", DType::F64, [n, m]) if n == m => stats.gram = Some(Arc::new(floats())),
                 _ => return Err(unknown()),
+            }
+        }
+        for (name, owner) in said.iter().filter_map(|(key, owner)| Some((key.strip_prefix(SAME_GRAM)?, owner))) {
+            let gram = layers.get(owner).and_then(|stats| stats.gram.clone());
+            match layers.get_mut(name).zip(gram) {
+                Some((stats, gram)) => stats.gram = Some(gram),
+                None => {
+                    let message = format!("{name:?} is said to have the gram matrix of {owner:?}, which is not there");
+                    return Err(Error::input(message).at(path.display()));
+                }
             }
         }
         let bad = layers.iter().find_map(|(name, stats)| Some((name, problem(stats)?)));
@@ -141,8 +161,8 @@ fn problem(stats: &InputStats) -> Option<String> {
         return Some(format!("found {} numbers in gram, expected {n} times {n}", gram.len()));
     }
     let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
-    let is_bad = all.chain(stats.gram.iter().flatten().copied()).any(|value| !value.is_finite())
-        || stats.sum_squares.iter().any(|&value| value < 0.0);
+    let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
+    let is_bad = all.chain(gram).any(|value| !value.is_finite()) || stats.sum_squares.iter().any(|&value| value < 0.0);
     is_bad.then(|| "a number is not finite, or a square is negative".into())
 }
 
@@ -160,7 +180,7 @@ mod tests {
             sum: vec![1.0, -2.0],
             sum_squares: vec![5.0, 7.5],
             max: vec![2.0, 2.5],
-            gram: Some(vec![5.0, 0.5, 0.5, 7.5]),
+            gram: Some(Arc::new(vec![5.0, 0.5, 0.5, 7.5])),
         }
     }
 
@@ -174,13 +194,16 @@ mod tests {
             Checkpoint::open(&path).unwrap()
         };
         let (model, other) = (model("a.safetensors", 1.0), model("b.safetensors", 2.0));
-        let layers =
-            BTreeMap::from([("a.b".to_string(), stats()), ("c".to_string(), InputStats { gram: None, ..stats() })]);
+        let (first, without) = (stats(), InputStats { gram: None, ..stats() });
+        let shared = InputStats { gram: first.gram.clone(), ..stats() };
+        let layers = BTreeMap::from([("a.b".to_string(), first), ("c".into(), without), ("d".into(), shared)]);
         let file = StatisticsFile { model: Some(fingerprint(&model).unwrap()), layers };
         let path = directory.path().join("stats.safetensors");
         file.write(&path).unwrap();
         let read = StatisticsFile::read(&path).unwrap();
         assert_eq!(read, file);
+        let gram = |layer: &str| Arc::as_ptr(read.layers[layer].gram.as_ref().unwrap());
+        assert_eq!(gram("a.b"), gram("d"), "one matrix, in the file too");
         read.check_model(&model).unwrap();
         let error = read.check_model(&other).unwrap_err().to_string();
         assert!(error.contains("statistics of another model"), "{error}");

@@ -152,7 +152,7 @@ impl Arch {
     }
 
     /// What its network in a checkpoint takes in.
-    pub(crate) fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
+    pub fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
         (self.row().input)(checkpoint)
     }
 

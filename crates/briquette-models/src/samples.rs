@@ -67,7 +67,7 @@ impl TokenBatch {
 ///
 /// # Errors
 /// Config where the data is of another kind than the model takes; Input where it has no tokenizer, or nothing can be run.
-pub(crate) fn token_batches(
+pub fn token_batches(
     arch: Arch,
     input: &mut Input,
     data: &Data,

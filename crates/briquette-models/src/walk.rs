@@ -8,10 +8,10 @@ use crate::samples::TokenBatch;
 use crate::{Arch, ModelTask, Network};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_nn::{NameMap, Observing, Probe, load_some, observe_some};
+use briquette_nn::{NameMap, Observing, Probe, load_some, observable, observe_some};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use states::States;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What runs of blocks tell: batches done, and in all, of this run.
@@ -53,6 +53,8 @@ pub struct Walk<'a> {
     states: States,
     /// What the names of each block's tensors begin with.
     prefixes: Vec<String>,
+    /// The layers that show their inputs.
+    layers: BTreeSet<String>,
     next: usize,
 }
 
@@ -74,9 +76,10 @@ impl<'a> Walk<'a> {
         let Some(blocks) = network.as_blocks() else { return Ok(None) };
         let prefix = |index| format!("{}.", names.renamed(&blocks.block_path(index)));
         let prefixes = (0..blocks.n_blocks()).map(prefix).collect();
+        let layers = observable(&network, &names, &|_| true)?.0.into_values().collect();
         let states = States::with_room(room);
         let (device, next) = (device.clone(), 0);
-        let mut walk = Self { checkpoint, arch, device, batches, states, prefixes, next };
+        let mut walk = Self { checkpoint, arch, device, batches, states, prefixes, layers, next };
         let (network, _) = walk.network(weights, BlockPart::Outside)?;
         for batch in 0..walk.batches.len() {
             let state = walk.blocks(&network)?.enter(walk.tokens(batch).0);
@@ -98,6 +101,11 @@ impl<'a> Walk<'a> {
     /// Batches of the data.
     pub fn n_batches(&self) -> usize {
         self.batches.len()
+    }
+
+    /// The layers that show their inputs, by the names of their weights without `.weight`.
+    pub fn layers(&self) -> &BTreeSet<String> {
+        &self.layers
     }
 
     /// The part of the network that the tensor of this name belongs to.

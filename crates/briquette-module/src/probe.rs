@@ -18,8 +18,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub struct Probe {
     has_gram: bool,
-    stats: Arc<Mutex<BTreeMap<String, InputStats>>>,
+    seen: Arc<Mutex<Seen>>,
     error: Arc<Mutex<Option<Error>>>,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+struct Seen {
+    stats: BTreeMap<String, InputStats>,
+    /// What the layers that have a gram matrix of their own saw last.
+    last: BTreeMap<String, Batch>,
+    /// Layers that saw what another did in every batch, and that other, which has the gram matrix of both.
+    same: BTreeMap<String, String>,
+}
+
+/// One batch of a layer's inputs.
+#[derive(Debug)]
+struct Batch {
+    sums: BatchSums,
+    gram: Vec<f32>,
+}
+
+/// Sums of one batch. Where all of them are equal to the bit, so were the inputs.
+#[derive(Debug, Clone, PartialEq)]
+struct BatchSums {
+    count: usize,
+    sum: Vec<f32>,
+    squares: Vec<f32>,
+    largest: Vec<f32>,
 }
 
 /// How a convolution goes over an image: extents of height and width.
@@ -99,28 +125,27 @@ impl Probe {
 
     fn add(&self, path: &str, samples: Tensor<2>) -> Result<()> {
         let samples = samples.cast(FloatDType::F32);
-        let [count, n_inputs] = samples.dims();
-        let sums = read_f32(samples.clone().sum_dim(0), path)?;
-        let squares = read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?;
-        let largest = read_f32(samples.clone().abs().max_dim(0), path)?;
-        if squares.iter().any(|square| !square.is_finite()) {
+        let batch = BatchSums {
+            count: samples.dims()[0],
+            sum: read_f32(samples.clone().sum_dim(0), path)?,
+            squares: read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?,
+            largest: read_f32(samples.clone().abs().max_dim(0), path)?,
+        };
+        if batch.squares.iter().any(|square| !square.is_finite()) {
             return Err(Error::refused("an input is not finite; look at what comes before").at(path));
         }
-        let gram = self.has_gram.then(|| read_f32(samples.clone().transpose().matmul(samples), path)).transpose()?;
-        let mut all = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        let stats = all.entry(path.to_string()).or_insert_with(|| InputStats::empty(n_inputs, gram.is_some()));
-        if stats.n_inputs() != n_inputs {
-            let message = format!("found {n_inputs} inputs, expected {} as before", stats.n_inputs());
-            return Err(Error::config(message).at(path));
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_gram {
+            return seen.add(path, &batch);
         }
-        stats.count += count as u64;
-        add_to(&mut stats.sum, &sums);
-        add_to(&mut stats.sum_squares, &squares);
-        stats.max.iter_mut().zip(largest).for_each(|(max, value)| *max = max.max(value));
-        if let (Some(sum), Some(gram)) = (&mut stats.gram, &gram) {
-            add_to(sum, gram);
+        match seen.owner_of_same(path, &batch) {
+            Some(owner) => _ = seen.same.insert(path.to_string(), owner),
+            None => {
+                let gram = read_f32(samples.clone().transpose().matmul(samples), path)?;
+                seen.add_gram(path, Batch { sums: batch.clone(), gram });
+            }
         }
-        Ok(())
+        seen.add(path, &batch)
     }
 
     /// Keeps the first error of a layer that has no way to return one.
@@ -138,12 +163,12 @@ impl Probe {
 
     /// The statistics gathered so far, by path.
     pub fn stats(&self) -> BTreeMap<String, InputStats> {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).shared()
     }
 
     /// The statistics gathered so far, by path; from here on it gathers anew.
     pub fn take_stats(&self) -> BTreeMap<String, InputStats> {
-        std::mem::take(&mut *self.stats.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner)).shared()
     }
 
     /// Writes the statistics to a file: see docs/format.md. An older file is replaced in one step. Where the model is given, the file
@@ -165,6 +190,134 @@ impl Probe {
     }
 }
 
+impl Seen {
+    /// Adds a batch to all but the gram matrix.
+    fn add(&mut self, path: &str, batch: &BatchSums) -> Result<()> {
+        let n_inputs = batch.sum.len();
+        let stats = self.stats.entry(path.to_string()).or_insert_with(|| InputStats::empty(n_inputs, false));
+        if stats.n_inputs() != n_inputs {
+            let message = format!("found {n_inputs} inputs, expected {} as before", stats.n_inputs());
+            return Err(Error::config(message).at(path));
+        }
+        stats.count += batch.count as u64;
+        add_to(&mut stats.sum, &batch.sum);
+        add_to(&mut stats.sum_squares, &batch.squares);
+        stats.max.iter_mut().zip(&batch.largest).for_each(|(max, value)| *max = max.max(*value));
+        Ok(())
+    }
+
+    /// Vectors that a layer saw.
+    fn count(&self, path: &str) -> u64 {
+        self.stats.get(path).map_or(0, |stats| stats.count)
+    }
+
+    /// The layer that has just seen these same inputs, where `path` saw what that layer did in every batch before, too.
+    fn owner_of_same(&self, path: &str, batch: &BatchSums) -> Option<String> {
+        let now = self.count(path) + batch.count as u64;
+        let is_same = |owner: &&String| self.count(owner) == now && self.last[*owner].sums == *batch;
+        match self.stats.contains_key(path) {
+            true => self.same.get(path).filter(is_same).cloned(),
+            false => self.last.keys().find(is_same).cloned(),
+        }
+    }
+
+    /// Adds a batch to a gram matrix of the layer's own, before it is counted.
+    fn add_gram(&mut self, path: &str, batch: Batch) {
+        // Those that shared it so far and have not seen its last batch go on by themselves, and so does this layer where it shared another's.
+        let before = self.count(path);
+        let behind = |(follower, owner): (&String, &String)| {
+            (owner == path && self.count(follower) < before).then(|| follower.clone())
+        };
+        let parting: Vec<String> = self.same.iter().filter_map(behind).chain([path.to_string()]).collect();
+        parting.into_iter().for_each(|follower| self.part(&follower));
+        let n = batch.gram.len();
+        let stats =
+            self.stats.entry(path.to_string()).or_insert_with(|| InputStats::empty(batch.sums.sum.len(), false));
+        let gram: &mut Vec<f64> = Arc::make_mut(stats.gram.get_or_insert_with(|| Arc::new(vec![0.0; n])));
+        add_to(gram, &batch.gram);
+        self.last.insert(path.to_string(), batch);
+    }
+
+    /// Gives a layer that shared another's gram matrix its own: that of the batches which both saw.
+    fn part(&mut self, path: &str) {
+        let Some(owner) = self.same.remove(path) else { return };
+        let Some(mut gram) = self.stats.get(&owner).and_then(|stats| stats.gram.clone()) else { return };
+        if self.count(&owner) > self.count(path) {
+            // The owner has one batch more: else the two would have parted before.
+            let last = &self.last[&owner].gram;
+            Arc::make_mut(&mut gram).iter_mut().zip(last).for_each(|(sum, &value)| *sum -= f64::from(value));
+        }
+        if let Some(stats) = self.stats.get_mut(path) {
+            stats.gram = Some(gram);
+        }
+    }
+
+    /// The statistics, with shared matrices.
+    fn shared(&self) -> BTreeMap<String, InputStats> {
+        let mut all = self.stats.clone();
+        for (path, owner) in &self.same {
+            let gram = self.stats.get(owner).and_then(|stats| stats.gram.clone());
+            all.entry(path.clone()).and_modify(|stats| stats.gram = gram);
+        }
+        all
+    }
+}
+
 fn add_to(sum: &mut [f64], values: &[f32]) {
     sum.iter_mut().zip(values).for_each(|(sum, &value)| *sum += f64::from(value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, TensorData};
+
+    /// Two vectors of three inputs.
+    fn inputs(seed: f32) -> Tensor<2> {
+        let values: Vec<f32> = (0..6).map(|i| seed + (i * i) as f32 * 0.5).collect();
+        Tensor::from_data(TensorData::new(values, [2, 3]), &Device::flex())
+    }
+
+    /// Shows each layer its batches, in rounds, to one probe and to one for itself.
+    fn shown(rounds: &[&[(&str, f32)]]) -> (BTreeMap<String, InputStats>, BTreeMap<String, InputStats>) {
+        let together = Probe::with_gram();
+        let mut alone: BTreeMap<&str, Probe> = BTreeMap::new();
+        for (layer, seed) in rounds.iter().flat_map(|round| round.iter()) {
+            together.observe(layer, &inputs(*seed)).unwrap();
+            alone.entry(layer).or_insert_with(Probe::with_gram).observe(layer, &inputs(*seed)).unwrap();
+        }
+        (together.take_stats(), alone.values().flat_map(|probe| probe.take_stats()).collect())
+    }
+
+    #[test]
+    fn layers_with_the_same_inputs_share_one_gram_matrix() {
+        let (found, alone) = shown(&[&[("q", 1.0), ("k", 1.0), ("up", 3.0)], &[("q", 2.0), ("k", 2.0), ("up", 4.0)]]);
+        assert_eq!(found, alone);
+        let at = |layer: &str| Arc::as_ptr(found[layer].gram.as_ref().unwrap());
+        assert_eq!(at("q"), at("k"));
+        assert_ne!(at("q"), at("up"));
+    }
+
+    #[test]
+    fn layers_that_cease_to_share_have_what_each_saw() {
+        let rounds: [&[&[(&str, f32)]]; 4] = [
+            &[&[("a", 1.0), ("b", 1.0)], &[("a", 2.0), ("b", 5.0)], &[("a", 3.0), ("b", 3.0)]],
+            &[&[("a", 1.0), ("b", 1.0)], &[("b", 5.0)], &[("a", 2.0)]],
+            &[&[("a", 1.0), ("b", 1.0)], &[("a", 2.0)], &[("a", 3.0), ("b", 3.0)]],
+            &[&[("a", 1.0)], &[("a", 2.0), ("b", 2.0)], &[("a", 3.0), ("b", 3.0)]],
+        ];
+        for rounds in rounds {
+            let (found, alone) = shown(rounds);
+            for (layer, stats) in alone {
+                let gram = |stats: &InputStats| stats.gram.as_ref().unwrap().to_vec();
+                let pairs = gram(&stats).into_iter().zip(gram(&found[&layer]));
+                assert!(
+                    pairs.clone().all(|(a, b)| (a - b).abs() < 1e-9),
+                    "{layer} of {rounds:?}: {:?}",
+                    pairs.collect::<Vec<_>>()
+                );
+                assert_eq!((stats.count, &stats.sum), (found[&layer].count, &found[&layer].sum));
+            }
+        }
+    }
 }

@@ -178,7 +178,7 @@ pub use held::{Held, held};
 pub use learner::Compressing;
 pub use load::{load_into, load_some};
 pub use load_compressed::{load_compressed, predicted_bytes};
-pub use observed::{Observed, Observing, observe, observe_some};
+pub use observed::{Observed, Observing, observable, observe, observe_some};
 pub use packed::{Packed, holds_codes};
 pub use quantize_dynamic::{DynamicSpec, Quantized, quantize_dynamic};
 pub use rules::{Prune, Quantize, Scope, WeightRow};

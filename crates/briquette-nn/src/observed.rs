@@ -55,8 +55,22 @@ pub fn observe_some<M: Module>(
     names: &NameMap,
     is_chosen: &dyn Fn(&str) -> bool,
 ) -> Result<Observing<M>> {
+    let (layers, unseen) = observable(&module, names, is_chosen)?;
+    let seen = layers.values().cloned().collect();
+    Ok(Observing { module: module.apply_reparameterization(Observer { layers, probe: probe.clone() }), seen, unseen })
+}
+
+/// The layers that show their inputs, by the paths of their weights, and those that do not.
+///
+/// # Errors
+/// As [`observe`].
+pub fn observable<M: Module>(
+    module: &M,
+    names: &NameMap,
+    is_chosen: &dyn Fn(&str) -> bool,
+) -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let (mut layers, mut unseen) = (BTreeMap::new(), Vec::new());
-    for parameter in names.parameters(&module)? {
+    for parameter in names.parameters(module)? {
         if !matches!(parameter.layer, Some(Layer::Linear | Layer::Conv | Layer::ConvTranspose)) {
             continue;
         }
@@ -70,8 +84,7 @@ pub fn observe_some<M: Module>(
             false => unseen.push(layer),
         }
     }
-    let seen = layers.values().cloned().collect();
-    Ok(Observing { module: module.apply_reparameterization(Observer { layers, probe: probe.clone() }), seen, unseen })
+    Ok((layers, unseen))
 }
 
 struct Observer {

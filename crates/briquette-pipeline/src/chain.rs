@@ -109,7 +109,8 @@ impl Chain<'_> {
         let (model, mut origin) = PartsRun::of(recipe, self.original, work, options)?.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
         origin.spent += self.started.elapsed().as_secs_f64();
-        let (draft, report) = compressed_draft(&last, options, &origin)?;
+        let scratch = work.part(recipe.parts.len(), Work::SOLVED);
+        let (draft, report) = compressed_draft(&last, options, &origin, Some(&scratch))?;
         if !self.is_shared {
             published::note(work.directory(), &draft, recipe, &self.contents)?;
         }

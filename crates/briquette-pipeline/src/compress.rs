@@ -3,6 +3,7 @@
 mod small_files;
 
 use crate::evaluate::evaluate;
+use crate::solve::{self, SolveJob};
 use briquette_core::Result;
 use briquette_flow::plan::Prediction;
 use briquette_flow::write::Written;
@@ -10,24 +11,40 @@ use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
 use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
 /// The stages of a recipe that work on files.
-pub(crate) fn compress(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<Report> {
-    let (draft, report) = compressed_draft(recipe, options, origin)?;
+pub(crate) fn compress(
+    recipe: &Recipe,
+    options: &RunOptions,
+    origin: &Origin,
+    scratch: Option<&Path>,
+) -> Result<Report> {
+    let (draft, report) = compressed_draft(recipe, options, origin, scratch)?;
     draft.publish()?;
     Ok(report)
 }
 
-/// The output of those stages, whole and verified, and not yet in its place.
-pub(crate) fn compressed_draft(recipe: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
+/// The output of those stages, whole and verified, and not yet in its place. Where they look at the inputs of layers or move weights,
+/// what is found of each block is kept in `scratch` until all is done.
+pub(crate) fn compressed_draft(
+    recipe: &Recipe,
+    options: &RunOptions,
+    origin: &Origin,
+    scratch: Option<&Path>,
+) -> Result<(Draft, Report)> {
     let started = Instant::now();
+    let recipe = &*match scratch.filter(|_| recipe.calibration.is_some()) {
+        Some(scratch) => solve::calibrated(recipe, scratch, options)?,
+        None => Cow::Borrowed(recipe),
+    };
     let checkpoint = crate::open::model(recipe)?;
     let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;
-    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, started };
+    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, started };
     let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok((draft, report))
 }
@@ -38,18 +55,27 @@ struct Begun<'a> {
     origin: &'a Origin,
     checkpoint: &'a Checkpoint,
     prediction: Prediction,
+    scratch: Option<&'a Path>,
     started: Instant,
 }
 
 /// All of the draft, verified, evaluated and with its report.
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
-    let Begun { recipe, origin, checkpoint, prediction, started } = *begun;
+    let Begun { recipe, origin, checkpoint, prediction, scratch, started } = *begun;
     let workers = Workers::new(options)?;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
     let mut plan = plan;
-    let written = write(recipe, &mut plan, checkpoint, draft, &workers, &mut timing)?;
+    let since = Instant::now();
+    let job = scratch.filter(|_| solve::is_asked(recipe));
+    let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers: &workers, options });
+    let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
+    if solved.is_some() {
+        timing.mark("solve", since);
+    }
+    let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
+    let written = write(recipe, &mut plan, (checkpoint, source), draft, &workers, &mut timing)?;
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let evidence = Evidence {
         recipe,
@@ -57,6 +83,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         checkpoint,
         plan: &plan,
         layout: &written.layout,
+        solved: &solved.map(|solved| solved.layers).unwrap_or_default(),
         outcomes: &written.outcomes,
         found: &written.decoded,
         written: &written.checkpoint,
@@ -86,7 +113,7 @@ fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, optio
 fn write(
     recipe: &Recipe,
     plan: &mut Plan,
-    checkpoint: &Checkpoint,
+    (checkpoint, source): (&Checkpoint, &dyn TensorSource),
     draft: &Draft,
     workers: &Workers,
     timing: &mut Timing,
@@ -94,7 +121,7 @@ fn write(
     let mut since = Instant::now();
     let written = flow::write(WriteJob {
         plan,
-        source: checkpoint,
+        source,
         draft,
         recipe: recipe.to_manifest()?,
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),

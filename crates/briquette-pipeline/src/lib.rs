@@ -28,6 +28,7 @@ pub mod in_memory;
 pub mod memory;
 pub mod open;
 pub mod run;
+mod solve;
 pub mod trace;
 pub mod verify;
 

@@ -2,7 +2,7 @@
 
 use crate::chain::{self, OfBatch};
 use crate::compress;
-use crate::memory;
+use crate::{memory, solve};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_flow::context::RunOptions;
 use briquette_recipe::{Recipe, paths};
@@ -25,8 +25,8 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true => compress::compress(recipe, options, &Origin::of(recipe)),
-        false => chain::run(recipe, options, of_batch),
+        true if !solve::is_asked(recipe) => compress::compress(recipe, options, &Origin::of(recipe), None),
+        _ => chain::run(recipe, options, of_batch),
     });
     options.progress.end();
     report.map_err(|error| match error.kind {

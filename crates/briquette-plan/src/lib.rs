@@ -16,6 +16,7 @@ use briquette_flow::{Plan, Stop};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_recipe::Recipe;
 use interop::Loads;
+pub use statistics::needs_inputs;
 use std::collections::BTreeSet;
 use untouched::untouched;
 

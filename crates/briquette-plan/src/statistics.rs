@@ -43,7 +43,7 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
 }
 
 /// Whether a tensor's score or range looks at its inputs.
-pub(crate) fn needs_inputs(tensor: &TensorPlan) -> bool {
+pub fn needs_inputs(tensor: &TensorPlan) -> bool {
     tensor.prune.is_some_and(|prune| prune.score.needs_inputs()) || fits_by_inputs(tensor)
 }
 

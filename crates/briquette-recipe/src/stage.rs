@@ -177,6 +177,24 @@ impl Stage {
         }
     }
 
+    /// Has it look at this file of statistics, where it looks at any and names none.
+    pub fn look_at(&mut self, path: &Path) {
+        let (statistics, looks) = match self {
+            Self::Prune(stage) => {
+                let looks = stage.score.needs_inputs() || stage.reconstruction.is_some();
+                (&mut stage.statistics, looks)
+            }
+            Self::Quantize(stage) => {
+                let looks = stage.scheme.weights.range.needs_inputs() || stage.rounding == Rounding::Gptq;
+                (&mut stage.statistics, looks)
+            }
+            Self::Cast(_) => return,
+        };
+        if looks {
+            statistics.get_or_insert_with(|| path.to_path_buf());
+        }
+    }
+
     /// Whether it moves weights so that the outputs of layers stay what they were.
     pub fn moves_weights(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! What a run of file stages hands over for its report.
 
-use super::figures::EvaluationReport;
+use super::figures::{EvaluationReport, SolvedLayer};
 use super::origin::Origin;
 use briquette_flow::Plan;
 use briquette_flow::decode::DecodedTensor;
@@ -9,6 +9,7 @@ use briquette_flow::layout::FileLayouts;
 use briquette_flow::plan::Prediction;
 use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// What was asked, planned and found in a run: all that its report is made of.
@@ -24,6 +25,8 @@ pub struct Evidence<'a> {
     pub plan: &'a Plan<'a>,
     /// Where it was put.
     pub layout: &'a FileLayouts,
+    /// How moving weights went, by the index of the tensor.
+    pub solved: &'a BTreeMap<usize, SolvedLayer>,
     /// What encoding showed.
     pub outcomes: &'a [Outcome],
     /// What was read back, by the order of names.

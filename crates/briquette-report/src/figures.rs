@@ -4,6 +4,7 @@ mod batch;
 mod calibration;
 mod evaluation;
 mod factors;
+mod solved;
 mod training;
 
 pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus};
@@ -14,6 +15,7 @@ pub use evaluation::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use solved::SolvedLayer;
 pub use training::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 
 /// The version of report.json.
@@ -138,6 +140,12 @@ pub struct TensorReport {
     pub sparsity: f64,
     /// How far it is from the original; none where nothing was done.
     pub error: Option<ErrorReport>,
+    /// The square error of the layer's outputs over their square, `Σ E[x²]·e² / Σ E[x²]·w²`, where its inputs were seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<f64>,
+    /// How moving its weights went, where they were moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub solved: Option<SolvedLayer>,
 }
 
 /// How far a tensor is from the original.
@@ -201,6 +209,8 @@ impl From<&GoneTensor> for TensorReport {
             bits_per_weight: 0.0,
             sparsity: 0.0,
             error: None,
+            output_error: None,
+            solved: None,
         }
     }
 }

@@ -27,7 +27,7 @@ pub use evidence::{Evidence, Timing};
 pub use figures::{
     BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint, DistillReport, EpochPoint, ErrorReport,
     EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept,
-    MemoryFigures, Report, RunFigures, StageBytes, TensorReport, VERSION, WeightHistogram,
+    MemoryFigures, Report, RunFigures, SolvedLayer, StageBytes, TensorReport, VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;

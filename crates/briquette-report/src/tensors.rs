@@ -17,6 +17,7 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
             if tensor.tied_to().is_some() { 0 } else { parts.iter().map(|part| part.n_bytes() as u64).sum::<u64>() };
         let found = by_name.binary_search(&tensor.info.name.as_str()).ok().and_then(|place| evidence.found.get(place));
         let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index()].stats.figures()));
+        let outputs = evidence.outcomes[tensor.index()].outputs.filter(|outputs| outputs.whole > 0.0);
         TensorReport {
             name: tensor.info.name.clone(),
             role: tensor.role,
@@ -30,6 +31,8 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
             bits_per_weight: after_bytes as f64 * 8.0 / n,
             sparsity: found.map_or(0.0, |found| found.n_zeros as f64 / n),
             error,
+            output_error: outputs.map(|outputs| outputs.error / outputs.whole),
+            solved: evidence.solved.get(&tensor.index()).cloned(),
         }
     };
     evidence.plan.tensors.iter().map(one).collect()

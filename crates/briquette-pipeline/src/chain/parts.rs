@@ -79,7 +79,8 @@ impl<'a> PartsRun<'a> {
                 profile: OutputFormat::Briquette,
                 ..self.recipe.clone()
             };
-            compress(&asked, self.options, &Origin::of(&asked))?;
+            let scratch = self.work.part(index, Work::SOLVED);
+            compress(&asked, self.options, &Origin::of(&asked), Some(&scratch))?;
         }
         let (name, now) = (format!("compress {}", index + 1), since.elapsed().as_secs_f64());
         self.origin.add_seconds(name.clone(), now, now);

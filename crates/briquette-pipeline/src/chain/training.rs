@@ -17,10 +17,10 @@ pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
     recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
-/// How many stages there are up to the last training or factors.
+/// How many stages there are up to the last training, factors, or stage that looks at the inputs of layers.
 fn n_before(recipe: &Recipe) -> usize {
-    let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
-    recipe.asked.stage.iter().rposition(is_whole).map_or(0, |last| last + 1)
+    let is_long = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole) || stage.needs_statistics();
+    recipe.asked.stage.iter().rposition(is_long).map_or(0, |last| last + 1)
 }
 
 /// What is read by the stages up to the last training or factors: all models, statistics that they prune by, and data where it is
@@ -28,7 +28,7 @@ fn n_before(recipe: &Recipe) -> usize {
 pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
     let (trains, n_before) = (distills(recipe).next().is_some(), n_before(recipe));
     recipe.read.iter().filter(move |named| match named.purpose {
-        Purpose::Model => true,
+        Purpose::Model | Purpose::CalibrationData => true,
         Purpose::Statistics => named.stage().is_some_and(|stage| stage < n_before),
         _ => trains,
     })
@@ -39,6 +39,9 @@ pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value 
     let asked = paths::without(&recipe.asked);
     let (before, after) = asked.stage.split_at(n_before(recipe));
     let mut value = json!({ "model": asked.model, "stage": before });
+    if let Some(calibration) = &asked.calibration {
+        value["calibration"] = json!(calibration);
+    }
     if distills(recipe).next().is_some() {
         (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
     }

@@ -23,6 +23,9 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// The kind of a part that holds what was found of blocks, until the stages that ask for it are done.
+    pub(super) const SOLVED: &str = "solved";
+
     /// Takes a directory for this run, and makes it where it is missing.
     ///
     /// # Errors
@@ -158,7 +161,8 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         let is_part = |name: &str| {
             let (number, kind) = name.split_once('-').unwrap_or_default();
             number.parse::<usize>().is_ok()
-                && (whole_kinds().any(|whole| whole.name() == kind) || ["compress", "training"].contains(&kind))
+                && (whole_kinds().any(|whole| whole.name() == kind)
+                    || ["compress", "training", Work::SOLVED].contains(&kind))
         };
         // A draft is called as its part is, with a dot in front.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);

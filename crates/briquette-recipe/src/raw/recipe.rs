@@ -3,7 +3,7 @@
 use super::data::{RawData, RawGate};
 use super::memory::RawMemory;
 use super::model::{RawModel, RawOutput};
-use super::stage::{RawStage, StageKeys};
+use super::stage::RawStage;
 use crate::calibration::RawCalibration;
 use crate::kind::StageKind;
 use schemars::JsonSchema;
@@ -39,11 +39,7 @@ pub struct RawRecipe {
 impl RawRecipe {
     /// Whether a stage looks at statistics of inputs.
     pub fn needs_statistics(&self) -> bool {
-        self.stage.iter().any(|stage| match &stage.keys {
-            StageKeys::Prune(keys) => keys.needs_statistics(),
-            StageKeys::Quantize(keys) => keys.needs_statistics(),
-            _ => false,
-        })
+        self.stage.iter().any(RawStage::needs_statistics)
     }
 
     /// Whether it has a stage of this kind.

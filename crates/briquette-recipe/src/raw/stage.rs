@@ -93,6 +93,15 @@ impl RawStage {
         }
     }
 
+    /// Whether it looks at statistics of inputs.
+    pub fn needs_statistics(&self) -> bool {
+        match &self.keys {
+            StageKeys::Prune(keys) => keys.needs_statistics(),
+            StageKeys::Quantize(keys) => keys.needs_statistics(),
+            _ => false,
+        }
+    }
+
     /// A key that stages of its kind do not have, where it has one.
     pub(crate) fn foreign_key(&self) -> Option<&str> {
         self.foreign.keys().map(String::as_str).next()

@@ -1,0 +1,272 @@
+//! What the inputs of layers are: from files of statistics, or from running the model.
+
+use super::{Found, SolveJob};
+use briquette_core::{InputStats, Result};
+use briquette_flow::Plan;
+use briquette_flow::context::RunOptions;
+use briquette_formats::Checkpoint;
+use briquette_formats::input_stats::StatisticsFile;
+use briquette_recipe::{Calibration, Recipe, Stage};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The statistics of all files that stages name, which must be of this model.
+pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputStats>> {
+    let mut layers = BTreeMap::new();
+    for path in job.recipe.stages.iter().filter(|stage| stage.moves_weights()).filter_map(Stage::statistics) {
+        let file = StatisticsFile::read(path)?;
+        file.check_model(job.checkpoint).map_err(|error| error.at(path.display()))?;
+        layers.extend(file.layers);
+    }
+    Ok(layers)
+}
+
+#[cfg(feature = "model")]
+pub(crate) use run::{block_by_block, calibrated, goes_by_block};
+
+#[cfg(not(feature = "model"))]
+pub(crate) use without::{block_by_block, calibrated, goes_by_block};
+
+#[cfg(not(feature = "model"))]
+mod without {
+    use super::*;
+    use briquette_core::Error;
+
+    pub(crate) fn goes_by_block(_recipe: &Recipe, _checkpoint: &Checkpoint) -> bool {
+        false
+    }
+
+    /// This build cannot run models.
+    pub(crate) fn calibrated<'r>(
+        recipe: &'r Recipe,
+        _scratch: &Path,
+        _options: &RunOptions,
+    ) -> Result<Cow<'r, Recipe>> {
+        match recipe.calibration {
+            None => Ok(Cow::Borrowed(recipe)),
+            Some(_) => {
+                let message =
+                    "this build cannot run models; build it with the feature model, or give `calibration.statistics`";
+                Err(Error::config(message).at("calibration.data"))
+            }
+        }
+    }
+
+    pub(crate) fn block_by_block(
+        _job: &SolveJob,
+        _calibration: &Calibration,
+        _plan: &mut Plan,
+        _found: &mut Found,
+    ) -> Result<()> {
+        Err(Error::bug("a model runs in a build that cannot run models"))
+    }
+}
+
+#[cfg(feature = "model")]
+mod run {
+    use super::super::one::Solver;
+    use super::super::simulated::Simulated;
+    use super::super::{layer_of, unit_at};
+    use super::*;
+    use crate::evaluate::spec_of;
+    use briquette_core::Error;
+    use briquette_flow::TensorPlan;
+    use briquette_formats::TensorSource;
+    use briquette_models::samples::token_batches;
+    use briquette_models::walk::{BlockPart, Room};
+    use briquette_models::{Arch, Gathering, ModelTask, Samples, Walk};
+    use briquette_nn::Probe;
+
+    /// The file of statistics that are gathered before anything is decided.
+    const STATISTICS: &str = "statistics.safetensors";
+
+    fn arch_of(calibration: &Calibration, checkpoint: &Checkpoint) -> Result<Arch> {
+        let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
+        asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
+    }
+
+    /// Whether the model runs block by block while it is decided about: a network of text whose weights are moved, or whose blocks are to
+    /// see what compressed ones give them.
+    pub(crate) fn goes_by_block(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
+        let Some(calibration) = &recipe.calibration else { return false };
+        let moves = recipe.stages.iter().any(Stage::moves_weights);
+        let is_text = arch_of(calibration, checkpoint).is_ok_and(|arch| arch.task() != ModelTask::Classifier);
+        is_text && (moves || calibration.is_sequential)
+    }
+
+    /// The recipe with a file of statistics for its stages, where these are to be gathered from the model as it is.
+    ///
+    /// # Errors
+    /// Config where the data is of another kind than the model takes; Input; Io; Interrupted.
+    pub(crate) fn calibrated<'r>(recipe: &'r Recipe, scratch: &Path, options: &RunOptions) -> Result<Cow<'r, Recipe>> {
+        let Some(calibration) = &recipe.calibration else { return Ok(Cow::Borrowed(recipe)) };
+        let checkpoint = crate::open::model(recipe)?;
+        if goes_by_block(recipe, &checkpoint) {
+            return Ok(Cow::Borrowed(recipe));
+        }
+        let path = scratch.join(STATISTICS);
+        if !path.exists() {
+            std::fs::create_dir_all(scratch)
+                .map_err(|error| Error::io("cannot create the directory", scratch, error))?;
+            let has_gram = calibration.has_gram || recipe.stages.iter().any(Stage::moves_weights);
+            gather(calibration, &checkpoint, has_gram, &path, options)?;
+        }
+        let mut recipe = recipe.clone();
+        for stage in &mut recipe.stages {
+            stage.look_at(&path);
+        }
+        recipe.calibration = None;
+        Ok(Cow::Owned(recipe))
+    }
+
+    /// Runs the model and writes a file of statistics.
+    fn gather(
+        calibration: &Calibration,
+        checkpoint: &Checkpoint,
+        has_gram: bool,
+        path: &Path,
+        options: &RunOptions,
+    ) -> Result<()> {
+        let device = briquette_models::device(&options.device)?;
+        let arch = arch_of(calibration, checkpoint)?;
+        let spec = spec_of(&calibration.data);
+        let data = spec.open(arch.task())?;
+        let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory };
+        options.progress.begin("calibrate", 0);
+        let mut after = |done, total| {
+            options.progress.items(done, total);
+            options.stop.check()
+        };
+        let gathering = Gathering { samples, has_gram, room };
+        let found = briquette_models::guarded(&device, || {
+            briquette_models::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
+        })?;
+        let model = Some(briquette_formats::input_stats::fingerprint(checkpoint)?);
+        StatisticsFile { model, layers: found.layers }.write(path)
+    }
+
+    /// Runs a model block by block: the inputs of a block's layers are seen, its weights decided, and what they give is what the next
+    /// block sees.
+    ///
+    /// # Errors
+    /// As [`super::super::solve`].
+    pub(crate) fn block_by_block<'j>(
+        job: &'j SolveJob<'j>,
+        calibration: &'j Calibration,
+        plan: &mut Plan,
+        found: &mut Found<'j>,
+    ) -> Result<()> {
+        let device = briquette_models::device(&job.options.device)?;
+        briquette_models::guarded(&device, || {
+            let arch = arch_of(calibration, job.checkpoint)?;
+            let (spec, mut input) = (spec_of(&calibration.data), arch.input(job.checkpoint)?);
+            let data = spec.open(arch.task())?;
+            let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
+            let batches = token_batches(arch, &mut input, &data, &spec, samples)?
+                .ok_or_else(|| Error::bug("a network of text that takes none"))?;
+            let solver = Solver::new(job, plan)?;
+            let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory: job.scratch };
+            let around = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
+                calibration.is_sequential && !tensor.solve.moves()
+            })?;
+            let outside: &dyn TensorSource = if calibration.is_sequential { &around } else { job.checkpoint };
+            let walk = Walk::begin(job.checkpoint, arch, &device, batches, room, outside)?;
+            let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+            drop(around);
+            Blocks { job, calibration, walk, plan, found, solver }.run()
+        })
+    }
+
+    /// A model on its way through its blocks.
+    struct Blocks<'j, 'p, 's> {
+        job: &'j SolveJob<'j>,
+        calibration: &'j Calibration,
+        walk: Walk<'j>,
+        plan: &'s mut Plan<'p>,
+        found: &'s mut Found<'j>,
+        solver: Solver<'j, 'p>,
+    }
+
+    impl Blocks<'_, '_, '_> {
+        fn run(mut self) -> Result<()> {
+            self.check_layers()?;
+            let Self { job, .. } = self;
+            job.options.progress.begin("solve", 0);
+            let n_passes = 2 * self.walk.n_blocks() * self.walk.n_batches();
+            let mut n_done = 0;
+            let mut after = |_, _| {
+                n_done += 1;
+                job.options.progress.items(n_done, n_passes);
+                job.options.stop.check()
+            };
+            let probe = Probe::with_gram();
+            while let Some(block) = self.walk.next_block() {
+                let tensors = self.of_part(BlockPart::Block(block));
+                let path = job.scratch.join(format!("block-{block:04}.safetensors"));
+                let Self { walk, solver, plan, .. } = &mut self;
+                let unit = unit_at(&path, || {
+                    let seen = walk.observe(job.checkpoint, &probe, &mut after)?;
+                    solver.unit(plan, &tensors, &seen.layers)
+                })?;
+                self.found.take_in(self.plan, unit, &tensors)?;
+                self.solver.learn(self.plan);
+                self.go_on(block, &mut after)?;
+            }
+            self.head(&probe)
+        }
+
+        /// Takes the states to the next block.
+        fn go_on(&mut self, block: usize, after: &mut dyn FnMut(usize, usize) -> Result<()>) -> Result<()> {
+            if !self.calibration.is_sequential {
+                return self.walk.advance(self.job.checkpoint, after);
+            }
+            let Self { walk, plan, solver, found, .. } = self;
+            let current = Simulated::of(self.job.checkpoint, plan, (solver, &found.source), |tensor| {
+                walk.part_of(&tensor.info.name) == BlockPart::Block(block)
+            })?;
+            walk.advance(&current, after)
+        }
+
+        /// A head of its own, which sees what the last block gives.
+        fn head(&mut self, probe: &Probe) -> Result<()> {
+            let tensors = self.of_part(BlockPart::Outside);
+            if tensors.is_empty() {
+                return Ok(());
+            }
+            let Self { job, walk, solver, plan, .. } = self;
+            let unit = unit_at(&job.scratch.join("head.safetensors"), || {
+                let seen = walk.observe_head(job.checkpoint, probe)?;
+                solver.unit(plan, &tensors, &seen.layers)
+            })?;
+            self.found.take_in(self.plan, unit, &tensors)
+        }
+
+        /// The tensors of a part whose inputs are to be known.
+        fn of_part(&self, part: BlockPart) -> Vec<usize> {
+            let layers = self.walk.layers();
+            let is_of_it = |tensor: &&TensorPlan| {
+                let is_needed = tensor.solve.moves() || briquette_plan::needs_inputs(tensor);
+                let is_shown = layers.contains(layer_of(&tensor.info.name));
+                let is_there = self.walk.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
+                is_there && (is_needed || tensor.is_changed() && is_shown)
+            };
+            self.plan.tensors.iter().filter(is_of_it).map(TensorPlan::index).collect()
+        }
+
+        /// Refuses tensors whose layer will not be seen, before anything runs.
+        fn check_layers(&self) -> Result<()> {
+            let layers = self.walk.layers();
+            let is_lost = |tensor: &&TensorPlan| {
+                let is_needed = tensor.solve.moves() || briquette_plan::needs_inputs(tensor);
+                is_needed && tensor.tied_to().is_none() && !layers.contains(layer_of(&tensor.info.name))
+            };
+            let Some(tensor) = self.plan.tensors.iter().find(is_lost) else { return Ok(()) };
+            let message = "no layer that runs on the calibration data has this weight, so that its inputs are not known; exclude it from \
+                           the stage";
+            Err(Error::config(message).at(tensor.culprit()))
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A checkpoint whose tensors have the values that they will be served with.
+
+use super::one::Solver;
+use super::source::SolvedSource;
+use briquette_core::decision::simulate;
+use briquette_core::{DType, Result, rows};
+use briquette_flow::{Plan, TensorPlan};
+use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
+use std::collections::BTreeMap;
+
+/// A checkpoint, with other values of some tensors in f32.
+pub(super) struct Simulated<'a> {
+    checkpoint: &'a Checkpoint,
+    infos: Vec<TensorInfo>,
+    /// Values in the order of the file.
+    values: BTreeMap<usize, Vec<u8>>,
+}
+
+impl<'a> Simulated<'a> {
+    /// The tensors of a plan that `is_chosen` takes, as they were decided and moved.
+    pub(super) fn of(
+        checkpoint: &'a Checkpoint,
+        plan: &Plan,
+        (solver, source): (&Solver, &SolvedSource),
+        is_chosen: impl Fn(&TensorPlan) -> bool,
+    ) -> Result<Self> {
+        let mut simulated = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
+        let changed = plan.tensors.iter().filter(|tensor| tensor.is_changed() || tensor.tied_to().is_some());
+        for tensor in changed.filter(|tensor| tensor.info.dtype.is_weight() && is_chosen(tensor)) {
+            let main = &plan.tensors[tensor.tied_to().unwrap_or(tensor.index())];
+            let (n_rows, n_cols) = (main.rows.n_rows, main.rows.n_cols);
+            let mut values = match source.weights(main.index())? {
+                Some(moved) => moved,
+                None => {
+                    let (values, decision) = solver.plain(main.index())?;
+                    simulate(&values, n_rows, n_cols, &decision)
+                }
+            };
+            if main.quant.is_none() {
+                round_to(&mut values, main.stored_dtype());
+            }
+            simulated.set(main, tensor.index(), &values);
+        }
+        Ok(simulated)
+    }
+
+    /// Sets the values of a tensor, row by row.
+    fn set(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let mut own = vec![0; bytes.len()];
+        match like.rows.axis.is_turned() {
+            true => like.rows.turn_back(bytes, &mut own, 4),
+            false => own.copy_from_slice(bytes),
+        }
+        self.infos[index].dtype = DType::F32;
+        self.values.insert(index, own);
+    }
+}
+
+/// Rounds values to what a type can hold.
+fn round_to(values: &mut [f32], dtype: DType) {
+    if dtype == DType::F32 || dtype == DType::F64 {
+        return;
+    }
+    let mut bytes = vec![0; values.len() * dtype.n_bits() / 8];
+    rows::from_f32(values, dtype, &mut bytes);
+    rows::to_f32(&bytes, dtype, values);
+}
+
+impl TensorSource for Simulated<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        match self.values.get(&index) {
+            Some(own) => {
+                out.copy_from_slice(&own[start..start + out.len()]);
+                Ok(())
+            }
+            None => self.checkpoint.read(index, start, out),
+        }
+    }
+
+    fn reads_ranges(&self, index: usize) -> bool {
+        self.values.contains_key(&index) || self.checkpoint.reads_ranges(index)
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        self.checkpoint.files()
+    }
+}

@@ -1,0 +1,135 @@
+//! A checkpoint with the weights, masks and scales of some tensors as they were found.
+
+use super::unit;
+use briquette_core::{Affine, Grouping, Mask, Result, Rows};
+use briquette_flow::TensorPlan;
+use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A checkpoint, and files with what became of some of its tensors.
+pub(crate) struct SolvedSource<'a> {
+    checkpoint: &'a Checkpoint,
+    units: Vec<Checkpoint>,
+    tensors: BTreeMap<usize, SolvedTensor>,
+}
+
+/// Where a tensor's parts are.
+struct SolvedTensor {
+    unit: usize,
+    rows: Rows,
+    /// Codes, and all scales with how many columns share one; else plain values.
+    weights: Weights,
+    keep: Option<usize>,
+}
+
+enum Weights {
+    Codes { place: usize, affines: Vec<Affine>, grouping: Grouping },
+    Values(usize),
+}
+
+impl<'a> SolvedSource<'a> {
+    pub(super) fn new(checkpoint: &'a Checkpoint) -> Self {
+        Self { checkpoint, units: Vec::new(), tensors: BTreeMap::new() }
+    }
+
+    /// Takes what a file has of these tensors.
+    pub(super) fn add<'p>(
+        &mut self,
+        unit: Checkpoint,
+        tensors: impl Iterator<Item = (usize, &'p TensorPlan<'p>)>,
+    ) -> Result<()> {
+        let number = self.units.len();
+        for (index, tensor) in tensors {
+            let name = &tensor.info.name;
+            let codes = unit::place(&unit, name, "codes").zip(tensor.quant);
+            let weights = match (codes, unit::place(&unit, name, "values")) {
+                (Some((place, quant)), _) => {
+                    Weights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
+                }
+                (None, Some(place)) => Weights::Values(place),
+                (None, None) => continue,
+            };
+            let keep = unit::place(&unit, name, "keep");
+            self.tensors.insert(index, SolvedTensor { unit: number, rows: tensor.rows, weights, keep });
+        }
+        self.units.push(unit);
+        Ok(())
+    }
+
+    /// Whether some weights of a tensor are dropped.
+    pub(super) fn has_mask(&self, index: usize) -> bool {
+        self.tensors.get(&index).is_some_and(|tensor| tensor.keep.is_some())
+    }
+
+    /// All weights of a tensor, row by row, where they were moved.
+    pub(super) fn weights(&self, index: usize) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.tensors.get(&index) else { return Ok(None) };
+        self.moved(index, 0..tensor.rows.n_rows).map(Some)
+    }
+
+    /// The scales of some rows.
+    fn scales(tensor: &SolvedTensor, rows: Range<usize>) -> &[Affine] {
+        let Weights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
+        let per_row = grouping.per_row(tensor.rows.n_cols).unwrap_or(1).max(1);
+        match grouping {
+            Grouping::Tensor => affines,
+            Grouping::Row | Grouping::Group(_) => &affines[rows.start * per_row..rows.end * per_row],
+        }
+    }
+}
+
+impl TensorSource for SolvedSource<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.checkpoint.tensors()
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        self.checkpoint.read(index, start, out)
+    }
+
+    fn reads_ranges(&self, index: usize) -> bool {
+        self.checkpoint.reads_ranges(index)
+    }
+
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        match self.tensors.get(&index) {
+            Some(tensor) => Ok(Self::scales(tensor, rows).to_vec()),
+            None => self.checkpoint.affines(index, rows),
+        }
+    }
+
+    fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
+        let Some(tensor) = self.tensors.get(&index) else { return self.checkpoint.keep(index, rows) };
+        let Some(place) = tensor.keep else { return Ok(Vec::new()) };
+        let row_bytes = Mask::row_bytes(tensor.rows.n_cols);
+        let mut bits = vec![0; rows.len() * row_bytes];
+        self.units[tensor.unit].read(place, rows.start * row_bytes, &mut bits)?;
+        Ok(bits)
+    }
+
+    fn moved(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
+        let Some(tensor) = self.tensors.get(&index) else { return Ok(Vec::new()) };
+        let (unit, n_cols) = (&self.units[tensor.unit], tensor.rows.n_cols);
+        let mut values = vec![0.0_f32; rows.len() * n_cols];
+        match &tensor.weights {
+            Weights::Values(place) => {
+                unit.read(*place, 4 * rows.start * n_cols, bytemuck::cast_slice_mut(&mut values))?;
+            }
+            Weights::Codes { place, .. } => {
+                let mut codes = vec![0_u8; values.len()];
+                unit.read(*place, rows.start * n_cols, &mut codes)?;
+                let affines = Self::scales(tensor, rows);
+                let size = (values.len() / affines.len().max(1)).max(1);
+                for ((codes, values), affine) in codes.chunks(size).zip(values.chunks_mut(size)).zip(affines) {
+                    codes.iter().zip(values).for_each(|(&code, value)| *value = affine.dequantize(code as i8));
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        self.checkpoint.files()
+    }
+}

@@ -1,0 +1,149 @@
+//! A finished part of the work in a file: the moved weights of some tensors, and what is known of their inputs.
+//!
+//! A safetensors file. Of tensor `T`: `T.codes` I8 and `T.scales` F32, `T.zeros` I8 where weights were rounded, `T.values` F32 where not;
+//! `T.keep` U8, a bit for each weight, where some are dropped; `T.mean_square` and `T.rms` F32 of its inputs. Its header has figures of each
+//! tensor as JSON, and the hash of everything.
+
+use briquette_core::{Affine, DType, Decision, Error, Hash128, InputView, Result, TensorHasher};
+use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
+use briquette_report::SolvedLayer;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The key of the hash in the header.
+const HASH: &str = "hash";
+
+/// A part in the making.
+#[derive(Default)]
+pub(super) struct Unit {
+    tensors: BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>,
+    figures: BTreeMap<String, String>,
+}
+
+impl Unit {
+    /// What is known of a tensor's inputs.
+    pub(super) fn add_inputs(&mut self, name: &str, view: &InputView) {
+        self.add_floats(name, "mean_square", &view.mean_square);
+        self.add_floats(name, "rms", &view.rms);
+    }
+
+    /// The weights of a tensor after they were moved, rows of `n_cols`, and the decision that they were moved by: rounded weights lie on its
+    /// grids.
+    pub(super) fn add_moved(&mut self, name: &str, n_cols: usize, values: &[f32], decision: &Decision) {
+        let n_rows = values.len() / n_cols.max(1);
+        let bytes = |codes: &[i8]| codes.iter().map(|&code| code as u8).collect::<Vec<u8>>();
+        match &decision.quant {
+            Some(quant) => {
+                let mut codes = vec![0_i8; values.len()];
+                for (row, (values, codes)) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)).enumerate() {
+                    let groups = values.chunks(quant.group_size()).zip(codes.chunks_mut(quant.group_size()));
+                    for ((values, codes), affine) in groups.zip(quant.row(row)) {
+                        let each = values.iter().zip(codes);
+                        each.for_each(|(&value, code)| *code = affine.quantize(value, quant.grid));
+                    }
+                }
+                let (scales, zeros): (Vec<f32>, Vec<i8>) =
+                    quant.affines.iter().map(|affine| (affine.scale, affine.zero)).unzip();
+                self.add(name, "codes", DType::I8, vec![n_rows, n_cols], bytes(&codes));
+                self.add_floats(name, "scales", &scales);
+                self.add(name, "zeros", DType::I8, vec![zeros.len()], bytes(&zeros));
+            }
+            None => self.add(name, "values", DType::F32, vec![n_rows, n_cols], bytemuck::cast_slice(values).to_vec()),
+        }
+        if let Some(mask) = &decision.mask {
+            let bits = mask.as_bits();
+            self.add(name, "keep", DType::U8, vec![n_rows, bits.len() / n_rows.max(1)], bits.to_vec());
+        }
+    }
+
+    pub(super) fn add_figures(&mut self, name: &str, figures: &SolvedLayer) -> Result<()> {
+        let text = serde_json::to_string(figures).map_err(|error| Error::bug(format!("figures: {error}")))?;
+        self.figures.insert(name.to_string(), text);
+        Ok(())
+    }
+
+    fn add_floats(&mut self, name: &str, part: &str, values: &[f32]) {
+        self.add(name, part, DType::F32, vec![values.len()], bytemuck::cast_slice(values).to_vec());
+    }
+
+    fn add(&mut self, name: &str, part: &str, dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) {
+        self.tensors.insert(format!("{name}.{part}"), (dtype, shape, bytes));
+    }
+
+    /// Writes the file, in one step.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let mut said = self.figures.clone();
+        let parts = self.tensors.iter().map(|(name, (.., bytes))| (name.as_str(), Hash128::of_block(bytes)));
+        said.insert(HASH.into(), hash_of(parts, &self.figures).to_string());
+        draft::replace_file(path, &safetensors::to_file_saying(&self.tensors, &said)?)
+    }
+
+    /// Opens a file that [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// Input where it is damaged; Io.
+    pub(super) fn open(path: &Path) -> Result<Checkpoint> {
+        let file = Checkpoint::open(path)?;
+        let mut parts = BTreeMap::new();
+        for (index, info) in file.tensors().iter().enumerate() {
+            let mut bytes = vec![0; info.n_bytes()];
+            file.read(index, 0, &mut bytes)?;
+            parts.insert(info.name.as_str(), Hash128::of_block(&bytes));
+        }
+        let mut figures = file.metadata();
+        let expected = figures.remove(HASH).unwrap_or_default();
+        match hash_of(parts.into_iter(), &figures).to_string() == expected {
+            true => Ok(file),
+            false => Err(Error::input("is damaged: its hash does not hold").at(path.display())),
+        }
+    }
+}
+
+/// The hash of all parts and figures, both by name.
+fn hash_of<'a>(parts: impl Iterator<Item = (&'a str, Hash128)>, figures: &BTreeMap<String, String>) -> Hash128 {
+    let mut hasher = TensorHasher::default();
+    for (name, digest) in parts {
+        hasher.push(Hash128::of_block(name.as_bytes()));
+        hasher.push(digest);
+    }
+    for (name, text) in figures {
+        hasher.push(Hash128::of_block(format!("{name}\n{text}").as_bytes()));
+    }
+    hasher.finish()
+}
+
+/// The place of a part of a tensor in a file, where it is there.
+pub(super) fn place(file: &Checkpoint, name: &str, part: &str) -> Option<usize> {
+    let name = format!("{name}.{part}");
+    file.tensors().iter().position(|info| info.name == name)
+}
+
+fn floats(file: &Checkpoint, name: &str, part: &str) -> Result<Option<Vec<f32>>> {
+    let Some(index) = place(file, name, part) else { return Ok(None) };
+    let mut values = vec![0.0_f32; file.tensors()[index].n_elements()];
+    file.read(index, 0, bytemuck::cast_slice_mut(&mut values))?;
+    Ok(Some(values))
+}
+
+/// What a file says of a tensor's inputs.
+pub(super) fn view(file: &Checkpoint, name: &str) -> Result<Option<InputView>> {
+    let found = floats(file, name, "mean_square")?.zip(floats(file, name, "rms")?);
+    Ok(found.map(|(mean_square, rms)| InputView { rms, mean_square }))
+}
+
+/// What a file says of how a tensor went.
+pub(super) fn figures(file: &Checkpoint, name: &str) -> Result<Option<SolvedLayer>> {
+    let Some(text) = file.metadata().remove(name) else { return Ok(None) };
+    let damaged = |error| Error::input(format!("figures of {name:?}: {error}")).at(file.path().display());
+    serde_json::from_str(&text).map(Some).map_err(damaged)
+}
+
+/// All scales of a tensor; none where it was not rounded.
+pub(super) fn affines(file: &Checkpoint, name: &str) -> Result<Vec<Affine>> {
+    let Some((scales, at)) = floats(file, name, "scales")?.zip(place(file, name, "zeros")) else {
+        return Ok(Vec::new());
+    };
+    let mut zeros = vec![0_u8; scales.len()];
+    file.read(at, 0, &mut zeros)?;
+    Ok(scales.into_iter().zip(zeros).map(|(scale, zero)| Affine { scale, zero: zero as i8 }).collect())
+}
