@@ -276,6 +276,22 @@ interop *FLAGS: build peers fetch-minilm
     @cargo build --release --quiet -p briquette-models --example forward
     @{{ venv }}/bin/python bench/interop_models.py {{ target }}/release/examples/forward models/minilm --briquette {{ briquette }}
 
+# What `briquette calibrate` gathers of MiniLM, SmolLM2 and a ResNet-18 of random weights, held against hooks in torch
+[group('measure')]
+check-statistics: build peers fetch-minilm fetch-smollm2
+    #!/usr/bin/env bash
+    set -euo pipefail
+    work=bench-out/hooks && mkdir -p $work
+    held() { # MODEL DATA NAME FLAGS
+      {{ briquette }} calibrate "$1" --data "$2" -o "$work/$3.safetensors" --samples 1000000 --force --quiet "${@:4}"
+      {{ venv }}/bin/python bench/peers/hooks.py "$1" "$work/$3.safetensors" --data "$2" --gram
+    }
+    held models/minilm bench/peers/sentences.txt minilm --gram
+    head -c 9000 models/brown/calibrate.txt > $work/brown.txt
+    held models/smollm2 $work/brown.txt smollm2
+    {{ venv }}/bin/python bench/peers/hooks.py --make-resnet18 $work/resnet18
+    held $work/resnet18/model $work/resnet18/images.safetensors resnet18 --arch resnet18
+
 # The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
 [group('measure')]
 torture: build
