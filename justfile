@@ -292,6 +292,19 @@ check-statistics: build peers fetch-minilm fetch-smollm2
     {{ venv }}/bin/python bench/peers/hooks.py --make-resnet18 $work/resnet18
     held $work/resnet18/model $work/resnet18/images.safetensors resnet18 --arch resnet18
 
+# What llm-compressor loses on SmolLM2 with Wanda, SparseGPT, nearest rounding and GPTQ: about an hour and a half of one core, 6 GB of packages
+[group('measure')]
+bench-quality *FLAGS: fetch-smollm2
+    #!/usr/bin/env bash
+    set -euo pipefail
+    python={{ venv }}-llmc/bin/python out=bench-out/quality
+    [ -x $python ] || python3 -m venv {{ venv }}-llmc
+    $python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements-llmcompressor.txt
+    for method in dense magnitude50 wanda50 sparsegpt50 nearest4 nearest3 gptq4 gptq3; do
+      $python bench/peers/quality.py models/smollm2 models/brown $out --method $method "$@" 2>$out.log || { tail -n 5 $out.log; exit 1; }
+    done
+    $python bench/peers/quality.py --table $out
+
 # The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
 [group('measure')]
 torture: build
