@@ -41,6 +41,7 @@ mod roles;
 mod sandbox;
 mod screen;
 mod signals;
+mod solve;
 mod student_sizes;
 mod students;
 mod trace;

@@ -226,6 +226,11 @@ impl Network {
         self.as_architecture().as_blocks()
     }
 
+    /// The device that its parameters are on.
+    pub(crate) fn device(&self) -> Device {
+        self.devices().into_iter().next().unwrap_or_default()
+    }
+
     /// Layers that a student can have some of.
     pub fn n_layers(&self) -> Option<usize> {
         self.as_architecture().n_choosable_layers()

@@ -5,6 +5,7 @@ use crate::budget::Budget;
 use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
 use crate::memory::{Memory, MemoryWatch};
 use crate::outputs::{self, ItemProgress, Likelihood, OutputRows};
+use crate::walk::{Room, run_offloaded};
 use crate::{Arch, Input, LoadedModel, ModelTask, metrics};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
@@ -36,6 +37,8 @@ pub struct Request {
     pub batching: Batching,
     /// What running may take.
     pub fits: Fits,
+    /// A directory for what lies between blocks, where a model of text is to run with the weights of one block in memory at a time.
+    pub offload: Option<PathBuf>,
     /// Where to run.
     pub device: Device,
 }
@@ -123,6 +126,14 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     let data = request.data.open(arch.task())?;
     let run = |checkpoint: &Checkpoint, arch: Arch, progress: ItemProgress| -> Result<_> {
         let mut watch = MemoryWatch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
+        if let Some(directory) = &request.offload {
+            let room = Room { max_bytes: request.fits.limit.map(|limit| limit / 4), directory };
+            let over = (&data, &request.data);
+            watch.loaded();
+            let found = run_offloaded(checkpoint, arch, &request.device, over, room, progress)?;
+            watch.ran();
+            return Ok((found, (watch.dropped(), BTreeMap::new())));
+        }
         let mut model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
         if let Some(dtype) = request.fits.dtype {
             model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;

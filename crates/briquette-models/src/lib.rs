@@ -20,6 +20,7 @@
 //!     data: DataSpec { path: fixtures.join("digits-data.safetensors"), ..DataSpec::default() },
 //!     batching: Batching::default(),
 //!     fits: Default::default(),
+//!     offload: None,
 //!     device: Device::default(),
 //! };
 //! let found = evaluate(&request, &[], &mut |_done, _total| Ok(()))?;

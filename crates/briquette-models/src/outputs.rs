@@ -34,7 +34,17 @@ pub struct OutputRows {
 }
 
 impl OutputRows {
-    fn of_rows(mut rows: Vec<(usize, Vec<f32>)>, batch_ms: Vec<f64>, n_skipped: usize, pace: &Pace) -> Result<Self> {
+    fn of_rows(rows: Vec<(usize, Vec<f32>)>, batch_ms: Vec<f64>, n_skipped: usize, pace: &Pace) -> Result<Self> {
+        Self::of(rows, batch_ms, n_skipped, pace.largest)
+    }
+
+    /// Rows by the places of their items, in any order.
+    pub(crate) fn of(
+        mut rows: Vec<(usize, Vec<f32>)>,
+        batch_ms: Vec<f64>,
+        n_skipped: usize,
+        batch_size: usize,
+    ) -> Result<Self> {
         rows.sort_by_key(|(index, _)| *index);
         let broken = rows.iter().filter(|(_, row)| !row.iter().all(|value| value.is_finite())).count();
         if broken > 0 {
@@ -44,7 +54,7 @@ impl OutputRows {
         let width = rows.first().map_or(0, |(_, row)| row.len());
         let places = rows.iter().map(|(index, _)| *index).collect();
         let values = rows.into_iter().flat_map(|(_, row)| row).collect();
-        Ok(Self { width, values, places, batch_ms, n_skipped, batch_size: pace.largest })
+        Ok(Self { width, values, places, batch_ms, n_skipped, batch_size })
     }
 }
 
@@ -304,8 +314,7 @@ fn add_rows(rows: &mut Vec<(usize, Vec<f32>)>, places: &[usize], found: &HostRow
 }
 
 pub(crate) fn device_of(model: &LoadedModel) -> Device {
-    use burn::module::Module;
-    model.network.devices().into_iter().next().unwrap_or_default()
+    model.network.device()
 }
 
 /// A loader's thread that dies hands on fewer items without an error: counting them is the only way to notice.

@@ -1,5 +1,6 @@
 //! A model of text, block by block: the weights of one block are in memory at a time, and what lies between two blocks.
 
+mod offloaded;
 mod states;
 
 use crate::architecture::Blocks;
@@ -10,6 +11,7 @@ use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable, observe_some};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+pub use offloaded::{offloaded_bytes, run_offloaded};
 use states::States;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

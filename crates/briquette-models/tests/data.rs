@@ -26,6 +26,7 @@ fn request(model: &str, data: &Path) -> Request {
         data: DataSpec { path: data.to_path_buf(), ..DataSpec::default() },
         batching: Batching { batch_size: 2, workers: 0 },
         fits: Fits::default(),
+        offload: None,
         device: Device::default(),
     }
 }

@@ -36,6 +36,7 @@ fn request(model: &Path, data: &Path) -> Request {
         data: DataSpec { path: data.to_path_buf(), ..DataSpec::default() },
         batching: Batching { batch_size: 7, workers: 2 },
         fits: Fits::default(),
+        offload: None,
         device: Device::default(),
     }
 }

@@ -115,6 +115,7 @@ mod run {
                 limit: asked.limit,
                 dtype: crate::half::half(asked.dtype),
             },
+            offload: asked.offload.then(std::env::temp_dir),
             device,
         })
     }

@@ -84,6 +84,7 @@ mod known {
     use briquette_formats::Checkpoint;
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
+    use briquette_models::walk::offloaded_bytes;
     use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
     use std::path::Path;
 
@@ -113,7 +114,9 @@ mod known {
         let checkpoint = Checkpoint::open_as(model, &asked.choice)?;
         let named = || asked.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
-        let weights_bytes = predicted_bytes(&checkpoint, arch, half(asked.dtype), device);
+        let by_block = arch.filter(|_| asked.offload);
+        let by_block = by_block.map_or(Ok(None), |arch| offloaded_bytes(&checkpoint, arch, device))?;
+        let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(asked.dtype), device));
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 

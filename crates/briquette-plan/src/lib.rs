@@ -14,10 +14,11 @@ use briquette_core::{Error, Result};
 use briquette_flow::ties::{self, Ties};
 use briquette_flow::{Plan, Stop};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
-use briquette_recipe::Recipe;
+use briquette_recipe::{Calibration, Recipe};
 use interop::Loads;
 pub use statistics::needs_inputs;
 use std::collections::BTreeSet;
+use std::path::Path;
 use untouched::untouched;
 
 /// Plans the model, and the student too where a recipe trains one: see `student_of` of the pipeline, which foretells them.
@@ -64,7 +65,15 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
         choose::tie(&mut plan, &ties);
     }
     statistics::take_in(&mut plan, recipe, checkpoint)?;
+    plan.remarks.extend(recipe.calibration.as_ref().map(calibrated_text));
     Ok(plan)
+}
+
+/// What the model is run on before it is decided about.
+fn calibrated_text(calibration: &Calibration) -> String {
+    let data = calibration.data.eval.as_deref().unwrap_or(Path::new("")).display();
+    let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
+    format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
 }
 
 /// Refuses a model that is quantized already, and rules of roles that match no tensor.

@@ -22,6 +22,8 @@ pub struct Evaluate {
     pub batch_size: BatchSize,
     /// The most bytes that running may take.
     pub limit: Option<u64>,
+    /// Whether the weights of one block are to be in memory at a time.
+    pub offload: bool,
     /// What networks compute in.
     pub dtype: Dtype,
     /// The least and the most of metrics, by name.
@@ -96,6 +98,11 @@ impl Evaluate {
         if data.eval.is_none() {
             return Err(Error::config("data.eval: missing; name the data to evaluate on"));
         }
+        if memory.offload && dtype != Dtype::F32 {
+            return Err(Error::config(
+                "memory.dtype: blocks that are loaded one at a time compute in f32; remove one of the two",
+            ));
+        }
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
             choice: Choice { is_for_one_of_two: true, ..raw.model.choice() },
@@ -103,6 +110,7 @@ impl Evaluate {
             data,
             batch_size,
             limit,
+            offload: memory.offload,
             dtype,
             bounds: Bounds { min: gate.min, max: gate.max },
         }))

@@ -303,6 +303,9 @@ pub(crate) struct EvalArgs {
     /// Refuse what takes more than this to run, such as 4GiB: by its weights before they are loaded, by measuring after
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory_limit: Option<String>,
+    /// Have the weights of one block of the network in memory at a time, as f32: for models that are larger than the memory
+    #[arg(long)]
+    pub(crate) offload: bool,
     /// What both models compute in: f32, bf16 or f16; codes that are held compute in f32 only
     #[arg(long, value_name = "TYPE")]
     pub(crate) dtype: Option<String>,

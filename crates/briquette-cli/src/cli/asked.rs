@@ -47,7 +47,15 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
-    Ok(raw::RawRecipe { model, stage: stages_of(what)?, ..Default::default() })
+    let (stage, calibration) = (stages_of(what)?, calibration_of(what));
+    let recipe = raw::RawRecipe { model, stage, calibration, ..Default::default() };
+    if recipe.calibration.is_some() && !recipe.needs_statistics() {
+        let flag = if what.data.is_some() { "--data" } else { "--statistics" };
+        let message = "nothing that is asked for looks at inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or \
+                       --round gptq";
+        return Err(Error::config(format!("{flag}: {message}")));
+    }
+    Ok(recipe)
 }
 
 fn layout_of(layout: LayoutArg) -> raw::RawLayout {
@@ -57,22 +65,14 @@ fn layout_of(layout: LayoutArg) -> raw::RawLayout {
     }
 }
 
-/// Whether weights are to be scored by the inputs that they meet.
-fn scores_by_inputs(what: &What) -> bool {
-    what.prune_method.as_deref() == Some("wanda")
-}
-
-/// Whether ranges are to be found by the inputs that weights meet.
-fn ranges_by_inputs(what: &What) -> bool {
-    what.range.as_deref() == Some("weighted")
+/// What methods that look at the inputs of layers learn them from.
+fn calibration_of(what: &What) -> Option<raw::RawCalibration> {
+    let What { data, statistics, samples, max_length, .. } = what.clone();
+    let is_given = data.is_some() || statistics.is_some();
+    is_given.then(|| raw::RawCalibration { data, statistics, samples, max_length, ..Default::default() })
 }
 
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
-    if what.statistics.is_some() && !scores_by_inputs(what) && !ranges_by_inputs(what) {
-        let message =
-            "--statistics: nothing that is asked for looks at inputs; add --prune-method wanda or --range weighted";
-        return Err(Error::config(message));
-    }
     let include = (!what.include.is_empty()).then(|| what.include.clone());
     let mut stages = Vec::new();
     if what.prune.is_some() || what.prune_pattern.is_some() {
@@ -82,7 +82,6 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             scope: what.scope.clone(),
             method: what.prune_method.clone(),
             seed: what.seed,
-            statistics: what.statistics.clone().filter(|_| scores_by_inputs(what)),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.prune_roles.clone(),
@@ -93,7 +92,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         stages.push(StageKeys::Quantize(raw::RawQuantize {
             scheme: Some(scheme.clone()),
             range: what.range.clone(),
-            statistics: what.statistics.clone().filter(|_| ranges_by_inputs(what)),
+            round: what.round.clone(),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),

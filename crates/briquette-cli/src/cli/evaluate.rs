@@ -42,6 +42,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     memory.batch_size = what.batch_size.clone().or(memory.batch_size.take());
     // In a recipe that trains, this is the type it trains in, not the one to evaluate in.
     memory.dtype = what.dtype.clone().or(memory.dtype.take().filter(|_| !trains));
+    memory.offload |= what.offload;
     memory.limit = what.memory_limit.clone().or(memory.limit.take());
     let asked = Evaluate::from_raw(&raw)?;
     Ok((asked.ok_or_else(|| Error::bug("an evaluate stage was given"))?, reference))

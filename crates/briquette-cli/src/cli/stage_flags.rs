@@ -7,13 +7,17 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 12] = [
+const IN_A_RECIPE: [&str; 16] = [
     "pruning",
     "scope",
     "prune_method",
     "prune_roles",
     "seed",
     "statistics",
+    "data",
+    "samples",
+    "max_length",
+    "round",
     "quantize",
     "range",
     "quantize_roles",
@@ -38,13 +42,22 @@ pub(crate) struct What {
     /// Keep N of every M neighbouring inputs instead, such as 2:4
     #[arg(long, visible_alias = "nm", value_name = "N:M", group = "pruning")]
     pub(crate) prune_pattern: Option<String>,
-    /// Take the share from each tensor by itself (layer), or from all together (global)
+    /// Take the share from each tensor by itself (layer), from all together (global), or from each block by its outliers (owl)
     #[arg(long, value_name = "SCOPE", requires = "prune")]
     pub(crate) scope: Option<String>,
-    /// Score weights by magnitude, by wanda, which looks at their inputs too, or at random as a baseline
+    /// Score weights by magnitude, or at random as a baseline; by their inputs too: wanda, or sparsegpt and admm, which move what stays
     #[arg(long, value_name = "METHOD", requires = "pruning")]
     pub(crate) prune_method: Option<String>,
-    /// Statistics of the inputs of layers, for wanda and for weighted ranges: a file that `briquette calibrate` writes
+    /// Run the model on this, for methods that look at the inputs of layers: text, images, an array
+    #[arg(long, value_name = "PATH", conflicts_with = "statistics")]
+    pub(crate) data: Option<PathBuf>,
+    /// The most items of --data that run: sentences, images, or windows of a text (512)
+    #[arg(long, value_name = "N", requires = "data")]
+    pub(crate) samples: Option<usize>,
+    /// Tokens that texts of --data are cut at
+    #[arg(long, value_name = "N", requires = "data")]
+    pub(crate) max_length: Option<usize>,
+    /// Statistics of the inputs of layers, instead of --data: a file that `briquette calibrate` writes
     #[arg(long, value_name = "FILE")]
     pub(crate) statistics: Option<PathBuf>,
     /// Seed of random scores
@@ -53,9 +66,12 @@ pub(crate) struct What {
     /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME")]
     pub(crate) quantize: Option<String>,
-    /// How the range of a group is chosen: absmax, minmax, percentile, mse, in symmetric schemes hqq, or, by --statistics, weighted
+    /// How the range of a group is chosen: absmax, minmax, percentile, mse, in symmetric schemes hqq, or, by inputs, weighted
     #[arg(long, value_name = "RANGE", requires = "quantize")]
     pub(crate) range: Option<String>,
+    /// How weights are rounded: to the nearest, or by gptq, which moves those that follow
+    #[arg(long, value_name = "HOW", requires = "quantize")]
+    pub(crate) round: Option<String>,
     /// Store what is not quantized in another type: f16, bf16 or f32
     #[arg(long, value_name = "TYPE")]
     pub(crate) cast: Option<String>,

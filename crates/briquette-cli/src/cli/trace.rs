@@ -32,11 +32,11 @@ fn touched(command: &Command) -> Vec<PathBuf> {
         Command::Inspect { model, .. } => paths.push(model),
         Command::Plan { model, what } => {
             paths.push(model);
-            paths.extend(what.statistics.as_deref());
+            paths.extend([&what.statistics, &what.data].into_iter().flatten().map(PathBuf::as_path));
             of_recipe = what.recipe.as_deref().or(Some(model).filter(|path| is_toml(path)).map(PathBuf::as_path));
         }
-        Command::Compress { model, output, what: What { recipe, statistics, .. }, .. } => {
-            paths.extend([model, output, statistics].into_iter().flatten().map(PathBuf::as_path));
+        Command::Compress { model, output, what: What { recipe, statistics, data, .. }, .. } => {
+            paths.extend([model, output, statistics, data].into_iter().flatten().map(PathBuf::as_path));
             of_recipe = recipe.as_deref();
         }
         Command::Run { recipe, .. } => of_recipe = Some(recipe),

@@ -2,6 +2,7 @@
 //! it reads. A path is not enough: what lies there may have changed.
 
 use crate::contents::InputHashes;
+use crate::solve;
 use briquette_flow::context::RunOptions;
 use briquette_recipe::paths::{self, NamedPath, Purpose};
 use briquette_recipe::raw::RawStage;
@@ -17,10 +18,14 @@ pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
     recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
-/// How many stages there are up to the last training, factors, or stage that looks at the inputs of layers.
+/// How many stages there are up to the last training or factors; where a model is calibrated or weights are moved, up to the last that
+/// changes anything, as what a block gives follows from all of them.
 fn n_before(recipe: &Recipe) -> usize {
-    let is_long = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole) || stage.needs_statistics();
-    recipe.asked.stage.iter().rposition(is_long).map_or(0, |last| last + 1)
+    let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
+    let changes = |stage: &RawStage| stage.kind() != Some(StageKind::Evaluate);
+    let mut stages = recipe.asked.stage.iter();
+    let last = if solve::is_asked(recipe) { stages.rposition(changes) } else { stages.rposition(is_whole) };
+    last.map_or(0, |last| last + 1)
 }
 
 /// What is read by the stages up to the last training or factors: all models, statistics that they prune by, and data where it is

@@ -6,7 +6,7 @@ use crate::{Report, TensorReport, numbers};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-const HEADINGS: [(&str, bool); 11] = [
+const HEADINGS: [(&str, bool); 12] = [
     ("Tensor", false),
     ("Role", false),
     ("Type", false),
@@ -18,7 +18,11 @@ const HEADINGS: [(&str, bool); 11] = [
     ("Sparsity", true),
     ("SQNR dB", true),
     ("Cosine", true),
+    (OUTPUTS, true),
 ];
+
+/// The heading of errors of outputs, which only tensors have whose inputs were seen.
+const OUTPUTS: &str = "Error of outputs";
 
 /// Tensors that are all shown.
 const MAX_ALL: usize = 1000;
@@ -28,14 +32,16 @@ const N_WORST: usize = 300;
 
 /// The table of tensors, and how many it leaves out.
 pub(super) fn section(report: &Report) -> String {
-    let headings: String = HEADINGS.iter().fold(String::new(), |mut out, (heading, is_number)| {
+    let saw_inputs = report.tensors.iter().any(|tensor| tensor.output_error.is_some());
+    let headings = HEADINGS.iter().filter(|(heading, _)| saw_inputs || *heading != OUTPUTS);
+    let headings: String = headings.fold(String::new(), |mut out, (heading, is_number)| {
         let class = if *is_number { " class=\"num\"" } else { "" };
         let _ = write!(out, "<th scope=\"col\"{class}>{heading}</th>");
         out
     });
     let n = report.tensors.len();
     let shown = shown(&report.tensors);
-    let rows: String = shown.iter().copied().map(row).collect();
+    let rows: String = shown.iter().copied().map(|tensor| row(tensor, saw_inputs)).collect();
     let (title, lead) = if shown.len() == n {
         (format!("All {n} tensors"), String::new())
     } else {
@@ -78,7 +84,7 @@ fn shown(tensors: &[TensorReport]) -> Vec<&TensorReport> {
     both.into_iter().map(|index| &tensors[index]).collect()
 }
 
-fn row(tensor: &TensorReport) -> String {
+fn row(tensor: &TensorReport, saw_inputs: bool) -> String {
     let error = tensor.error;
     let n_elements: f64 = tensor.shape.iter().map(|extent| *extent as f64).product();
     let numbers = [
@@ -95,12 +101,27 @@ fn row(tensor: &TensorReport) -> String {
         optional(error.map(|error| error.cosine), 6, numbers::NONE),
     ];
     format!(
-        "<tr><th scope=\"row\">{}</th>{}{}{}</tr>\n",
+        "<tr><th scope=\"row\">{}</th>{}{}{}{}</tr>\n",
         name(&tensor.name),
         text(tensor.role.name()),
         text(&tensor.dtype),
-        numbers.concat()
+        numbers.concat(),
+        if saw_inputs { outputs(tensor) } else { String::new() }
     )
+}
+
+/// The error of a layer's outputs; where weights were moved, by the correlations of its inputs too, before and after.
+fn outputs(tensor: &TensorReport) -> String {
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    let moved = tensor.solved.as_ref().and_then(|solved| solved.outputs_unmoved.zip(solved.outputs));
+    match (moved, tensor.output_error) {
+        (Some((unmoved, moved)), _) => {
+            let text = format!("{}<small>{} unmoved</small>", percent(moved), percent(unmoved));
+            format!("<td class=\"num\" data-v=\"{moved}\">{text}</td>")
+        }
+        (None, Some(error)) => cell(error, percent(error)),
+        (None, None) => "<td class=\"num\"></td>".into(),
+    }
 }
 
 fn text(text: &str) -> String {

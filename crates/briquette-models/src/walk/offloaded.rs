@@ -1,0 +1,87 @@
+//! Running a model that is larger than the memory: block by block.
+
+use super::{Room, Walk};
+use crate::data::{Data, DataSpec};
+use crate::evaluate::RunOutputs;
+use crate::outputs::{ItemProgress, Likelihood, OutputRows, nll_of_states};
+use crate::samples::{Samples, token_batches};
+use crate::{Arch, Input, ModelTask, Network};
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, TensorSource};
+use burn::tensor::Device;
+use std::time::Instant;
+
+/// The outputs of a model of text over some data, with the weights of one block in memory at a time, as floats. A batch is the whole data:
+/// its time is that of all blocks.
+///
+/// # Errors
+/// Config where the model takes no text or the data is of another kind; Refused where outputs are not finite; those of reading.
+pub fn run_offloaded(
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    room: Room,
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
+    let mut input = arch.input(checkpoint)?;
+    let batches = token_batches(arch, &mut input, data, spec, Samples::ALL)?;
+    let unfit = || Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"));
+    let batches = batches.ok_or_else(unfit)?;
+    let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
+    let mut walk = Walk::begin(checkpoint, arch, device, batches, room, checkpoint)?.ok_or_else(unfit)?;
+    let n_blocks = walk.n_blocks();
+    while let Some(block) = walk.next_block() {
+        let mut after = |done, total| progress(block * total + done, n_blocks * total);
+        walk.advance(checkpoint, &mut after)?;
+    }
+    match (arch.task(), &input) {
+        (ModelTask::Decoder, _) => likelihood(walk, checkpoint, (since, n_items)).map(RunOutputs::Likelihood),
+        (_, Input::Text { pooling, .. }) => {
+            let mut rows = Vec::new();
+            walk.leave(checkpoint, None, |batch, network, state| {
+                let (_, padding) = batch.to_tensors(&network.device());
+                let pooled = pooling.apply(state, padding);
+                let width = pooled.dims()[1];
+                let values = briquette_module::read_f32(pooled, "embeddings")?;
+                rows.extend(batch.places.iter().copied().zip(values.chunks(width).map(<[f32]>::to_vec)));
+                Ok(())
+            })?;
+            OutputRows::of(rows, vec![since.elapsed().as_secs_f64() * 1e3], 0, n_items).map(RunOutputs::Rows)
+        }
+        _ => Err(unfit()),
+    }
+}
+
+fn likelihood(mut walk: Walk, weights: &dyn TensorSource, (since, n_items): (Instant, usize)) -> Result<Likelihood> {
+    let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
+    walk.leave(weights, None, |batch, network, state| {
+        let (ids, _) = batch.to_tensors(&network.device());
+        found.nll += nll_of_states(network.as_decoder(), state, ids)?;
+        found.n_tokens += batch.places.len() * (batch.length() - 1);
+        Ok(())
+    })?;
+    found.batch_ms = vec![since.elapsed().as_secs_f64() * 1e3];
+    match found.nll.is_finite() {
+        true => Ok(found),
+        false => Err(Error::refused("outputs are not finite; the weights are damaged")),
+    }
+}
+
+/// Bytes of the weights that are in memory at a time, as floats: the largest block, or what is around the blocks; none where a network is
+/// no row of blocks.
+///
+/// # Errors
+/// Config and Input where the checkpoint is no such model.
+pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
+    let (network, names) = Network::blank(arch, checkpoint, device)?;
+    let Some(blocks) = network.as_blocks() else { return Ok(None) };
+    let prefix = |index| format!("{}.", names.renamed(&blocks.block_path(index)));
+    let prefixes: Vec<String> = (0..blocks.n_blocks()).map(prefix).collect();
+    let mut sizes = vec![0; prefixes.len() + 1];
+    for info in checkpoint.tensors() {
+        let part = prefixes.iter().position(|prefix| info.name.starts_with(prefix.as_str()));
+        sizes[part.unwrap_or(prefixes.len())] += 4 * info.n_elements() as u64;
+    }
+    Ok(sizes.into_iter().max())
+}

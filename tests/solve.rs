@@ -1,0 +1,183 @@
+//! Methods that look at data while they decide: block by block, resumed, and within a bound of memory.
+#![cfg(feature = "model")]
+
+use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::tensors_of;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A tiny Llama, and text to calibrate and to measure on.
+fn llama(model: &str) -> Sandbox {
+    let sandbox = Sandbox::with(&format!("models/{model}"));
+    let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
+    sandbox.write("text.txt", text.repeat(8));
+    sandbox
+}
+
+fn bert() -> Sandbox {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    sandbox
+}
+
+const GPTQ: &str = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nround = \"gptq\"\nroles = [\"linear\"]\n";
+const SPARSEGPT: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"sparsegpt\"\nsparsity = 0.5\nroles = [\"linear\"]\n";
+
+/// A recipe that is calibrated on the sandbox's text.
+fn recipe(model: &str, calibration: &str, stages: &str) -> String {
+    let exclude = if model == "bert-tiny" { "exclude = [\"pooler.**\"]\n" } else { "" };
+    let stages = stages.replace("roles = [\"linear\"]\n", &format!("roles = [\"linear\"]\n{exclude}"));
+    format!(
+        "[model]\npath = \"{model}\"\n[output]\npath = \"out\"\n[calibration]\ndata = \"text.txt\"\nmax_length = 16\n{calibration}\n{stages}"
+    )
+}
+
+/// What a report says of the weight of each layer that was moved: the errors of its outputs, unmoved and moved.
+fn errors(report: &Value) -> Vec<(String, f64, f64)> {
+    let tensors = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["solved"].is_null());
+    let of = |tensor: &Value, key: &str| tensor["solved"][key].as_f64().unwrap();
+    tensors
+        .map(|tensor| (tensor["name"].as_str().unwrap().into(), of(tensor, "outputs_unmoved"), of(tensor, "outputs")))
+        .collect()
+}
+
+#[test]
+fn moved_weights_have_smaller_errors_at_the_outputs_and_lie_on_their_grids() {
+    for (model, stages, n_moved) in [
+        ("llama-tied", GPTQ.to_string(), 14),
+        ("llama-untied", GPTQ.to_string(), 15),
+        ("bert-tiny", GPTQ.to_string(), 12),
+        ("llama-tied", SPARSEGPT.to_string(), 14),
+        ("llama-tied", SPARSEGPT.replace("sparsity = 0.5", "pattern = \"2:4\"") + GPTQ, 14),
+    ] {
+        let sandbox = if model == "bert-tiny" { bert() } else { llama(model) };
+        sandbox.write("recipe.toml", recipe(model, "", &stages));
+        let report = sandbox.json("run recipe.toml --device cpu");
+        let errors = errors(&report);
+        assert_eq!(errors.len(), n_moved, "{model}: {errors:?}");
+        let sums = errors.iter().fold((0.0, 0.0), |sums, (_, unmoved, moved)| (sums.0 + unmoved, sums.1 + moved));
+        assert!(sums.1 < 0.9 * sums.0, "{model} {stages}: {errors:?}");
+        sandbox.ok("verify out");
+        assert!(!sandbox.path("out.stages").exists());
+        if stages.contains("sparsegpt") {
+            let sparsity = |name: &str| {
+                let tensors = report["tensors"].as_array().unwrap();
+                tensors.iter().find(|tensor| tensor["name"] == name).unwrap()["sparsity"].as_f64().unwrap()
+            };
+            assert!((sparsity("model.layers.1.mlp.up_proj.weight") - 0.5).abs() < 0.05, "{report}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
+    let sandbox = llama("llama-untied");
+    sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
+    sandbox.ok("run recipe.toml --device cpu --threads 2");
+    let weights = || -> BTreeMap<String, Vec<u8>> {
+        let is_weight = |name: &String| name.ends_with(".safetensors") || name.ends_with("briquette.json");
+        sandbox.files("out").into_iter().filter(|(name, _)| is_weight(name)).collect()
+    };
+    let whole = weights();
+    std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    // What a kill leaves: the first block is done, or it is and was damaged since.
+    let (mut kept, mut n) = (Vec::new(), 0);
+    while kept.is_empty() && n < 40 {
+        n += 1;
+        let mut child = sandbox.command("run recipe.toml --device cpu --threads 1 --quiet").spawn().unwrap();
+        let solved = sandbox.path("out.stages/1-solved");
+        while child.try_wait().unwrap().is_none() && !solved.join("block-0000.safetensors").exists() {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kept = std::fs::read_dir(&solved).map_or(Vec::new(), |found| found.filter_map(Result::ok).collect());
+        if sandbox.path("out").exists() {
+            std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+            kept.clear();
+        }
+    }
+    assert!(!kept.is_empty(), "killed too late in {n} tries");
+    sandbox.ok("run recipe.toml --device cpu --threads 1");
+    assert_eq!(weights(), whole);
+}
+
+#[test]
+fn statistics_and_data_that_is_not_sequential_decide_alike() {
+    let sandbox = llama("llama-tied");
+    sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 --gram -o stats --device cpu");
+    sandbox.write("data.toml", recipe("llama-tied", "sequential = false", GPTQ));
+    let of_file =
+        recipe("llama-tied", "", GPTQ).replace("data = \"text.txt\"\nmax_length = 16", "statistics = \"stats\"");
+    sandbox.write("file.toml", of_file.replace("\"out\"", "\"of-file\""));
+    sandbox.ok("run data.toml --device cpu");
+    sandbox.ok("run file.toml");
+    let (of_data, of_file) = (tensors_of(&sandbox.path("out")), tensors_of(&sandbox.path("of-file")));
+    assert_eq!(of_data, of_file);
+    sandbox.write("sequential.toml", recipe("llama-tied", "", GPTQ).replace("\"out\"", "\"sequential\""));
+    sandbox.ok("run sequential.toml --device cpu");
+    assert_ne!(tensors_of(&sandbox.path("sequential")), of_data, "the second block sees what the first one gives");
+    sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 -o plain --device cpu");
+    let line =
+        "compress llama-tied -o never --quantize int4-g8 --round gptq --quantize-roles linear --statistics plain";
+    sandbox.run(line).assert_fails(4, &["no gram matrix", "--gram"]);
+    assert!(!sandbox.path("never").exists() && !sandbox.path("never.stages/1-solved/unit-0000.safetensors").exists());
+}
+
+#[test]
+fn wanda_and_weighted_ranges_take_data_too() {
+    let sandbox = bert();
+    let wanda = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\nroles = [\"linear\"]\n";
+    let weighted = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nrange = \"weighted\"\nroles = [\"linear\"]\n";
+    let mut found = Vec::new();
+    for (calibration, stages) in
+        [("", wanda), ("sequential = true", wanda), ("", weighted), ("sequential = true", weighted)]
+    {
+        sandbox.write("recipe.toml", recipe("bert-tiny", calibration, stages));
+        let report = sandbox.json("run recipe.toml --device cpu --force");
+        let tensors = report["tensors"].as_array().unwrap();
+        let query =
+            tensors.iter().find(|tensor| tensor["name"] == "encoder.layer.0.attention.self.query.weight").unwrap();
+        assert!(query["output_error"].as_f64().unwrap() > 0.0, "{query}");
+        found.push(tensors_of(&sandbox.path("out")));
+    }
+    assert_ne!(found[0], found[1], "later blocks see what pruned ones give");
+    assert_ne!(found[2], found[3]);
+    let line = "compress bert-tiny -o flags --prune 0.5 --prune-method wanda --prune-roles linear --exclude pooler.** --data text.txt \
+                --max-length 16 --device cpu";
+    sandbox.ok(line);
+    assert_eq!(tensors_of(&sandbox.path("flags")), found[0]);
+}
+
+#[test]
+fn a_model_in_parts_gives_the_same_outputs_as_whole() {
+    for (sandbox, model) in [(llama("llama-untied"), "llama-untied"), (bert(), "bert-tiny")] {
+        sandbox.ok(&format!("compress {model} -o small --quantize int8 --device cpu"));
+        let metrics = |flags: &str| {
+            let line = format!("eval small --against {model} --data text.txt --max-length 16 --device cpu {flags}");
+            sandbox.json(&line)["metrics"].as_object().unwrap().clone()
+        };
+        let (whole, parts) = (metrics(""), metrics("--offload --memory-limit 100MB"));
+        assert_eq!(whole.keys().collect::<Vec<_>>(), parts.keys().collect::<Vec<_>>());
+        for (name, value) in &whole {
+            let (whole, parts) = (value.as_f64().unwrap(), parts[name].as_f64().unwrap());
+            assert!((whole - parts).abs() <= 1e-5 * whole.abs(), "{name}: {whole} and {parts}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_one_line_before_anything_runs() {
+    let sandbox = bert();
+    sandbox.write("recipe.toml", recipe("bert-tiny", "", GPTQ).replace("exclude = [\"pooler.**\"]\n", ""));
+    let lost = sandbox.run("run recipe.toml --device cpu");
+    lost.assert_fails(2, &["pooler.dense.weight", "no layer that runs", "exclude it"]);
+    assert!(!sandbox.path("out").exists());
+    let digits = Sandbox::with("digits");
+    digits.write("text.txt", "some text");
+    digits
+        .run("compress digits -o out --quantize int4 --round gptq --data text.txt --device cpu")
+        .assert_fails(2, &["text"]);
+    digits.run("compress digits -o out --quantize int4 --data text.txt").assert_fails(2, &["--data", "--round gptq"]);
+    digits
+        .run("compress digits -o out --quantize int4 --round gptk --data text.txt")
+        .assert_fails(2, &["did you mean \"gptq\""]);
+}
