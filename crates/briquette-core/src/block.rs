@@ -136,16 +136,18 @@ pub struct RowDecoder {
 impl RowDecoder {
     /// A decoder for rows of `n_cols` elements; `dtype` is the type of elements that are not codes.
     pub fn new(coding: Coding, dtype: DType, n_cols: usize) -> Self {
-        let width = dtype.n_bits() / 8;
-        Self {
-            coding,
-            width,
-            n_cols,
-            packed: Vec::new(),
-            codes: vec![0; n_cols],
-            values: vec![0.0; n_cols],
-            strip: Vec::new(),
-        }
+        let (packed, codes, values, strip) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { coding, width: 0, n_cols, packed, codes, values, strip }.again(coding, dtype, n_cols)
+    }
+
+    /// A decoder for the rows of another tensor, with the buffers of this one.
+    pub fn again(mut self, coding: Coding, dtype: DType, n_cols: usize) -> Self {
+        (self.coding, self.width, self.n_cols) = (coding, dtype.n_bits() / 8, n_cols);
+        // Rows of floats are decoded where they lie.
+        let n_coded = if coding.codes.is_some() { n_cols } else { 0 };
+        self.codes.resize(n_coded, 0);
+        self.values.resize(n_coded, 0.0);
+        self
     }
 
     /// Fills `out` with rows that are kept as floats, in their own type.

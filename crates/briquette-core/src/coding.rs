@@ -131,18 +131,15 @@ impl Coding {
     pub fn parts(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> Vec<PartSpec> {
         let n_bits = self.codes.map_or(8, |codes| codes.bits);
         let spec = |part, dtype, shape| PartSpec { part, dtype, shape };
-        let mut parts = match (self.storage, self.codes) {
-            (Storage::Dense, None) => vec![spec(Part::Weight, dtype, vec![n_rows, n_cols])],
-            (Storage::Dense, Some(_)) if n_bits == 8 => vec![spec(Part::Codes, DType::I8, vec![n_rows, n_cols])],
-            (Storage::Dense, Some(_)) => {
-                vec![spec(Part::Codes, DType::U8, vec![n_rows, bits::packed_bytes(n_cols, n_bits)])]
-            }
-            (Storage::Bitmask, None) => vec![spec(Part::Values, dtype, vec![n_kept])],
-            (Storage::Bitmask, Some(_)) if n_bits == 8 => vec![spec(Part::Values, DType::I8, vec![n_kept])],
-            (Storage::Bitmask, Some(_)) => {
-                vec![spec(Part::Values, DType::U8, vec![bits::packed_bytes(n_kept, n_bits)])]
-            }
-        };
+        let mut parts = Vec::with_capacity(if self.storage == Storage::Bitmask { 5 } else { 3 });
+        parts.push(match (self.storage, self.codes) {
+            (Storage::Dense, None) => spec(Part::Weight, dtype, vec![n_rows, n_cols]),
+            (Storage::Dense, Some(_)) if n_bits == 8 => spec(Part::Codes, DType::I8, vec![n_rows, n_cols]),
+            (Storage::Dense, Some(_)) => spec(Part::Codes, DType::U8, vec![n_rows, bits::packed_bytes(n_cols, n_bits)]),
+            (Storage::Bitmask, None) => spec(Part::Values, dtype, vec![n_kept]),
+            (Storage::Bitmask, Some(_)) if n_bits == 8 => spec(Part::Values, DType::I8, vec![n_kept]),
+            (Storage::Bitmask, Some(_)) => spec(Part::Values, DType::U8, vec![bits::packed_bytes(n_kept, n_bits)]),
+        });
         if self.storage == Storage::Bitmask {
             parts.push(spec(Part::Bitmask, DType::U8, vec![n_rows, Mask::row_bytes(n_cols)]));
             parts.push(spec(Part::RowOffsets, DType::I64, vec![n_rows]));

@@ -2,6 +2,7 @@
 
 mod strips;
 
+use serde::de::Visitor;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
@@ -16,6 +17,11 @@ impl Hash128 {
     pub fn of_block(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes))
     }
+
+    /// What [`Display`](std::fmt::Display) shows.
+    fn to_digits(self) -> [u8; 32] {
+        std::array::from_fn(|place| b"0123456789abcdef"[(self.0 >> (124 - 4 * place)) as usize & 0xf])
+    }
 }
 
 impl std::fmt::Display for Hash128 {
@@ -26,18 +32,29 @@ impl std::fmt::Display for Hash128 {
 
 impl Serialize for Hash128 {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(std::str::from_utf8(&self.to_digits()).unwrap_or_default())
     }
 }
 
 impl<'de> Deserialize<'de> for Hash128 {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match u128::from_str_radix(&text, 16) {
-            Ok(value) if is_hex => Ok(Self(value)),
-            _ => Err(serde::de::Error::custom(format!("a hash is 32 hexadecimal digits, found {text:?}"))),
+        struct Digits;
+        impl Visitor<'_> for Digits {
+            type Value = Hash128;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Hash128, E> {
+                let of = |value: u128, digit: char| Some(value << 4 | u128::from(digit.to_digit(16)?));
+                match text.chars().try_fold(0, of) {
+                    Some(value) if text.len() == 32 => Ok(Hash128(value)),
+                    _ => Err(E::custom(format!("a hash is 32 hexadecimal digits, found {text:?}"))),
+                }
+            }
         }
+        deserializer.deserialize_str(Digits)
     }
 }
 
@@ -70,6 +87,7 @@ mod tests {
     fn a_hash_reads_back_from_json_and_nothing_else_does() {
         let hash = Hash128(0x0123_4567_89ab_cdef_u128);
         let text = serde_json::to_string(&hash).unwrap();
+        assert_eq!(text, format!("\"{hash}\""));
         assert_eq!(serde_json::from_str::<Hash128>(&text).unwrap(), hash);
         for bad in ["\"\"", "\"12\"", "\"+123456789012345678901234567890ab\"", "12"] {
             assert!(serde_json::from_str::<Hash128>(bad).is_err(), "{bad}");

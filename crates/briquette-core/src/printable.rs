@@ -3,6 +3,7 @@
 //! Replaced are escape sequences and what starts them (ESC, and C1 such as the 8-bit CSI), carriage returns and the like, and letters
 //! that change the direction of the text after them or show as nothing, by which a name can pass for another.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Whether a letter does more, or less, than show itself: controls, changes of direction, invisible letters.
@@ -48,19 +49,33 @@ fn color_at(text: &str) -> &str {
 
 /// JSON in which the letters that [`is_sly`] finds are written as `\u` and four digits: the same document, and harmless on a
 /// terminal. JSON by itself asks that of the letters below U+0020 only.
-pub fn printable_json(json: &str) -> String {
+pub fn printable_json(json: &str) -> Cow<'_, str> {
+    let is_sly = |letter: char| is_sly(letter) && letter != '\n';
+    // Nearly all of it is ASCII that shows itself: of a million tensors there are hundreds of megabytes.
+    let n_plain = n_plain(json);
+    let Some(first) = json[n_plain..].find(is_sly) else { return Cow::Borrowed(json) };
+    let (start, mut rest) = json.split_at(n_plain + first);
     let mut out = String::with_capacity(json.len());
-    for letter in json.chars() {
-        if is_sly(letter) && letter != '\n' {
-            let mut units = [0; 2];
-            letter.encode_utf16(&mut units).iter().for_each(|unit| {
-                let _ = write!(out, "\\u{unit:04x}");
-            });
-        } else {
-            out.push(letter);
-        }
+    out.push_str(start);
+    while let Some(letter) = rest.chars().next() {
+        let mut units = [0; 2];
+        letter.encode_utf16(&mut units).iter().for_each(|unit| {
+            let _ = write!(out, "\\u{unit:04x}");
+        });
+        let after = &rest[letter.len_utf8()..];
+        let n = after.find(is_sly).unwrap_or(after.len());
+        out.push_str(&after[..n]);
+        rest = &after[n..];
     }
-    out
+    Cow::Owned(out)
+}
+
+/// How far a text is known to consist of line breaks and ASCII from the space to the tilde; a few more such bytes may follow.
+fn n_plain(text: &str) -> usize {
+    let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) || byte == b'\n';
+    // Without a way out of the loop over a chunk, its bytes are compared at once.
+    let chunks = text.as_bytes().as_chunks::<64>().0.iter();
+    64 * chunks.take_while(|chunk| chunk.iter().fold(true, |all, byte| all & is_plain(*byte))).count()
 }
 
 #[cfg(test)]
@@ -76,10 +91,8 @@ mod tests {
             "a\u{fffd}]0;t\u{fffd}b\u{fffd}31mc\u{fffd}d\u{fffd}e\u{fffd}f\u{fffd}g\u{fffd}h\u{fffd}i\u{fffd}j"
         );
         for plain in ["", "encoder.layer.0.weight", "層.重み", "é – “x” 😀"] {
-            assert_eq!(
-                (printable(plain), printable_lines(plain, true), printable_json(plain)),
-                (plain.into(), plain.into(), plain.into())
-            );
+            assert_eq!((printable(plain), printable_lines(plain, true)), (plain.into(), plain.into()));
+            assert!(matches!(printable_json(plain), Cow::Borrowed(json) if json == plain));
         }
     }
 
@@ -103,5 +116,16 @@ mod tests {
         assert!(harmless.chars().all(|letter| letter == '\n' || !is_sly(letter)), "{harmless:?}");
         let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(read(&harmless), read(&json));
+    }
+
+    #[test]
+    fn a_sly_letter_is_found_wherever_it_is() {
+        for n in [0, 1, 62, 63, 64, 65, 127, 128, 129, 1000] {
+            let plain = &"a\n~ ".repeat(n / 4 + 1)[..n];
+            for (sly, escaped) in [("\x7f", "\\u007f"), ("é\u{9b}", "é\\u009b"), ("\u{e0041}", "\\udb40\\udc41")] {
+                let json = format!("{plain}{sly}{plain}{sly}");
+                assert_eq!(printable_json(&json), format!("{plain}{escaped}{plain}{escaped}"), "{n}");
+            }
+        }
     }
 }

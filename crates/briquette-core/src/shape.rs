@@ -23,16 +23,16 @@ impl<'de> Deserialize<'de> for Shape {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut extents: A) -> Result<Shape, A::Error> {
-                let mut found = Vec::new();
+                let (mut found, mut n) = ([0; MAX_RANK], 0);
                 while let Some(extent) = extents.next_element()? {
-                    if found.len() == MAX_RANK {
+                    if n == MAX_RANK {
                         return Err(serde::de::Error::custom(format!("found a shape of more than {MAX_RANK} extents")));
                     }
-                    found.push(extent);
+                    found[n] = extent;
+                    n += 1;
                 }
-                // There may be millions of shapes, so none keeps spare room.
-                found.shrink_to_fit();
-                Ok(Shape(found))
+                // There may be millions of shapes, so none keeps spare room, and none is moved to be rid of it.
+                Ok(Shape(found[..n].to_vec()))
             }
         }
         deserializer.deserialize_seq(Extents)

@@ -15,6 +15,7 @@ pub mod file;
 mod left_out;
 pub mod limits;
 pub mod model_dir;
+pub mod names;
 pub mod paths;
 pub mod sums;
 pub mod tensor;

@@ -1,6 +1,6 @@
 //! Tensors as a file declares them, and where their bytes come from.
 
-use crate::{InputFile, limits};
+use crate::{InputFile, limits, names};
 use briquette_core::{Affine, DType, Error, Result, Shape};
 use std::ops::Range;
 
@@ -94,8 +94,7 @@ pub trait TensorSource: Send + Sync {
 
 /// The first two of `n` names that are the same. Four bytes a name: there may be millions.
 pub fn first_repeated<'a>(n: usize, name: impl Fn(usize) -> &'a str) -> Option<(usize, usize)> {
-    let mut order: Vec<u32> = (0..u32::try_from(n).ok()?).collect();
-    order.sort_unstable_by(|&a, &b| name(a as usize).cmp(name(b as usize)).then(a.cmp(&b)));
+    let order = names::order(n, &name);
     let pair = order.windows(2).find(|pair| name(pair[0] as usize) == name(pair[1] as usize))?;
     Some((pair[0] as usize, pair[1] as usize))
 }

@@ -37,7 +37,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
         let tensor = &stored.tensors[*index];
         // Tensors of other types come as bytes, and a zero byte is not a zero element.
         let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
-        let (mut digests, mut n_zeros) = (Vec::with_capacity(BLOCKS_PER_TASK), 0);
+        let (mut digests, mut n_zeros) = (Vec::with_capacity(rows.len().div_ceil(tensor.rows().rows_per_block())), 0);
         stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
             hasher.push(values);
             if is_counted {
@@ -76,8 +76,11 @@ fn count_zeros(values: &[u8], width: usize) -> usize {
 /// # Errors
 /// Input, naming the tensor.
 pub fn compare(found: &[DecodedTensor], stored: &StoredDir, manifest: &Manifest) -> Result<()> {
+    let mut entries = manifest.tensors.iter();
     for (found, info) in found.iter().zip(&stored.infos) {
-        let expected = manifest.tensors.get(&info.name).map(|entry| entry.hash);
+        // Both are in the order of names; should they not be, each is looked up.
+        let beside = entries.next().filter(|(name, _)| **name == info.name).map(|(_, entry)| entry);
+        let expected = beside.or_else(|| manifest.tensors.get(&info.name)).map(|entry| entry.hash);
         if expected != Some(found.hash) {
             let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
             let message =

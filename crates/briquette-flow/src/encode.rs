@@ -18,7 +18,7 @@ use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use writes::{PartOffsets, Writes};
+use writes::{PartOffsets, SpareBuffers, Writes};
 
 pub use writes::{FilePlace, Nowhere, Sink};
 
@@ -112,10 +112,11 @@ pub fn encode(
     }
     workers.begin("encode", tasks.iter().map(EncodeTask::n_bytes).sum());
     let shares = workers.map(&groups_of(&tasks), Workspace::default, |workspace, group| {
-        let mut writes = Writes::new(sink);
+        let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
         let run = |task| workspace.run(task, source, &mut writes, workers);
         let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
-        writes.flush().map(|()| found)
+        workspace.spare = writes.finish()?;
+        Ok(found)
     })?;
     let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
     let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
@@ -190,6 +191,7 @@ struct Workspace {
     reader: PieceReader,
     parts: Parts,
     strips: StripCoder,
+    spare: SpareBuffers,
 }
 
 /// Decides about strips of rows, and encodes them into parts.

@@ -1,15 +1,17 @@
 //! Offsets of everything in the output: decided once all sizes are known, before anything is written.
 
 mod order;
+mod parts;
 
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Result, Shape};
 use briquette_formats::foreign::ForeignLayout;
 use briquette_formats::output_format::{Container, FilePart, HeaderStrings, WriteHeader};
-use briquette_formats::safetensors::{Counted, HeaderJson};
+use briquette_formats::safetensors::{Counted, HeaderJson, LENGTH};
 use briquette_formats::{TensorInfo, WeightLayout, limits, weight_layout};
 use order::{Order, Record};
+use parts::LastParts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -110,7 +112,8 @@ impl FileLayouts {
     }
 }
 
-/// The tensors of a file that hold a tensor of the plan, in this coding and with this many kept elements.
+/// The tensors of a file that hold a tensor of the plan, in this coding and with this many kept elements. Their names are the tensor's
+/// with something behind it; all else follows from how the tensor is treated, its type and its shape.
 type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
 
 /// A header written from a list of all tensors of a file, as some formats need.
@@ -134,13 +137,8 @@ impl KeptSizes<'_> {
         self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
     }
 
-    /// The tensors of a file that hold a tensor of the plan.
-    fn parts(&self, index: usize) -> Result<Vec<FilePart>> {
-        (self.parts)(&self.plan.tensors[index], self.coding(index), (self.n_kept)(index))
-    }
-
     fn order(&self) -> Result<Order> {
-        Order::of(self.plan, |index| self.parts(index))
+        Order::of(self.plan, &mut LastParts::of_none(self))
     }
 
     /// Calls `each` with every record of a file, in the order of names, with its data offset and the part it describes.
@@ -151,14 +149,9 @@ impl KeptSizes<'_> {
         mut each: impl FnMut(&Record, u64, &FilePart),
     ) -> Result<()> {
         let mut starts = order.starts(tensors);
-        // A tensor's parts usually follow each other by name, so the last tensor's are kept.
-        let mut last: Option<(u32, Vec<FilePart>)> = None;
+        let mut parts = LastParts::of_none(self);
         for record in order.of_file(tensors) {
-            let (_, parts) = match last.take().filter(|(tensor, _)| *tensor == record.tensor) {
-                Some(known) => last.insert(known),
-                None => last.insert((record.tensor, self.parts(record.tensor as usize)?)),
-            };
-            each(record, starts.next(record), &parts[usize::from(record.nth)]);
+            each(record, starts.next(record), &parts.of(record.tensor as usize)?[usize::from(record.nth)]);
         }
         Ok(())
     }
@@ -219,7 +212,7 @@ impl KeptSizes<'_> {
                 (bytes, names.zip(starts).collect::<BTreeMap<String, u64>>())
             }
             Container::Safetensors(strings) => {
-                (self.header(tensors, order, strings, Vec::new())?.into_header(), BTreeMap::new())
+                (self.header(tensors, order, strings, LENGTH.to_vec())?.into_header(), BTreeMap::new())
             }
         };
         let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);

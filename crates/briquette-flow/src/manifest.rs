@@ -4,14 +4,15 @@ use crate::encode::Outcome;
 use crate::layout::FileLayouts;
 use crate::plan::Plan;
 use briquette_core::Storage;
-use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest};
+use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest, names};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The manifest of an output that `producer` makes by `recipe`.
 pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], recipe: Value, producer: &str) -> Manifest {
-    let mut tensors = BTreeMap::new();
-    for (tensor, (placed, outcome)) in plan.tensors.iter().zip(layout.tensors.iter().zip(outcomes)) {
+    let entry = |index: u32| {
+        let index = index as usize;
+        let (tensor, placed, outcome) = (&plan.tensors[index], &layout.tensors[index], &outcomes[index]);
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
         let entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
@@ -24,8 +25,11 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
             hash: outcome.hash,
             tied_to: tensor.tied_to().map(|main| plan.tensors[main].info.name.clone()),
         };
-        tensors.insert(tensor.info.name.clone(), entry);
-    }
+        (tensor.info.name.clone(), entry)
+    };
+    // A map of entries that come in order is made in one go.
+    let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
+    let tensors: BTreeMap<String, ManifestEntry> = order.into_iter().map(entry).collect();
     let mut recipe = recipe;
     if plan.layout == WeightLayout::Burn {
         // The next reader cannot tell burn's layout from the files.

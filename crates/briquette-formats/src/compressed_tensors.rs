@@ -1,7 +1,7 @@
 //! Checkpoints of the compressed-tensors library, decoded: int-quantized, pack-quantized, and its former sparse-bitmask.
 
 use crate::foreign::ForeignLayout;
-use crate::plain::PlainFiles;
+use crate::plain::{PlainFiles, TensorsByName};
 use crate::quantization::{self, ModuleScheme, WeightForm};
 use crate::stored::{PartBytes, StoredDir, StoredTensor};
 use crate::{InputFile, TensorInfo, TensorSource};
@@ -21,11 +21,9 @@ const PARTS: [&str; 8] = [
     ".input_zero_point",
 ];
 
-type PartsByName<'a> = BTreeMap<&'a str, (&'a TensorInfo, usize, u64)>;
-
 /// Puts tensors together from the parts that a checkpoint holds.
 struct TensorAssembler<'a> {
-    found: PartsByName<'a>,
+    found: TensorsByName<'a>,
     files: Vec<&'a InputFile>,
     schemes: Vec<ModuleScheme>,
     used: BTreeSet<String>,
@@ -68,23 +66,21 @@ impl TensorAssembler<'_> {
             let shape = self.shape(&format!("{module}.weight_shape"))?;
             return self.codes(main, &format!("{module}.weight"), shape).map(Some);
         }
-        if main.dtype == DType::I8 && self.found.contains_key(format!("{}_scale", main.name).as_str()) {
+        if main.dtype == DType::I8 && self.found.has(&format!("{}_scale", main.name)) {
             let shape = <[usize; 2]>::try_from(main.shape.0.as_slice());
             let shape =
                 shape.map_err(|_| Error::input("codes of anything but a matrix are not read; it is damaged"))?;
             return self.codes(main, &main.name, shape).map(Some);
         }
         match main.name.strip_suffix(".compressed") {
-            Some(name) if self.found.contains_key(format!("{name}.bitmask").as_str()) => {
-                self.sparse(main, name).map(Some)
-            }
+            Some(name) if self.found.has(&format!("{name}.bitmask")) => self.sparse(main, name).map(Some),
             _ => Ok(None),
         }
     }
 
     /// A tensor in codes, by the one scheme that its parts fit.
     fn codes(&mut self, main: &TensorInfo, name: &str, shape: [usize; 2]) -> Result<StoredTensor> {
-        let part = |suffix: &str| self.found.get(format!("{name}{suffix}").as_str()).copied();
+        let part = |suffix: &str| self.found.get(&format!("{name}{suffix}"));
         let (scale, ..) = part("_scale").ok_or_else(|| Error::input("its scales are missing; it is damaged"))?;
         let zero = part("_zero_point").map(|(info, ..)| info);
         let is_packed = main.name != name;
@@ -142,7 +138,7 @@ impl TensorAssembler<'_> {
         let offsets = (Part::RowOffsets, "row_offsets", DType::I64, vec![shape[0]]);
         for (part, suffix, dtype, expected) in [bitmask, offsets] {
             let part_name = format!("{name}.{suffix}");
-            let found = self.found.get(part_name.as_str()).map(|(info, ..)| *info);
+            let found = self.found.get(&part_name).map(|(info, ..)| info);
             if !found.is_some_and(|info| info.dtype == dtype && info.shape.0 == expected) {
                 return Err(Error::input(format!(
                     "its part {part_name:?} is missing or of another shape; it is damaged"
@@ -161,7 +157,7 @@ impl TensorAssembler<'_> {
             return Err(bad());
         }
         let mut bytes = [0; 16];
-        self.files.get(*file).ok_or_else(bad)?.read_at(*offset, &mut bytes)?;
+        self.files.get(file).ok_or_else(bad)?.read_at(offset, &mut bytes)?;
         self.used.insert(name.to_string());
         let extent = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).map_err(|_| bad());
         match bytes.as_chunks::<8>().0 {
@@ -172,7 +168,7 @@ impl TensorAssembler<'_> {
 
     /// Records where a part of a tensor is.
     fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<ForeignLayout>) -> Result<()> {
-        let place = self.found.get(name).map(|(_, file, offset)| (*file, *offset));
+        let place = self.found.get(name).map(|(_, file, offset)| (file, offset));
         let (file, offset) =
             place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; it is damaged")))?;
         let bytes = match layout {

@@ -4,7 +4,7 @@
 //! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
 //! where they do not, it is read again at the end ([`StoredDir::check_hashes`](crate::StoredDir::check_hashes)).
 
-use crate::{Manifest, TensorInfo};
+use crate::Manifest;
 use briquette_core::{BlockHasher, Hash128, TensorHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,10 +44,9 @@ pub(crate) struct Lengths {
 }
 
 impl Digests {
-    /// Of a directory with a manifest.
-    pub(crate) fn new(manifest: &Manifest, infos: &[TensorInfo]) -> Self {
-        let hash = |info: &TensorInfo| manifest.tensors.get(&info.name).map_or(Hash128(0), |entry| entry.hash);
-        Self { expected: infos.iter().map(hash).collect(), seen: Mutex::default() }
+    /// Of a directory with a manifest, whose tensors are in its order.
+    pub(crate) fn new(manifest: &Manifest) -> Self {
+        Self { expected: manifest.tensors.values().map(|entry| entry.hash).collect(), seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {

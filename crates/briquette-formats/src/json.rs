@@ -6,6 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::marker::PhantomData;
 use std::path::Path;
 
@@ -41,13 +42,16 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = BTreeMap::new();
         while let Some(key) = map.next_key::<String>()? {
-            if found.contains_key(&key) {
-                return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
-            }
-            if found.len() == self.most {
-                return Err(serde::de::Error::custom(format!("found more than {} keys", self.most)));
-            }
-            found.insert(key, map.next_value()?);
+            let is_full = found.len() == self.most;
+            match found.entry(key) {
+                Entry::Occupied(known) => {
+                    return Err(serde::de::Error::custom(format!("key {:?} comes twice", known.key())));
+                }
+                Entry::Vacant(_) if is_full => {
+                    return Err(serde::de::Error::custom(format!("found more than {} keys", self.most)));
+                }
+                Entry::Vacant(place) => place.insert(map.next_value()?),
+            };
         }
         Ok(UniqueMap(found))
     }

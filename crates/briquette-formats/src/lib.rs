@@ -41,7 +41,7 @@ mod weights;
 pub use activations::ActivationRounding;
 pub use briquette_files::{
     Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
-    model_dir, sums, tensor,
+    model_dir, names, sums, tensor,
 };
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;

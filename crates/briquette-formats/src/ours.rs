@@ -2,14 +2,13 @@
 
 use crate::digests::Digests;
 use crate::output_format::HeldCodes;
-use crate::plain::PlainFiles;
+use crate::plain::{PlainFiles, TensorsByName};
 use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
 use crate::stored::{StoredDir, StoredTensor};
 use crate::{
     ActivationRounding, Choice, Manifest, ModelDir, OutputFormat, TensorInfo, contained, limits, manifest, sniff,
 };
 use briquette_core::{Coding, Error, Result};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
@@ -34,12 +33,12 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     }
     plain.check_unique()?;
     let found = plain.by_name();
-    let mut tensors = Vec::new();
+    let mut tensors = Vec::with_capacity(manifest.tensors.len());
     for (name, entry) in &manifest.tensors {
         tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
     }
     let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    let digests = Some(Digests::new(&manifest, &infos));
+    let digests = Some(Digests::new(&manifest));
     Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest), digests })
 }
 
@@ -47,7 +46,7 @@ fn stored_tensor(
     name: &str,
     entry: &manifest::ManifestEntry,
     profile: OutputFormat,
-    found: &BTreeMap<&str, (&TensorInfo, usize, u64)>,
+    found: &TensorsByName,
 ) -> Result<StoredTensor> {
     let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;
     let bad = |what: &str| Error::input(format!("{what}; the manifest is damaged")).at(format_args!("tensor {name:?}"));
@@ -64,11 +63,13 @@ fn stored_tensor(
     if n_kept > info.n_elements() {
         return Err(bad("more elements are kept than there are"));
     }
-    let stored_as = TensorInfo { name: entry.tied_to.clone().unwrap_or_else(|| name.into()), ..info.clone() };
+    let tied = entry.tied_to.clone().map(|name| TensorInfo { name, ..info.clone() });
+    let stored_as = tied.as_ref().unwrap_or(&info);
+    let promised = profile.file_parts(stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
+    let promised = promised.map_err(|error| bad(&error.message))?;
     let activations = activations_of(entry, profile);
     let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, activations, parts: Vec::new() };
-    let promised = profile.file_parts(&stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
-    tensor.locate(promised.map_err(|error| bad(&error.message))?, found)?;
+    tensor.locate(promised, found)?;
     Ok(tensor)
 }
 

@@ -1,11 +1,14 @@
 //! Checkpoints whose tensors lie in files as they are: safetensors, PyTorch and burnpack, one file or many.
 
+mod by_name;
+
 use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
 use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, safetensors};
 use briquette_core::{Error, Result};
 #[cfg(feature = "pytorch")]
 use briquette_pytorch::TensorPlace;
+pub use by_name::{FoundTensor, TensorsByName};
 use std::collections::BTreeMap;
 
 /// Tensors at known places in open files.
@@ -127,11 +130,14 @@ impl PlainFiles {
         &self.stripped
     }
 
-    /// Refuses a name that two files have.
+    /// Refuses a name that two files have. No file has one twice: that was refused when it was read.
     ///
     /// # Errors
     /// Input, naming the tensor and both files.
     pub fn check_unique(&self) -> Result<()> {
+        if self.files.len() < 2 {
+            return Ok(());
+        }
         let Some((first, second)) = tensor::first_repeated(self.infos.len(), |index| &self.infos[index].name) else {
             return Ok(());
         };
@@ -140,17 +146,18 @@ impl PlainFiles {
         Err(Error::input(message).at(format_args!("tensor {:?}", self.infos[first].name)))
     }
 
-    /// Each tensor that lies in a file as it is, with its file's index and its offset there, by name.
-    pub fn by_name(&self) -> BTreeMap<&str, (&TensorInfo, usize, u64)> {
-        let mut found = BTreeMap::new();
-        for (index, (info, place)) in self.infos.iter().zip(&self.places).enumerate() {
-            match place {
-                Place::At(offset) => _ = found.insert(info.name.as_str(), (info, self.file_of(index), *offset)),
-                #[cfg(feature = "pytorch")]
-                Place::Gathered(_) => {}
-            }
+    /// The tensors that lie in files as they are, to be looked up by name.
+    pub fn by_name(&self) -> TensorsByName<'_> {
+        TensorsByName::of(self)
+    }
+
+    /// A tensor that lies in a file as it is, with its file's index and its offset there.
+    fn found(&self, index: usize) -> Option<FoundTensor<'_>> {
+        match self.places[index] {
+            Place::At(offset) => Some((&self.infos[index], self.file_of(index), offset)),
+            #[cfg(feature = "pytorch")]
+            Place::Gathered(_) => None,
         }
-        found
     }
 
     /// Gives up the files, in the order of the indices in [`by_name`](Self::by_name).

@@ -1,17 +1,14 @@
 //! The safetensors format: an 8-byte length, a JSON header, and the tensors one after the other.
 
 mod header_json;
+mod raw_header;
+mod window;
 
-use crate::json::MetadataStrings;
 use crate::{InputFile, TensorInfo, limits, tensor};
-use briquette_core::{DType, Error, Result, Shape};
-use header_json::METADATA;
-pub use header_json::{Counted, HeaderJson};
-use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
-use std::borrow::Cow;
+use briquette_core::{DType, Error, Result};
+pub use header_json::{Counted, HeaderJson, LENGTH};
+use raw_header::RawHeader;
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read};
 
 /// A checked header: spans cover the data exactly, in order, without holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,75 +17,6 @@ pub struct FileHeader {
     pub tensors: Vec<(TensorInfo, u64)>,
     /// Free-form strings.
     pub metadata: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTensor<'a> {
-    #[serde(borrow)]
-    dtype: Cow<'a, str>,
-    shape: Shape,
-    data_offsets: (u64, u64),
-}
-
-/// A header as it comes: each tensor is checked at once, so that millions of them are in memory only as what they become.
-#[derive(Debug)]
-struct RawHeader {
-    /// With the start of their data.
-    tensors: Vec<(TensorInfo, u64)>,
-    metadata: BTreeMap<String, String>,
-    /// What is wrong with the first tensor that is not sound.
-    failed: Option<Error>,
-}
-
-/// What makes a header of so many bytes of JSON.
-struct OfBytes(u64);
-
-/// Hardly an entry takes less in JSON than what it becomes: room is made at once, and what is never written to takes none.
-const ENTRY_BYTES: u64 = size_of::<(TensorInfo, u64)>() as u64;
-
-impl<'de> DeserializeSeed<'de> for OfBytes {
-    type Value = RawHeader;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawHeader, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for OfBytes {
-    type Value = RawHeader;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str("an object of tensors")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-        let most = self.0.min(limits::MAX_HEADER_BYTES) / ENTRY_BYTES;
-        let (mut tensors, mut metadata, mut failed) = (Vec::with_capacity(most as usize), None, None);
-        while let Some(key) = map.next_key::<String>()? {
-            if key == METADATA {
-                if metadata.is_some() {
-                    return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
-                }
-                metadata = Some(map.next_value::<MetadataStrings>()?.0);
-                continue;
-            }
-            match checked_tensor(key, map.next_value()?) {
-                Ok(tensor) => tensors.push(tensor),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default(), failed })
-    }
-}
-
-/// A whole document that is a header.
-fn raw_header<'de, R: serde_json::de::Read<'de>>(
-    mut json: serde_json::Deserializer<R>,
-    n_header: u64,
-) -> serde_json::Result<RawHeader> {
-    let raw = OfBytes(n_header).deserialize(&mut json)?;
-    json.end().map(|()| raw)
 }
 
 impl FileHeader {
@@ -117,12 +45,8 @@ impl FileHeader {
             );
             return Err(Error::input(message));
         }
-        let mut json = BufReader::with_capacity(READ_BYTES, Json { file, next: 8, end: 8 + n_header, failed: None });
-        let raw = raw_header(serde_json::Deserializer::from_reader(&mut json), n_header);
-        match json.into_inner().failed {
-            Some(error) => Err(error),
-            None => Self::checked(raw, n_header, file.len() - 8 - n_header),
-        }
+        let raw = RawHeader::read(file, 8..8 + n_header)?;
+        Self::checked(raw, n_header, file.len() - 8 - n_header)
     }
 
     /// Checks a header against the number of data bytes that follow it.
@@ -131,7 +55,7 @@ impl FileHeader {
     /// Input, naming the tensor where there is one.
     pub fn parse(json: &[u8], n_data: u64) -> Result<Self> {
         let n_header = json.len() as u64;
-        Self::checked(raw_header(serde_json::Deserializer::from_slice(json), n_header), n_header, n_data)
+        Self::checked(RawHeader::parse(json), n_header, n_data)
     }
 
     fn checked(raw: serde_json::Result<RawHeader>, n_header: u64, n_data: u64) -> Result<Self> {
@@ -155,50 +79,6 @@ impl FileHeader {
         tensors.iter_mut().for_each(|(_, start)| *start += data_start);
         Ok(Self { tensors, metadata: raw.metadata })
     }
-}
-
-/// What is read of a header at once.
-const READ_BYTES: usize = 1 << 16;
-
-/// The JSON of a header, which may be as large as all that is made of it: it is not in memory whole.
-struct Json<'a> {
-    file: &'a InputFile,
-    next: u64,
-    end: u64,
-    /// Why it could not be read.
-    failed: Option<Error>,
-}
-
-impl Read for Json<'_> {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = (self.end - self.next).min(out.len() as u64) as usize;
-        if let Err(error) = self.file.read_at(self.next, &mut out[..n]) {
-            self.failed = Some(error);
-            return Err(std::io::Error::other("see above"));
-        }
-        self.next += n as u64;
-        Ok(n)
-    }
-}
-
-/// The tensor and the start of its data.
-fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
-    let Some(dtype) = DType::from_name(&raw.dtype) else {
-        let message = format!("unknown type {:?}; a newer version may read it", raw.dtype);
-        return Err(Error::input(message).at(format_args!("tensor {name:?}")));
-    };
-    let (start, end) = raw.data_offsets;
-    let info = TensorInfo::checked(name, dtype, raw.shape.0)?;
-    if end.checked_sub(start) == Some(info.n_bytes() as u64) {
-        return Ok((info, start));
-    }
-    let message = format!(
-        "bytes {start}..{end}, expected {} for {} {}; the file is damaged",
-        info.n_bytes(),
-        info.dtype,
-        info.shape
-    );
-    Err(Error::input(message).at(format_args!("tensor {:?}", info.name)))
 }
 
 fn check_cover(tensors: &[(TensorInfo, u64)], n_data: u64) -> Result<()> {
@@ -230,7 +110,7 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
     }
     let mut by_name: Vec<usize> = (0..tensors.len()).collect();
     by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
-    let mut json = HeaderJson::new(Vec::new(), |each| metadata.iter().for_each(|(key, value)| each(key, value)));
+    let mut json = HeaderJson::new(LENGTH.to_vec(), |each| metadata.iter().for_each(|(key, value)| each(key, value)));
     by_name.into_iter().for_each(|index| json.tensor(&tensors[index], starts[index]));
     let header = json.into_header();
     let n_header = header.len() as u64;
@@ -267,6 +147,7 @@ pub fn to_file_saying(
 
 #[cfg(test)]
 mod tests {
+    use super::header_json::METADATA;
     use super::*;
     use proptest::prelude::*;
 

@@ -6,12 +6,12 @@ mod source;
 use crate::digests::Digests;
 use crate::foreign::ForeignLayout;
 use crate::output_format::FilePart;
+use crate::plain::TensorsByName;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, Manifest};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where the bytes of a part are.
@@ -75,6 +75,7 @@ pub struct DecodeBuffers {
     offsets: Vec<u8>,
     scale: Vec<u8>,
     zero: Vec<u8>,
+    decoder: Option<RowDecoder>,
 }
 
 impl StoredTensor {
@@ -97,13 +98,14 @@ impl StoredTensor {
         if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
     }
 
-    /// Takes the parts a format promises out of `found`, a map from name to type, shape and place.
+    /// Takes the parts a format promises out of `found`.
     ///
     /// # Errors
     /// Input where one is missing or not as promised.
-    pub fn locate(&mut self, promised: Vec<FilePart>, found: &BTreeMap<&str, (&TensorInfo, usize, u64)>) -> Result<()> {
+    pub fn locate(&mut self, promised: Vec<FilePart>, found: &TensorsByName) -> Result<()> {
+        self.parts.reserve_exact(promised.len());
         for promise in promised {
-            let Some((info, file, offset)) = found.get(promise.info.name.as_str()) else {
+            let Some((info, file, offset)) = found.get(&promise.info.name) else {
                 let message = format!("its part {:?} is missing; the directory is damaged", promise.info.name);
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             };
@@ -114,7 +116,6 @@ impl StoredTensor {
                 );
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
-            let (file, offset) = (*file, *offset);
             self.parts.extend(promise.holds.parts().map(|(part, layout)| match layout {
                 Some(layout) => (part, PartBytes::Foreign { file, offset, layout }),
                 None => (part, PartBytes::File { file, offset }),
@@ -198,10 +199,14 @@ impl StoredDir {
         let row_view = tensor.rows();
         let first = self.read_elements(tensor, range.clone(), scratch)?;
         self.read_scales(tensor, range.clone(), scratch)?;
-        let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
+        let DecodeBuffers { elements, bitmask, scale, zero, decoder, .. } = scratch;
         let stored = StoredRows { elements, first, bitmask, scale, zero };
-        let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
-        decoder.for_each_strip(&stored, range.len(), row_view.rows_per_block(), each);
+        let (coding, dtype, n_cols) = (tensor.coding, tensor.info.dtype, row_view.n_cols);
+        let again = match decoder.take() {
+            Some(used) => used.again(coding, dtype, n_cols),
+            None => RowDecoder::new(coding, dtype, n_cols),
+        };
+        decoder.insert(again).for_each_strip(&stored, range.len(), row_view.rows_per_block(), each);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl Trace {
             "displayTimeUnit": "ms", "otherData": { "producer": producer }, "traceEvents": self.notes().events,
         });
         let json = serde_json::to_string(&trace).map_err(|error| Error::bug(format!("the trace: {error}")))?;
-        Ok(printable_json(&json).into_bytes())
+        Ok(printable_json(&json).into_owned().into_bytes())
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

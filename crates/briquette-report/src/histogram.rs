@@ -2,6 +2,7 @@
 
 use super::evidence::Evidence;
 use super::figures::{TensorReport, WeightHistogram};
+use super::first::first_by;
 use briquette_core::{DType, Result, rows};
 use briquette_flow::TensorPlan;
 use briquette_flow::context::Workers;
@@ -20,12 +21,11 @@ pub(super) fn of_worst(
     tensors: &[TensorReport],
     workers: &Workers,
 ) -> Result<Vec<WeightHistogram>> {
-    let sqnr = |tensor: &&TensorPlan| tensors[tensor.index()].error.and_then(|error| error.sqnr_db);
-    let is_shown = |tensor: &&TensorPlan| sqnr(tensor).is_some() && tensor.tied_to().is_none();
-    let mut worst: Vec<&TensorPlan> = evidence.plan.tensors.iter().filter(is_shown).collect();
-    worst.sort_by(|a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
-    worst.truncate(N_TENSORS);
-    workers.map(&worst, || (), |(), tensor| histogram_of(evidence, tensor))
+    let planned = &evidence.plan.tensors;
+    let sqnr = |place: usize| tensors[place].error.and_then(|error| error.sqnr_db);
+    let shown = (0..planned.len()).filter(|&place| sqnr(place).is_some() && planned[place].tied_to().is_none());
+    let worst = first_by(shown, N_TENSORS, |a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
+    workers.map(&worst, || (), |(), place| histogram_of(evidence, &planned[*place]))
 }
 
 fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistogram> {

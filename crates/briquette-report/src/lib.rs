@@ -6,6 +6,7 @@
 pub mod diff;
 mod evidence;
 mod figures;
+mod first;
 mod histogram;
 pub mod html;
 pub mod inspect;
@@ -33,6 +34,7 @@ pub use make::make;
 pub use origin::Origin;
 pub use original::Original;
 pub use remarks::untested_text;
+use std::borrow::Cow;
 use std::path::Path;
 
 impl Report {
@@ -51,8 +53,12 @@ impl Report {
 /// # Errors
 /// Bug, where it cannot be written as JSON.
 pub fn to_json(report: &Report) -> Result<Vec<u8>> {
-    let json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    Ok((printable_json(&json) + "\n").into_bytes())
+    let mut json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    if let Cow::Owned(harmless) = printable_json(&json) {
+        json = harmless;
+    }
+    json.push('\n');
+    Ok(json.into_bytes())
 }
 
 /// The JSON Schema of report.json.

@@ -4,18 +4,21 @@ use super::evidence::Evidence;
 use super::figures::{ErrorReport, TensorReport};
 use briquette_core::Storage;
 use briquette_flow::TensorPlan;
+use briquette_formats::names;
 
 /// What became of each tensor, in the order of the model.
 pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
-    let mut by_name: Vec<&str> = evidence.plan.tensors.iter().map(|tensor| tensor.info.name.as_str()).collect();
-    by_name.sort_unstable();
+    let planned = &evidence.plan.tensors;
+    // What was read back is in the order of names.
+    let mut n_zeros = vec![0; planned.len()];
+    let by_name = names::order(planned.len(), |index| &planned[index].info.name);
+    by_name.iter().zip(evidence.found).for_each(|(index, found)| n_zeros[*index as usize] = found.n_zeros);
     let one = |tensor: &TensorPlan| {
         let placed = &evidence.layout.tensors[tensor.index()];
-        let parts = placed.coding.parts(tensor.value_dtype(), tensor.rows.n_rows, tensor.rows.n_cols, placed.n_kept);
         let n = tensor.info.n_elements().max(1) as f64;
-        let after_bytes =
-            if tensor.tied_to().is_some() { 0 } else { parts.iter().map(|part| part.n_bytes() as u64).sum::<u64>() };
-        let found = by_name.binary_search(&tensor.info.name.as_str()).ok().and_then(|place| evidence.found.get(place));
+        let (rows, dtype) = (tensor.rows, tensor.value_dtype());
+        let n_bytes = placed.coding.n_bytes(dtype, rows.n_rows, rows.n_cols, placed.n_kept) as u64;
+        let after_bytes = if tensor.tied_to().is_some() { 0 } else { n_bytes };
         let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index()].stats.figures()));
         let outputs = evidence.outcomes[tensor.index()].outputs.filter(|outputs| outputs.whole > 0.0);
         TensorReport {
@@ -29,13 +32,13 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
             is_new: false,
             after_bytes,
             bits_per_weight: after_bytes as f64 * 8.0 / n,
-            sparsity: found.map_or(0.0, |found| found.n_zeros as f64 / n),
+            sparsity: n_zeros[tensor.index()] as f64 / n,
             error,
             output_error: outputs.map(|outputs| outputs.error / outputs.whole),
             solved: evidence.solved.get(&tensor.index()).cloned(),
         }
     };
-    evidence.plan.tensors.iter().map(one).collect()
+    planned.iter().map(one).collect()
 }
 
 /// How a tensor is kept, in words: `int8 per channel, bitmask`.

@@ -3,6 +3,7 @@
 mod columns;
 mod paint;
 
+use super::first::first_by;
 use super::{Report, TensorReport, numbers, running};
 use columns::{Align, TextColumns, fit, wrap};
 use paint::Paint;
@@ -97,22 +98,21 @@ fn running(report: &Report, width: usize, paint: Paint) -> String {
 /// The worst where any has an error, otherwise the largest.
 fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     let db = |tensor: &TensorReport| tensor.error.and_then(|error| error.sqnr_db);
-    let mut shown: Vec<&TensorReport> = report.tensors.iter().filter(|tensor| db(tensor).is_some()).collect();
-    shown.sort_by(|a, b| db(a).unwrap_or(0.0).total_cmp(&db(b).unwrap_or(0.0)));
+    let all = &report.tensors;
+    let by_error = |a: usize, b: usize| db(&all[a]).unwrap_or(0.0).total_cmp(&db(&all[b]).unwrap_or(0.0));
+    let mut shown = first_by((0..all.len()).filter(|&place| db(&all[place]).is_some()), N_TENSORS, by_error);
     let is_worst = !shown.is_empty();
     if !is_worst {
-        shown = report.tensors.iter().collect();
-        shown.sort_by_key(|tensor| std::cmp::Reverse(tensor.before_bytes));
+        shown = first_by(0..all.len(), N_TENSORS, |a, b| all[b].before_bytes.cmp(&all[a].before_bytes));
     }
     if shown.is_empty() {
         return String::new();
     }
-    shown.truncate(N_TENSORS);
     let headings =
         [if is_worst { "worst tensors" } else { "largest tensors" }, "kept as", "before", "after", "zeros", "SQNR dB"];
     let aligns = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut table = TextColumns::new(&headings, &aligns);
-    for tensor in &shown {
+    for tensor in shown.iter().map(|&place| &all[place]) {
         table.push(
             [
                 numbers::printable(&tensor.name),

@@ -51,7 +51,7 @@ fn write_as(harmless: &dyn Fn(&str) -> String, put: impl FnOnce(&mut dyn Write) 
 /// # Errors
 /// As [`print`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    write_as(&printable_json, |out| {
+    write_as(&|lines| printable_json(lines).into_owned(), |out| {
         serde_json::to_writer_pretty(&mut *out, value)?;
         out.write_all(b"\n")
     })

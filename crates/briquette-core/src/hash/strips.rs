@@ -83,10 +83,11 @@ impl BlockHasher {
         for (i, stripe) in stripes.as_chunks::<STRIPE>().0.iter().enumerate() {
             simd::scalar::xxh3_stripe(&mut self.accumulators, stripe, &SECRET[8 * i..]);
         }
-        let end = [&self.before[..], &self.tail].concat();
-        if let Some(last) = end.last_chunk::<STRIPE>() {
-            simd::scalar::xxh3_stripe(&mut self.accumulators, last, &SECRET[SECRET.len() - STRIPE - 7..]);
-        }
+        // The last stripe is that of all bytes, whether or not the tail is as long.
+        let (n, mut last) = (self.tail.len().min(STRIPE), [0; STRIPE]);
+        last[..STRIPE - n].copy_from_slice(&self.before[n..]);
+        last[STRIPE - n..].copy_from_slice(&self.tail[self.tail.len() - n..]);
+        simd::scalar::xxh3_stripe(&mut self.accumulators, &last, &SECRET[SECRET.len() - STRIPE - 7..]);
         let low = self.merge(self.n_bytes.wrapping_mul(PRIME64[0]), &SECRET[11..]);
         let high = self.merge(!self.n_bytes.wrapping_mul(PRIME64[1]), &SECRET[SECRET.len() - STRIPE - 11..]);
         Hash128(u128::from(high) << 64 | u128::from(low))

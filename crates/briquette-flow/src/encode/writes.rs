@@ -57,11 +57,16 @@ impl Sink for Nowhere {
 pub(super) struct Writes<'a> {
     sink: &'a dyn Sink,
     pending: Vec<(usize, u64, Vec<u8>)>,
+    spare: SpareBuffers,
 }
 
+/// Buffers of stretches that were written, for those that come: a stretch grows by hundreds of parts.
+pub(super) type SpareBuffers = Vec<Vec<u8>>;
+
 impl<'a> Writes<'a> {
-    pub(super) fn new(sink: &'a dyn Sink) -> Self {
-        Self { sink, pending: Vec::new() }
+    /// Nothing is pending yet.
+    pub(super) fn new(sink: &'a dyn Sink, spare: SpareBuffers) -> Self {
+        Self { sink, pending: Vec::new(), spare }
     }
 
     /// Moves all bytes of a part, and of the parts woven with it, out of `parts` to the file places `next`, which then advance.
@@ -128,27 +133,39 @@ impl<'a> Writes<'a> {
         let goes_on = |(its, start, held): &(usize, u64, Vec<u8>)| *its == file && start + held.len() as u64 == offset;
         match self.pending.iter().position(goes_on) {
             Some(place) => {
-                let (_, start, held) = &mut self.pending[place];
+                let (_, _, held) = &mut self.pending[place];
                 held.extend_from_slice(&bytes);
                 if held.len() > MAX_SMALL {
-                    self.sink.write(file, *start, held)?;
-                    self.pending.remove(place);
+                    self.write_out(place)?;
                 }
             }
             None => {
                 if self.pending.len() == N_STRETCHES {
-                    let (file, start, held) = self.pending.remove(0);
-                    self.sink.write(file, start, &held)?;
+                    self.write_out(0)?;
                 }
-                self.pending.push((file, offset, bytes.into_owned()));
+                let mut held = self.spare.pop().unwrap_or_default();
+                held.extend_from_slice(&bytes);
+                self.pending.push((file, offset, held));
             }
         }
         Ok(())
     }
 
-    /// Writes all gathered bytes.
-    pub(super) fn flush(&mut self) -> Result<()> {
-        self.pending.drain(..).try_for_each(|(file, start, held)| self.sink.write(file, start, &held))
+    /// Writes the gathered bytes at this place among those that are pending.
+    fn write_out(&mut self, place: usize) -> Result<()> {
+        let (file, start, mut held) = self.pending.remove(place);
+        self.sink.write(file, start, &held)?;
+        held.clear();
+        self.spare.push(held);
+        Ok(())
+    }
+
+    /// Writes all gathered bytes, and gives up the buffers.
+    pub(super) fn finish(mut self) -> Result<SpareBuffers> {
+        while !self.pending.is_empty() {
+            self.write_out(0)?;
+        }
+        Ok(self.spare)
     }
 }
 
@@ -187,7 +204,7 @@ mod tests {
     #[test]
     fn what_lies_one_after_the_other_is_written_at_once_and_all_of_it() {
         let sink = InMemory::default();
-        let mut writes = Writes::new(&sink);
+        let mut writes = Writes::new(&sink, Vec::new());
         let byte = |tensor: usize, part: Part| (tensor * 7 + part as usize) as u8 | 1;
         for tensor in 0..5000 {
             for part in [Part::Values, Part::Bitmask, Part::Scale] {
@@ -196,7 +213,7 @@ mod tests {
             }
         }
         writes.put(0, Part::Zero, 0, &[9; 100_000]).unwrap();
-        writes.flush().unwrap();
+        writes.finish().unwrap();
         let (n_writes, bytes) = sink.0.into_inner().unwrap();
         assert!(n_writes < 40, "{n_writes}");
         for part in [Part::Values, Part::Bitmask, Part::Scale] {
@@ -210,9 +227,9 @@ mod tests {
     #[test]
     fn stretches_all_over_are_written_too() {
         let sink = InMemory::default();
-        let mut writes = Writes::new(&sink);
+        let mut writes = Writes::new(&sink, Vec::new());
         (0..100).rev().for_each(|tensor| writes.put(tensor, Part::Weight, 0, &[tensor as u8; 100]).unwrap());
-        writes.flush().unwrap();
+        writes.finish().unwrap();
         let (n_writes, bytes) = sink.0.into_inner().unwrap();
         assert_eq!(n_writes, 100);
         assert!((0..100).all(|tensor| bytes[tensor * 100..tensor * 100 + 100] == [tensor as u8; 100]));

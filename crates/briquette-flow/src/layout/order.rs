@@ -1,9 +1,10 @@
 //! The order of parts in files, held in a few bytes each, as there may be millions of parts.
 
+use super::parts::LastParts;
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
-use briquette_formats::limits;
 use briquette_formats::output_format::FilePart;
+use briquette_formats::{limits, names};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,14 +42,14 @@ impl Order {
     ///
     /// # Errors
     /// Input where two parts would have one name; the errors of `parts`.
-    pub(super) fn of(plan: &Plan, parts: impl Fn(usize) -> Result<Vec<FilePart>>) -> Result<Self> {
+    pub(super) fn of(plan: &Plan, parts: &mut LastParts) -> Result<Self> {
         // Most tensors are stored as at most two parts.
         let mut records = Vec::with_capacity(2 * plan.tensors.len());
         let (mut files, mut suffixes) = (Vec::new(), Vec::<String>::new());
         let (mut first, mut file) = (0, InFile::default());
         for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
-            let parts = parts(index)?;
-            let more = InFile::of(&parts, &tensor.info.name);
+            let parts = parts.of(index)?;
+            let more = InFile::of(parts, &tensor.info.name);
             if plan.profile.shards() && file.is_full(&more, plan.max_shard_bytes) {
                 files.push(first..index);
                 (first, file) = (index, InFile::default());
@@ -64,8 +65,18 @@ impl Order {
         let name = |record: &Record| {
             (plan.tensors[record.tensor as usize].info.name.as_str(), suffixes[usize::from(record.suffix)].as_str())
         };
-        records.sort_unstable_by(|a, b| cmp_joined(name(a), name(b)).then(a.tensor.cmp(&b.tensor)));
-        let twice = records.windows(2).filter(|pair| cmp_joined(name(&pair[0]), name(&pair[1])).is_eq());
+        let ranks = ranks_of(plan);
+        records.sort_unstable_by_key(|record| {
+            (ranks[record.tensor as usize], suffixes[usize::from(record.suffix)].as_str())
+        });
+        drop(ranks);
+        let order = |a: &Record, b: &Record| cmp_joined(name(a), name(b));
+        // That is the order of the whole names already, but where one is the beginning of another, and where two are the same.
+        if records.is_sorted_by(|a, b| order(a, b).is_lt()) {
+            return Ok(Self { records, files });
+        }
+        records.sort_unstable_by(|a, b| order(a, b).then(a.tensor.cmp(&b.tensor)));
+        let twice = records.windows(2).filter(|pair| order(&pair[0], &pair[1]).is_eq());
         if let Some(second) = twice.map(|pair| &pair[1]).min_by_key(|second| (second.tensor, second.nth)) {
             let name = name(second);
             let name = format!("{}{}", name.0, name.1);
@@ -102,6 +113,14 @@ impl Starts {
         *start += record.n_bytes;
         found
     }
+}
+
+/// The place of each tensor's name among the names of all.
+fn ranks_of(plan: &Plan) -> Vec<u32> {
+    let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
+    let mut ranks = vec![0; order.len()];
+    order.iter().zip(0..).for_each(|(&index, rank)| ranks[index as usize] = rank);
+    ranks
 }
 
 /// Sizes and counts of a file that is being filled.

@@ -57,7 +57,7 @@ pub(super) fn own_parts(
     let specs = coding.parts(tensor.dtype, rows.n_rows, rows.n_cols, n_kept);
     let part = |spec: PartSpec| {
         let shape = if spec.part == Part::Weight { tensor.shape.clone() } else { Shape(spec.shape) };
-        let name = format!("{}{}", tensor.name, spec.part.suffix());
+        let name = [tensor.name.as_str(), spec.part.suffix()].concat();
         let info = TensorInfo { name, dtype: spec.dtype, shape };
         FilePart { info, holds: Holds::Part(spec.part, None) }
     };

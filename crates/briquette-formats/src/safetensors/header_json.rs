@@ -48,10 +48,18 @@ impl<'a, W: Write> HeaderJson<'a, W> {
         }
         self.key(&info.name);
         let end = start + info.n_bytes() as u64;
-        self.put(format!("{{\"data_offsets\":[{start},{end}],\"dtype\":\"{}\",\"shape\":[", info.dtype).as_bytes());
+        self.put(b"{\"data_offsets\":[");
+        self.number(start);
+        self.put(b",");
+        self.number(end);
+        self.put(b"],\"dtype\":\"");
+        self.put(info.dtype.name().as_bytes());
+        self.put(b"\",\"shape\":[");
         for (place, extent) in info.shape.0.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
-            self.put(format!("{comma}{extent}").as_bytes());
+            if place > 0 {
+                self.put(b",");
+            }
+            self.number(*extent as u64);
         }
         self.put(b"]}");
     }
@@ -90,18 +98,35 @@ impl<'a, W: Write> HeaderJson<'a, W> {
         self.put(b":");
     }
 
+    /// Puts a number without a string for it: a million tensors have several each.
+    fn number(&mut self, number: u64) {
+        let (mut digits, mut start, mut rest) = ([b'0'; 20], 20, number);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                return self.put(&digits[start..]);
+            }
+        }
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         self.out.write_all(bytes).expect("it is memory");
     }
 }
 
+/// What a header of a file is written behind: room for its length, as it may have tens of megabytes, which are not to be moved.
+pub const LENGTH: [u8; 8] = [0; 8];
+
 impl HeaderJson<'_, Vec<u8>> {
-    /// The header as it stands in a file: its length, and spaces up to a multiple of 8.
+    /// The header as it stands in a file, of JSON that was written behind [`LENGTH`]: its length, and spaces up to a multiple of 8.
     pub fn into_header(self) -> Vec<u8> {
-        let mut json = self.finish();
-        json.resize(json.len().next_multiple_of(8), b' ');
-        json.splice(0..0, (json.len() as u64).to_le_bytes());
-        json
+        let mut header = self.finish();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let n_json = (header.len() - LENGTH.len()) as u64;
+        header[..LENGTH.len()].copy_from_slice(&n_json.to_le_bytes());
+        header
     }
 }
 
@@ -135,7 +160,7 @@ mod tests {
             object.insert(info.name.clone(), entry);
         }
         let metadata = |each: &mut dyn FnMut(&str, &str)| strings.iter().for_each(|(key, value)| each(key, value));
-        let mut json = HeaderJson::new(Vec::new(), metadata);
+        let mut json = HeaderJson::new(LENGTH.to_vec(), metadata);
         let mut counted = HeaderJson::new(Counted::default(), metadata);
         for (info, start) in infos.iter().zip([0, 12, 24, 36]) {
             json.tensor(info, start);
@@ -145,5 +170,14 @@ mod tests {
         assert_eq!((header.len() as u64, header.len() % 8), (counted.n_bytes(), 0));
         assert_eq!(String::from_utf8_lossy(&header[8..]).trim_end(), serde_json::Value::Object(object).to_string());
         assert_eq!(HeaderJson::new(Vec::new(), |_| {}).finish(), b"{}");
+    }
+
+    #[test]
+    fn numbers_are_written_whole() {
+        for number in [0, 9, 10, 99, 100, 1_234_567_890, u64::MAX] {
+            let mut json = HeaderJson::new(Vec::new(), |_| {});
+            json.number(number);
+            assert_eq!(json.out, format!("{{{number}").into_bytes());
+        }
     }
 }

@@ -65,6 +65,7 @@ impl<'a> Neighbours<'a> {
     /// The shape of `owner.leaf`, where it is among the shapes that are kept.
     pub(super) fn shape(&self, owner: &str, leaf: &str) -> Option<&'a Shape> {
         match owner {
+            _ if self.shapes.is_empty() => None,
             "" => self.shapes.get(leaf).copied(),
             _ => self.shapes.get(format!("{owner}.{leaf}").as_str()).copied(),
         }

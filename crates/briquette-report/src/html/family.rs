@@ -1,7 +1,7 @@
 //! Tensors that share a row of a plot, so that a model of many layers stays readable.
 
 use crate::TensorReport;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 
 /// Tensors that a plot shows one by one.
 const MAX_SINGLES: usize = 24;
@@ -35,22 +35,28 @@ impl TensorFamily<'_> {
 
     /// `×12`, or nothing where the label says it all.
     pub(super) fn note(&self) -> String {
+        if !self.label.contains('*') {
+            return String::new();
+        }
         // A name is there twice where the original's tensor had another shape: one is new, the other gone.
-        let names: BTreeSet<&str> = self.members.iter().map(|tensor| tensor.name.as_str()).collect();
-        if names.len() == 1 || !self.label.contains('*') { String::new() } else { format!("×{}", names.len()) }
+        let names: HashSet<&str> = self.members.iter().map(|tensor| tensor.name.as_str()).collect();
+        if names.len() == 1 { String::new() } else { format!("×{}", names.len()) }
     }
 }
 
 /// Families in the order of their first members. Few tensors are a family each.
 pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    let mut families: Vec<TensorFamily> = Vec::new();
+    let (mut families, mut without) = (Vec::<TensorFamily>::new(), String::new());
     for tensor in tensors {
-        let label = if tensors.len() > MAX_SINGLES { without_numbers(&tensor.name) } else { tensor.name.clone() };
-        let place = *places.entry(label.clone()).or_insert(families.len());
-        if place == families.len() {
-            families.push(TensorFamily { label, members: Vec::new() });
-        }
+        let label =
+            if tensors.len() > MAX_SINGLES { without_numbers(&tensor.name, &mut without) } else { &tensor.name };
+        // Tensors are many and families few: most need no label of their own.
+        let place = places.get(label).copied().unwrap_or_else(|| {
+            places.insert(label.to_string(), families.len());
+            families.push(TensorFamily { label: label.to_string(), members: Vec::new() });
+            families.len() - 1
+        });
         families[place].members.push(tensor);
     }
     for family in &mut families {
@@ -61,11 +67,15 @@ pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
     families
 }
 
-/// `layers.3.up.weight` as `layers.*.up.weight`.
-fn without_numbers(name: &str) -> String {
+/// `layers.3.up.weight` as `layers.*.up.weight`, in `out`.
+fn without_numbers<'a>(name: &str, out: &'a mut String) -> &'a str {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let parts: Vec<&str> = name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
-    parts.join(".")
+    out.clear();
+    for (place, part) in name.split('.').enumerate() {
+        out.push_str(if place == 0 { "" } else { "." });
+        out.push_str(if is_number(part) { "*" } else { part });
+    }
+    out
 }
 
 #[cfg(test)]

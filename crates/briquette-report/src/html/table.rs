@@ -1,6 +1,7 @@
 //! Tensors one by one: all, or of very many the largest and the worst.
 
 use super::escape::{escape, name};
+use crate::first::first_by;
 use crate::numbers::shape_text;
 use crate::{Report, TensorReport, numbers};
 use std::collections::BTreeSet;
@@ -75,12 +76,12 @@ fn shown(tensors: &[TensorReport]) -> Vec<&TensorReport> {
     if tensors.len() <= MAX_ALL {
         return tensors.iter().collect();
     }
-    let mut largest: Vec<usize> = (0..tensors.len()).collect();
-    largest.sort_by_key(|&index| std::cmp::Reverse(tensors[index].before_bytes));
-    let decibels = |index: &usize| tensors[*index].error.and_then(|error| error.sqnr_db).unwrap_or(f64::INFINITY);
-    let mut worst: Vec<usize> = (0..tensors.len()).filter(|index| decibels(index) < f64::INFINITY).collect();
-    worst.sort_by(|a, b| decibels(a).total_cmp(&decibels(b)));
-    let both: BTreeSet<usize> = largest.into_iter().take(N_LARGEST).chain(worst.into_iter().take(N_WORST)).collect();
+    let by_bytes = |a: usize, b: usize| tensors[b].before_bytes.cmp(&tensors[a].before_bytes);
+    let largest = first_by(0..tensors.len(), N_LARGEST, by_bytes);
+    let decibels = |index: usize| tensors[index].error.and_then(|error| error.sqnr_db).unwrap_or(f64::INFINITY);
+    let with_error = (0..tensors.len()).filter(|&index| decibels(index) < f64::INFINITY);
+    let worst = first_by(with_error, N_WORST, |a, b| decibels(a).total_cmp(&decibels(b)));
+    let both: BTreeSet<usize> = largest.into_iter().chain(worst).collect();
     both.into_iter().map(|index| &tensors[index]).collect()
 }
 

@@ -1,0 +1,280 @@
+//! The JSON of a header, read piece by piece: it may be as large as all that is made of it.
+
+use super::header_json::METADATA;
+use super::window::Window;
+use crate::json::MetadataStrings;
+use crate::{InputFile, TensorInfo, limits};
+use briquette_core::{DType, Error, Result, Shape};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+use serde_json::de::Read;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::BufReader;
+use std::ops::Range;
+
+/// A header as it comes: each tensor is checked at once, so that millions of them are in memory only as what they become.
+#[derive(Debug)]
+pub(super) struct RawHeader {
+    /// With the start of their data.
+    pub(super) tensors: Vec<(TensorInfo, u64)>,
+    pub(super) metadata: BTreeMap<String, String>,
+    /// What is wrong with the first tensor that is not sound.
+    pub(super) failed: Option<Error>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTensor {
+    dtype: NamedType,
+    shape: Shape,
+    data_offsets: (u64, u64),
+}
+
+/// A type, or the name of one that is not known.
+#[derive(Debug)]
+struct NamedType(Result<DType, String>);
+
+impl<'de> Deserialize<'de> for NamedType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = NamedType;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<NamedType, E> {
+                Ok(NamedType(DType::from_name(name).ok_or_else(|| name.to_string())))
+            }
+        }
+        deserializer.deserialize_str(Name)
+    }
+}
+
+/// What is read of a header at once.
+const READ_BYTES: usize = 1 << 16;
+
+impl RawHeader {
+    /// Reads the JSON that lies in these bytes of a file. It is not in memory whole.
+    ///
+    /// # Errors
+    /// Those of reading the file; within the result, those of the JSON.
+    pub(super) fn read(file: &InputFile, bytes: Range<u64>) -> Result<serde_json::Result<Self>> {
+        let n_header = bytes.end - bytes.start;
+        if let Some(raw) = Self::of_window(&mut Window::new(JsonBytes::new(file, &bytes), READ_BYTES), n_header) {
+            return Ok(Ok(raw));
+        }
+        // What is wrong with it, and where, is told by a reader that takes byte after byte.
+        let mut json = BufReader::with_capacity(READ_BYTES, JsonBytes::new(file, &bytes));
+        let raw = Self::of_json(serde_json::Deserializer::from_reader(&mut json), n_header);
+        match json.into_inner().failed {
+            Some(error) => Err(error),
+            None => Ok(raw),
+        }
+    }
+
+    /// Of JSON in memory.
+    pub(super) fn parse(json: &[u8]) -> serde_json::Result<Self> {
+        Self::of_json(serde_json::Deserializer::from_slice(json), json.len() as u64)
+    }
+
+    /// With room for the tensors of so many bytes of JSON. Hardly an entry takes less there than what it becomes: room is made at once,
+    /// and what is never written to takes none.
+    fn with_room_for(n_header: u64) -> Self {
+        const ENTRY_BYTES: u64 = size_of::<(TensorInfo, u64)>() as u64;
+        let most = n_header.min(limits::MAX_HEADER_BYTES) / ENTRY_BYTES;
+        Self { tensors: Vec::with_capacity(most as usize), metadata: BTreeMap::new(), failed: None }
+    }
+
+    fn push(&mut self, name: String, raw: RawTensor) {
+        match checked_tensor(name, raw) {
+            Ok(tensor) => self.tensors.push(tensor),
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
+        }
+    }
+
+    /// A whole document that is a header.
+    fn of_json<'de, R: Read<'de>>(
+        mut json: serde_json::Deserializer<R>,
+        n_header: u64,
+    ) -> serde_json::Result<RawHeader> {
+        let raw = OfBytes(n_header).deserialize(&mut json)?;
+        json.end().map(|()| raw)
+    }
+
+    /// The same, entry by entry. None for what is no header, and for some that have an entry longer than the window.
+    fn of_window(json: &mut Window<JsonBytes>, n_header: u64) -> Option<Self> {
+        let (mut raw, mut has_metadata) = (Self::with_room_for(n_header), false);
+        json.for_each_entry(|json, key| {
+            if key != METADATA {
+                raw.push(key, json.value()?);
+                return Some(());
+            }
+            if std::mem::replace(&mut has_metadata, true) {
+                return None;
+            }
+            json.for_each_entry(|json, key| {
+                let is_full = raw.metadata.len() == limits::MAX_METADATA;
+                match raw.metadata.entry(key) {
+                    Entry::Vacant(place) if !is_full => place.insert(json.value()?),
+                    _ => return None,
+                };
+                Some(())
+            })
+        })?;
+        json.is_at_end().then_some(raw)
+    }
+}
+
+/// What makes a header of so many bytes of JSON.
+struct OfBytes(u64);
+
+impl<'de> DeserializeSeed<'de> for OfBytes {
+    type Value = RawHeader;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawHeader, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OfBytes {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let (mut raw, mut has_metadata) = (RawHeader::with_room_for(self.0), false);
+        while let Some(key) = map.next_key::<String>()? {
+            if key != METADATA {
+                raw.push(key, map.next_value()?);
+                continue;
+            }
+            if std::mem::replace(&mut has_metadata, true) {
+                return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+            }
+            raw.metadata = map.next_value::<MetadataStrings>()?.0;
+        }
+        Ok(raw)
+    }
+}
+
+/// Some bytes of a file.
+pub(super) struct JsonBytes<'a> {
+    file: &'a InputFile,
+    next: u64,
+    end: u64,
+    /// Why they could not be read.
+    failed: Option<Error>,
+}
+
+impl<'a> JsonBytes<'a> {
+    fn new(file: &'a InputFile, bytes: &Range<u64>) -> Self {
+        Self { file, next: bytes.start, end: bytes.end, failed: None }
+    }
+}
+
+impl std::io::Read for JsonBytes<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = (self.end - self.next).min(out.len() as u64) as usize;
+        if let Err(error) = self.file.read_at(self.next, &mut out[..n]) {
+            self.failed = Some(error);
+            return Err(std::io::Error::other("see above"));
+        }
+        self.next += n as u64;
+        Ok(n)
+    }
+}
+
+/// The tensor and the start of its data.
+fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
+    let dtype = raw.dtype.0.map_err(|dtype| {
+        let message = format!("unknown type {dtype:?}; a newer version may read it");
+        Error::input(message).at(format_args!("tensor {name:?}"))
+    })?;
+    let (start, end) = raw.data_offsets;
+    let info = TensorInfo::checked(name, dtype, raw.shape.0)?;
+    if end.checked_sub(start) == Some(info.n_bytes() as u64) {
+        return Ok((info, start));
+    }
+    let message = format!(
+        "bytes {start}..{end}, expected {} for {} {}; the file is damaged",
+        info.n_bytes(),
+        info.dtype,
+        info.shape
+    );
+    Err(Error::input(message).at(format_args!("tensor {:?}", info.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a window of `n_window` bytes makes of a header, and what the reader that takes byte after byte does.
+    fn both(json: &str, n_window: usize) -> (Option<RawHeader>, serde_json::Result<RawHeader>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("header");
+        std::fs::write(&path, json).unwrap();
+        let (file, bytes) = (InputFile::open(&path).unwrap(), 0..json.len() as u64);
+        let mut window = Window::new(JsonBytes::new(&file, &bytes), n_window);
+        let raw = RawHeader::of_window(&mut window, bytes.end);
+        (raw, RawHeader::of_json(serde_json::Deserializer::from_reader(json.as_bytes()), bytes.end))
+    }
+
+    #[test]
+    fn a_window_of_any_length_sees_the_same_header() {
+        let entry = |name: &str| format!("{name:?} :\n{{\"dtype\":\"F32\",\"shape\":[2, 3],\"data_offsets\":[0,24]}}");
+        let strings = r#""__metadata__":{"format":"pt","é\n\"":"\u00e9 {}[],:"}"#;
+        let headers = [
+            "{}".into(),
+            " { } \n".into(),
+            format!("{{{}}}", entry("a")),
+            format!("{{{} , {strings},{}}}  ", entry("层.0"), entry("b\\\"{")),
+            format!("{{{strings}}}"),
+            r#"{"__metadata__":{}}"#.into(),
+            format!("{{{}}}", [entry("a"), entry("b").replace("F32", "F31"), entry("c").replace("24", "23")].join(",")),
+        ];
+        for json in headers {
+            let longest = json.len();
+            for n_window in [1, 2, 16, 70, 71, 80, 100, longest, longest + 1] {
+                let (seen, told) = both(&json, n_window);
+                let (told, is_long) = (told.unwrap(), n_window < 100 && n_window < longest);
+                let Some(seen) = seen else {
+                    assert!(is_long, "{json} by {n_window}");
+                    continue;
+                };
+                assert_eq!((&seen.tensors, &seen.metadata), (&told.tensors, &told.metadata), "{json} by {n_window}");
+                let [seen, told] = [&seen, &told].map(|raw| raw.failed.as_ref().map(|error| error.to_string()));
+                assert_eq!(seen, told, "{json} by {n_window}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_none_in_a_window_either() {
+        let entry = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        let whole = format!(r#"{{"__metadata__":{{"k":"v","l":"w"}},{entry}}}"#);
+        let mut wrong: Vec<String> = (0..whole.len()).map(|n| whole[..n].to_string()).collect();
+        wrong.extend(["x", ",", "{}", "}", "\"a\""].map(|more| format!("{whole}{more}")));
+        wrong.extend([
+            format!("{{{entry},}}"),
+            format!("{{,{entry}}}"),
+            format!("{{{entry} {entry}}}"),
+            format!("[{entry}]"),
+            whole.replace("\"k\"", "\"l\""),
+            whole.replace("\"v\"", "1"),
+            whole.replace(entry, r#""__metadata__":{}"#),
+            whole.replace("F32\"", "F32\",\"x\":1"),
+            whole.replace("[1]", "[-1]"),
+            whole.replace("\"F32\"", "3"),
+            whole.replace(":{\"dtype", "{\"dtype"),
+        ]);
+        for json in wrong {
+            let (seen, told) = both(&json, 1 << 10);
+            assert!(seen.is_none() && told.is_err(), "{json}");
+        }
+    }
+}

