@@ -30,7 +30,7 @@ pub(crate) struct Pool<'a, T, Show> {
     pub(crate) members: &'a [T],
     /// Scores of all members.
     pub(crate) n: usize,
-    /// Shows the scores of a member. It is called two to four times for each.
+    /// Shows the scores of a member. It is called at most four times for each.
     pub(crate) show: Show,
 }
 
@@ -114,7 +114,7 @@ impl Scored<'_> {
     fn sample(self, step: usize, keys: &mut Vec<u32>) {
         match self {
             Self::Weights(values, dropped) => {
-                keys.extend((0..values.len()).step_by(step).map(|i| key(values[i], dropped[i])));
+                keys.extend(values.iter().zip(dropped).step_by(step).map(|(&value, &dropped)| key(value, dropped)));
             }
             Self::Scores(scores) => keys.extend(scores.iter().step_by(step).map(|score| score.to_bits())),
         }
