@@ -48,6 +48,8 @@ pub enum Remedy {
     LookUpTensors,
     /// Look up the devices that there are.
     LookUpDevices,
+    /// Set this key of a recipe otherwise.
+    SetKey(&'static str),
 }
 
 /// A one-line error: what, where, found, expected, what to do.

@@ -3,7 +3,7 @@
 use crate::config::Folder;
 use crate::data::ImageInput;
 use crate::text::{self, Pooling, TextTokenizer};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Remedy, Result};
 use std::path::PathBuf;
 
 /// What a model takes in.
@@ -53,7 +53,8 @@ impl Longest {
             ),
             _ => format!("the model has {n} positions; take at most {}", self.n_tokens()),
         };
-        Err(Error::config(format!("found {max_length}: {message}")).at("data.max_length (--max-length)"))
+        let key = "data.max_length";
+        Err(Error::config(format!("found {max_length}: {message}")).at(key).with_remedy(Remedy::SetKey(key)))
     }
 }
 

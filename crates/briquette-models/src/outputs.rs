@@ -6,7 +6,7 @@ use crate::data::{ImageInput, Images, Sentences};
 use crate::stopwatch::Stopwatch;
 use crate::text::{Tokens, padded};
 use crate::{Decoder, Input, LoadedModel, metrics};
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::{Error, ErrorKind, Remedy, Result};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 
@@ -126,8 +126,8 @@ pub fn classify<'a>(
     }
     check_count(scores.rows.len() + scores.n_skipped, images.len())?;
     if scores.rows.is_empty() {
-        let message = "not one image decodes; nothing to evaluate; data.strict (--strict) says why";
-        return Err(Error::input(message).at(images.path().display()));
+        let message = "not one image decodes; nothing to evaluate; data.strict says why";
+        return Err(Error::input(message).at(images.path().display()).with_remedy(Remedy::SetKey("data.strict")));
     }
     OutputRows::of_rows(scores.rows, scores.stopwatch.batch_ms, scores.n_skipped, &pace)
 }

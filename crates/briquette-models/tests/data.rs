@@ -224,7 +224,7 @@ fn sizes_have_a_bound_and_say_so() {
     request.data.size = Some(100_000);
     let (error, _) = fails(&request);
     assert_eq!(error.exit_code(), 2);
-    assert!(error.message.contains("data.size (--size): found 100000, expected at most 16384"), "{error}");
+    assert!(error.message.contains("data.size: found 100000, expected at most 16384"), "{error}");
     (request.data.size, request.data.crop) = (Some(100_000), Some([100_000, 100_000]));
     assert_eq!(fails(&request).0.exit_code(), 2);
     (request.data.size, request.data.crop) = (None, Some([20_000, 20_000]));
@@ -241,7 +241,7 @@ fn settings_that_do_nothing_are_refused() {
     request.data.labels = Some("/nonexistent".into());
     let (error, _) = fails(&request);
     assert_eq!(error.exit_code(), 2);
-    assert!(error.message.starts_with("data.labels (--labels): it says where the labels of an array are"), "{error}");
+    assert!(error.message.starts_with("data.labels: it says where the labels of an array are"), "{error}");
     let mut request = self::request("models/resnet18-tiny.pth", &fixture("models/images"));
     request.data.max_length = Some(3);
     assert!(fails(&request).0.message.contains("it cuts texts, and the data is a folder of images; leave it out"));

@@ -19,7 +19,7 @@ pub(crate) fn mask(
     rule: &Prune,
     ratio: Ratio,
     scores: &RowScores,
-    threshold: Option<&mut Threshold>,
+    threshold: Option<Threshold>,
     all: &mut Vec<f32>,
 ) -> Option<Mask> {
     let (n_rows, n_cols) = (scores.n_rows(), scores.n_cols);
@@ -73,8 +73,8 @@ fn drop_zeros(values: &[f32], bits: &mut [u8]) {
     }
 }
 
-/// Keeps scores above a threshold; ties are dropped in order, from one parameter to the next.
-fn above(scores: &[f32], n_rows: usize, n_cols: usize, threshold: &mut Threshold) -> Mask {
+/// Keeps scores above a threshold; ties are dropped in order.
+fn above(scores: &[f32], n_rows: usize, n_cols: usize, mut threshold: Threshold) -> Mask {
     let mut bits = vec![0; n_rows * Mask::row_bytes(n_cols)];
     if n_cols > 0 {
         for (scores, bits) in scores.chunks(n_cols).zip(bits.chunks_mut(Mask::row_bytes(n_cols))) {

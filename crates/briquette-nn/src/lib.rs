@@ -153,6 +153,7 @@ mod load_compressed;
 mod module_source;
 mod observed;
 mod packed;
+mod pool;
 mod quantize_dynamic;
 mod recurrent;
 mod refresh;

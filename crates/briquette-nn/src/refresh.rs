@@ -1,14 +1,14 @@
-//! Renews decisions: first finds thresholds that several parameters share, then decides each parameter in turn.
+//! Renews decisions: first finds thresholds that several parameters share, then decides all parameters side by side.
 
 use crate::attached::{bools, form_tensor, replaced};
 use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
+use crate::pool::{Look, Pool, Scored, check_finite};
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
-use crate::scores::{RowScores, drop_below, each_magnitude};
+use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide, view};
-use briquette_core::{Affine, Error, OutputAxis, Result, simd};
+use briquette_core::{Affine, OutputAxis, Result};
 use briquette_module::Trail;
-use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Ratio, Threshold};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
@@ -32,14 +32,15 @@ impl Moment {
     }
 }
 
-/// Which rules are due, and the threshold of each rule whose parameters share one.
+/// Which rules are due, and the thresholds that parameters share.
 struct Due<'a> {
     rules: Rules<'a>,
     targets: &'a BTreeMap<String, RuleTarget>,
     step: usize,
     prune: Vec<bool>,
     quantize: Vec<bool>,
-    thresholds: Vec<Option<Threshold>>,
+    /// That of each parameter which shares one with others, with how many of its own ties go.
+    thresholds: BTreeMap<String, Threshold>,
 }
 
 /// What was decided of a parameter: none of what is not decided anew.
@@ -70,7 +71,7 @@ pub(crate) fn refresh<M: Module>(
         step: moment.step,
         prune: rules.prune.iter().map(|rule| moment.is_due(&rule.schedule)).collect(),
         quantize: rules.quantize.iter().map(|rule| moment.is_due(&rule.schedule())).collect(),
-        thresholds: vec![None; rules.prune.len()],
+        thresholds: BTreeMap::new(),
     };
     let renewed = due.decide_all(&module)?;
     let form_of = |target: &RuleTarget| target.quantize.map(|rule| Form::of(&rules.quantize[rule].scheme));
@@ -85,30 +86,13 @@ impl Due<'_> {
         let weights = live_weights(module, is_due);
         for index in 0..self.rules.prune.len() {
             if self.prune[index] && self.rules.prune[index].scope() == Scope::Global {
-                self.thresholds[index] = self.threshold(index, &weights)?;
+                let found = self.shared_thresholds(index, &weights)?;
+                self.thresholds.extend(found);
             }
         }
-        let (shared, alone): (Vec<_>, Vec<_>) = weights.iter().partition(|weight| self.shares(&weight.path));
-        let decide = |buffers: &mut Buffers, weight: &&LiveWeight| {
-            Ok((weight.path.clone(), self.decide(weight, None, buffers)?))
-        };
-        let mut renewed = alone.par_iter().map_init(Buffers::default, decide).collect::<Result<BTreeMap<_, _>>>()?;
-        // Ties at a threshold that parameters share are dropped in order, so these are decided one after the other.
-        let mut buffers = Buffers::default();
-        for weight in shared {
-            let mut threshold = self.targets[&weight.path].prune.and_then(|rule| self.thresholds[rule]);
-            let decided = self.decide(weight, threshold.as_mut(), &mut buffers)?;
-            if let Some(rule) = self.targets[&weight.path].prune {
-                self.thresholds[rule] = threshold;
-            }
-            renewed.insert(weight.path.clone(), decided);
-        }
-        Ok(renewed)
-    }
-
-    /// Whether a parameter has a threshold that others have too.
-    fn shares(&self, path: &str) -> bool {
-        self.targets[path].prune.is_some_and(|rule| self.thresholds[rule].is_some())
+        let decide =
+            |buffers: &mut Buffers, weight: &LiveWeight| Ok((weight.path.clone(), self.decide(weight, buffers)?));
+        weights.par_iter().map_init(Buffers::default, decide).collect()
     }
 
     /// Whether a rule that is due applies to this parameter.
@@ -116,47 +100,43 @@ impl Due<'_> {
         target.prune.is_some_and(|rule| self.prune[rule]) || target.quantize.is_some_and(|rule| self.quantize[rule])
     }
 
-    /// The threshold over all parameters of a rule.
-    fn threshold(&self, rule: usize, weights: &[LiveWeight]) -> Result<Option<Threshold>> {
+    /// The threshold over all parameters of a rule, for each of them; none where the rule drops no share of them.
+    fn shared_thresholds(&self, rule: usize, weights: &[LiveWeight]) -> Result<Vec<(String, Threshold)>> {
         let prune = &self.rules.prune[rule];
-        let &Amount::Ratio(to) = &prune.amount else { return Ok(None) };
-        let members = || weights.iter().filter(|weight| self.targets[&weight.path].prune == Some(rule));
-        let n: usize = members().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
-        let n_drop = prune.schedule.ratio(self.step, prune.from, to).of(n);
-        let mut buffers = Buffers::default();
-        members().try_for_each(|weight| weight.with_values(|values| check_finite(values, &weight.path))?)?;
-        let found = Selector::default().threshold(n, n_drop, |each| {
-            members()
-                .try_for_each(|weight| self.show(weight, prune, &mut buffers, &mut |scores| each(Scores::F32(scores))))
-        });
-        found.map(Some)
+        let &Amount::Ratio(to) = &prune.amount else { return Ok(Vec::new()) };
+        let members: Vec<&LiveWeight> =
+            weights.iter().filter(|weight| self.targets[&weight.path].prune == Some(rule)).collect();
+        let found = self.thresholds_of(prune, prune.schedule.ratio(self.step, prune.from, to), &members)?;
+        Ok(members.iter().map(|weight| weight.path.clone()).zip(found).collect())
     }
 
-    /// Shows the scores of a parameter, in any order.
-    fn show(
-        &self,
-        weight: &LiveWeight,
-        rule: &Prune,
-        buffers: &mut Buffers,
-        each: &mut dyn FnMut(&[f32]),
-    ) -> Result<()> {
+    /// The threshold that drops this share of all these parameters together, for each of them.
+    fn thresholds_of(&self, rule: &Prune, ratio: Ratio, members: &[&LiveWeight]) -> Result<Vec<Threshold>> {
+        let n = members.iter().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
+        let mut buffers = Buffers::default();
+        let show = |weight: &&LiveWeight, look: &mut Look| self.show(weight, rule, &mut buffers, look);
+        Pool { members, n, show }.thresholds(ratio.of(n))
+    }
+
+    /// Shows the scores of a parameter.
+    fn show(&self, weight: &LiveWeight, rule: &Prune, buffers: &mut Buffers, look: &mut Look) -> Result<()> {
         let target = &self.targets[&weight.path];
         if is_by_magnitude(rule) {
-            return weight
-                .with_values(|values| weight.with_dropped(|dropped| each_magnitude(values, dropped, &mut *each)))?;
+            let looked = weight
+                .with_values(|values| weight.with_dropped(|dropped| look(Scored::Weights(values, dropped))))??;
+            return looked.map_err(|error| error.at(&weight.path));
         }
         read_rows(weight, target, &[], &mut buffers.values)?;
         let kept = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let scores = RowScores::new(rule, target, &weight.path, &buffers.values, kept.as_ref())?;
-        each(scores.all(&mut buffers.scores));
-        Ok(())
+        look(Scored::Scores(scores.all(&mut buffers.scores)))
     }
 
     /// Decides about a parameter.
-    fn decide(&self, weight: &LiveWeight, threshold: Option<&mut Threshold>, buffers: &mut Buffers) -> Result<Renewed> {
+    fn decide(&self, weight: &LiveWeight, buffers: &mut Buffers) -> Result<Renewed> {
         let target = &self.targets[&weight.path];
         let new = match target.prune.filter(|&rule| self.prune[rule]) {
-            Some(rule) => self.dropped(&self.rules.prune[rule], weight, threshold, buffers)?,
+            Some(rule) => self.dropped(&self.rules.prune[rule], weight, buffers)?,
             None => None,
         };
         let mut renewed = Renewed::default();
@@ -169,56 +149,28 @@ impl Due<'_> {
     }
 
     /// What a rule drops of a parameter from now on, in the parameter's own order; `None` where nothing changes.
-    fn dropped(
-        &self,
-        rule: &Prune,
-        weight: &LiveWeight,
-        mut threshold: Option<&mut Threshold>,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Vec<bool>>> {
+    fn dropped(&self, rule: &Prune, weight: &LiveWeight, buffers: &mut Buffers) -> Result<Option<Vec<bool>>> {
         let target = &self.targets[&weight.path];
+        let shared = self.thresholds.get(&weight.path).copied();
         let ratio = match &rule.amount {
             &Amount::Ratio(to) => rule.schedule.ratio(self.step, rule.from, to),
             _ => rule.from,
         };
-        if let Some(found) = self.dropped_in_place(rule, ratio, weight, threshold.as_deref_mut())? {
-            return Ok(Some(found));
+        let is_share = matches!(rule.amount, Amount::Ratio(_)) && matches!(rule.scope(), Scope::Layer | Scope::Global);
+        // Weights of the CPU that are compared by their magnitude alone need no copy.
+        if is_share && is_by_magnitude(rule) && weight.is_on_host() {
+            let alone = || Ok(self.thresholds_of(rule, ratio, &[weight])?.first().copied().unwrap_or_default());
+            let threshold = shared.map_or_else(alone, Ok)?;
+            return weight.with_values(|values| {
+                weight.with_dropped(|dropped| drop_below(values, dropped, threshold, &target.rows))
+            })?;
         }
         let Buffers { values, scores: all } = buffers;
         read_rows(weight, target, &[], values)?;
         let old = weight.with_dropped(|dropped| view::mask_of(dropped, &target.rows))?;
         let scores = RowScores::new(rule, target, &weight.path, values, old.as_ref())?;
-        let new = decide::mask(rule, ratio, &scores, threshold, all);
+        let new = decide::mask(rule, ratio, &scores, shared, all);
         Ok(new.map(|mask| view::dropped_of(&mask, &target.rows)))
-    }
-
-    /// The same for weights of the CPU that are compared by their magnitude alone, without a copy of them; `None` where the place of a
-    /// weight decides.
-    fn dropped_in_place(
-        &self,
-        rule: &Prune,
-        ratio: Ratio,
-        weight: &LiveWeight,
-        threshold: Option<&mut Threshold>,
-    ) -> Result<Option<Vec<bool>>> {
-        let is_share = matches!(rule.amount, Amount::Ratio(_)) && matches!(rule.scope(), Scope::Layer | Scope::Global);
-        if !is_share || !is_by_magnitude(rule) || !weight.is_on_host() {
-            return Ok(None);
-        }
-        let mut alone;
-        let threshold = match threshold {
-            Some(shared) => shared,
-            None => {
-                let n = self.targets[&weight.path].rows.n_elements();
-                let mut buffers = Buffers::default();
-                weight.with_values(|values| check_finite(values, &weight.path))??;
-                alone = Selector::default().threshold(n, ratio.of(n), |each| {
-                    self.show(weight, rule, &mut buffers, &mut |scores| each(Scores::F32(scores)))
-                })?;
-                &mut alone
-            }
-        };
-        weight.with_values(|values| weight.with_dropped(|dropped| drop_below(values, dropped, threshold)))?
     }
 
     /// The scales of a parameter, given what is newly dropped; `None` where it is not rounded yet, or has scales that are learned.
@@ -257,18 +209,7 @@ fn is_by_magnitude(rule: &Prune) -> bool {
 /// Reads the weights of a parameter as rows of outputs, 0 where there are bytes that say they are dropped.
 fn read_rows(weight: &LiveWeight, target: &RuleTarget, dropped: &[u8], values: &mut Vec<f32>) -> Result<()> {
     weight.with_values(|own| view::fill_rows(own, dropped, &target.rows, values))?;
-    check_finite(values, &weight.path)
-}
-
-fn check_finite(values: &[f32], path: &str) -> Result<()> {
-    let is_finite = |values: &[f32]| simd::max_magnitude(values) < f32::INFINITY.to_bits();
-    if values.par_chunks(1 << 15).all(is_finite) {
-        return Ok(());
-    }
-    match values.iter().position(|value| !value.is_finite()) {
-        Some(at) => Err(Error::refused(format!("weight {at} is {}; lower the learning rate", values[at])).at(path)),
-        None => Ok(()),
-    }
+    check_finite(values).map_err(|error| error.at(&weight.path))
 }
 
 /// Puts what was decided into the state of each parameter.

@@ -2,7 +2,8 @@
 
 use crate::Prune;
 use crate::rules::{RuleTarget, Scoring, WeightRow};
-use briquette_core::{Error, InputView, Mask, Result, simd};
+use crate::view;
+use briquette_core::{Error, InputView, Mask, Result, Rows, simd};
 use briquette_prune::score::WeightSlice;
 use briquette_prune::{Score, Threshold};
 use rayon::prelude::*;
@@ -27,36 +28,42 @@ pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMu
 
 /// The bits of the score of a weight by its magnitude.
 #[inline(always)]
-fn key(value: f32, dropped: u8) -> u32 {
+pub(crate) fn key(value: f32, dropped: u8) -> u32 {
     more_than_nothing(value).to_bits() & u32::from(dropped).wrapping_sub(1)
 }
 
-/// What is dropped once the weights are that score less than the threshold, by their magnitude, in the order of the parameter; `None`
-/// where only some of those equal to it are to go: which, their places as outputs and inputs decide. The ties that are dropped are
-/// taken off the threshold's.
-pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: &mut Threshold) -> Option<Vec<bool>> {
-    let mut new = vec![false; values.len()];
-    let mut fill = |limit: u32| -> usize {
-        let parts = new.par_chunks_mut(PART).zip(values.par_chunks(PART)).zip(dropped.par_chunks(PART));
-        let n_ties = parts.map(|((new, values), dropped)| {
-            let mut n_ties = 0;
-            for ((new, &value), &dropped) in new.iter_mut().zip(values).zip(dropped) {
-                let key = key(value, dropped);
-                *new = key <= limit;
-                n_ties += u32::from(key == limit && dropped == 0);
-            }
-            n_ties as usize
-        });
-        n_ties.sum()
-    };
-    let n_ties = fill(threshold.key);
-    if threshold.key > 0 && n_ties > 0 && threshold.n_ties == 0 {
-        fill(threshold.key - 1);
-    } else if n_ties > threshold.n_ties {
+/// What is dropped once the weights are that score less than the threshold by their magnitude, and the first of its ties in the order of
+/// outputs and inputs; all in the order of the parameter. `None` where only those go that are dropped already.
+pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, rows: &Rows) -> Option<Vec<bool>> {
+    let Threshold { key: border, n_ties } = threshold;
+    let limit = if n_ties == 0 { border.saturating_sub(1) } else { border } as i32;
+    if limit == 0 {
         return None;
-    } else {
-        threshold.n_ties -= n_ties;
     }
+    let mut new = vec![false; values.len()];
+    let parts = new.par_chunks_mut(PART).zip(values.par_chunks(PART)).zip(dropped.par_chunks(PART));
+    // Nothing branches here and keys are compared with their sign, which vectors of any processor do.
+    let counts = parts.map(|((new, values), dropped)| {
+        let mut n_ties = 0;
+        for ((new, &value), &dropped) in new.iter_mut().zip(values).zip(dropped) {
+            let key = key(value, dropped) as i32;
+            *new = key <= limit;
+            n_ties += i32::from(key == limit);
+        }
+        n_ties as usize
+    });
+    let counts: Vec<usize> = counts.collect();
+    if n_ties == 0 || counts.iter().sum::<usize>() <= n_ties {
+        return Some(new);
+    }
+    let with_ties = counts.par_iter().enumerate().filter(|(_, n)| **n > 0);
+    let places = with_ties.flat_map_iter(|(part, _)| {
+        let part = part * PART..values.len().min((part + 1) * PART);
+        part.filter(|&i| key(values[i], dropped[i]) == border).map(|i| view::place_of(i, rows))
+    });
+    let mut places: Vec<usize> = places.collect();
+    let (_, _, later) = places.select_nth_unstable(n_ties - 1);
+    later.iter().for_each(|&place| new[view::own_of(place, rows)] = false);
     Some(new)
 }
 
@@ -176,20 +183,30 @@ fn check(scores: &[f32], row: usize, n_cols: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use briquette_core::OutputAxis;
 
     #[test]
-    fn weights_are_dropped_in_place_unless_places_decide() {
+    fn weights_are_dropped_in_place_with_ties_in_the_order_of_outputs_and_inputs() {
         let values = [0.5, -0.25, 0.0, 2.0, 0.25, -0.0, 0.1, 0.25];
         let dropped = [0, 0, 0, 1, 0, 0, 0, 0];
-        let run = |key: f32, n_ties: usize| {
-            let mut threshold = Threshold { key: key.to_bits(), n_ties };
-            let found = drop_below(&values, &dropped, &mut threshold);
-            (found.map(|found| found.into_iter().map(u8::from).collect::<Vec<_>>()), threshold.n_ties)
+        let run = |key: f32, n_ties: usize, axis: OutputAxis| {
+            let threshold = Threshold { key: key.to_bits(), n_ties };
+            let found = drop_below(&values, &dropped, threshold, &Rows { axis, ..Rows::plain(2, 4) });
+            found.map(|found| found.into_iter().map(u8::from).collect::<Vec<_>>())
         };
-        assert_eq!(run(0.25, 4), (Some(vec![0, 1, 1, 1, 1, 1, 1, 1]), 1));
-        assert_eq!(run(0.25, 0), (Some(vec![0, 0, 1, 1, 0, 1, 1, 0]), 0));
-        assert_eq!(run(0.25, 2), (None, 2), "which two of three?");
-        assert_eq!(run(0.0, 1), (Some(dropped.to_vec()), 1), "what is dropped already goes first");
-        assert_eq!(run(f32::from_bits(1), 2).0, Some(vec![0, 0, 1, 1, 0, 1, 0, 0]), "zeros come next");
+        let bits = |drops: [u8; 8]| Some(drops.to_vec());
+        for axis in [OutputAxis::First, OutputAxis::Last] {
+            assert_eq!(run(0.25, 4, axis), bits([0, 1, 1, 1, 1, 1, 1, 1]));
+            assert_eq!(run(0.25, 3, axis), bits([0, 1, 1, 1, 1, 1, 1, 1]));
+            assert_eq!(run(0.25, 0, axis), bits([0, 0, 1, 1, 0, 1, 1, 0]));
+            assert_eq!(run(0.0, 1, axis), None, "what is dropped already goes first");
+            assert_eq!(run(f32::from_bits(1), 0, axis), None);
+            assert_eq!(run(f32::from_bits(1), 2, axis), bits([0, 0, 1, 1, 0, 1, 0, 0]), "zeros come next");
+        }
+        assert_eq!(run(0.25, 1, OutputAxis::First), bits([0, 1, 1, 1, 0, 1, 1, 0]));
+        assert_eq!(run(0.25, 2, OutputAxis::First), bits([0, 1, 1, 1, 1, 1, 1, 0]));
+        // The first output has the weights 0, 2, 4 and 6, the second the others.
+        assert_eq!(run(0.25, 1, OutputAxis::Last), bits([0, 0, 1, 1, 1, 1, 1, 0]));
+        assert_eq!(run(0.25, 2, OutputAxis::Last), bits([0, 1, 1, 1, 1, 1, 1, 0]));
     }
 }

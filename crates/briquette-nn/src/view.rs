@@ -30,6 +30,26 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, rows: &Rows, turn: impl Fn(&Rows, &[u8],
     to
 }
 
+/// The place among rows of outputs of an element of a parameter's own order.
+pub(crate) fn place_of(own: usize, rows: &Rows) -> usize {
+    let &Rows { n_rows, n_cols, axis, run } = rows;
+    if !axis.is_turned() {
+        return own;
+    }
+    let (line, row) = (own / run / n_rows, own / run % n_rows);
+    row * n_cols + line * run + own % run
+}
+
+/// The inverse of [`place_of`].
+pub(crate) fn own_of(place: usize, rows: &Rows) -> usize {
+    let &Rows { n_rows, n_cols, axis, run } = rows;
+    if !axis.is_turned() {
+        return place;
+    }
+    let (row, col) = (place / n_cols, place % n_cols);
+    (col / run * n_rows + row) * run + col % run
+}
+
 /// Fills `by_row` with the elements of a parameter as rows of outputs, by all threads; those are 0 that `dropped` has a 1 for, if it is not
 /// empty.
 ///

@@ -18,7 +18,7 @@ struct Net {
 }
 
 /// A weight as rows of outputs.
-fn to_rows(own: &[f32], rows: &Rows) -> Vec<f32> {
+pub(crate) fn to_rows(own: &[f32], rows: &Rows) -> Vec<f32> {
     let at = |row: usize, col: usize| match rows.axis {
         OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
         OutputAxis::Last | OutputAxis::Second => own[(col / rows.run * rows.n_rows + row) * rows.run + col % rows.run],

@@ -9,6 +9,7 @@ mod known;
 mod law;
 mod layers;
 mod load;
+mod pooled;
 mod probe;
 mod renewed;
 mod rules;

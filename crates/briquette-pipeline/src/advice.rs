@@ -14,9 +14,22 @@ pub fn advised(error: &Error) -> String {
         Some(Remedy::AllowNonfinite) => " with --allow-nonfinite".into(),
         Some(Remedy::LookUpTensors) => "; see `briquette inspect`".into(),
         Some(Remedy::LookUpDevices) => "; see `briquette devices`".into(),
+        Some(Remedy::SetKey(key)) => flag_of(key).map(|flag| format!(" ({flag})")).unwrap_or_default(),
         Some(Remedy::Exclude(patterns)) => format!(" with {}", excluded(patterns)),
     };
     format!("{error}{advice}")
+}
+
+/// The flag that stands for a key of a recipe, where one does.
+fn flag_of(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "data.labels" => "--labels",
+        "data.max_length" => "--max-length",
+        "data.size" => "--size",
+        "data.tile" => "--tile",
+        "data.strict" => "--strict",
+        _ => return None,
+    })
 }
 
 /// `--exclude` for each pattern, to be copied into a shell.
@@ -46,6 +59,8 @@ mod tests {
             (Remedy::AllowNonfinite, " with --allow-nonfinite"),
             (Remedy::LookUpTensors, "; see `briquette inspect`"),
             (Remedy::LookUpDevices, "; see `briquette devices`"),
+            (Remedy::SetKey("data.max_length"), " (--max-length)"),
+            (Remedy::SetKey("data.crop"), "it fails"),
             (patterns(&["head", "layer.*.up"]), " with --exclude head --exclude 'layer.*.up'"),
             (Remedy::Exclude(many), "--exclude n11 and 8 more"),
         ];

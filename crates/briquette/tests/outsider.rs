@@ -2,17 +2,21 @@
 //! to what the README promises about masks, optimizers, going on after a stop, exports and codes.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../briquette-nn/tests/fixture/seeded.rs"]
+mod seeded;
+
 use briquette::core::OutputAxis;
 use briquette::formats::Checkpoint;
 use briquette::nn::layers;
 use briquette::nn::{Compression, DynamicSpec, Export, NameMap, Prune, Quantize, Roles, Schedule};
 use briquette::nn::{decisions, held, load_into, parameters, quantize_dynamic, sparsity};
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, Param};
 use burn::nn::conv::{Conv1d, Conv1dConfig, ConvTranspose2d, ConvTranspose2dConfig};
 use burn::nn::{Embedding, EmbeddingConfig, Gelu, Linear, LinearConfig, Lstm, LstmConfig, Relu};
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::store::ModuleRecord;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use seeded::seeded;
 
 /// What a user's own network may be made of.
 #[derive(Module, Debug)]
@@ -70,27 +74,6 @@ impl Outsider {
         let grown = grown.slice([0..batch, 0..2, 0..length]).swap_dims(1, 2).reshape([batch, length, 2 * (WIDTH + 1)]);
         let mixed = grown.matmul(self.mix.val().unsqueeze()) * self.gain.val().reshape([1, 1, 1]);
         self.head.forward(mixed)
-    }
-}
-
-/// Gives parameters numbers that follow from the seed alone: burn's generator is one for all tests of a program, which run side by side.
-fn seeded<M: Module>(module: M, seed: u64) -> M {
-    module.map(&mut Seeded(seed))
-}
-
-struct Seeded(u64);
-
-impl ModuleMapper for Seeded {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|old| {
-            let mut next = || {
-                self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                ((self.0 >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.4
-            };
-            let values: Vec<f32> = (0..old.shape().num_elements()).map(|_| next()).collect();
-            let new = Tensor::from_data(TensorData::new(values, old.dims()), &old.device());
-            if old.is_require_grad() { new.require_grad() } else { new }
-        })
     }
 }
 

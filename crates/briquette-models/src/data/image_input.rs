@@ -1,6 +1,6 @@
 //! How an image becomes the input of a network.
 
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Remedy, Result};
 
 /// The longest side that images are scaled or cropped to.
 pub(super) const MAX_SIDE: usize = 1 << 14;
@@ -54,10 +54,10 @@ impl ImageInput {
             let size = self.resize.map_or("none".into(), |size| size.to_string());
             return Err(Error::config(format!("crop {height}x{width} is not within size {size}; enlarge size")));
         }
-        let sides = [("data.size (--size)", self.resize.unwrap_or(0)), ("data.crop", height.max(width))];
+        let sides = [("data.size", self.resize.unwrap_or(0)), ("data.crop", height.max(width))];
         if let Some((name, side)) = sides.into_iter().find(|(_, side)| *side > MAX_SIDE) {
             let message = format!("found {side}, expected at most {}; take a smaller one", MAX_SIDE);
-            return Err(Error::config(message).at(name));
+            return Err(Error::config(message).at(name).with_remedy(Remedy::SetKey(name)));
         }
         let n = self.channels;
         if self.mean.len() != n || self.std.len() != n || self.std.iter().any(|std| std.is_nan() || *std <= 0.0) {

@@ -2,7 +2,7 @@
 
 use super::DataSpec;
 use crate::ModelTask;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Remedy, Result};
 
 /// The kinds of data that settings differ by.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,20 +25,20 @@ impl DataSpec {
             (ModelTask::Classifier, false) => (Array, "the data is an array"),
         };
         let images: &[DataKind] = &[Folder, Array];
-        let settings: [(&str, bool, &[DataKind], &str); 7] = [
-            ("labels (--labels)", self.labels.is_some(), &[Array], "says where the labels of an array are"),
-            ("max_length (--max-length)", self.max_length.is_some(), &[Text], "cuts texts"),
-            ("size (--size)", self.size.is_some(), &[Folder], "scales the images of a folder"),
-            ("crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
+        let settings: [(&'static str, bool, &[DataKind], &str); 7] = [
+            ("data.labels", self.labels.is_some(), &[Array], "says where the labels of an array are"),
+            ("data.max_length", self.max_length.is_some(), &[Text], "cuts texts"),
+            ("data.size", self.size.is_some(), &[Folder], "scales the images of a folder"),
+            ("data.crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
             // Of an array tiles are refused too, but in `Images::tiles`, whose message says why.
-            ("tile (--tile)", self.tile.is_some(), images, "cuts images into tiles"),
-            ("normalize", self.normalize.is_some(), images, "shifts and divides the channels of images"),
-            ("strict (--strict)", self.strict, &[Folder], "stops at an image of a folder that does not decode"),
+            ("data.tile", self.tile.is_some(), images, "cuts images into tiles"),
+            ("data.normalize", self.normalize.is_some(), images, "shifts and divides the channels of images"),
+            ("data.strict", self.strict, &[Folder], "stops at an image of a folder that does not decode"),
         ];
         match settings.iter().find(|(_, is_set, goes_with, _)| *is_set && !goes_with.contains(&kind)) {
-            Some((name, _, _, does)) => {
-                Err(Error::config(format!("it {does}, and {is}; leave it out")).at(format_args!("data.{name}")))
-            }
+            Some((name, _, _, does)) => Err(Error::config(format!("it {does}, and {is}; leave it out"))
+                .at(name)
+                .with_remedy(Remedy::SetKey(name))),
             None => Ok(()),
         }
     }
@@ -58,18 +58,18 @@ mod tests {
         let labels = Some(PathBuf::from("/nonexistent"));
         let normalize = Some(Normalize { mean: vec![0.0], std: vec![1.0] });
         let cases = [
-            (DataSpec { labels: labels.clone(), ..folder.clone() }, "C", "data.labels (--labels)"),
-            (DataSpec { labels: labels.clone(), ..file.clone() }, "E", "data.labels (--labels)"),
+            (DataSpec { labels: labels.clone(), ..folder.clone() }, "C", "data.labels"),
+            (DataSpec { labels: labels.clone(), ..file.clone() }, "E", "data.labels"),
             (DataSpec { labels, ..file.clone() }, "C", ""),
-            (DataSpec { max_length: Some(3), ..folder.clone() }, "C", "data.max_length (--max-length)"),
+            (DataSpec { max_length: Some(3), ..folder.clone() }, "C", "data.max_length"),
             (DataSpec { max_length: Some(3), ..file.clone() }, "D", ""),
-            (DataSpec { size: Some(3), ..file.clone() }, "C", "data.size (--size)"),
+            (DataSpec { size: Some(3), ..file.clone() }, "C", "data.size"),
             (DataSpec { size: Some(3), crop: Some([3, 3]), strict: true, ..folder.clone() }, "C", ""),
             (DataSpec { crop: Some([3, 3]), ..file.clone() }, "D", "data.crop"),
-            (DataSpec { tile: Some(3), ..file.clone() }, "E", "data.tile (--tile)"),
+            (DataSpec { tile: Some(3), ..file.clone() }, "E", "data.tile"),
             (DataSpec { normalize: normalize.clone(), ..file.clone() }, "E", "data.normalize"),
             (DataSpec { normalize, ..file.clone() }, "C", ""),
-            (DataSpec { strict: true, ..file }, "C", "data.strict (--strict)"),
+            (DataSpec { strict: true, ..file }, "C", "data.strict"),
         ];
         for (spec, task, name) in cases {
             let task = match task {
@@ -80,7 +80,8 @@ mod tests {
             match spec.check_settings(task) {
                 Ok(()) => assert_eq!(name, "", "{spec:?}"),
                 Err(error) => {
-                    assert!(!name.is_empty() && error.message.starts_with(name), "{error}");
+                    assert!(!name.is_empty() && error.message.starts_with(&format!("{name}: ")), "{error}");
+                    assert_eq!(error.remedy, Some(Remedy::SetKey(name)));
                     assert_eq!(error.exit_code(), 2);
                 }
             }

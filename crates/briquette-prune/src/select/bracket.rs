@@ -40,8 +40,16 @@ impl Bracket {
         Self::around(&mut keys, share, squares.sqrt().max((n * share * (1.0 - share)).sqrt()))
     }
 
+    /// Keys between which the `share` quantile lies almost certainly, given keys of scattered places. They come out in another order.
+    ///
+    /// `None` for an empty sample.
+    pub fn of_scattered(sample: &mut [u32], share: f64) -> Option<Self> {
+        let deviation = (sample.len() as f64 * share * (1.0 - share)).sqrt();
+        Self::around(sample, share, deviation)
+    }
+
     /// Keys of a sample between which the `share` quantile lies almost certainly, where `deviation` is that of its rank.
-    pub(super) fn around(sample: &mut [u32], share: f64, deviation: f64) -> Option<Self> {
+    fn around(sample: &mut [u32], share: f64, deviation: f64) -> Option<Self> {
         let n = sample.len() as f64;
         let slack = N_SIGMA * deviation + 2.0;
         let (low, high) = (share * n - slack, share * n + slack);
@@ -102,6 +110,24 @@ impl Tally {
         self
     }
 
+    /// Adds what another tally counted.
+    ///
+    /// # Panics
+    /// If the two are not of one bracket.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
+        assert_eq!((self.bracket, self.n_zero_bits), (other.bracket, other.n_zero_bits), "tallies of one bracket");
+        self.below += other.below;
+        self.keys.extend(other.keys);
+        self.bins.iter_mut().zip(other.bins).for_each(|(n, other)| *n += other);
+        self
+    }
+
+    /// How many scores lie below the bracket.
+    pub fn n_below(&self) -> usize {
+        self.below
+    }
+
     /// How many scores lie below a key of the bracket, and how many are equal to it.
     pub fn split(&self, key: u32) -> (usize, usize) {
         let (mut below, mut equal) = (self.below, 0);
@@ -120,9 +146,11 @@ impl Tally {
         let bracket = tallies.first()?.bracket;
         let below: usize = tallies.iter().map(|tally| tally.below).sum();
         let mut k = n_drop.checked_sub(below).filter(|&k| k > 0)? as u64;
-        // Counting keys in bins finds the bin of the border: only the keys of that one have to be sorted.
-        let shift = 32 - ((bracket.high - bracket.low) / N_COARSE).leading_zeros();
-        let mut coarse = vec![0_u64; N_COARSE as usize];
+        // Counting keys in bins finds the bin of the border: only the keys of that one have to be sorted. Few keys take few bins.
+        let n_held: usize = tallies.iter().map(|tally| tally.keys.len() + tally.bins.len()).sum();
+        let n_bins = u32::try_from(n_held).map_or(N_COARSE, |n| n.clamp(1, N_COARSE));
+        let shift = 32 - ((bracket.high - bracket.low) / n_bins).leading_zeros();
+        let mut coarse = vec![0_u64; n_bins as usize];
         let bin = |key: u32| ((key - bracket.low) >> shift) as usize;
         tallies.iter().for_each(|tally| tally.for_each(|key, n| coarse[bin(key)] += n));
         let place = first_with(&mut k, coarse.iter().copied())?;
@@ -186,6 +214,9 @@ mod tests {
                 let tallies: Vec<Tally> = scores.chunks(7000).map(tally).collect();
                 let threshold = select::threshold_of(&scores, n_drop);
                 assert_eq!(Tally::threshold(&tallies, n_drop), Some(threshold), "{n_zero_bits}, {n_drop}");
+                let merged = tallies.iter().cloned().reduce(Tally::merge).unwrap();
+                assert_eq!(merged.n_below(), keys.iter().filter(|&&key| key < bracket.low).count());
+                assert_eq!(Tally::threshold(&[merged], n_drop), Some(threshold), "{n_zero_bits}, {n_drop}, merged");
                 for (tally, keys) in tallies.iter().zip(keys.chunks(7000)) {
                     let below = keys.iter().filter(|&&key| key < threshold.key).count();
                     let equal = keys.iter().filter(|&&key| key == threshold.key).count();
@@ -193,6 +224,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_few_keys_far_apart_have_their_threshold() {
+        let scores = [0.0, 1e-30, 3.0, 3.0, 1e30];
+        let mut tally = Tally::new(Bracket { low: 1, high: u32::MAX >> 1 }, 0);
+        tally.count(&scores);
+        for n_drop in 2..=5 {
+            assert_eq!(
+                Tally::threshold(&[tally.clone()], n_drop),
+                Some(select::threshold_of(&scores, n_drop)),
+                "{n_drop}"
+            );
+        }
+        assert_eq!(Tally::threshold(&[tally], 1), None, "below the bracket");
     }
 
     #[test]

@@ -75,9 +75,9 @@ impl Selector {
         // An odd step, as widths of rows are mostly even: one that divides them would sample the same few columns of every row.
         let step = (n / N_SAMPLE) | 1;
         scan(&mut |scores| scores.sample(step, sample))?;
-        let share = n_drop as f64 / n as f64;
-        let deviation = (sample.len() as f64 * share * (1.0 - share)).sqrt();
-        let Some(Bracket { low, high }) = Bracket::around(sample, share, deviation) else { return Ok(None) };
+        let Some(Bracket { low, high }) = Bracket::of_scattered(sample, n_drop as f64 / n as f64) else {
+            return Ok(None);
+        };
         between.clear();
         let mut below = 0;
         scan(&mut |scores| below += scores.collect_between(low, high, between))?;

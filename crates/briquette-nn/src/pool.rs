@@ -1,0 +1,184 @@
+//! The threshold that parameters share, found by all threads.
+
+use crate::scores::{each_magnitude, key};
+use briquette_core::{Error, Result, simd};
+use briquette_prune::select::{Bracket, Tally};
+use briquette_prune::{Histogram, Threshold};
+use rayon::prelude::*;
+
+/// Scores that a thread counts at once.
+const PART: usize = 1 << 15;
+/// Scores that are looked at to guess where the border lies.
+const N_SAMPLE: usize = 1 << 15;
+/// Fewer scores than this are not worth guessing.
+const MIN_SAMPLED: usize = 8 * N_SAMPLE;
+
+/// The scores of a parameter, in any order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scored<'a> {
+    /// Weights that are compared by their magnitude, and a byte for each, 1 where it is dropped.
+    Weights(&'a [f32], &'a [u8]),
+    /// A score for each weight, at least 0.
+    Scores(&'a [f32]),
+}
+
+/// What looks at the scores of a parameter.
+pub(crate) type Look<'a> = dyn FnMut(Scored) -> Result<()> + 'a;
+
+/// Parameters of which the smallest scores are dropped, whichever they are in.
+pub(crate) struct Pool<'a, T, Show> {
+    pub(crate) members: &'a [T],
+    /// Scores of all members.
+    pub(crate) n: usize,
+    /// Shows the scores of a member. It is called at most four times for each.
+    pub(crate) show: Show,
+}
+
+impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> Pool<'_, T, Show> {
+    /// The threshold that drops exactly the `n_drop` smallest scores of all members, ties to the earlier member and within it to the lower
+    /// index: for each member, with how many of its own ties go, so that it can be decided without the others.
+    ///
+    /// A sample brackets the border, which is found among the scores within. Where the sample misled, a histogram brackets it. The result
+    /// is exact either way, and does not depend on which thread counts what.
+    ///
+    /// # Errors
+    /// Refused, where a weight is not finite, and those of showing scores.
+    pub(crate) fn thresholds(mut self, n_drop: usize) -> Result<Vec<Threshold>> {
+        let guessed = self.guess(n_drop)?;
+        let mut tallies = self.count(guessed)?;
+        let mut found = Tally::threshold(&tallies, n_drop);
+        // Below 1 are those that are dropped already, which stay so: there is no border to find among them.
+        let n_below: usize = tallies.iter().map(Tally::n_below).sum();
+        let is_met = guessed.low == 1 && n_drop <= n_below;
+        if found.is_none()
+            && !is_met
+            && let Some(bracket) = self.bracket(n_drop)?
+        {
+            tallies = self.count(bracket)?;
+            found = Tally::threshold(&tallies, n_drop);
+        }
+        let Threshold { key, n_ties: mut left } = found.unwrap_or_default();
+        let share = |tally: &Tally| {
+            let n_ties = tally.split(key).1.min(left);
+            left -= n_ties;
+            Threshold { key, n_ties }
+        };
+        Ok(tallies.iter().map(share).collect())
+    }
+
+    /// Keys from 1 on between which the border lies almost certainly.
+    fn guess(&mut self, n_drop: usize) -> Result<Bracket> {
+        if n_drop == 0 {
+            return Ok(Bracket { low: 1, high: 1 });
+        }
+        // An odd step, as widths of rows are mostly even: one that divides them would sample the same few columns of every row.
+        let (mut sample, step) = (Vec::new(), (self.n / N_SAMPLE) | 1);
+        if self.n >= MIN_SAMPLED {
+            self.each(&mut |scored| {
+                scored.sample(step, &mut sample);
+                Ok(())
+            })?;
+        }
+        let guessed = Bracket::of_scattered(&mut sample, n_drop as f64 / self.n as f64);
+        let Bracket { low, high } = guessed.unwrap_or(Bracket { low: 0, high: u32::MAX >> 1 });
+        Ok(Bracket { low: low.max(1), high: high.max(1) })
+    }
+
+    /// Keys between which the border lies for certain.
+    fn bracket(&mut self, n_drop: usize) -> Result<Option<Bracket>> {
+        let mut all = None;
+        self.each(&mut |scored| {
+            all = all.take().into_iter().chain(scored.histogram()).reduce(Histogram::merge);
+            Ok(())
+        })?;
+        Ok(all.and_then(|mut all| all.bracket(n_drop)).map(|(bracket, _)| bracket))
+    }
+
+    /// The tally of each member.
+    fn count(&mut self, bracket: Bracket) -> Result<Vec<Tally>> {
+        let mut tallies = Vec::with_capacity(self.members.len());
+        self.each(&mut |scored| {
+            tallies.push(scored.tally(bracket)?);
+            Ok(())
+        })?;
+        Ok(tallies)
+    }
+
+    fn each(&mut self, look: &mut Look) -> Result<()> {
+        self.members.iter().try_for_each(|member| (self.show)(member, look))
+    }
+}
+
+impl Scored<'_> {
+    /// Appends the key of every `step`-th score.
+    fn sample(self, step: usize, keys: &mut Vec<u32>) {
+        match self {
+            Self::Weights(values, dropped) => {
+                keys.extend(values.iter().zip(dropped).step_by(step).map(|(&value, &dropped)| key(value, dropped)));
+            }
+            Self::Scores(scores) => keys.extend(scores.iter().step_by(step).map(|score| score.to_bits())),
+        }
+    }
+
+    /// How many scores lie below a bracket, and which within.
+    fn tally(self, bracket: Bracket) -> Result<Tally> {
+        let new = || Tally::new(bracket, 0);
+        match self {
+            Self::Weights(values, dropped) => {
+                let parts = values.par_chunks(PART).zip(dropped.par_chunks(PART));
+                let counted = parts.try_fold(new, |mut tally, (values, dropped)| {
+                    each_magnitude(values, dropped, |scores| tally.count(scores));
+                    is_finite(values).then_some(tally)
+                });
+                let tally = counted.try_reduce(new, |tally, other| Some(tally.merge(other)));
+                tally.ok_or_else(|| not_finite(values))
+            }
+            Self::Scores(scores) => {
+                let counted = scores.par_chunks(PART).fold(new, |mut tally, scores| {
+                    tally.count(scores);
+                    tally
+                });
+                Ok(counted.reduce(new, Tally::merge))
+            }
+        }
+    }
+
+    /// All scores counted by key; `None` where there are none.
+    fn histogram(self) -> Option<Histogram> {
+        match self {
+            Self::Weights(values, dropped) => {
+                let parts = values.par_chunks(PART).zip(dropped.par_chunks(PART));
+                let counted = parts.fold(Histogram::coarse, |mut histogram, (values, dropped)| {
+                    each_magnitude(values, dropped, |scores| histogram.count(scores));
+                    histogram
+                });
+                counted.reduce_with(Histogram::merge)
+            }
+            Self::Scores(scores) => {
+                let counted = scores.par_chunks(PART).fold(Histogram::coarse, |mut histogram, scores| {
+                    histogram.count(scores);
+                    histogram
+                });
+                counted.reduce_with(Histogram::merge)
+            }
+        }
+    }
+}
+
+fn is_finite(values: &[f32]) -> bool {
+    simd::max_magnitude(values) < f32::INFINITY.to_bits()
+}
+
+/// Why weights of which one is not finite are refused.
+fn not_finite(values: &[f32]) -> Error {
+    let at = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
+    Error::refused(format!("weight {at} is {}; lower the learning rate", values[at]))
+}
+
+/// Refuses weights of which one is not finite.
+///
+/// # Errors
+/// Refused, naming the first.
+pub(crate) fn check_finite(values: &[f32]) -> Result<()> {
+    if values.par_chunks(PART).all(is_finite) { Ok(()) } else { Err(not_finite(values)) }
+}
