@@ -172,5 +172,7 @@ pub(super) fn tensor(name: String, place: usize) -> TensorReport {
         bits_per_weight: if is_changed { 5.86 } else { 32.0 },
         sparsity: if is_changed { 0.4 } else { 0.0 },
         error: is_changed.then_some(error),
+        output_error: None,
+        solved: None,
     }
 }
