@@ -3,8 +3,8 @@
 
 usage: fetch_brown.py [DIRECTORY]     (models/brown)
 
-Writes calibrate.txt (categories a to h: press, religion, hobbies, lore, essays, government) and test.txt (j to r: learned, fiction,
-humour), so that what calibrates is of other kinds than what tests. The tags behind words go, and so do the spaces that part a word from
+Writes calibrate.txt (categories a to h: press, religion, hobbies, lore, essays, government), test.txt (j to r: learned, fiction,
+humour) and its beginning, test-20k.txt, so that what calibrates is of other kinds than what tests. The tags behind words go, and so do the spaces that part a word from
 its punctuation; quotation marks become those of a keyboard. A sentence is a line, and an empty line parts documents.
 
 By W. N. Francis and H. Kučera, Brown University, 1964; "distributed with the permission of the copyright holder, redistribution
@@ -28,6 +28,8 @@ TEXTS = {
     "calibrate.txt": ("abcdefgh", "44cd18de38ee99d4af483dc7e39bbdc919abb315d2d6b965436bce6d4ff809f0"),
     "test.txt": ("jklmnpr", "f9ce9deda79074dbce9fc1031d526b29b46f7009da394b0d2c698f152169f01a"),
 }
+# The beginning of test.txt: 40 windows of 512 tokens of SmolLM2, and no token more.
+TEST_20K = ("test-20k.txt", 97762, "dd4a13b0a1f6f3fabcfede6c7910972c2ce4a17a8571e49e92b16566088555a2")
 
 
 def check(path, expected):
@@ -57,6 +59,8 @@ def main():
     if directory.exists():
         for name, (_, expected) in TEXTS.items():
             check(directory / name, expected)
+        name, _, expected = TEST_20K
+        check(directory / name, expected)
         print(f"{directory} is there already")
         return
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +78,10 @@ def main():
                 text = made / "texts" / name
                 text.write_text("\n\n".join(documents(archive, categories)) + "\n", encoding="utf-8")
                 check(text, expected)
+        name, length, expected = TEST_20K
+        beginning = made / "texts" / name
+        beginning.write_text((made / "texts" / "test.txt").read_text(encoding="utf-8")[:length], encoding="utf-8")
+        check(beginning, expected)
         (made / "texts").rename(directory)
     print(f"{directory} is ready")
 

@@ -59,6 +59,16 @@ pub(crate) trait Blocks {
 
     /// The last hidden state, of the state after the last block.
     fn leave(&self, state: Tensor<3>) -> Tensor<3>;
+
+    /// The paths of what is needed after the last block only: a norm, a head.
+    fn exit_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether what comes before the first block is needed after the last one again: a table that is the head too.
+    fn exit_needs_entry(&self) -> bool {
+        false
+    }
 }
 
 /// A network that tells the next token.

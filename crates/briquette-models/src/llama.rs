@@ -176,6 +176,11 @@ impl Llama {
         }
     }
 
+    /// Whether the embedding is the head too.
+    pub(crate) fn is_tied(&self) -> bool {
+        self.lm_head.is_none()
+    }
+
     /// Entries of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.model.embed_tokens.weight.lazy_shape()[0]

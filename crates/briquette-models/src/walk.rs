@@ -31,10 +31,12 @@ pub struct Room<'a> {
 /// A part of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockPart {
-    /// What is in no block: embeddings, the last norm, the head.
-    Outside,
+    /// What comes before the first block.
+    Entry,
     /// A block.
     Block(usize),
+    /// What comes after the last.
+    Exit,
 }
 
 /// Statistics of the inputs of some layers.
@@ -53,8 +55,7 @@ pub struct Walk<'a> {
     device: Device,
     batches: Vec<TokenBatch>,
     states: States,
-    /// What the names of each block's tensors begin with.
-    prefixes: Vec<String>,
+    parts: Parts,
     /// The layers that show their inputs.
     layers: BTreeSet<String>,
     next: usize,
@@ -76,13 +77,12 @@ impl<'a> Walk<'a> {
     ) -> Result<Option<Self>> {
         let (network, names) = Network::blank(arch, checkpoint, device)?;
         let Some(blocks) = network.as_blocks() else { return Ok(None) };
-        let prefix = |index| format!("{}.", names.renamed(&blocks.block_path(index)));
-        let prefixes = (0..blocks.n_blocks()).map(prefix).collect();
+        let parts = Parts::of(blocks, &names);
         let layers = observable(&network, &names, &|_| true)?.0.into_values().collect();
         let states = States::with_room(room);
         let (device, next) = (device.clone(), 0);
-        let mut walk = Self { checkpoint, arch, device, batches, states, prefixes, layers, next };
-        let (network, _) = walk.network(weights, BlockPart::Outside)?;
+        let mut walk = Self { checkpoint, arch, device, batches, states, parts, layers, next };
+        let (network, _) = walk.network(weights, BlockPart::Entry)?;
         for batch in 0..walk.batches.len() {
             let state = walk.blocks(&network)?.enter(walk.tokens(batch).0);
             walk.states.set(batch, state)?;
@@ -90,9 +90,18 @@ impl<'a> Walk<'a> {
         Ok(Some(walk))
     }
 
+    /// The parts of a model's network; none where it is no row of blocks.
+    ///
+    /// # Errors
+    /// Config and Input where the checkpoint is no such model.
+    pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<Parts>> {
+        let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
+        Ok(network.as_blocks().map(|blocks| Parts::of(blocks, &names)))
+    }
+
     /// Blocks it has.
     pub fn n_blocks(&self) -> usize {
-        self.prefixes.len()
+        self.parts.blocks.len()
     }
 
     /// The next block; none after the last.
@@ -112,8 +121,7 @@ impl<'a> Walk<'a> {
 
     /// The part of the network that the tensor of this name belongs to.
     pub fn part_of(&self, name: &str) -> BlockPart {
-        let found = self.prefixes.iter().position(|prefix| name.starts_with(prefix.as_str()));
-        found.map_or(BlockPart::Outside, BlockPart::Block)
+        self.parts.part_of(name)
     }
 
     /// Runs the next block with these weights, and gathers statistics of the inputs of its layers. The walk stays where it is.
@@ -162,8 +170,8 @@ impl<'a> Walk<'a> {
         let mut watched = Vec::new();
         let mut seen = SeenInputs::default();
         if let Some(probe) = probe {
-            let prefix = &self.prefixes[index];
-            let observing = observe_some(network, probe, &names, &|layer| layer.starts_with(prefix.as_str()))?;
+            let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
+            let observing = observe_some(network, probe, &names, &is_of_it)?;
             (network, watched, seen.unseen) = (observing.module, observing.seen, observing.unseen);
         }
         for batch in 0..self.batches.len() {
@@ -180,8 +188,8 @@ impl<'a> Walk<'a> {
         Ok(seen.of(watched, probe))
     }
 
-    /// After the last block: calls `each` with every batch, its last hidden states `[batch, length, width]`, and the network around the
-    /// blocks, whose linear layers show their inputs where there is a probe.
+    /// After the last block: calls `each` with every batch, its last hidden states `[batch, length, width]`, and what of the network comes
+    /// after the blocks, whose linear layers show their inputs where there is a probe.
     ///
     /// # Errors
     /// As [`begin`](Self::begin); the first of `each`.
@@ -191,11 +199,11 @@ impl<'a> Walk<'a> {
         probe: Option<&Probe>,
         mut each: impl FnMut(&TokenBatch, &Network, Tensor<3>) -> Result<()>,
     ) -> Result<SeenInputs> {
-        let (mut network, names) = self.network(weights, BlockPart::Outside)?;
+        let (mut network, names) = self.network(weights, BlockPart::Exit)?;
         let (mut watched, mut seen) = (Vec::new(), SeenInputs::default());
         if let Some(probe) = probe {
-            let is_outside = |layer: &str| self.part_of(layer) == BlockPart::Outside;
-            let Observing { module, seen: watching, unseen } = observe_some(network, probe, &names, &is_outside)?;
+            let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
+            let Observing { module, seen: watching, unseen } = observe_some(network, probe, &names, &is_after)?;
             (network, watched, seen.unseen) = (module, watching, unseen);
         }
         for batch in 0..self.batches.len() {
@@ -221,7 +229,7 @@ impl<'a> Walk<'a> {
     /// The network with the weights of one part.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
         let (network, names) = Network::blank(self.arch, self.checkpoint, &self.device)?;
-        let is_chosen = |name: &str| self.part_of(name) == part;
+        let is_chosen = |name: &str| self.parts.needs(part, name);
         let network = load_some(network, weights, self.checkpoint.layout(), &names, &is_chosen)?;
         Ok((network, names))
     }
@@ -240,6 +248,49 @@ impl<'a> Walk<'a> {
         let width = values.len() / (n * length).max(1);
         let data = TensorData::new(values, [n, length, width]);
         Ok(Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32))
+    }
+}
+
+/// Which part of a network each tensor belongs to, by its name in files.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// What the names of each block's tensors begin with.
+    blocks: Vec<String>,
+    /// What those begin with that come after the last block.
+    exit: Vec<String>,
+    exit_needs_entry: bool,
+}
+
+impl Parts {
+    fn of(blocks: &dyn Blocks, names: &NameMap) -> Self {
+        let prefix = |path: String| format!("{}.", names.renamed(&path));
+        Self {
+            blocks: (0..blocks.n_blocks()).map(|index| prefix(blocks.block_path(index))).collect(),
+            exit: blocks.exit_paths().into_iter().map(prefix).collect(),
+            exit_needs_entry: blocks.exit_needs_entry(),
+        }
+    }
+
+    /// The part that the tensor of this name belongs to.
+    pub fn part_of(&self, name: &str) -> BlockPart {
+        // Of a layer, the name without what follows it.
+        let is_below = |prefix: &String| name.starts_with(prefix.as_str()) || prefix.strip_suffix('.') == Some(name);
+        match self.blocks.iter().position(is_below) {
+            Some(block) => BlockPart::Block(block),
+            None if self.exit.iter().any(is_below) => BlockPart::Exit,
+            None => BlockPart::Entry,
+        }
+    }
+
+    /// Whether a part of the network cannot run without this tensor.
+    fn needs(&self, part: BlockPart, name: &str) -> bool {
+        let of = self.part_of(name);
+        of == part || part == BlockPart::Exit && of == BlockPart::Entry && self.exit_needs_entry
+    }
+
+    /// All parts.
+    fn all(&self) -> impl Iterator<Item = BlockPart> + use<> {
+        [BlockPart::Entry, BlockPart::Exit].into_iter().chain((0..self.blocks.len()).map(BlockPart::Block))
     }
 }
 

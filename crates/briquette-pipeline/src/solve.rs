@@ -3,6 +3,7 @@
 //! What was found is kept in files beside the output, one for each block of the network, so that a run that was killed goes on at the
 //! block where it stood. The survey and all that follows see the moved weights, masks and scales as given.
 
+mod errors;
 mod inputs;
 mod one;
 mod simulated;

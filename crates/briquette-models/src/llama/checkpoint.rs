@@ -113,6 +113,14 @@ impl Blocks for Llama {
     fn leave(&self, state: Tensor<3>) -> Tensor<3> {
         self.normed(state)
     }
+
+    fn exit_paths(&self) -> Vec<String> {
+        ["model.norm", "lm_head"].map(str::to_string).to_vec()
+    }
+
+    fn exit_needs_entry(&self) -> bool {
+        self.is_tied()
+    }
 }
 
 impl Decoder for Llama {

@@ -1,6 +1,6 @@
 //! Running a model that is larger than the memory: block by block.
 
-use super::{Room, Walk};
+use super::{Parts, Room, Walk};
 use crate::data::{Data, DataSpec};
 use crate::evaluate::RunOutputs;
 use crate::outputs::{ItemProgress, Likelihood, OutputRows, nll_of_states};
@@ -68,7 +68,7 @@ fn likelihood(mut walk: Walk, weights: &dyn TensorSource, (since, n_items): (Ins
     }
 }
 
-/// Bytes of the weights that are in memory at a time, as floats: the largest block, or what is around the blocks; none where a network is
+/// Bytes of the weights that are in memory at a time, as floats: the largest block, or what comes before or after the blocks; none where a network is
 /// no row of blocks.
 ///
 /// # Errors
@@ -76,12 +76,10 @@ fn likelihood(mut walk: Walk, weights: &dyn TensorSource, (since, n_items): (Ins
 pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
     let (network, names) = Network::blank(arch, checkpoint, device)?;
     let Some(blocks) = network.as_blocks() else { return Ok(None) };
-    let prefix = |index| format!("{}.", names.renamed(&blocks.block_path(index)));
-    let prefixes: Vec<String> = (0..blocks.n_blocks()).map(prefix).collect();
-    let mut sizes = vec![0; prefixes.len() + 1];
-    for info in checkpoint.tensors() {
-        let part = prefixes.iter().position(|prefix| info.name.starts_with(prefix.as_str()));
-        sizes[part.unwrap_or(prefixes.len())] += 4 * info.n_elements() as u64;
-    }
-    Ok(sizes.into_iter().max())
+    let parts = Parts::of(blocks, &names);
+    let n_bytes = |part| {
+        let needed = checkpoint.tensors().iter().filter(|info| parts.needs(part, &info.name));
+        needed.map(|info| 4 * info.n_elements() as u64).sum::<u64>()
+    };
+    Ok(parts.all().map(n_bytes).max())
 }

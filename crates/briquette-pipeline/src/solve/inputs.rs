@@ -72,7 +72,6 @@ mod run {
     use crate::evaluate::spec_of;
     use briquette_core::Error;
     use briquette_flow::TensorPlan;
-    use briquette_formats::TensorSource;
     use briquette_models::samples::token_batches;
     use briquette_models::walk::{BlockPart, Room};
     use briquette_models::{Arch, Gathering, ModelTask, Samples, Walk};
@@ -169,13 +168,16 @@ mod run {
                 .ok_or_else(|| Error::bug("a network of text that takes none"))?;
             let solver = Solver::new(job, plan)?;
             let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory: job.scratch };
-            let around = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
-                calibration.is_sequential && !tensor.solve.moves()
+            let parts =
+                Walk::parts(job.checkpoint, arch)?.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+            let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
+                calibration.is_sequential
+                    && parts.part_of(&tensor.info.name) == BlockPart::Entry
+                    && !tensor.solve.moves()
             })?;
-            let outside: &dyn TensorSource = if calibration.is_sequential { &around } else { job.checkpoint };
-            let walk = Walk::begin(job.checkpoint, arch, &device, batches, room, outside)?;
+            let walk = Walk::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
-            drop(around);
+            drop(entry);
             Blocks { job, calibration, walk, plan, found, solver }.run()
         })
     }
@@ -232,7 +234,7 @@ mod run {
 
         /// A head of its own, which sees what the last block gives.
         fn head(&mut self, probe: &Probe) -> Result<()> {
-            let tensors = self.of_part(BlockPart::Outside);
+            let tensors = self.of_part(BlockPart::Exit);
             if tensors.is_empty() {
                 return Ok(());
             }

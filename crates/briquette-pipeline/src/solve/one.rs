@@ -1,8 +1,9 @@
 //! The weights of one tensor: which are dropped, on which grids they lie, and where they are moved to.
 
-use super::unit::Unit;
+use super::errors::OutputErrors;
+use super::unit::{SolvedTensor, Unit};
 use super::{SolveJob, go_on, stats_of};
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate};
+use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::simulate};
 use briquette_flow::context::Workers;
 use briquette_flow::piece::{PieceReader, pieces_of};
 use briquette_flow::survey::{Survey, survey};
@@ -13,6 +14,7 @@ use briquette_quant::{Fitter, KeptRows, Rounding};
 use briquette_report::SolvedLayer;
 use briquette_solve::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome, Sparsity, gptq, sparsegpt};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What is added to the diagonal of a Hessian, as a share of its mean, where that suffices.
@@ -72,8 +74,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             self.plain.inputs.insert(index, view);
             if tensor.solve.moves() {
                 let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
-                unit.add_moved(name, tensor.rows.n_cols, &solved.values, &solved.decision);
-                unit.add_figures(name, &solved.figures)?;
+                unit.add_moved(name, tensor.rows.n_cols, solved)?;
             }
         }
         Ok(unit)
@@ -90,51 +91,92 @@ impl<'j, 'p> Solver<'j, 'p> {
         Ok((values, decision))
     }
 
+    /// Moves the weights of a tensor, a range of rows at a time where those do not depend on each other.
     fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<SolvedTensor> {
-        let (n_cols, go_on) = (tensor.rows.n_cols, go_on(self.workers.stop()));
+        let (n_rows, n_cols) = (tensor.rows.n_rows, tensor.rows.n_cols);
         let (original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
-        let mut values = original.clone();
-        let zeros = zeros_of(&values, n_cols);
-        let mut outcome = None;
+        let zeros = zeros_of(&original, n_cols);
+        let given = plain.mask.as_ref().or(zeros.as_ref());
+        let (mut solved, mut outcome, mut errors) = (SolvedTensor::default(), None, OutputErrors::new(stats, n_rows));
+        let step = if goes_by_rows(tensor) { (ROWS_OF / n_cols).max(1) } else { n_rows };
+        for start in (0..n_rows).step_by(step) {
+            let rows = start..(start + step).min(n_rows);
+            let given = given.map(|given| rows_of_mask(given, &rows));
+            let own = &original[rows.start * n_cols..rows.end * n_cols];
+            let moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            let unmoved = |row: usize| {
+                simulate(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
+            };
+            errors.add(rows.start, own, unmoved, &moved.0);
+            solved.push(n_cols, &moved.0, moved.1);
+        }
+        solved.figures = Some(figures_of(stats, outcome, &errors));
+        Ok(solved)
+    }
+
+    /// Where some rows of a tensor are moved to, and the decision that they are moved by.
+    fn rows(
+        &self,
+        tensor: &TensorPlan,
+        original: &[f32],
+        given: Option<&Mask>,
+        stats: &InputStats,
+        (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<Outcome>),
+    ) -> Result<(Vec<f32>, Decision)> {
+        let (n_cols, go_on) = (tensor.rows.n_cols, go_on(self.workers.stop()));
+        let n_rows = original.len() / n_cols;
+        let mut values = original.to_vec();
         let mask = match tensor.solve.reconstruction {
             Some(method) => {
                 let factor = factor_of(factors, stats, ColumnOrder::Stored, &go_on)?;
-                outcome = Some(factor.outcome());
+                *outcome = Some(factor.outcome());
                 let sparsity = sparsity_of(tensor)?;
                 Some(match method {
-                    Reconstruction::SparseGpt => {
-                        sparsegpt(&mut values, n_cols, sparsity, zeros.as_ref(), factor, &go_on)?
-                    }
+                    Reconstruction::SparseGpt => sparsegpt(&mut values, n_cols, sparsity, given, factor, &go_on)?,
                     Reconstruction::Admm => return Err(Error::bug("admm is not linked in")),
                 })
             }
-            None => plain.mask.or(zeros),
+            None => given.cloned(),
         };
         let decision = Decision { quant: None, mask };
-        let kept = simulate(&values, tensor.rows.n_rows, n_cols, &decision);
+        let kept = simulate(&values, n_rows, n_cols, &decision);
         let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &go_on)?;
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
                 let factor = factor_of(factors, stats, ColumnOrder::ByActivation, &go_on)?;
-                outcome = Some(factor.outcome());
+                *outcome = Some(factor.outcome());
                 gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &go_on)?;
             }
-            _ => values = simulate(&values, tensor.rows.n_rows, n_cols, &decision),
+            _ => values = simulate(&values, n_rows, n_cols, &decision),
         }
-        let unmoved = simulate(&original, tensor.rows.n_rows, n_cols, &decision);
-        let figures = figures_of(stats, n_cols, outcome, [&original, &unmoved, &values]);
-        Ok(SolvedTensor { values, decision, figures })
+        Ok((values, decision))
     }
 }
 
-/// What became of a tensor.
-struct SolvedTensor {
-    /// Where its weights are now, row by row.
-    values: Vec<f32>,
-    decision: Decision,
-    figures: SolvedLayer,
+/// Weights whose rows are moved at a time, where rows do not depend on each other.
+const ROWS_OF: usize = 8 << 20;
+
+/// Whether the rows of a tensor can be moved a few at a time: unless they share a scale or a number of weights to drop.
+fn goes_by_rows(tensor: &TensorPlan) -> bool {
+    let shares_drop =
+        tensor.solve.reconstruction.is_some() && matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_)));
+    let shares_scale = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
+    !shares_drop && !shares_scale
+}
+
+fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
+    let (_, n_cols) = mask.dim();
+    let row_bytes = Mask::row_bytes(n_cols);
+    Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
+}
+
+/// What a decision says of one row of `n_cols`, as a decision about that alone.
+fn of_row(decision: &Decision, row: usize, n_cols: usize) -> Decision {
+    let alone = |quant: &QuantParams| QuantParams::new(quant.grid, quant.grouping, n_cols, quant.row(row).to_vec());
+    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, &(row..row + 1)));
+    Decision { mask, quant: decision.quant.as_ref().map(alone) }
 }
 
 /// All weights of a tensor, row by row.
@@ -206,9 +248,7 @@ fn grids_of(
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }
 
-fn figures_of(stats: &InputStats, n_cols: usize, outcome: Option<Outcome>, values: [&[f32]; 3]) -> SolvedLayer {
-    let [original, unmoved, moved] = values;
-    let relative = |other: &[f32]| relative_output_error(stats, n_cols, original, other);
+fn figures_of(stats: &InputStats, outcome: Option<Outcome>, errors: &OutputErrors) -> SolvedLayer {
     let fell_back = outcome.and_then(|outcome| outcome.fallback).map(|fallback| match fallback {
         Fallback::NothingSeen => "no inputs were seen".to_string(),
         Fallback::NotPositive => "its Hessian has no Cholesky factor".to_string(),
@@ -219,46 +259,7 @@ fn figures_of(stats: &InputStats, n_cols: usize, outcome: Option<Outcome>, value
         damping: outcome.map_or(DAMPING, |outcome| outcome.damping),
         n_dead: outcome.map_or(0, |outcome| outcome.n_dead),
         fell_back,
-        outputs_unmoved: relative(unmoved),
-        outputs: relative(moved),
+        outputs_unmoved: errors.relative(0),
+        outputs: errors.relative(1),
     }
-}
-
-/// Rows that the errors of outputs are summed over: all, or so many that lie evenly apart.
-const MAX_ROWS: usize = 256;
-
-/// `Σ e·G·eᵀ / Σ w·G·wᵀ` over rows, where `G` is the gram matrix of the inputs: the square error of outputs over their square.
-fn relative_output_error(stats: &InputStats, n_cols: usize, original: &[f32], other: &[f32]) -> Option<f64> {
-    let gram = stats.gram.as_ref()?;
-    let n_rows = original.len() / n_cols.max(1);
-    let step = n_rows.div_ceil(MAX_ROWS).max(1);
-    let rows = || (0..n_rows).step_by(step).map(|row| row * n_cols..(row + 1) * n_cols);
-    let form = |row: &[f64]| -> f64 {
-        let product = |(at, weights): (usize, &[f64])| row[at] * dot(weights, row);
-        gram.chunks_exact(n_cols).enumerate().map(product).sum()
-    };
-    let both = |cols: std::ops::Range<usize>| {
-        let error: Vec<f64> = original[cols.clone()].iter().zip(&other[cols.clone()]).map(apart).collect();
-        let whole: Vec<f64> = original[cols].iter().map(|&value| f64::from(value)).collect();
-        (form(&error), form(&whole))
-    };
-    use rayon::prelude::*;
-    let sums: Vec<(f64, f64)> = rows().collect::<Vec<_>>().into_par_iter().map(both).collect();
-    let (error, whole) = sums.into_iter().fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d));
-    (whole > 0.0).then(|| (error / whole).max(0.0))
-}
-
-fn apart((a, b): (&f32, &f32)) -> f64 {
-    f64::from(*a) - f64::from(*b)
-}
-
-/// A dot product in eight sums, which the processor adds at once.
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    let mut sums = [0.0; 8];
-    let (a, rest_of_a) = a.as_chunks::<8>();
-    let (b, rest_of_b) = b.as_chunks::<8>();
-    for (a, b) in a.iter().zip(b) {
-        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (a, b))| *sum += a * b);
-    }
-    sums.iter().sum::<f64>() + rest_of_a.iter().zip(rest_of_b).map(|(a, b)| a * b).sum::<f64>()
 }

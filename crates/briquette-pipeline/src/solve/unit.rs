@@ -13,6 +13,36 @@ use std::path::Path;
 /// The key of the hash in the header.
 const HASH: &str = "hash";
 
+/// Where the weights of a tensor were moved to.
+#[derive(Default)]
+pub(super) struct SolvedTensor {
+    /// As codes, a byte each, where they were rounded.
+    codes: Vec<u8>,
+    /// As floats where not.
+    values: Vec<f32>,
+    /// The scales of the codes.
+    affines: Vec<Affine>,
+    /// A bit for each weight that is kept; empty where all are.
+    keep: Vec<u8>,
+    pub(super) figures: Option<SolvedLayer>,
+}
+
+impl SolvedTensor {
+    /// Appends rows of `n_cols`; rounded weights lie on the grids of the decision.
+    pub(super) fn push(&mut self, n_cols: usize, values: &[f32], decision: Decision) {
+        if let Some(mask) = &decision.mask {
+            self.keep.extend_from_slice(mask.as_bits());
+        }
+        let Some(quant) = decision.quant else { return self.values.extend_from_slice(values) };
+        for (row, values) in values.chunks(n_cols).enumerate() {
+            for (values, affine) in values.chunks(quant.group_size()).zip(quant.row(row)) {
+                self.codes.extend(values.iter().map(|&value| affine.quantize(value, quant.grid) as u8));
+            }
+        }
+        self.affines.extend(quant.affines);
+    }
+}
+
 /// A part in the making.
 #[derive(Default)]
 pub(super) struct Unit {
@@ -27,37 +57,26 @@ impl Unit {
         self.add_floats(name, "rms", &view.rms);
     }
 
-    /// The weights of a tensor after they were moved, rows of `n_cols`, and the decision that they were moved by: rounded weights lie on its
-    /// grids.
-    pub(super) fn add_moved(&mut self, name: &str, n_cols: usize, values: &[f32], decision: &Decision) {
-        let n_rows = values.len() / n_cols.max(1);
-        let bytes = |codes: &[i8]| codes.iter().map(|&code| code as u8).collect::<Vec<u8>>();
-        match &decision.quant {
-            Some(quant) => {
-                let mut codes = vec![0_i8; values.len()];
-                for (row, (values, codes)) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)).enumerate() {
-                    let groups = values.chunks(quant.group_size()).zip(codes.chunks_mut(quant.group_size()));
-                    for ((values, codes), affine) in groups.zip(quant.row(row)) {
-                        let each = values.iter().zip(codes);
-                        each.for_each(|(&value, code)| *code = affine.quantize(value, quant.grid));
-                    }
-                }
-                let (scales, zeros): (Vec<f32>, Vec<i8>) =
-                    quant.affines.iter().map(|affine| (affine.scale, affine.zero)).unzip();
-                self.add(name, "codes", DType::I8, vec![n_rows, n_cols], bytes(&codes));
+    /// The weights of a tensor after they were moved.
+    pub(super) fn add_moved(&mut self, name: &str, n_cols: usize, solved: SolvedTensor) -> Result<()> {
+        let SolvedTensor { codes, values, affines, keep, figures } = solved;
+        let n_rows = codes.len().max(values.len()) / n_cols.max(1);
+        match values.is_empty() {
+            true => {
+                let (scales, zeros): (Vec<f32>, Vec<u8>) =
+                    affines.iter().map(|affine| (affine.scale, affine.zero as u8)).unzip();
+                self.add(name, "codes", DType::I8, vec![n_rows, n_cols], codes);
                 self.add_floats(name, "scales", &scales);
-                self.add(name, "zeros", DType::I8, vec![zeros.len()], bytes(&zeros));
+                self.add(name, "zeros", DType::I8, vec![zeros.len()], zeros);
             }
-            None => self.add(name, "values", DType::F32, vec![n_rows, n_cols], bytemuck::cast_slice(values).to_vec()),
+            false => {
+                self.add(name, "values", DType::F32, vec![n_rows, n_cols], bytemuck::cast_slice(&values).to_vec());
+            }
         }
-        if let Some(mask) = &decision.mask {
-            let bits = mask.as_bits();
-            self.add(name, "keep", DType::U8, vec![n_rows, bits.len() / n_rows.max(1)], bits.to_vec());
+        if !keep.is_empty() {
+            self.add(name, "keep", DType::U8, vec![n_rows, keep.len() / n_rows.max(1)], keep);
         }
-    }
-
-    pub(super) fn add_figures(&mut self, name: &str, figures: &SolvedLayer) -> Result<()> {
-        let text = serde_json::to_string(figures).map_err(|error| Error::bug(format!("figures: {error}")))?;
+        let text = serde_json::to_string(&figures).map_err(|error| Error::bug(format!("figures: {error}")))?;
         self.figures.insert(name.to_string(), text);
         Ok(())
     }
