@@ -3,6 +3,9 @@
 /// Names that are sorted at once, so that their keys fit a core's own cache.
 const CHUNK: usize = 1 << 15;
 
+/// Names that come in so many stretches, each in its order, are merged. Ours come in one for each width of elements.
+const MAX_RUNS: usize = 4;
+
 /// The indices of `n` names, fewer than 2^32, in the order of the names; of equal names the lower index comes first.
 ///
 /// Four bytes a name, and a megabyte. Many names are divided by the first byte in which they differ, again and again; few are compared by
@@ -10,7 +13,9 @@ const CHUNK: usize = 1 << 15;
 pub fn order<'a>(n: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
     let name = |index: &u32| name(*index as usize);
     let mut order: Vec<u32> = (0..n).map(|index| index as u32).collect();
-    if order.is_sorted_by(|a, b| name(a) <= name(b)) {
+    if order.windows(2).filter(|pair| name(&pair[0]) > name(&pair[1])).nth(MAX_RUNS).is_none() {
+        // Stretches that are in order are merged; equal names stay as they are.
+        order.sort_by(|a, b| name(a).cmp(name(b)));
         return order;
     }
     let mut keyed: Vec<(u128, u32)> = Vec::with_capacity(n.min(CHUNK));
@@ -47,11 +52,9 @@ const N_KINDS: usize = 257;
 fn divide(items: &mut [u32], kind: impl Fn(&u32) -> usize) -> [usize; N_KINDS] {
     let mut ends = [0; N_KINDS];
     items.iter().for_each(|item| ends[kind(item)] += 1);
+    (1..N_KINDS).for_each(|i| ends[i] += ends[i - 1]);
     let mut next = [0; N_KINDS];
-    for i in 1..N_KINDS {
-        ends[i] += ends[i - 1];
-        next[i] = ends[i - 1];
-    }
+    next[1..].copy_from_slice(&ends[..N_KINDS - 1]);
     for this in 0..N_KINDS {
         while next[this] < ends[this] {
             let found = kind(&items[next[this]]);

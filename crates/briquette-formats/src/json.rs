@@ -40,9 +40,17 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = BTreeMap::new();
+        let (mut found, mut in_order) = (BTreeMap::new(), Vec::<(String, V)>::new());
         while let Some(key) = map.next_key::<String>()? {
-            let is_full = found.len() == self.most;
+            let is_full = found.len().max(in_order.len()) == self.most;
+            // Keys that come in order, as those of millions of tensors do, need not be looked up.
+            if found.is_empty() && !is_full && in_order.last().is_none_or(|(last, _)| *last < key) {
+                in_order.push((key, map.next_value()?));
+                continue;
+            }
+            if found.is_empty() {
+                found = std::mem::take(&mut in_order).into_iter().collect();
+            }
             match found.entry(key) {
                 Entry::Occupied(known) => {
                     return Err(serde::de::Error::custom(format!("key {:?} comes twice", known.key())));
@@ -53,7 +61,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
                 Entry::Vacant(place) => place.insert(map.next_value()?),
             };
         }
-        Ok(UniqueMap(found))
+        Ok(UniqueMap(if found.is_empty() { in_order.into_iter().collect() } else { found }))
     }
 }
 
@@ -98,4 +106,39 @@ pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -
         Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says"))
             .at(path.display())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_any_order_make_the_map_and_none_may_come_twice() {
+        let read = |json: &str| serde_json::from_str::<UniqueMap<u8>>(json).map_err(|error| error.to_string());
+        for json in
+            ["{}", r#"{"a":1}"#, r#"{"a":1,"b":2,"c":3}"#, r#"{"b":1,"a":2,"c":3}"#, r#"{"a":1,"c":2,"b":3,"d":4}"#]
+        {
+            assert_eq!(read(json).unwrap().0, serde_json::from_str(json).unwrap(), "{json}");
+        }
+        for json in [r#"{"a":1,"a":1}"#, r#"{"a":1,"b":1,"a":1}"#, r#"{"b":1,"\u0061":1,"c":1,"a":1}"#] {
+            assert!(read(json).unwrap_err().contains("comes twice"), "{json}");
+        }
+        assert!(read(r#"{"a":1,"b":2,"a":1,]"#).unwrap_err().starts_with("key \"a\" comes twice at line 1 column 16"));
+    }
+
+    #[test]
+    fn as_many_keys_as_may_be_and_no_more() {
+        let read = |json: &str| {
+            serde_json::Deserializer::from_str(json)
+                .deserialize_map(Unique::<u8>::new(2))
+                .map_err(|error| error.to_string())
+        };
+        for (two, three) in
+            [(r#"{"a":1,"b":2}"#, r#"{"a":1,"b":2,"c":3}"#), (r#"{"b":1,"a":2}"#, r#"{"b":1,"a":2,"c":3}"#)]
+        {
+            assert_eq!(read(two).unwrap().0.len(), 2);
+            assert!(read(three).unwrap_err().contains("found more than 2 keys"));
+        }
+        assert!(read(r#"{"a":1,"b":2,"a":3}"#).unwrap_err().contains("comes twice"));
+    }
 }

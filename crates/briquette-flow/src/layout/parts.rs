@@ -11,12 +11,14 @@ pub(super) struct LastParts<'a> {
     sizes: &'a KeptSizes<'a>,
     index: Option<usize>,
     parts: Vec<FilePart>,
+    /// A name that is not needed any more, to write the next one over.
+    name: String,
 }
 
 impl<'a> LastParts<'a> {
     /// No tensor was asked for yet.
     pub(super) fn of_none(sizes: &'a KeptSizes<'a>) -> Self {
-        Self { sizes, index: None, parts: Vec::new() }
+        Self { sizes, index: None, parts: Vec::new(), name: String::new() }
     }
 
     /// The tensors of a file that hold the tensor at this index of the plan.
@@ -30,7 +32,10 @@ impl<'a> LastParts<'a> {
             Some(last) if self.sizes.are_alike(last, index) => {
                 let n_before = plan.tensors[last].info.name.len();
                 for part in &mut self.parts {
-                    part.info.name.replace_range(..n_before, &plan.tensors[index].info.name);
+                    self.name.clear();
+                    self.name.push_str(&plan.tensors[index].info.name);
+                    self.name.push_str(&part.info.name[n_before..]);
+                    std::mem::swap(&mut self.name, &mut part.info.name);
                 }
             }
             _ => self.parts = parts(&plan.tensors[index], self.sizes.coding(index), n_kept(index))?,

@@ -39,8 +39,14 @@ impl TensorFamily<'_> {
             return String::new();
         }
         // A name is there twice where the original's tensor had another shape: one is new, the other gone.
-        let names: HashSet<&str> = self.members.iter().map(|tensor| tensor.name.as_str()).collect();
-        if names.len() == 1 { String::new() } else { format!("×{}", names.len()) }
+        let gone = self.members.iter().filter(|tensor| tensor.encoding.is_empty());
+        let gone: HashSet<&str> = gone.map(|tensor| tensor.name.as_str()).collect();
+        let is_twice = |tensor: &&&TensorReport| !tensor.encoding.is_empty() && gone.contains(tensor.name.as_str());
+        let n_twice = if gone.is_empty() { 0 } else { self.members.iter().filter(is_twice).count() };
+        match self.members.len() - n_twice {
+            1 => String::new(),
+            n_names => format!("×{n_names}"),
+        }
     }
 }
 
