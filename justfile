@@ -292,7 +292,7 @@ check-statistics: build peers fetch-minilm fetch-smollm2
     {{ venv }}/bin/python bench/peers/hooks.py --make-resnet18 $work/resnet18
     held $work/resnet18/model $work/resnet18/images.safetensors resnet18 --arch resnet18
 
-# What llm-compressor loses on SmolLM2 with Wanda, SparseGPT, nearest rounding and GPTQ: about an hour and a half of one core, 6 GB of packages
+# What llm-compressor loses on SmolLM2 with Wanda, SparseGPT, nearest rounding and GPTQ; 6 GB of packages
 [group('measure')]
 bench-quality *FLAGS: fetch-smollm2
     #!/usr/bin/env bash
