@@ -1,0 +1,37 @@
+//! Weights that make up for what is dropped or rounded: each weight that is settled leaves an error at the layer's outputs, and those
+//! that come later are moved against it. It never opens a file, and neither chooses grids nor knows burn.
+//!
+//! Rows are outputs, columns inputs: `[out, in]`, row-major. What is known of the inputs is their Gram matrix `Σ x xᵀ`, as
+//! [`InputStats`](briquette_core::InputStats) holds it. [`InverseFactor`] is made of it once for all layers that see these inputs;
+//! [`gptq`] and [`sparsegpt`] move rows by it. Nothing fails on a matrix that cannot be factorized: weights are then rounded to
+//! nearest and dropped by magnitude, and [`Outcome`] says so.
+//!
+//! Results do not depend on how many threads there are. Threads are those of the rayon pool that a function is called in.
+//!
+//! ```
+//! use briquette_core::{Affine, Grid, Grouping, QuantParams};
+//! use briquette_solve::{FactorSpec, InverseFactor, gptq};
+//! use std::convert::Infallible;
+//!
+//! let go_on = || Ok::<(), Infallible>(());
+//! // Two inputs that are nearly the same: what rounding the first one's weight adds, the second one's takes away.
+//! let gram = [1.0, 0.99, 0.99, 1.0];
+//! let Ok(factor) = InverseFactor::new(&gram, 1, &FactorSpec::default(), &go_on);
+//! let quant = QuantParams::new(Grid::INT8, Grouping::Row, 2, vec![Affine::symmetric(1.0)]);
+//! let mut weights = [0.4, 0.4];
+//! let Ok(()) = gptq(&mut weights, 2, &quant, None, &factor, &go_on);
+//! assert_eq!(weights, [0.0, 1.0]);
+//! ```
+
+#[allow(dead_code)]
+mod cholesky;
+mod factor;
+mod gptq;
+mod hessian;
+mod product;
+mod sparsegpt;
+mod strip;
+
+pub use factor::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome};
+pub use gptq::gptq;
+pub use sparsegpt::{Sparsity, sparsegpt};
