@@ -1,5 +1,7 @@
 //! What is decided, held against `bench/peers/solve_reference.py`, which follows the reference implementations in f64.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::{Affine, Grid, GridKind, Grouping, InputStats, Mask, QuantParams};
 use briquette_solve::{ColumnOrder, FactorSpec, InverseFactor, Sparsity, gptq, sparsegpt};
 use std::convert::Infallible;
