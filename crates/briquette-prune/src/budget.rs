@@ -1,8 +1,10 @@
 //! How many weights go.
 
 mod cubic;
+mod owl;
 
 pub use cubic::cubic;
+pub use owl::{outlier_ratio, owl};
 
 /// A fraction from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]

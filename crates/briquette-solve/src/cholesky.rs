@@ -1,4 +1,4 @@
-//! The Cholesky factor of a symmetric matrix, in blocks, and the inverse that follows from it.
+//! The Cholesky factor of a symmetric matrix, in blocks, and the inverses that follow from it.
 
 use crate::product::{View, add_product};
 use rayon::prelude::*;
@@ -10,8 +10,8 @@ const BLOCK: usize = 128;
 /// Rows that one thread takes at a time.
 const ROWS: usize = 128;
 
-/// The columns of the inverse that one thread takes at a time.
-const COLUMNS: usize = 64;
+/// The columns that are solved for at once.
+pub(crate) const COLUMNS: usize = 64;
 
 /// `A = L·Lᵀ` in place of the lower triangle of `[n, n]`; what lies above the diagonal is neither read nor written. Says whether `A` is
 /// positive definite; where it is not, what it holds is of no use.
@@ -83,6 +83,14 @@ fn solve_panel(diagonal: &[f64], below: &mut [f64], n: usize, block: Range<usize
     panel
 }
 
+/// Some rows of `L⁻¹`, at most [`COLUMNS`] of them, as columns; what lies beyond the last of them is 0 and left out.
+pub(crate) fn inverse_rows(lower: &[f64], n: usize, rows: Range<usize>) -> Vec<[f64; COLUMNS]> {
+    let mut columns = vec![[0.0; COLUMNS]; rows.end];
+    rows.enumerate().for_each(|(i, row)| columns[row][i] = 1.0);
+    backward(lower, n, &mut columns);
+    columns
+}
+
 /// `(L·Lᵀ)⁻¹` of a factor as [`cholesky`] leaves it, `[n, n]`.
 pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
     let mut inverse = vec![0.0; n * n];
@@ -90,7 +98,8 @@ pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
         let first = chunk * COLUMNS;
         let mut columns = vec![[0.0; COLUMNS]; n];
         (0..rows.len() / n).for_each(|i| columns[first + i][i] = 1.0);
-        solve(lower, &mut columns, first);
+        forward(lower, n, &mut columns, first);
+        backward(lower, n, &mut columns);
         // The inverse is symmetric: these columns are its rows.
         for (i, row) in rows.chunks_mut(n).enumerate() {
             row.iter_mut().zip(&columns).for_each(|(value, column)| *value = column[i] as f32);
@@ -99,33 +108,38 @@ pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
-/// `L·Lᵀ·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.
-fn solve(lower: &[f64], values: &mut [[f64; COLUMNS]], first: usize) {
-    let n = values.len();
-    let blocks = |from: usize| (from..n).step_by(BLOCK).map(|start| start..n.min(start + BLOCK));
-    let start = first / BLOCK * BLOCK;
-    for block in blocks(start) {
-        let (before, rest) = values.split_at_mut(block.start);
-        let known = View::new(before[start..].as_flattened(), COLUMNS, block.start - start, COLUMNS);
-        let factor = View::new(&lower[block.start * n + start..], n, block.len(), block.start - start);
-        add_product(rest.as_flattened_mut(), COLUMNS, -1.0, factor, known);
-        for i in 0..block.len() {
-            let row = &lower[(block.start + i) * n + block.start..];
-            let (solved, rest) = rest.split_at_mut(i);
+/// `L·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.
+fn forward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]], first: usize) {
+    let from = first / BLOCK * BLOCK;
+    for start in (from..n).step_by(BLOCK) {
+        let (before, rest) = values.split_at_mut(start);
+        let here = &mut rest[..BLOCK.min(n - start)];
+        let known = View::new(before[from..].as_flattened(), COLUMNS, start - from, COLUMNS);
+        let factor = View::new(&lower[start * n + from..], n, here.len(), start - from);
+        add_product(here.as_flattened_mut(), COLUMNS, -1.0, factor, known);
+        for i in 0..here.len() {
+            let row = &lower[(start + i) * n + start..];
+            let (solved, rest) = here.split_at_mut(i);
             solved.iter().zip(row).for_each(|(other, &factor)| subtract(&mut rest[0], other, factor));
             rest[0].iter_mut().for_each(|value| *value /= row[i]);
         }
     }
-    for block in blocks(0).collect::<Vec<_>>().into_iter().rev() {
-        let (before, after) = values.split_at_mut(block.end);
-        let here = &mut before[block.start..];
-        let known = View::new(after.as_flattened(), COLUMNS, n - block.end, COLUMNS);
-        if block.end < n {
-            let factor = View::new(&lower[block.end * n + block.start..], n, n - block.end, block.len()).transposed();
+}
+
+/// `Lᵀ·X = B` in place of `B`, `[m, COLUMNS]`: the first `m` of `n` rows, all after which are 0.
+fn backward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]]) {
+    let m = values.len();
+    for start in (0..m).step_by(BLOCK).collect::<Vec<_>>().into_iter().rev() {
+        let end = m.min(start + BLOCK);
+        let (before, after) = values.split_at_mut(end);
+        let here = &mut before[start..];
+        if end < m {
+            let known = View::new(after.as_flattened(), COLUMNS, m - end, COLUMNS);
+            let factor = View::new(&lower[end * n + start..], n, m - end, end - start).transposed();
             add_product(here.as_flattened_mut(), COLUMNS, -1.0, factor, known);
         }
-        for i in (0..block.len()).rev() {
-            let row = &lower[(block.start + i) * n + block.start..];
+        for i in (0..end - start).rev() {
+            let row = &lower[(start + i) * n + start..];
             let (rest, solved) = here.split_at_mut(i);
             solved[0].iter_mut().for_each(|value| *value /= row[i]);
             rest.iter_mut().zip(row).for_each(|(other, &factor)| subtract(other, &solved[0], factor));

@@ -3,7 +3,7 @@
 //!
 //! Rows are outputs, columns inputs: `[out, in]`, row-major. What is known of the inputs is their Gram matrix `Σ x xᵀ`, as
 //! [`InputStats`](briquette_core::InputStats) holds it. [`InverseFactor`] is made of it once for all layers that see these inputs;
-//! [`gptq`] and [`sparsegpt`] move rows by it. Nothing fails on a matrix that cannot be factorized: weights are then rounded to
+//! [`gptq`] and [`sparsegpt`] move rows by it; [`admm`] solves for all weights of a row at once. Nothing fails on a matrix that cannot be factorized: weights are then rounded to
 //! nearest and dropped by magnitude, and [`Outcome`] says so.
 //!
 //! Results do not depend on how many threads there are. Threads are those of the rayon pool that a function is called in.
@@ -23,15 +23,20 @@
 //! assert_eq!(weights, [0.0, 1.0]);
 //! ```
 
-#[allow(dead_code)]
+mod admm;
 mod cholesky;
 mod factor;
 mod gptq;
 mod hessian;
+mod output_error;
 mod product;
 mod sparsegpt;
+mod sparsity;
 mod strip;
 
+pub use admm::admm;
 pub use factor::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome};
 pub use gptq::gptq;
-pub use sparsegpt::{Sparsity, sparsegpt};
+pub use output_error::output_error;
+pub use sparsegpt::sparsegpt;
+pub use sparsity::Sparsity;

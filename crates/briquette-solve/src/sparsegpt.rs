@@ -1,27 +1,11 @@
 //! SparseGPT: dropping weights a block of columns at a time, with each error made up for by the columns that follow.
 
-use crate::InverseFactor;
 use crate::strip::{BLOCK, STRIP, Strip, blocks};
+use crate::{InverseFactor, Sparsity};
 use briquette_core::{Mask, bits};
 use briquette_prune::{Threshold, select};
 use rayon::prelude::*;
 use std::ops::Range;
-
-/// Which weights go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sparsity {
-    /// This many of all.
-    Count(usize),
-    /// This many of each row.
-    CountPerRow(usize),
-    /// All but `n` of every `m` neighbouring inputs.
-    NOfM {
-        /// Inputs that are kept.
-        n: usize,
-        /// Inputs in each run; they divide the row.
-        m: usize,
-    },
-}
 
 /// Drops weights of `[rows, n_cols]` and moves those that stay, so that outputs stay close. For each block of 128 columns those of lowest
 /// `w_k²/U_kk²` go, all rows together, by the weights as they have been moved so far; for `NOfM` those of each run, when its first column is

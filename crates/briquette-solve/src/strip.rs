@@ -17,7 +17,7 @@ pub(crate) type Lanes = [f32; STRIP];
 pub(crate) struct Strip<'a> {
     weights: &'a mut [f32],
     factor: &'a InverseFactor,
-    /// `Σ_{j<k} e_j·R_jk / R_kk` over the columns `j` that are settled, for each column `k` in order.
+    /// `-Σ_j e_j·U_jk / U_jj` over the columns `j` that are settled, for each column `k` in order.
     carried: Vec<Lanes>,
     errors: Vec<Lanes>,
 }
@@ -53,22 +53,21 @@ impl<'a> Strip<'a> {
         self.errors.clear();
         self.errors.resize(block.len(), [0.0; STRIP]);
         for k in block.clone() {
-            let settled = settle(self, k, self.column(k));
+            let wanted = self.column(k);
+            let settled = settle(self, k, wanted);
             let (col, error) = (self.factor.order()[k], &mut self.errors[k - block.start]);
-            for ((row, error), settled) in self.weights.chunks_exact_mut(n).zip(&mut *error).zip(settled) {
-                *error = row[col] - settled;
-                row[col] = settled;
-            }
+            *error = std::array::from_fn(|lane| wanted[lane] - settled[lane]);
+            self.weights.chunks_exact_mut(n).zip(settled).for_each(|(row, settled)| row[col] = settled);
             let Some(carry) = self.factor.carry() else { continue };
             let within = k + 1..block.end;
             for (carried, &share) in self.carried[within.clone()].iter_mut().zip(&carry[k * n..][within]) {
-                carried.iter_mut().zip(&*error).for_each(|(carried, error)| *carried += share * error);
+                carried.iter_mut().zip(&*error).for_each(|(carried, error)| *carried -= share * error);
             }
         }
         let (Some(carry), true) = (self.factor.carry(), block.end < n) else { return };
         let shares = View::new(&carry[block.start * n + block.end..], n, block.len(), n - block.end).transposed();
         let errors = View::new(self.errors.as_flattened(), STRIP, block.len(), STRIP);
-        add_product(self.carried[block.end..].as_flattened_mut(), STRIP, 1.0, shares, errors);
+        add_product(self.carried[block.end..].as_flattened_mut(), STRIP, -1.0, shares, errors);
     }
 }
 

@@ -1,8 +1,11 @@
 //! What holds of weights that make up for errors, whatever they are.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, QuantParams, simulate};
+use briquette_prune::select;
 use briquette_quant::{QuantSpec, Range, Scheme};
-use briquette_solve::{ColumnOrder, FactorSpec, InverseFactor, Sparsity, gptq, sparsegpt};
+use briquette_solve::{ColumnOrder, FactorSpec, InverseFactor, Sparsity, admm, gptq, sparsegpt};
 use proptest::prelude::*;
 use std::convert::Infallible;
 
@@ -72,7 +75,7 @@ proptest! {
     ) {
         let n_cols = 4 * n_groups;
         let weights = numbers(n_rows * n_cols, seed);
-        let keep = drops.then(|| Mask::from_fn(n_rows, n_cols, |row, col| (row * 7 + col * 3 + seed as usize % 5) % 3 != 0));
+        let keep = drops.then(|| Mask::from_fn(n_rows, n_cols, |row, col| !(row * 7 + col * 3 + seed as usize % 5).is_multiple_of(3)));
         let quant = briquette_quant::fit(&weights, n_cols, keep.as_ref(), &spec(n_bits, kind, grouping, Range::AbsMax));
         let order = if is_ordered { ColumnOrder::ByActivation } else { ColumnOrder::Stored };
         let mut found = weights.clone();
@@ -192,6 +195,29 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
 }
 
 #[test]
+fn admm_without_inputs_goes_by_magnitude() {
+    let (n_rows, n_cols) = (70, 100);
+    let weights = numbers(n_rows * n_cols, 3);
+    for (gram, count) in [(gram(n_cols, 7), 0), (vec![f64::NAN; n_cols * n_cols], 300)] {
+        let found = |sparsity| {
+            let mut found = weights.clone();
+            let Ok((keep, outcome)) = admm(&mut found, n_cols, sparsity, &gram, count, &go_on);
+            assert!(outcome.fallback.is_some());
+            let zeroed = Decision { mask: Some(keep.clone()), quant: None };
+            assert_eq!(bits(&found), bits(&simulate(&weights, n_rows, n_cols, &zeroed)));
+            keep
+        };
+        assert_eq!(found(Sparsity::Count(3001)), select::smallest(&weights, n_rows, n_cols, 3001));
+        assert_eq!(found(Sparsity::NOfM { n: 2, m: 5 }), select::n_of_m(&weights, n_rows, n_cols, 2, 5));
+        let mut rows = vec![0; n_rows * Mask::row_bytes(n_cols)];
+        for (row, bits) in weights.chunks(n_cols).zip(rows.chunks_mut(Mask::row_bytes(n_cols))) {
+            select::smallest_of_each(row, n_cols, 33, &mut Vec::new(), bits);
+        }
+        assert_eq!(found(Sparsity::CountPerRow(33)), Mask::from_bits(n_rows, n_cols, rows));
+    }
+}
+
+#[test]
 fn one_thread_and_four_find_the_same() {
     let (n_rows, n_cols) = (200, 392);
     let weights = numbers(n_rows * n_cols, 9);
@@ -208,6 +234,8 @@ fn one_thread_and_four_find_the_same() {
             for sparsity in [Sparsity::Count(30_000), Sparsity::CountPerRow(100), Sparsity::NOfM { n: 2, m: 4 }] {
                 let mut weights = weights.clone();
                 let Ok(_) = sparsegpt(&mut weights, n_cols, sparsity, None, &stored, &go_on);
+                found.push(bits(&weights));
+                let Ok(_) = admm(&mut weights, n_cols, sparsity, &gram, 300, &go_on);
                 found.push(bits(&weights));
             }
             found
@@ -242,8 +270,11 @@ fn it_stops_when_asked() {
     assert_eq!(gptq(&mut numbers(16, 2), 8, &quant, None, &factor, &stop), Err("stop"));
     for sparsity in [Sparsity::Count(3), Sparsity::NOfM { n: 1, m: 2 }] {
         assert_eq!(sparsegpt(&mut numbers(16, 2), 8, sparsity, None, &factor, &stop), Err("stop"));
+        assert_eq!(admm(&mut numbers(16, 2), 8, sparsity, &gram(8, 1), 300, &stop), Err("stop"));
     }
     let none = QuantParams::new(Grid::INT8, Grouping::Row, 8, Vec::new());
     assert_eq!(gptq(&mut [], 8, &none, None, &factor, &stop), Ok(()));
     assert_eq!(sparsegpt(&mut [], 8, Sparsity::Count(0), None, &factor, &stop).map(|keep| keep.dim()), Ok((0, 8)));
+    let Ok((keep, _)) = admm(&mut [], 8, Sparsity::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &go_on);
+    assert_eq!(keep.dim(), (0, 8));
 }

@@ -1,7 +1,9 @@
 //! What is decided, held against `bench/peers/solve_reference.py`, which follows the reference implementations in f64.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::{Affine, Grid, GridKind, Grouping, InputStats, Mask, QuantParams};
-use briquette_solve::{ColumnOrder, FactorSpec, InverseFactor, Sparsity, gptq, sparsegpt};
+use briquette_solve::{ColumnOrder, FactorSpec, InverseFactor, Sparsity, admm, gptq, output_error, sparsegpt};
 use std::convert::Infallible;
 
 const ROWS: usize = 24;
@@ -41,7 +43,7 @@ fn mask(name: &str) -> Mask {
 fn stats() -> InputStats {
     let x = codes("inputs");
     let mut stats = InputStats::empty(COLS, true);
-    let gram = std::sync::Arc::make_mut(stats.gram.as_mut().unwrap());
+    let gram = stats.gram.as_mut().unwrap();
     for x in x.chunks_exact(COLS) {
         let x: Vec<f64> = x.iter().map(|&value| f64::from(value) / 16.0).collect();
         for (row, a) in gram.chunks_exact_mut(COLS).zip(&x) {
@@ -61,22 +63,8 @@ fn factor(order: ColumnOrder) -> InverseFactor {
     factor
 }
 
-/// `Σ‖(ŵ − w)·x‖² / N` over the vectors.
-fn output_error(found: &[f32]) -> f64 {
-    let (x, weights) = (codes("inputs"), floats("weights"));
-    let mut sum = 0.0;
-    for x in x.chunks_exact(COLS) {
-        for (found, weights) in found.chunks_exact(COLS).zip(weights.chunks_exact(COLS)) {
-            let terms =
-                found.iter().zip(weights).zip(x).map(|((&a, &b), &x)| (f64::from(a) - f64::from(b)) * f64::from(x));
-            sum += (terms.sum::<f64>() / 16.0).powi(2);
-        }
-    }
-    sum / (x.len() / COLS) as f64
-}
-
 fn assert_as_good(found: &[f32], name: &str) {
-    let (found, expected) = (output_error(found), error(name));
+    let (found, expected) = (output_error(&floats("weights"), found, &stats()), error(name));
     assert!((found / expected - 1.0).abs() < 1e-3, "{name}: {found}, expected {expected}");
 }
 
@@ -127,5 +115,24 @@ fn sparsegpt_drops_the_weights_of_the_reference() {
         let Ok(keep) = sparsegpt(&mut found, COLS, sparsity, given, &factor, &go_on);
         assert_same_mask(&keep, &format!("sparsegpt.{name}.keep"));
         assert_as_good(&found, &format!("sparsegpt.{name}.error"));
+    }
+}
+
+#[test]
+fn admm_drops_the_weights_of_the_reference() {
+    let stats = stats();
+    let cases = [
+        ("share", Sparsity::Count(ROWS * COLS / 2)),
+        ("per-row", Sparsity::CountPerRow(COLS / 2)),
+        ("2-4", Sparsity::NOfM { n: 2, m: 4 }),
+    ];
+    for (name, sparsity) in cases {
+        let mut found = floats("weights");
+        let gram = stats.gram.as_ref().unwrap();
+        let Ok((keep, outcome)) = admm(&mut found, COLS, sparsity, gram, stats.count, &go_on);
+        assert_eq!((outcome.n_dead, outcome.fallback), (1, None));
+        assert_same_mask(&keep, &format!("admm.{name}.keep"));
+        assert_as_good(&found, &format!("admm.{name}.error"));
+        assert!((0..ROWS * COLS).all(|at| keep.keeps(at / COLS, at % COLS) || found[at].to_bits() == 0));
     }
 }
