@@ -25,6 +25,8 @@ pub struct Plan<'a> {
     pub tensors: Vec<TensorPlan<'a>>,
     /// Groups of tensors that share one threshold, and how many weights each drops.
     pub pools: Vec<Pool>,
+    /// Groups of tensors whose shares to drop are yet to be found by the outliers of their blocks, and the share of all of them together.
+    pub outlier_pools: Vec<Pool>,
     /// The format of the output.
     pub profile: OutputFormat,
     /// The largest size of a shard, beyond which another one is started.
@@ -95,6 +97,7 @@ impl<'a> Plan<'a> {
         Self {
             tensors: tensors.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
+            outlier_pools: Vec::new(),
             profile,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             nonfinite,

@@ -41,10 +41,12 @@ pub(crate) fn compressed_draft(
         None => Cow::Borrowed(recipe),
     };
     let checkpoint = crate::open::model(recipe)?;
-    let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+    let workers = Workers::new(options)?;
+    let mut plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+    solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
     let prediction = plan.predict()?;
     let draft = start(recipe, &checkpoint, prediction, options)?;
-    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, started };
+    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, workers: &workers, started };
     let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok((draft, report))
 }
@@ -56,26 +58,26 @@ struct Begun<'a> {
     checkpoint: &'a Checkpoint,
     prediction: Prediction,
     scratch: Option<&'a Path>,
+    workers: &'a Workers,
     started: Instant,
 }
 
 /// All of the draft, verified, evaluated and with its report.
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
-    let Begun { recipe, origin, checkpoint, prediction, scratch, started } = *begun;
-    let workers = Workers::new(options)?;
+    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
     let mut plan = plan;
     let since = Instant::now();
     let job = scratch.filter(|_| solve::is_asked(recipe));
-    let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers: &workers, options });
+    let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers, options });
     let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
     if solved.is_some() {
         timing.mark("solve", since);
     }
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
-    let written = write(recipe, &mut plan, (checkpoint, source), draft, &workers, &mut timing)?;
+    let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let evidence = Evidence {
         recipe,
@@ -90,7 +92,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         prediction,
         evaluation,
     };
-    let report = report::make(&evidence, &workers, timing, started)?;
+    let report = report::make(&evidence, workers, timing, started)?;
     report.write(draft)?;
     if let Some(metrics) = origin.metrics.as_deref().filter(|path| path.exists()) {
         draft.copy_file(metrics, Path::new(sums::METRICS))?;

@@ -6,6 +6,7 @@
 mod errors;
 mod inputs;
 mod one;
+mod shares;
 mod simulated;
 mod source;
 mod unit;
@@ -18,6 +19,7 @@ use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
 pub(crate) use inputs::calibrated;
 use one::Solver;
+pub(crate) use shares::shares;
 pub(crate) use source::SolvedSource;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -150,7 +152,7 @@ impl<'a> Found<'a> {
             found.map(|(&index, _)| layer_of(&plan.tensors[index].info.name)).collect()
         };
         let few = of(&|layer| layer.is_few);
-        let damped = of(&|layer| layer.damping > one::DAMPING && layer.fell_back.is_none());
+        let damped = of(&|layer| layer.is_damped_more && layer.fell_back.is_none());
         let fell_back = of(&|layer| layer.fell_back.is_some());
         let dead = of(&|layer| layer.n_dead > 0);
         let lines = [

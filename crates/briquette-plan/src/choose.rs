@@ -93,8 +93,17 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
         tensor.solve.reconstruction = stage.reconstruction;
         tensor.share(&mut shared);
     }
-    if let (PruneTarget::Global(ratio), false) = (stage.target, pooled.is_empty()) {
-        plan.pools.push(Pool { tensors: pooled, ratio });
+    match stage.target {
+        PruneTarget::Global(ratio) if !pooled.is_empty() => plan.pools.push(Pool { tensors: pooled, ratio }),
+        PruneTarget::Owl(ratio) => {
+            let has_own = |index: &usize| {
+                let name = &plan.tensors[*index].info.name;
+                stage.overrides.iter().any(|(patterns, _)| patterns.matches(name))
+            };
+            let tensors = chosen.iter().copied().filter(|index| !has_own(index)).collect();
+            plan.outlier_pools.push(Pool { tensors, ratio });
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -238,7 +247,20 @@ mod tests {
         let (profile, max_shard_bytes) = (OutputFormat::Briquette, u64::MAX);
         let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }
+        let outlier_pools = Vec::new();
+        Plan {
+            tensors,
+            pools,
+            outlier_pools,
+            layout,
+            metadata,
+            profile,
+            max_shard_bytes,
+            nonfinite,
+            untested,
+            remarks,
+            inputs,
+        }
     }
 
     #[test]

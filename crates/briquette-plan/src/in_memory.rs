@@ -60,6 +60,10 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
 /// Refuses what a module in memory cannot have.
 fn check_stages(recipe: &Recipe) -> Result<()> {
     recipe.check_stages()?;
+    if recipe.stages.iter().any(|stage| stage.moves_weights() || stage.shares_by_outliers()) {
+        let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
+        return Err(Error::config(message));
+    }
     let whole = recipe.parts.first().map(|part| part.then.kind());
     let casts = recipe.stages.iter().find(|stage| matches!(stage, Stage::Cast(_))).map(Stage::kind);
     let evaluates = recipe.evaluate.is_some().then_some(StageKind::Evaluate);

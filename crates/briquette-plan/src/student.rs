@@ -72,7 +72,20 @@ fn untouched<'a>(
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);
     let inputs = BTreeMap::new();
-    Ok(Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, remarks, untested, inputs })
+    let outlier_pools = Vec::new();
+    Ok(Plan {
+        tensors,
+        pools,
+        outlier_pools,
+        layout,
+        metadata,
+        profile,
+        max_shard_bytes,
+        nonfinite,
+        remarks,
+        untested,
+        inputs,
+    })
 }
 
 /// Tensors of the student that are embedding and head in one: those that are so in the model.

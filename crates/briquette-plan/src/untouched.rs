@@ -23,6 +23,7 @@ pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: 
     let metadata = checkpoint.metadata();
     let pools = Vec::new();
     let mut plan = Plan {
+        outlier_pools: Vec::new(),
         tensors,
         pools,
         layout,

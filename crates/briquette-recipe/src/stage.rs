@@ -4,7 +4,7 @@ use crate::cast::CastStage;
 use crate::distill::{Around, DistillStage};
 use crate::factorize::FactorizeStage;
 use crate::kind::StageKind;
-use crate::prune::PruneStage;
+use crate::prune::{PruneStage, PruneTarget};
 use crate::quantize::QuantizeStage;
 use crate::raw::{RawQuantize, RawRecipe, RawStage, StageKeys};
 use crate::selection::Selection;
@@ -193,6 +193,11 @@ impl Stage {
         if looks {
             statistics.get_or_insert_with(|| path.to_path_buf());
         }
+    }
+
+    /// Whether it drops more of blocks that have fewer outliers.
+    pub fn shares_by_outliers(&self) -> bool {
+        matches!(self, Self::Prune(PruneStage { target: PruneTarget::Owl(_), .. }))
     }
 
     /// Whether it moves weights so that the outputs of layers stay what they were.

@@ -72,7 +72,7 @@ mod tests {
             let mut expected = 0.0;
             for token in 0..4 {
                 let x: Vec<f64> = (0..n).map(|i| f64::from(number(11 * i + 29 * token))).collect();
-                let gram = stats.gram.as_mut().unwrap();
+                let gram = std::sync::Arc::make_mut(stats.gram.as_mut().unwrap());
                 (0..n * n).for_each(|at| gram[at] += x[at / n] * x[at % n]);
                 (0..n).for_each(|i| stats.sum_squares[i] += x[i] * x[i]);
                 stats.count += 1;

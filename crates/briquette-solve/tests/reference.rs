@@ -43,7 +43,7 @@ fn mask(name: &str) -> Mask {
 fn stats() -> InputStats {
     let x = codes("inputs");
     let mut stats = InputStats::empty(COLS, true);
-    let gram = stats.gram.as_mut().unwrap();
+    let gram = std::sync::Arc::make_mut(stats.gram.as_mut().unwrap());
     for x in x.chunks_exact(COLS) {
         let x: Vec<f64> = x.iter().map(|&value| f64::from(value) / 16.0).collect();
         for (row, a) in gram.chunks_exact_mut(COLS).zip(&x) {

@@ -249,7 +249,20 @@ mod tests {
         let (profile, max_shard_bytes, layout) = (OutputFormat::Briquette, u64::MAX, WeightLayout::Torch);
         let (pools, metadata, inputs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
-        Plan { tensors, pools, layout, metadata, profile, max_shard_bytes, nonfinite, untested, remarks, inputs }
+        let outlier_pools = Vec::new();
+        Plan {
+            tensors,
+            pools,
+            outlier_pools,
+            layout,
+            metadata,
+            profile,
+            max_shard_bytes,
+            nonfinite,
+            untested,
+            remarks,
+            inputs,
+        }
     }
 
     /// Checks the border found for matrices of 1,000 columns against that of all their scores in a list.

@@ -98,6 +98,7 @@ impl Model {
             TensorPlan::new(index, info, Treatment { quant, ..none })
         };
         Plan {
+            outlier_pools: Vec::new(),
             tensors: self.0.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
             profile: OutputFormat::Briquette,

@@ -22,6 +22,9 @@ pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputSt
     Ok(layers)
 }
 
+/// The file of statistics that are gathered before anything is decided.
+pub(super) const STATISTICS: &str = "statistics.safetensors";
+
 #[cfg(feature = "model")]
 pub(crate) use run::{block_by_block, calibrated, goes_by_block};
 
@@ -77,9 +80,6 @@ mod run {
     use briquette_models::{Arch, Gathering, ModelTask, Samples, Walk};
     use briquette_nn::Probe;
 
-    /// The file of statistics that are gathered before anything is decided.
-    const STATISTICS: &str = "statistics.safetensors";
-
     fn arch_of(calibration: &Calibration, checkpoint: &Checkpoint) -> Result<Arch> {
         let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
         asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
@@ -101,15 +101,18 @@ mod run {
     pub(crate) fn calibrated<'r>(recipe: &'r Recipe, scratch: &Path, options: &RunOptions) -> Result<Cow<'r, Recipe>> {
         let Some(calibration) = &recipe.calibration else { return Ok(Cow::Borrowed(recipe)) };
         let checkpoint = crate::open::model(recipe)?;
-        if goes_by_block(recipe, &checkpoint) {
+        let (by_block, path) = (goes_by_block(recipe, &checkpoint), scratch.join(STATISTICS));
+        if by_block && !recipe.stages.iter().any(Stage::shares_by_outliers) {
             return Ok(Cow::Borrowed(recipe));
         }
-        let path = scratch.join(STATISTICS);
         if !path.exists() {
             std::fs::create_dir_all(scratch)
                 .map_err(|error| Error::io("cannot create the directory", scratch, error))?;
-            let has_gram = calibration.has_gram || recipe.stages.iter().any(Stage::moves_weights);
-            gather(calibration, &checkpoint, has_gram, &path, options)?;
+            let needs_gram = calibration.has_gram || recipe.stages.iter().any(Stage::moves_weights);
+            gather(calibration, &checkpoint, needs_gram && !by_block, &path, options)?;
+        }
+        if by_block {
+            return Ok(Cow::Borrowed(recipe));
         }
         let mut recipe = recipe.clone();
         for stage in &mut recipe.stages {

@@ -12,7 +12,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_prune::Reconstruction;
 use briquette_quant::{Fitter, KeptRows, Rounding};
 use briquette_report::SolvedLayer;
-use briquette_solve::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome, Sparsity, gptq, sparsegpt};
+use briquette_solve::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome, Sparsity, admm, gptq, sparsegpt};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             errors.add(rows.start, own, unmoved, &moved.0);
             solved.push(n_cols, &moved.0, moved.1);
         }
-        solved.figures = Some(figures_of(stats, outcome, &errors));
+        solved.figures = Some(figures_of(tensor, stats, outcome, &errors));
         Ok(solved)
     }
 
@@ -128,14 +128,16 @@ impl<'j, 'p> Solver<'j, 'p> {
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
         let mask = match tensor.solve.reconstruction {
-            Some(method) => {
+            Some(Reconstruction::SparseGpt) => {
                 let factor = factor_of(factors, stats, ColumnOrder::Stored, &go_on)?;
                 *outcome = Some(factor.outcome());
-                let sparsity = sparsity_of(tensor)?;
-                Some(match method {
-                    Reconstruction::SparseGpt => sparsegpt(&mut values, n_cols, sparsity, given, factor, &go_on)?,
-                    Reconstruction::Admm => return Err(Error::bug("admm is not linked in")),
-                })
+                Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &go_on)?)
+            }
+            Some(Reconstruction::Admm) => {
+                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a gram matrix"))?;
+                let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &go_on)?;
+                *outcome = Some(how);
+                Some(mask)
             }
             None => given.cloned(),
         };
@@ -160,8 +162,12 @@ const ROWS_OF: usize = 8 << 20;
 
 /// Whether the rows of a tensor can be moved a few at a time: unless they share a scale or a number of weights to drop.
 fn goes_by_rows(tensor: &TensorPlan) -> bool {
-    let shares_drop =
-        tensor.solve.reconstruction.is_some() && matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_)));
+    let shares_drop = match tensor.solve.reconstruction {
+        // Its inverse would be made anew for each range of rows.
+        Some(Reconstruction::Admm) => true,
+        Some(Reconstruction::SparseGpt) => matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_))),
+        None => false,
+    };
     let shares_scale = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
     !shares_drop && !shares_scale
 }
@@ -248,7 +254,10 @@ fn grids_of(
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }
 
-fn figures_of(stats: &InputStats, outcome: Option<Outcome>, errors: &OutputErrors) -> SolvedLayer {
+fn figures_of(tensor: &TensorPlan, stats: &InputStats, outcome: Option<Outcome>, errors: &OutputErrors) -> SolvedLayer {
+    // ADMM has a damping of its own, and does not try another.
+    let is_factored =
+        tensor.solve.reconstruction != Some(Reconstruction::Admm) || tensor.solve.rounding == Rounding::Gptq;
     let fell_back = outcome.and_then(|outcome| outcome.fallback).map(|fallback| match fallback {
         Fallback::NothingSeen => "no inputs were seen".to_string(),
         Fallback::NotPositive => "its Hessian has no Cholesky factor".to_string(),
@@ -257,6 +266,7 @@ fn figures_of(stats: &InputStats, outcome: Option<Outcome>, errors: &OutputError
         n_vectors: stats.count,
         is_few: stats.count < FEW,
         damping: outcome.map_or(DAMPING, |outcome| outcome.damping),
+        is_damped_more: is_factored && outcome.is_some_and(|outcome| outcome.damping > DAMPING),
         n_dead: outcome.map_or(0, |outcome| outcome.n_dead),
         fell_back,
         outputs_unmoved: errors.relative(0),

@@ -12,6 +12,9 @@ pub struct SolvedLayer {
     pub is_few: bool,
     /// What was added to the diagonal of the Hessian, as a share of its mean.
     pub damping: f64,
+    /// Whether that is more than the method asks for, as the Hessian had no Cholesky factor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_damped_more: bool,
     /// Inputs that were 0 throughout.
     pub n_dead: usize,
     /// Why weights were dropped by magnitude and rounded to nearest, where they were.

@@ -1,0 +1,119 @@
+//! How much of each block is dropped, by the outliers of its weights.
+
+use super::inputs::STATISTICS;
+use super::one::rows_of;
+use super::{layer_of, stats_of};
+use briquette_core::{InputStats, InputView, Result};
+use briquette_flow::context::Workers;
+use briquette_flow::{Cut, Plan};
+use briquette_formats::Checkpoint;
+use briquette_formats::input_stats::StatisticsFile;
+use briquette_prune::budget::{outlier_ratio, owl};
+use briquette_prune::score::WeightSlice;
+use briquette_recipe::{Recipe, Stage};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Outliers are scores above so many times the mean of their block.
+const TIMES_MEAN: f64 = 5.0;
+/// Half of what shares of blocks may lie apart.
+const LAMBDA: f64 = 0.08;
+
+/// Finds the shares of tensors of which the plan leaves them open: OWL, by the inputs of the model as it is.
+///
+/// # Errors
+/// Input where the inputs of a layer are not known; those of reading.
+pub(crate) fn shares(
+    recipe: &Recipe,
+    plan: &mut Plan,
+    checkpoint: &Checkpoint,
+    scratch: Option<&Path>,
+    workers: &Workers,
+) -> Result<()> {
+    if plan.outlier_pools.is_empty() {
+        return Ok(());
+    }
+    let layers = layers(recipe, checkpoint, scratch)?;
+    for pool in std::mem::take(&mut plan.outlier_pools) {
+        let mut blocks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for &index in pool.tensors.iter().filter(|&&index| plan.tensors[index].tied_to().is_none()) {
+            blocks.entry(block_of(&plan.tensors[index].info.name)).or_default().push(index);
+        }
+        let blocks: Vec<Vec<usize>> = blocks.into_values().collect();
+        let outliers =
+            workers.map(&blocks, || (), |(), block| outliers_of(plan, block, checkpoint, &layers, workers))?;
+        let n_elements = |block: &Vec<usize>| block.iter().map(|&index| plan.tensors[index].info.n_elements()).sum();
+        let sizes: Vec<usize> = blocks.iter().map(n_elements).collect();
+        for (block, share) in blocks.iter().zip(owl(&outliers, &sizes, pool.ratio, LAMBDA)) {
+            for &index in block {
+                let tensor = &mut plan.tensors[index];
+                let n = tensor.info.n_elements();
+                if let Some(prune) = &mut tensor.prune {
+                    prune.cut = match prune.cut {
+                        Cut::OfEach { size, .. } => Cut::OfEach { size, n_drop: share.of(size) },
+                        _ => Cut::Count(share.of(n)),
+                    };
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The statistics of all files that stages name, and of the run of the model as it is.
+fn layers(recipe: &Recipe, checkpoint: &Checkpoint, scratch: Option<&Path>) -> Result<BTreeMap<String, InputStats>> {
+    let gathered = scratch.map(|scratch| scratch.join(STATISTICS)).filter(|path| path.exists());
+    let named = recipe.stages.iter().filter_map(Stage::statistics).map(Path::to_path_buf);
+    let mut layers = BTreeMap::new();
+    for path in named.chain(gathered) {
+        let file = StatisticsFile::read(&path)?;
+        file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
+        layers.extend(file.layers);
+    }
+    Ok(layers)
+}
+
+/// The block that a tensor belongs to: its name up to the first number; all of it where there is none.
+fn block_of(name: &str) -> &str {
+    let mut end = 0;
+    for segment in name.split('.') {
+        end += segment.len() + 1;
+        if !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit()) {
+            return &name[..end - 1];
+        }
+    }
+    layer_of(name)
+}
+
+/// The share of outliers among the weights of a block.
+fn outliers_of(
+    plan: &Plan,
+    block: &[usize],
+    checkpoint: &Checkpoint,
+    layers: &BTreeMap<String, InputStats>,
+    workers: &Workers,
+) -> Result<f64> {
+    let read = |&index: &usize| -> Result<(Vec<f32>, InputView)> {
+        let tensor = &plan.tensors[index];
+        Ok((rows_of(tensor, checkpoint, workers.stop())?, stats_of(tensor, layers, false)?.view()))
+    };
+    let tensors = block.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let slices: Vec<WeightSlice> = tensors
+        .iter()
+        .map(|(values, view)| WeightSlice { values, first: 0, n_cols: view.rms.len(), inputs: Some(view) })
+        .collect();
+    Ok(outlier_ratio(&slices, TIMES_MEAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block_of;
+
+    #[test]
+    fn a_block_is_named_up_to_its_number() {
+        assert_eq!(block_of("model.layers.12.mlp.up_proj.weight"), "model.layers.12");
+        assert_eq!(block_of("encoder.layer.0.output.dense.weight"), "encoder.layer.0");
+        assert_eq!(block_of("lm_head.weight"), "lm_head");
+        assert_eq!(block_of("conv1.weight"), "conv1");
+    }
+}
