@@ -5,7 +5,7 @@ use briquette_core::InputStats;
 use rayon::prelude::*;
 
 /// Rows that one thread takes at a time.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 
 /// Columns that are multiplied at once.
 const COLUMNS: usize = 256;
