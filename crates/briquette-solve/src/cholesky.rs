@@ -1,6 +1,6 @@
 //! The Cholesky factor of a symmetric matrix, in blocks, and the inverses that follow from it.
 
-use crate::product::{View, add_product};
+use crate::product::{StridedMatrix, add_product};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -35,8 +35,8 @@ pub(crate) fn cholesky<E>(matrix: &mut [f64], n: usize, go_on: &impl Fn() -> Res
         let width = block.len();
         below.par_chunks_mut(ROWS * n).enumerate().for_each(|(chunk, rows)| {
             let (from, n_rows) = (chunk * ROWS, rows.len() / n);
-            let of_rows = View::new(&panel[from * width..], width, n_rows, width);
-            let of_columns = View::new(&panel, width, from + n_rows, width).transposed();
+            let of_rows = StridedMatrix::new(&panel[from * width..], width, n_rows, width);
+            let of_columns = StridedMatrix::new(&panel, width, from + n_rows, width).transposed();
             add_product(&mut rows[block.end..], n, -1.0, of_rows, of_columns);
         });
     }
@@ -114,8 +114,8 @@ fn forward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]], first: usize)
     for start in (from..n).step_by(BLOCK) {
         let (before, rest) = values.split_at_mut(start);
         let here = &mut rest[..BLOCK.min(n - start)];
-        let known = View::new(before[from..].as_flattened(), COLUMNS, start - from, COLUMNS);
-        let factor = View::new(&lower[start * n + from..], n, here.len(), start - from);
+        let known = StridedMatrix::new(before[from..].as_flattened(), COLUMNS, start - from, COLUMNS);
+        let factor = StridedMatrix::new(&lower[start * n + from..], n, here.len(), start - from);
         add_product(here.as_flattened_mut(), COLUMNS, -1.0, factor, known);
         for i in 0..here.len() {
             let row = &lower[(start + i) * n + start..];
@@ -134,8 +134,8 @@ fn backward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]]) {
         let (before, after) = values.split_at_mut(end);
         let here = &mut before[start..];
         if end < m {
-            let known = View::new(after.as_flattened(), COLUMNS, m - end, COLUMNS);
-            let factor = View::new(&lower[end * n + start..], n, m - end, end - start).transposed();
+            let known = StridedMatrix::new(after.as_flattened(), COLUMNS, m - end, COLUMNS);
+            let factor = StridedMatrix::new(&lower[end * n + start..], n, m - end, end - start).transposed();
             add_product(here.as_flattened_mut(), COLUMNS, -1.0, factor, known);
         }
         for i in (0..end - start).rev() {

@@ -5,7 +5,7 @@ use crate::strip::{BLOCK, Lanes, STRIP, Strip, blocks};
 use briquette_core::{Mask, QuantParams};
 use rayon::prelude::*;
 
-/// Rounds weights `[rows, n_cols]` onto their grids so that outputs, not weights, stay close. For each row and, in the factor's order,
+/// Rounds finite weights `[rows, n_cols]` onto their grids so that outputs, not weights, stay close. For each row and, in the factor's order,
 /// each column `k`: `w_k ← round(w_k)`, then `w_l ← w_l − (w_k − round(w_k))/U_kk · U_kl` for all later `l`.
 ///
 /// The grids are given, and every result lies on them: it is `affine.dequantize(code)` of some code, so that rounding it again changes

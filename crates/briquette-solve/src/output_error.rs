@@ -1,11 +1,11 @@
 //! How far a layer's outputs move when its weights do.
 
-use crate::product::{View, add_product};
+use crate::product::{StridedMatrix, add_product};
 use briquette_core::InputStats;
 use rayon::prelude::*;
 
 /// Rows that one thread takes at a time.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 
 /// Columns that are multiplied at once.
 const COLUMNS: usize = 256;
@@ -44,8 +44,8 @@ fn quadratic(errors: &[f64], gram: &[f64], n: usize) -> f64 {
         let mut product = vec![0.0; n_rows * width];
         let block = |rows: std::ops::Range<usize>| {
             (
-                View::new(&errors[rows.start..], n, n_rows, rows.len()),
-                View::new(&gram[rows.start * n + first..], n, rows.len(), width),
+                StridedMatrix::new(&errors[rows.start..], n, n_rows, rows.len()),
+                StridedMatrix::new(&gram[rows.start * n + first..], n, rows.len(), width),
             )
         };
         let ((before, beside), (here, diagonal)) = (block(0..first), block(first..first + width));

@@ -20,7 +20,7 @@ impl Real for f64 {
 
 /// A matrix whose rows begin `stride` elements after one another, as it is or with rows as columns.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a, T> {
+pub(crate) struct StridedMatrix<'a, T> {
     values: &'a [T],
     stride: usize,
     n_rows: usize,
@@ -28,7 +28,7 @@ pub(crate) struct View<'a, T> {
     is_transposed: bool,
 }
 
-impl<'a, T> View<'a, T> {
+impl<'a, T> StridedMatrix<'a, T> {
     pub(crate) fn new(values: &'a [T], stride: usize, n_rows: usize, n_cols: usize) -> Self {
         assert!(fits(values.len(), stride, n_rows, n_cols), "[{n_rows}, {n_cols}] by {stride} in {}", values.len());
         Self { values, stride, n_rows, n_cols, is_transposed: false }
@@ -59,7 +59,7 @@ fn fits(len: usize, stride: usize, n_rows: usize, n_cols: usize) -> bool {
 /// # Panics
 /// If the shapes disagree.
 #[allow(unsafe_code)]
-pub(crate) fn add_product<T: Real>(out: &mut [T], stride: usize, times: T, a: View<T>, b: View<T>) {
+pub(crate) fn add_product<T: Real>(out: &mut [T], stride: usize, times: T, a: StridedMatrix<T>, b: StridedMatrix<T>) {
     let (m, n, k) = (a.n_rows, b.n_cols, a.n_cols);
     assert_eq!(b.n_rows, k, "rows of the right side");
     assert!(fits(out.len(), stride, m, n), "[{m}, {n}] by {stride} in {}", out.len());
@@ -95,9 +95,9 @@ mod tests {
                 let ((a_stride, a), (b_stride, b)) = (matrix(m, k, turns_a), matrix(k, n, turns_b));
                 let view = |values, stride, n_rows, n_cols, turns| {
                     if turns {
-                        View::new(values, stride, n_cols, n_rows).transposed()
+                        StridedMatrix::new(values, stride, n_cols, n_rows).transposed()
                     } else {
-                        View::new(values, stride, n_rows, n_cols)
+                        StridedMatrix::new(values, stride, n_rows, n_cols)
                     }
                 };
                 let at = |values: &[f64], stride: usize, row: usize, col: usize, turns: bool| {

@@ -1,7 +1,7 @@
 //! Rows that are settled together, a column at a time, with errors carried into the columns that follow.
 
 use crate::InverseFactor;
-use crate::product::{View, add_product};
+use crate::product::{StridedMatrix, add_product};
 use std::ops::Range;
 
 /// Columns after which errors are carried into all that follow; within them, each error is carried at once.
@@ -65,8 +65,9 @@ impl<'a> Strip<'a> {
             }
         }
         let (Some(carry), true) = (self.factor.carry(), block.end < n) else { return };
-        let shares = View::new(&carry[block.start * n + block.end..], n, block.len(), n - block.end).transposed();
-        let errors = View::new(self.errors.as_flattened(), STRIP, block.len(), STRIP);
+        let shares =
+            StridedMatrix::new(&carry[block.start * n + block.end..], n, block.len(), n - block.end).transposed();
+        let errors = StridedMatrix::new(self.errors.as_flattened(), STRIP, block.len(), STRIP);
         add_product(self.carried[block.end..].as_flattened_mut(), STRIP, -1.0, shares, errors);
     }
 }
