@@ -11,7 +11,7 @@ use briquette_formats::output_format::{Container, FilePart, HeaderStrings, Write
 use briquette_formats::safetensors::{Counted, HeaderJson, LENGTH};
 use briquette_formats::{TensorInfo, WeightLayout, limits, weight_layout};
 use order::{Order, Record};
-use parts::LastParts;
+use parts::{KeptSizes, LastParts, TensorParts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -112,10 +112,6 @@ impl FileLayouts {
     }
 }
 
-/// The tensors of a file that hold a tensor of the plan, in this coding and with this many kept elements. Their names are the tensor's
-/// with something behind it; all else follows from how the tensor is treated, its type and its shape.
-type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
-
 /// A header written from a list of all tensors of a file, as some formats need.
 struct ListedHeader {
     bytes: Vec<u8>,
@@ -125,18 +121,7 @@ struct ListedHeader {
     infos: Vec<TensorInfo>,
 }
 
-/// A plan, and how many elements of each tensor are kept.
-struct KeptSizes<'a> {
-    plan: &'a Plan<'a>,
-    n_kept: &'a dyn Fn(usize) -> usize,
-    parts: TensorParts<'a>,
-}
-
 impl KeptSizes<'_> {
-    fn coding(&self, index: usize) -> Coding {
-        self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
-    }
-
     fn order(&self) -> Result<Order> {
         Order::of(self.plan, &mut LastParts::of_none(self))
     }

@@ -146,20 +146,6 @@ impl PlainFiles {
         Err(Error::input(message).at(format_args!("tensor {:?}", self.infos[first].name)))
     }
 
-    /// The tensors that lie in files as they are, to be looked up by name.
-    pub fn by_name(&self) -> TensorsByName<'_> {
-        TensorsByName::of(self)
-    }
-
-    /// A tensor that lies in a file as it is, with its file's index and its offset there.
-    fn found(&self, index: usize) -> Option<FoundTensor<'_>> {
-        match self.places[index] {
-            Place::At(offset) => Some((&self.infos[index], self.file_of(index), offset)),
-            #[cfg(feature = "pytorch")]
-            Place::Gathered(_) => None,
-        }
-    }
-
     /// Gives up the files, in the order of the indices in [`by_name`](Self::by_name).
     pub fn into_files(self) -> Vec<InputFile> {
         self.files

@@ -5,7 +5,7 @@ use crate::data::{Data, DataSpec, ImageInput, Images};
 use crate::outputs::{ItemProgress, device_of};
 use crate::samples::{BATCH_SIZE, Samples, token_batches};
 use crate::walk::{Room, SeenInputs};
-use crate::{Arch, Input, LoadedModel, Walk};
+use crate::{Arch, BlockWalk, Input, LoadedModel};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_nn::{Observing, Probe, observe};
@@ -73,7 +73,7 @@ pub fn calibrate(
     };
     let n_items = batches.iter().map(|batch| batch.places.len()).sum();
     let mut found = Calibration { n_items, ..Calibration::default() };
-    let walk = Walk::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
+    let walk = BlockWalk::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
     let mut walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
     let n_blocks = walk.n_blocks();

@@ -4,7 +4,8 @@ use crate::batches::Batching;
 use crate::budget::Budget;
 use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
 use crate::memory::{Memory, MemoryWatch};
-use crate::outputs::{self, ItemProgress, Likelihood, OutputRows};
+pub use crate::outputs::RunOutputs;
+use crate::outputs::{self, ItemProgress, OutputRows};
 use crate::walk::{Room, run_offloaded};
 use crate::{Arch, Input, LoadedModel, ModelTask, metrics};
 use briquette_core::memory::MemoryMeter;
@@ -170,25 +171,6 @@ fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arc
         return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
     }
     Ok((checkpoint, arch))
-}
-
-/// What a run leaves behind.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RunOutputs {
-    /// Of encoders and classifiers.
-    Rows(OutputRows),
-    /// Of decoders.
-    Likelihood(Likelihood),
-}
-
-impl RunOutputs {
-    /// Items of the largest batch.
-    pub fn batch_size(&self) -> usize {
-        match self {
-            Self::Rows(rows) => rows.batch_size,
-            Self::Likelihood(found) => found.batch_size,
-        }
-    }
 }
 
 /// Runs a loaded model over data; a model in training is run as it would be afterwards, without dropout.

@@ -78,4 +78,4 @@ pub use samples::Samples;
 pub use smaller::{Outline, smaller};
 pub use student_config::Smaller;
 pub use task::ModelTask;
-pub use walk::Walk;
+pub use walk::BlockWalk;

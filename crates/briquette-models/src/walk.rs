@@ -12,21 +12,12 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable, observe_some};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 pub use offloaded::{offloaded_bytes, run_offloaded};
+pub use states::Room;
 use states::States;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// What runs of blocks tell: batches done, and in all, of this run.
 pub type BatchProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
-
-/// How much of what lies between blocks may be in memory, and where the rest goes.
-#[derive(Debug, Clone, Copy)]
-pub struct Room<'a> {
-    /// The most bytes of hidden states in memory; none for no bound.
-    pub max_bytes: Option<u64>,
-    /// A directory for a file of those that are beyond.
-    pub directory: &'a Path,
-}
 
 /// A part of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,19 +40,19 @@ pub struct SeenInputs {
 }
 
 /// A model of text on its way through its blocks, with the hidden states before the next one.
-pub struct Walk<'a> {
+pub struct BlockWalk<'a> {
     checkpoint: &'a Checkpoint,
     arch: Arch,
     device: Device,
     batches: Vec<TokenBatch>,
     states: States,
-    parts: Parts,
+    parts: NetworkParts,
     /// The layers that show their inputs.
     layers: BTreeSet<String>,
     next: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> BlockWalk<'a> {
     /// Runs what comes before the first block. `weights` has the tensors of `checkpoint`, by their names; they may have other values. None
     /// where the network is no row of blocks.
     ///
@@ -77,7 +68,7 @@ impl<'a> Walk<'a> {
     ) -> Result<Option<Self>> {
         let (network, names) = Network::blank(arch, checkpoint, device)?;
         let Some(blocks) = network.as_blocks() else { return Ok(None) };
-        let parts = Parts::of(blocks, &names);
+        let parts = NetworkParts::of(blocks, &names);
         let layers = observable(&network, &names, &|_| true)?.0.into_values().collect();
         let states = States::with_room(room);
         let (device, next) = (device.clone(), 0);
@@ -94,9 +85,9 @@ impl<'a> Walk<'a> {
     ///
     /// # Errors
     /// Config and Input where the checkpoint is no such model.
-    pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<Parts>> {
+    pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<NetworkParts>> {
         let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
-        Ok(network.as_blocks().map(|blocks| Parts::of(blocks, &names)))
+        Ok(network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)))
     }
 
     /// Blocks it has.
@@ -253,7 +244,7 @@ impl<'a> Walk<'a> {
 
 /// Which part of a network each tensor belongs to, by its name in files.
 #[derive(Debug, Clone)]
-pub struct Parts {
+pub struct NetworkParts {
     /// What the names of each block's tensors begin with.
     blocks: Vec<String>,
     /// What those begin with that come after the last block.
@@ -261,7 +252,7 @@ pub struct Parts {
     exit_needs_entry: bool,
 }
 
-impl Parts {
+impl NetworkParts {
     fn of(blocks: &dyn Blocks, names: &NameMap) -> Self {
         let prefix = |path: String| format!("{}.", names.renamed(&path));
         Self {

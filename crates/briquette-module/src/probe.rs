@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub struct Probe {
     has_gram: bool,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<SeenByLayer>>,
     error: Arc<Mutex<Option<Error>>>,
 }
 
 /// What was seen so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenByLayer {
     stats: BTreeMap<String, InputStats>,
     /// What the layers that have a gram matrix of their own saw last.
     last: BTreeMap<String, Batch>,
@@ -190,7 +190,7 @@ impl Probe {
     }
 }
 
-impl Seen {
+impl SeenByLayer {
     /// Adds a batch to all but the gram matrix.
     fn add(&mut self, path: &str, batch: &BatchSums) -> Result<()> {
         let n_inputs = batch.sum.len();

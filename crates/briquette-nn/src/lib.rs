@@ -151,7 +151,6 @@ mod live;
 mod load;
 mod load_compressed;
 mod module_source;
-mod observed;
 mod packed;
 mod pool;
 mod quantize_dynamic;
@@ -171,6 +170,7 @@ pub use briquette_core::{InputStats, InputView};
 pub use briquette_module::{
     Kind, Layer, Layout, LossScaler, NameMap, OwnLayer, Parameter, Probe, Quiet, Roles, ToDType, parameters,
 };
+pub use briquette_module::{Observed, Observing, observable, observe, observe_some};
 pub use briquette_prune::Score;
 pub use compress::{CompressionReport, ModuleTensors, ParameterReport, compress_by};
 pub use compression::Compression;
@@ -179,7 +179,6 @@ pub use held::{Held, held};
 pub use learner::Compressing;
 pub use load::{load_into, load_some};
 pub use load_compressed::{load_compressed, predicted_bytes};
-pub use observed::{Observed, Observing, observable, observe, observe_some};
 pub use packed::{Packed, holds_codes};
 pub use quantize_dynamic::{DynamicSpec, Quantized, quantize_dynamic};
 pub use rules::{Prune, Quantize, Scope, WeightRow};

@@ -48,7 +48,7 @@ pub fn load_some<M: Module>(
     let chosen: Vec<Parameter> =
         wanted.into_iter().filter(|parameter| is_chosen(&names.file_name(parameter))).collect();
     let source = WeightSource { tensors: source, layout, stored: None };
-    let mut found = Found::of(&chosen, &source, names);
+    let mut found = FoundPlaces::of(&chosen, &source, names);
     found.extra.clear();
     fill_from(module, source, found.places_or_error("the weights")?, BTreeMap::new())
 }
@@ -115,19 +115,19 @@ pub(crate) fn places_of(
     checkpoint: &Checkpoint,
     names: &NameMap,
 ) -> Result<BTreeMap<String, ParameterPlace>> {
-    Found::of(wanted, &WeightSource::of(checkpoint), names).places_or_error(checkpoint.path().display())
+    FoundPlaces::of(wanted, &WeightSource::of(checkpoint), names).places_or_error(checkpoint.path().display())
 }
 
 /// What of a module is in a source, and what does not fit.
 #[derive(Default)]
-struct Found {
+struct FoundPlaces {
     places: BTreeMap<String, ParameterPlace>,
     missing: Vec<String>,
     extra: Vec<String>,
     misfits: Vec<String>,
 }
 
-impl Found {
+impl FoundPlaces {
     fn of(wanted: &[Parameter], source: &WeightSource, names: &NameMap) -> Self {
         let tensors = source.tensors.tensors();
         let by_name: BTreeMap<&str, usize> =

@@ -26,7 +26,7 @@ pub(crate) enum Scored<'a> {
 pub(crate) type Look<'a> = dyn FnMut(Scored) -> Result<()> + 'a;
 
 /// Parameters of which the smallest scores are dropped, whichever they are in.
-pub(crate) struct Pool<'a, T, Show> {
+pub(crate) struct ParameterPool<'a, T, Show> {
     pub(crate) members: &'a [T],
     /// Scores of all members.
     pub(crate) n: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Pool<'a, T, Show> {
     pub(crate) show: Show,
 }
 
-impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> Pool<'_, T, Show> {
+impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
     /// The threshold that drops exactly the `n_drop` smallest scores of all members, ties to the earlier member and within it to the lower
     /// index: for each member, with how many of its own ties go, so that it can be decided without the others.
     ///

@@ -3,7 +3,7 @@
 use crate::attached::{bools, form_tensor, replaced};
 use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
-use crate::pool::{Look, Pool, Scored, check_finite};
+use crate::pool::{Look, ParameterPool, Scored, check_finite};
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide, view};
@@ -115,7 +115,7 @@ impl Due<'_> {
         let n = members.iter().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
         let mut buffers = Buffers::default();
         let show = |weight: &&LiveWeight, look: &mut Look| self.show(weight, rule, &mut buffers, look);
-        Pool { members, n, show }.thresholds(ratio.of(n))
+        ParameterPool { members, n, show }.thresholds(ratio.of(n))
     }
 
     /// Shows the scores of a parameter.

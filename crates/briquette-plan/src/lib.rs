@@ -14,7 +14,7 @@ use briquette_core::{Error, Result};
 use briquette_flow::ties::{self, Ties};
 use briquette_flow::{Plan, Stop};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
-use briquette_recipe::{Calibration, Recipe};
+use briquette_recipe::{CalibrationRun, Recipe};
 use interop::Loads;
 pub use statistics::needs_inputs;
 use std::collections::BTreeSet;
@@ -70,7 +70,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
 }
 
 /// What the model is run on before it is decided about.
-fn calibrated_text(calibration: &Calibration) -> String {
+fn calibrated_text(calibration: &CalibrationRun) -> String {
     let data = calibration.data.eval.as_deref().unwrap_or(Path::new("")).display();
     let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)

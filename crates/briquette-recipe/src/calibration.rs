@@ -1,45 +1,15 @@
 //! What stages learn of the inputs of layers, and from what data.
 
 use crate::memory::bytes_of;
-use crate::raw::{RawData, RawMemory, RawRecipe, StageKeys};
+use crate::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// Sentences, images or windows of a text that a model is calibrated on, where nobody says otherwise.
 pub const N_SAMPLES: usize = 512;
 
-/// What methods that look at the inputs of layers learn them from.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawCalibration {
-    /// What the model runs on, of the kinds that `data.eval` may be; images are prepared as [data] says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data: Option<PathBuf>,
-    /// Instead of data: statistics that `briquette calibrate` wrote.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub statistics: Option<PathBuf>,
-    /// The most items that run: sentences, images, or windows of a text (512).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samples: Option<usize>,
-    /// Tokens that texts are cut at; the model's own limit when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_length: Option<usize>,
-    /// Chooses the items (0).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-    /// Gather gram matrices where no method needs them, so that errors of outputs are exact (false).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub gram: bool,
-    /// Take the inputs of each block from blocks that are compressed already (where a method moves weights).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sequential: Option<bool>,
-}
-
 /// A run of the model that gathers statistics.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Calibration {
+pub struct CalibrationRun {
     /// The data, under `eval`, and how it is prepared.
     pub data: RawData,
     /// The architecture, where files do not tell.
@@ -56,7 +26,7 @@ pub struct Calibration {
     pub limit: Option<u64>,
 }
 
-impl Calibration {
+impl CalibrationRun {
     /// The run that a recipe with resolved paths asks for; none where it has statistics, or no stage looks at any.
     ///
     /// # Errors
@@ -121,34 +91,10 @@ fn moves(keys: &StageKeys) -> bool {
     }
 }
 
-/// The file of statistics of a stage: its own, or that of the calibration; none where data is run.
-///
-/// # Errors
-/// Config where the stage needs statistics and there are none.
-pub(crate) fn statistics_of(
-    own: &Option<PathBuf>,
-    needs_them: bool,
-    calibration: Option<&RawCalibration>,
-    what: &str,
-) -> Result<Option<PathBuf>> {
-    if !needs_them {
-        return Ok(None);
-    }
-    let shared = calibration.and_then(|calibration| calibration.statistics.clone());
-    let runs = calibration.is_some_and(|calibration| calibration.data.is_some());
-    match own.clone().or(shared) {
-        None if !runs => Err(Error::config(format!(
-            "statistics: missing; {what} needs `calibration.data` to run the model on, or `statistics`, a file that \
-             `briquette calibrate` wrote"
-        ))),
-        found => Ok(found),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::text::parse;
-    use crate::{Calibration, Recipe};
+    use crate::{CalibrationRun, Recipe};
 
     fn recipe(tables: &str) -> Result<Recipe, String> {
         let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
@@ -161,7 +107,7 @@ mod tests {
 
     #[test]
     fn data_is_run_block_by_block_where_weights_are_moved() {
-        let asked = |stages: &str, keys: &str| -> Calibration {
+        let asked = |stages: &str, keys: &str| -> CalibrationRun {
             recipe(&format!("[calibration]\ndata = \"t\"\n{keys}{stages}")).unwrap().calibration.unwrap()
         };
         let found = asked(GPTQ, "samples = 64\nmax_length = 512\nseed = 3\n");

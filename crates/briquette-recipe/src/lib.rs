@@ -38,11 +38,12 @@ mod recipe;
 mod schema;
 mod selection;
 mod stage;
+mod statistics;
 mod text;
 mod used;
 mod words;
 
-pub use calibration::{Calibration, N_SAMPLES};
+pub use calibration::{CalibrationRun, N_SAMPLES};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Student, TrainingSpec};
 pub use evaluate::{Bounds, Evaluate};

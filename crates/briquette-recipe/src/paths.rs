@@ -236,7 +236,7 @@ mod tests {
             include_str!("raw/data.rs"),
             include_str!("distill.rs"),
             include_str!("prune.rs"),
-            include_str!("calibration.rs"),
+            include_str!("raw/calibration.rs"),
         ];
         // What lies between the name of a mirror and its closing brace.
         let mirrors = files.iter().flat_map(|text| text.split("pub struct Raw").skip(1));

@@ -1,8 +1,8 @@
 //! The stage that drops weights.
 
-use crate::calibration::{RawCalibration, statistics_of};
-use crate::raw::RawOverride;
+use crate::raw::{RawCalibration, RawOverride};
 use crate::selection::{Selection, overrides_of};
+use crate::statistics::statistics_of;
 use crate::words::{one_of, ratio_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};

@@ -1,8 +1,8 @@
 //! The stage that rounds weights to a grid.
 
-use crate::calibration::{RawCalibration, statistics_of};
-use crate::raw::RawOverride;
+use crate::raw::{RawCalibration, RawOverride};
 use crate::selection::{Selection, overrides_of};
+use crate::statistics::statistics_of;
 use crate::words::{one_of, parse_scheme, refuse};
 use briquette_core::encoded::ScaleType;
 use briquette_core::pattern::Patterns;

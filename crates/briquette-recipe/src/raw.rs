@@ -2,6 +2,7 @@
 //! what is made of them. What is said of a key here is what the JSON Schema says of it, where the keys of all kinds stand in one
 //! table; that is why it begins with the kind.
 
+mod calibration;
 mod data;
 mod memory;
 mod model;
@@ -10,12 +11,12 @@ mod recipe;
 mod stage;
 mod training;
 
-pub use crate::calibration::RawCalibration;
 pub use crate::cast::RawCast;
 pub use crate::distill::RawDistill;
 pub use crate::factorize::RawFactorize;
 pub use crate::prune::RawPrune;
 pub use crate::quantize::{RawGroup, RawQuantize};
+pub use calibration::RawCalibration;
 pub use data::{RawData, RawGate, RawNormalize};
 pub use memory::{RawBatchSize, RawMemory};
 pub use model::{RawLayout, RawModel, RawOutput, RawOutputs, RawRole};

@@ -1,6 +1,6 @@
 //! A sound recipe, from its TOML mirror.
 
-use crate::calibration::Calibration;
+use crate::calibration::CalibrationRun;
 use crate::evaluate::Evaluate;
 use crate::kind::StageKind;
 use crate::paths::{self, NamedPath, directory_of};
@@ -39,7 +39,7 @@ pub struct Recipe {
     /// The stages after the last of those parts, or all stages where there is none.
     pub stages: Vec<Stage>,
     /// The run of the model that its stages learn the inputs of layers from, where they look at them and no file has them.
-    pub calibration: Option<Calibration>,
+    pub calibration: Option<CalibrationRun>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
     /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
@@ -69,7 +69,7 @@ impl Recipe {
         let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stage::stages_of(&raw)?;
-        let calibration = Calibration::from_raw(&raw)?;
+        let calibration = CalibrationRun::from_raw(&raw)?;
         let evaluate = Evaluate::from_checked(&raw)?;
         used::check_memory(&raw)?;
         used::check_select(&raw)?;

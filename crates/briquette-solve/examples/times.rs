@@ -39,8 +39,8 @@ fn main() {
             let Ok(()) = gptq(&mut w, n, &quant, keep, &factor, &go);
             println!("gptq {rows}x{n} {} : {:.3} s", keep.is_some(), t.elapsed().as_secs_f64());
         }
-        for s in [Sparsity::Count(rows * n / 2), Sparsity::CountPerRow(n / 2), Sparsity::NOfM { n: 2, m: 4 }] {
-            if order == ColumnOrder::ByActivation && matches!(s, Sparsity::NOfM { .. }) {
+        for s in [DropRule::Count(rows * n / 2), DropRule::CountPerRow(n / 2), DropRule::NOfM { n: 2, m: 4 }] {
+            if order == ColumnOrder::ByActivation && matches!(s, DropRule::NOfM { .. }) {
                 continue;
             }
             let mut w = weights.clone();

@@ -2,7 +2,7 @@
 
 use crate::cholesky::{cholesky, inverse};
 use crate::product::{StridedMatrix, add_product};
-use crate::{Fallback, Outcome, Sparsity};
+use crate::{DropRule, FactorOutcome, Fallback};
 use briquette_core::Mask;
 use briquette_prune::budget::cubic;
 use briquette_prune::{Ratio, select};
@@ -45,15 +45,15 @@ const ROWS: usize = 128;
 pub fn admm<E>(
     weights: &mut [f32],
     n_cols: usize,
-    sparsity: Sparsity,
+    sparsity: DropRule,
     gram: &[f64],
     count: u64,
     go_on: &impl Fn() -> Result<(), E>,
-) -> Result<(Mask, Outcome), E> {
+) -> Result<(Mask, FactorOutcome), E> {
     assert_eq!(gram.len(), n_cols * n_cols, "as many rows as columns, one for each input");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_dead = (0..n_cols).filter(|i| gram[i * n_cols + i] == 0.0).count();
-    let mut outcome = Outcome { damping: DAMPING, n_dead: if count == 0 { 0 } else { n_dead }, fallback: None };
+    let mut outcome = FactorOutcome { damping: DAMPING, n_dead: if count == 0 { 0 } else { n_dead }, fallback: None };
     let norms: Vec<f64> = (0..n_cols).map(|i| gram[i * n_cols + i].sqrt() + 1e-8).collect();
     let found = if count == 0 { Err(Fallback::NothingSeen) } else { solve(weights, sparsity, gram, &norms, go_on)? };
     let (values, keep) = found.unwrap_or_else(|fallback| {
@@ -73,7 +73,7 @@ pub fn admm<E>(
 /// `V` after the last step, for scaled columns, and what is kept of it.
 fn solve<E>(
     weights: &[f32],
-    sparsity: Sparsity,
+    sparsity: DropRule,
     gram: &[f64],
     norms: &[f64],
     go_on: &impl Fn() -> Result<(), E>,
@@ -150,11 +150,11 @@ fn multiply(rows: &[f32], matrix: &[f32], n: usize, product: &mut [f32]) {
 }
 
 /// What is kept after one of the steps in which that is chosen.
-fn choose(values: &[f32], n_cols: usize, sparsity: Sparsity, step: usize) -> Mask {
+fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mask {
     let n_rows = values.len() / n_cols.max(1);
     match sparsity {
-        Sparsity::Count(n_drop) => select::smallest(values, n_rows, n_cols, n_drop),
-        Sparsity::CountPerRow(n_drop) => {
+        DropRule::Count(n_drop) => select::smallest(values, n_rows, n_cols, n_drop),
+        DropRule::CountPerRow(n_drop) => {
             assert!(n_drop <= n_cols, "{n_drop} of every {n_cols} weights");
             let mut keep = vec![0; n_rows * Mask::row_bytes(n_cols)];
             let rows = keep.par_chunks_mut(Mask::row_bytes(n_cols).max(1)).zip(values.par_chunks(n_cols.max(1)));
@@ -162,7 +162,7 @@ fn choose(values: &[f32], n_cols: usize, sparsity: Sparsity, step: usize) -> Mas
             rows.for_each(|(keep, values)| select::smallest_of_each(values, n_cols, n_drop, &mut Vec::new(), keep));
             Mask::from_bits(n_rows, n_cols, keep)
         }
-        Sparsity::NOfM { n, m } => {
+        DropRule::NOfM { n, m } => {
             let of_runs = select::n_of_m(values, n_rows, n_cols, n, m);
             let n_drop = count_at(step, values.len() / m * (m - n), values.len());
             let score = |at: usize| if of_runs.keeps(at / n_cols, at % n_cols) { f32::INFINITY } else { values[at] };

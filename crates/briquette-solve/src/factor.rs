@@ -45,7 +45,7 @@ pub enum Fallback {
 
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Outcome {
+pub struct FactorOutcome {
     /// The share of the mean diagonal that was added: what was asked for, or the first that made a factor.
     pub damping: f64,
     /// Inputs that were 0 in all vectors; their weights become 0.
@@ -71,7 +71,7 @@ pub struct InverseFactor {
     pivots: Vec<f32>,
     /// `U_jk / U_jj` above the diagonal, `[n, n]` in order; none where nothing is made up for.
     carry: Option<Vec<f32>>,
-    outcome: Outcome,
+    outcome: FactorOutcome,
 }
 
 impl InverseFactor {
@@ -104,7 +104,7 @@ impl InverseFactor {
             let mut lower = hessian.damped_and_reversed(damping);
             if cholesky(&mut lower, n, go_on)? {
                 let n_dead = is_dead.iter().filter(|&&dead| dead).count();
-                let outcome = Outcome { damping, n_dead, fallback: None };
+                let outcome = FactorOutcome { damping, n_dead, fallback: None };
                 let (pivots, carry) = carry_of(&lower, n, go_on)?;
                 return Ok(Self {
                     n_cols: n,
@@ -122,13 +122,13 @@ impl InverseFactor {
 
     fn identity(n: usize, is_dead: Vec<bool>, damping: f64, fallback: Fallback) -> Self {
         let n_dead = is_dead.iter().filter(|&&dead| dead).count();
-        let outcome = Outcome { damping, n_dead, fallback: Some(fallback) };
+        let outcome = FactorOutcome { damping, n_dead, fallback: Some(fallback) };
         let (order, pivots) = ((0..n).collect(), vec![1.0; n]);
         Self { n_cols: n, order, is_ordered: false, is_dead, pivots, carry: None, outcome }
     }
 
     /// How it went.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> FactorOutcome {
         self.outcome
     }
 
@@ -212,18 +212,18 @@ mod tests {
     #[test]
     fn a_singular_matrix_is_damped_until_it_has_a_factor() {
         let spec = FactorSpec { damping: 0.0, ..FactorSpec::default() };
-        assert_eq!(made(&[1.0; 9], 3, &spec).outcome(), Outcome { damping: 0.01, n_dead: 0, fallback: None });
+        assert_eq!(made(&[1.0; 9], 3, &spec).outcome(), FactorOutcome { damping: 0.01, n_dead: 0, fallback: None });
         // What rounding could have made of a matrix that is not quite positive: eigenvalues 1 ± 1.2.
         let outcome = made(&[1.0, 1.2, 1.2, 1.0], 3, &FactorSpec::default()).outcome();
-        assert_eq!(outcome, Outcome { damping: 0.5, n_dead: 0, fallback: None });
+        assert_eq!(outcome, FactorOutcome { damping: 0.5, n_dead: 0, fallback: None });
     }
 
     #[test]
     fn without_a_factor_it_is_that_of_the_identity() {
         let unseen = made(&[0.0; 9], 0, &FactorSpec { order: ColumnOrder::ByActivation, ..FactorSpec::default() });
-        assert_eq!(unseen.outcome(), Outcome { damping: 0.01, n_dead: 0, fallback: Some(Fallback::NothingSeen) });
+        assert_eq!(unseen.outcome(), FactorOutcome { damping: 0.01, n_dead: 0, fallback: Some(Fallback::NothingSeen) });
         let broken = made(&[f64::NAN, 0.0, 0.0, 0.0], 2, &FactorSpec::default());
-        assert_eq!(broken.outcome(), Outcome { damping: 0.01, n_dead: 1, fallback: Some(Fallback::NotPositive) });
+        assert_eq!(broken.outcome(), FactorOutcome { damping: 0.01, n_dead: 1, fallback: Some(Fallback::NotPositive) });
         assert!(unseen.carry().is_none() && broken.carry().is_none());
         assert_eq!((unseen.pivots(), unseen.order()), (&[1.0; 3][..], &[0, 1, 2][..]));
         assert_eq!(made(&[], 5, &FactorSpec::default()).outcome().fallback, None, "no columns at all");

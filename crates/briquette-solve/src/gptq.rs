@@ -1,7 +1,7 @@
 //! GPTQ: rounding one column after the other, with each error made up for by the columns that follow.
 
 use crate::InverseFactor;
-use crate::strip::{BLOCK, Lanes, STRIP, Strip, blocks};
+use crate::strip::{BLOCK, Lanes, RowStrip, STRIP, blocks};
 use briquette_core::{Mask, QuantParams};
 use rayon::prelude::*;
 
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 /// The grids are given, and every result lies on them: it is `affine.dequantize(code)` of some code, so that rounding it again changes
 /// nothing. Groups are those of stored columns, whatever the order ("static groups"). A weight that `keep` drops becomes exactly 0.0; the
 /// error of that, its own size, is made up for too, so that weights that were 0 already add none of their own. Weights of dead inputs
-/// become 0. Where the factor [fell back](crate::Outcome::fallback), weights are rounded to nearest.
+/// become 0. Where the factor [fell back](crate::FactorOutcome::fallback), weights are rounded to nearest.
 ///
 /// Rows do not depend on each other. `go_on` is asked for every 64 rows and 128 columns, by any thread.
 ///
@@ -41,7 +41,7 @@ pub fn gptq<E: Send>(
     assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "a bit for each weight");
     weights.par_chunks_mut(STRIP * n_cols).enumerate().try_for_each(|(chunk, weights)| {
         let first = chunk * STRIP;
-        let mut strip = Strip::new(weights, factor);
+        let mut strip = RowStrip::new(weights, factor);
         let rows = first..first + strip.n_rows();
         let grids = LaneGrid::of_groups(quant, rows.clone(), n_cols / quant.group_size());
         blocks(n_cols, BLOCK).try_for_each(|block| {

@@ -4,7 +4,7 @@
 //! Rows are outputs, columns inputs: `[out, in]`, row-major. What is known of the inputs is their Gram matrix `Σ x xᵀ`, as
 //! [`InputStats`](briquette_core::InputStats) holds it. [`InverseFactor`] is made of it once for all layers that see these inputs;
 //! [`gptq`] and [`sparsegpt`] move rows by it; [`admm`] solves for all weights of a row at once. Nothing fails on a matrix that cannot be factorized: weights are then rounded to
-//! nearest and dropped by magnitude, and [`Outcome`] says so.
+//! nearest and dropped by magnitude, and [`FactorOutcome`] says so.
 //!
 //! Results do not depend on how many threads there are. Threads are those of the rayon pool that a function is called in.
 //!
@@ -35,8 +35,8 @@ mod sparsity;
 mod strip;
 
 pub use admm::admm;
-pub use factor::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome};
+pub use factor::{ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor};
 pub use gptq::gptq;
 pub use output_error::output_error;
 pub use sparsegpt::sparsegpt;
-pub use sparsity::Sparsity;
+pub use sparsity::DropRule;

@@ -1,7 +1,7 @@
 //! SparseGPT: dropping weights a block of columns at a time, with each error made up for by the columns that follow.
 
-use crate::strip::{BLOCK, STRIP, Strip, blocks};
-use crate::{InverseFactor, Sparsity};
+use crate::strip::{BLOCK, RowStrip, STRIP, blocks};
+use crate::{DropRule, InverseFactor};
 use briquette_core::{Mask, bits};
 use briquette_prune::{Threshold, select};
 use rayon::prelude::*;
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// with what rounding leaves over passed on, so that the whole is exact; blocks where `given` drops more than their share drop nothing else,
 /// the others less. (The reference takes all that are at most the `share`-th in order, one more than the share of each block.) Of equal
 /// weights the first by row and column goes. Dropped weights are exactly 0.0. Of `NOfM` runs in which `given` drops more than `m − n`,
-/// fewer than `n` stay. Where the factor [fell back](crate::Outcome::fallback), weights go by magnitude, and the others stay as they are.
+/// fewer than `n` stay. Where the factor [fell back](crate::FactorOutcome::fallback), weights go by magnitude, and the others stay as they are.
 ///
 /// `go_on` is asked for every block.
 ///
@@ -30,7 +30,7 @@ use std::ops::Range;
 pub fn sparsegpt<E: Send>(
     weights: &mut [f32],
     n_cols: usize,
-    sparsity: Sparsity,
+    sparsity: DropRule,
     given: Option<&Mask>,
     factor: &InverseFactor,
     go_on: &(impl Fn() -> Result<(), E> + Sync),
@@ -45,9 +45,9 @@ pub fn sparsegpt<E: Send>(
     let all = || vec![0xff; n_rows * Mask::row_bytes(n_cols)];
     let mut keep = given.map_or_else(all, |given| given.as_bits().to_vec());
     match sparsity {
-        Sparsity::NOfM { n, m } => drop_in_runs(weights, (n, m), &mut keep, factor, go_on)?,
-        Sparsity::Count(n_drop) => drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, go_on)?,
-        Sparsity::CountPerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, go_on)?,
+        DropRule::NOfM { n, m } => drop_in_runs(weights, (n, m), &mut keep, factor, go_on)?,
+        DropRule::Count(n_drop) => drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, go_on)?,
+        DropRule::CountPerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, go_on)?,
     }
     // Bits beyond a row are 0 in every mask.
     Ok(Mask::from_fn(n_rows, n_cols, |row, col| bits::get(&keep[row * Mask::row_bytes(n_cols)..], col)))
@@ -67,7 +67,7 @@ fn drop_in_runs<E: Send>(
     let row_bytes = Mask::row_bytes(n_cols);
     let strips = weights.par_chunks_mut(STRIP * n_cols).zip(keep.par_chunks_mut(STRIP * row_bytes));
     strips.try_for_each(|(weights, keep)| {
-        let mut strip = Strip::new(weights, factor);
+        let mut strip = RowStrip::new(weights, factor);
         let (mut scores, mut kept) = (vec![0.0; m], vec![0; m.div_ceil(8)]);
         blocks(n_cols, (BLOCK / m).max(1) * m).try_for_each(|block| {
             go_on()?;
@@ -106,8 +106,8 @@ fn drop_in_blocks<E: Send>(
     let row_bytes = Mask::row_bytes(n_cols);
     let quotas: Vec<Vec<usize>> =
         keep.par_chunks(n_together * row_bytes).map(|keep| quotas(keep, order, n_drop)).collect();
-    let mut strips: Vec<Strip> =
-        weights.chunks_mut(STRIP * n_cols).map(|weights| Strip::new(weights, factor)).collect();
+    let mut strips: Vec<RowStrip> =
+        weights.chunks_mut(STRIP * n_cols).map(|weights| RowStrip::new(weights, factor)).collect();
     for (place, block) in blocks(n_cols, BLOCK).enumerate() {
         go_on()?;
         let width = block.len();
@@ -130,7 +130,7 @@ fn drop_in_blocks<E: Send>(
 }
 
 /// `|w_k| / U_kk` of a block's columns, row by row: in the order of its square.
-fn score(strip: &Strip, factor: &InverseFactor, block: Range<usize>, scores: &mut [f32]) {
+fn score(strip: &RowStrip, factor: &InverseFactor, block: Range<usize>, scores: &mut [f32]) {
     for (i, k) in block.clone().enumerate() {
         let (column, pivot) = (strip.column(k), factor.pivots()[k]);
         for (scores, value) in scores.chunks_exact_mut(block.len()).zip(column) {

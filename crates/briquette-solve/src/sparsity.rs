@@ -2,7 +2,7 @@
 
 /// Which weights go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sparsity {
+pub enum DropRule {
     /// This many of all.
     Count(usize),
     /// This many of each row.

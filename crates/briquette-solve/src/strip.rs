@@ -14,7 +14,7 @@ pub(crate) const STRIP: usize = 64;
 pub(crate) type Lanes = [f32; STRIP];
 
 /// Up to [`STRIP`] rows of weights, and what the errors made so far add to their columns.
-pub(crate) struct Strip<'a> {
+pub(crate) struct RowStrip<'a> {
     weights: &'a mut [f32],
     factor: &'a InverseFactor,
     /// `-Σ_j e_j·U_jk / U_jj` over the columns `j` that are settled, for each column `k` in order.
@@ -22,7 +22,7 @@ pub(crate) struct Strip<'a> {
     errors: Vec<Lanes>,
 }
 
-impl<'a> Strip<'a> {
+impl<'a> RowStrip<'a> {
     /// Whole rows; the weights of dead inputs become 0.
     pub(crate) fn new(weights: &'a mut [f32], factor: &'a InverseFactor) -> Self {
         for row in weights.chunks_exact_mut(factor.n_cols()) {

@@ -5,7 +5,7 @@
 use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, QuantParams, simulate};
 use briquette_prune::select;
 use briquette_quant::{QuantSpec, Range, Scheme};
-use briquette_solve::{ColumnOrder, FactorSpec, InverseFactor, Sparsity, admm, gptq, sparsegpt};
+use briquette_solve::{ColumnOrder, DropRule, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
 use proptest::prelude::*;
 use std::convert::Infallible;
 
@@ -92,7 +92,7 @@ proptest! {
         let weights = numbers(n_rows * n_cols, seed);
         let given = Mask::from_fn(n_rows, n_cols, |row, col| !(row % 5 == 1 && col * 3 < n_cols || col % 9 == 2));
         let given = has_given.then_some(&given);
-        let sparsity = if per_row { Sparsity::CountPerRow((share * n_cols as f64) as usize) } else { Sparsity::Count((share * weights.len() as f64) as usize) };
+        let sparsity = if per_row { DropRule::CountPerRow((share * n_cols as f64) as usize) } else { DropRule::Count((share * weights.len() as f64) as usize) };
         let order = if is_ordered { ColumnOrder::ByActivation } else { ColumnOrder::Stored };
         let mut found = weights.clone();
         let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, given, &factor(&gram(n_cols, seed ^ 5), order), &go_on);
@@ -106,9 +106,9 @@ proptest! {
         let n_given = |row: usize| (0..n_cols).filter(|&col| is_dropped(row, col)).count();
         let n_dropped = |row: usize| (0..n_cols).filter(|&col| !keep.keeps(row, col)).count();
         match sparsity {
-            Sparsity::Count(n) => prop_assert_eq!(weights.len() - keep.n_kept(), n.max((0..n_rows).map(n_given).sum())),
-            Sparsity::CountPerRow(n) => (0..n_rows).try_for_each(|row| { prop_assert_eq!(n_dropped(row), n.max(n_given(row))); Ok(()) })?,
-            Sparsity::NOfM { .. } => unreachable!(),
+            DropRule::Count(n) => prop_assert_eq!(weights.len() - keep.n_kept(), n.max((0..n_rows).map(n_given).sum())),
+            DropRule::CountPerRow(n) => (0..n_rows).try_for_each(|row| { prop_assert_eq!(n_dropped(row), n.max(n_given(row))); Ok(()) })?,
+            DropRule::NOfM { .. } => unreachable!(),
         }
     }
 
@@ -117,7 +117,7 @@ proptest! {
         let (n_cols, n) = (m * n_runs, (share * m as f64) as usize);
         let mut found = numbers(n_rows * n_cols, seed);
         let factor = factor(&gram(n_cols, seed ^ 5), ColumnOrder::Stored);
-        let Ok(keep) = sparsegpt(&mut found, n_cols, Sparsity::NOfM { n, m }, None, &factor, &go_on);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::NOfM { n, m }, None, &factor, &go_on);
         for row in 0..n_rows {
             for run in 0..n_runs {
                 prop_assert_eq!((run * m..(run + 1) * m).filter(|&col| keep.keeps(row, col)).count(), n);
@@ -144,8 +144,8 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
                 let Ok(()) = gptq(&mut found, n_cols, &quant, keep, &factor, &go_on);
                 assert!(error(&weights, &found, &gram) < 0.5 * error(&weights, &nearest, &gram), "{order:?} {n_bits}");
             }
-            for sparsity in [Sparsity::Count(7000), Sparsity::CountPerRow(100), Sparsity::NOfM { n: 2, m: 4 }] {
-                if order == ColumnOrder::ByActivation && matches!(sparsity, Sparsity::NOfM { .. }) {
+            for sparsity in [DropRule::Count(7000), DropRule::CountPerRow(100), DropRule::NOfM { n: 2, m: 4 }] {
+                if order == ColumnOrder::ByActivation && matches!(sparsity, DropRule::NOfM { .. }) {
                     continue;
                 }
                 let mut found = weights.clone();
@@ -177,7 +177,7 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
         let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &go_on);
         assert_eq!(bits(&found), bits(&on_grid(&weights, n_cols, &quant, None)));
         let mut found = weights.clone();
-        let Ok(keep) = sparsegpt(&mut found, n_cols, Sparsity::CountPerRow(130), None, &factor, &go_on);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::CountPerRow(130), None, &factor, &go_on);
         // The blocks of 128, 128 and 4 columns drop 64, 64 and 2 of each row.
         for (row, weights) in weights.chunks_exact(n_cols).enumerate() {
             for (first, block) in weights.chunks(128).enumerate() {
@@ -207,13 +207,13 @@ fn admm_without_inputs_goes_by_magnitude() {
             assert_eq!(bits(&found), bits(&simulate(&weights, n_rows, n_cols, &zeroed)));
             keep
         };
-        assert_eq!(found(Sparsity::Count(3001)), select::smallest(&weights, n_rows, n_cols, 3001));
-        assert_eq!(found(Sparsity::NOfM { n: 2, m: 5 }), select::n_of_m(&weights, n_rows, n_cols, 2, 5));
+        assert_eq!(found(DropRule::Count(3001)), select::smallest(&weights, n_rows, n_cols, 3001));
+        assert_eq!(found(DropRule::NOfM { n: 2, m: 5 }), select::n_of_m(&weights, n_rows, n_cols, 2, 5));
         let mut rows = vec![0; n_rows * Mask::row_bytes(n_cols)];
         for (row, bits) in weights.chunks(n_cols).zip(rows.chunks_mut(Mask::row_bytes(n_cols))) {
             select::smallest_of_each(row, n_cols, 33, &mut Vec::new(), bits);
         }
-        assert_eq!(found(Sparsity::CountPerRow(33)), Mask::from_bits(n_rows, n_cols, rows));
+        assert_eq!(found(DropRule::CountPerRow(33)), Mask::from_bits(n_rows, n_cols, rows));
     }
 }
 
@@ -231,7 +231,7 @@ fn one_thread_and_four_find_the_same() {
             let mut rounded = weights.clone();
             let Ok(()) = gptq(&mut rounded, n_cols, &quant, None, &ordered, &go_on);
             let mut found = vec![bits(&rounded)];
-            for sparsity in [Sparsity::Count(30_000), Sparsity::CountPerRow(100), Sparsity::NOfM { n: 2, m: 4 }] {
+            for sparsity in [DropRule::Count(30_000), DropRule::CountPerRow(100), DropRule::NOfM { n: 2, m: 4 }] {
                 let mut weights = weights.clone();
                 let Ok(_) = sparsegpt(&mut weights, n_cols, sparsity, None, &stored, &go_on);
                 found.push(bits(&weights));
@@ -258,7 +258,7 @@ fn weights_of_inputs_that_were_always_zero_become_zero() {
     let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &go_on);
     assert!(found.chunks(n_cols).all(|row| row[5].to_bits() == 0 && row[4] != 0.0));
     let mut found = numbers(3 * n_cols, 8);
-    let Ok(keep) = sparsegpt(&mut found, n_cols, Sparsity::Count(3), None, &factor, &go_on);
+    let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::Count(3), None, &factor, &go_on);
     assert!((0..3).all(|row| !keep.keeps(row, 5)), "those that do nothing go first");
 }
 
@@ -268,13 +268,13 @@ fn it_stops_when_asked() {
     let quant = QuantParams::new(Grid::INT8, Grouping::Tensor, 8, vec![Affine::symmetric(0.01)]);
     let stop = || Err("stop");
     assert_eq!(gptq(&mut numbers(16, 2), 8, &quant, None, &factor, &stop), Err("stop"));
-    for sparsity in [Sparsity::Count(3), Sparsity::NOfM { n: 1, m: 2 }] {
+    for sparsity in [DropRule::Count(3), DropRule::NOfM { n: 1, m: 2 }] {
         assert_eq!(sparsegpt(&mut numbers(16, 2), 8, sparsity, None, &factor, &stop), Err("stop"));
         assert_eq!(admm(&mut numbers(16, 2), 8, sparsity, &gram(8, 1), 300, &stop), Err("stop"));
     }
     let none = QuantParams::new(Grid::INT8, Grouping::Row, 8, Vec::new());
     assert_eq!(gptq(&mut [], 8, &none, None, &factor, &stop), Ok(()));
-    assert_eq!(sparsegpt(&mut [], 8, Sparsity::Count(0), None, &factor, &stop).map(|keep| keep.dim()), Ok((0, 8)));
-    let Ok((keep, _)) = admm(&mut [], 8, Sparsity::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &go_on);
+    assert_eq!(sparsegpt(&mut [], 8, DropRule::Count(0), None, &factor, &stop).map(|keep| keep.dim()), Ok((0, 8)));
+    let Ok((keep, _)) = admm(&mut [], 8, DropRule::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &go_on);
     assert_eq!(keep.dim(), (0, 8));
 }

@@ -1,10 +1,27 @@
 //! The tensors of a file that stand for a tensor of the plan, made once for tensors that follow each other and differ by name only.
 
-use super::KeptSizes;
-use crate::plan::TensorPlan;
-use briquette_core::Result;
+use crate::plan::{Plan, TensorPlan};
+use briquette_core::{Coding, Result};
 use briquette_formats::output_format::FilePart;
 use std::sync::Arc;
+
+/// The tensors of a file that hold a tensor of the plan, in this coding and with this many kept elements. Their names are the tensor's
+/// with something behind it; all else follows from how the tensor is treated, its type and its shape.
+pub(super) type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
+
+/// A plan, and how many elements of each tensor are kept.
+pub(super) struct KeptSizes<'a> {
+    pub(super) plan: &'a Plan<'a>,
+    pub(super) n_kept: &'a dyn Fn(usize) -> usize,
+    pub(super) parts: TensorParts<'a>,
+}
+
+impl KeptSizes<'_> {
+    /// How a tensor is kept.
+    pub(super) fn coding(&self, index: usize) -> Coding {
+        self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
+    }
+}
 
 /// The parts of the tensor that was asked for last.
 pub(super) struct LastParts<'a> {

@@ -1,6 +1,6 @@
 //! Looking up tensors by name, of which there may be millions.
 
-use super::PlainFiles;
+use super::{Place, PlainFiles};
 use crate::{TensorInfo, names};
 use std::cell::Cell;
 
@@ -17,6 +17,22 @@ pub struct TensorsByName<'a> {
     order: Vec<u32>,
     /// The place of the name that was found last. What is asked for next mostly lies beside it.
     last: Cell<usize>,
+}
+
+impl PlainFiles {
+    /// The tensors that lie in files as they are, to be looked up by name.
+    pub fn by_name(&self) -> TensorsByName<'_> {
+        TensorsByName::of(self)
+    }
+
+    /// A tensor that lies in a file as it is, with its file's index and its offset there.
+    fn found(&self, index: usize) -> Option<FoundTensor<'_>> {
+        match self.places[index] {
+            Place::At(offset) => Some((&self.infos[index], self.file_of(index), offset)),
+            #[cfg(feature = "pytorch")]
+            Place::Gathered(_) => None,
+        }
+    }
 }
 
 impl<'a> TensorsByName<'a> {

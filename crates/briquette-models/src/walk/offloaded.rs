@@ -1,9 +1,8 @@
 //! Running a model that is larger than the memory: block by block.
 
-use super::{Parts, Room, Walk};
+use super::{BlockWalk, NetworkParts, Room};
 use crate::data::{Data, DataSpec};
-use crate::evaluate::RunOutputs;
-use crate::outputs::{ItemProgress, Likelihood, OutputRows, nll_of_states};
+use crate::outputs::{ItemProgress, Likelihood, OutputRows, RunOutputs, nll_of_states};
 use crate::samples::{Samples, token_batches};
 use crate::{Arch, Input, ModelTask, Network};
 use briquette_core::{Error, Result};
@@ -29,7 +28,7 @@ pub fn run_offloaded(
     let unfit = || Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"));
     let batches = batches.ok_or_else(unfit)?;
     let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
-    let mut walk = Walk::begin(checkpoint, arch, device, batches, room, checkpoint)?.ok_or_else(unfit)?;
+    let mut walk = BlockWalk::begin(checkpoint, arch, device, batches, room, checkpoint)?.ok_or_else(unfit)?;
     let n_blocks = walk.n_blocks();
     while let Some(block) = walk.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
@@ -53,7 +52,11 @@ pub fn run_offloaded(
     }
 }
 
-fn likelihood(mut walk: Walk, weights: &dyn TensorSource, (since, n_items): (Instant, usize)) -> Result<Likelihood> {
+fn likelihood(
+    mut walk: BlockWalk,
+    weights: &dyn TensorSource,
+    (since, n_items): (Instant, usize),
+) -> Result<Likelihood> {
     let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
     walk.leave(weights, None, |batch, network, state| {
         let (ids, _) = batch.to_tensors(&network.device());
@@ -76,7 +79,7 @@ fn likelihood(mut walk: Walk, weights: &dyn TensorSource, (since, n_items): (Ins
 pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
     let (network, names) = Network::blank(arch, checkpoint, device)?;
     let Some(blocks) = network.as_blocks() else { return Ok(None) };
-    let parts = Parts::of(blocks, &names);
+    let parts = NetworkParts::of(blocks, &names);
     let n_bytes = |part| {
         let needed = checkpoint.tensors().iter().filter(|info| parts.needs(part, &info.name));
         needed.map(|info| 4 * info.n_elements() as u64).sum::<u64>()

@@ -1,11 +1,19 @@
 //! Hidden states between two blocks: in memory, or beyond a bound in a file.
 
-use super::Room;
 use briquette_core::Result;
 use briquette_formats::draft::ScratchFile;
 use briquette_module::read_f32;
 use burn::tensor::{FloatDType, Tensor};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// How much of what lies between blocks may be in memory, and where the rest goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Room<'a> {
+    /// The most bytes of hidden states in memory; none for no bound.
+    pub max_bytes: Option<u64>,
+    /// A directory for a file of those that are beyond.
+    pub directory: &'a Path,
+}
 
 /// The hidden states of each batch.
 pub(super) struct States {

@@ -1,7 +1,7 @@
 //! How far the outputs of a layer are from what they were, by the gram matrix of its inputs.
 
 use briquette_core::InputStats;
-use rayon::prelude::*;
+use briquette_solve::output_error;
 
 /// Rows that errors are summed over: all, or about so many that lie evenly apart.
 const MAX_ROWS: usize = 256;
@@ -21,46 +21,25 @@ impl<'a> OutputErrors<'a> {
     }
 
     /// Adds some rows, the first of which is `first`: as they were, where `unmoved` puts each, and where they were moved to.
-    pub(super) fn add(&mut self, first: usize, own: &[f32], unmoved: impl Fn(usize) -> Vec<f32> + Sync, moved: &[f32]) {
-        let Some(gram) = &self.stats.gram else { return };
+    pub(super) fn add(&mut self, first: usize, own: &[f32], unmoved: impl Fn(usize) -> Vec<f32>, moved: &[f32]) {
         let n_cols = self.stats.n_inputs();
-        let rows: Vec<usize> = (0..own.len() / n_cols).filter(|row| (first + row).is_multiple_of(self.step)).collect();
-        let of = |&row: &usize| {
+        let rows = (0..own.len() / n_cols).filter(|row| (first + row).is_multiple_of(self.step));
+        let [mut before, mut stayed, mut after] = [const { Vec::<f32>::new() }; 3];
+        for row in rows {
             let cols = row * n_cols..(row + 1) * n_cols;
-            let own = &own[cols.clone()];
-            let error = |other: &[f32]| form(gram, own.iter().zip(other).map(|(&a, &b)| f64::from(a) - f64::from(b)));
-            let whole = form(gram, own.iter().map(|&value| f64::from(value)));
-            [error(&unmoved(row)), error(&moved[cols]), whole]
-        };
-        let sums: Vec<[f64; 3]> = rows.par_iter().map(of).collect();
-        for [unmoved, moved, whole] in sums {
-            self.errors[0] += unmoved;
-            self.errors[1] += moved;
-            self.whole += whole;
+            before.extend_from_slice(&own[cols.clone()]);
+            stayed.extend(unmoved(row));
+            after.extend_from_slice(&moved[cols]);
         }
+        self.errors[0] += output_error(&before, &stayed, self.stats);
+        self.errors[1] += output_error(&before, &after, self.stats);
+        self.whole += output_error(&before, &vec![0.0; before.len()], self.stats);
     }
 
     /// The square error of outputs over their square: of weights that stayed (0), or were moved (1).
     pub(super) fn relative(&self, which: usize) -> Option<f64> {
         (self.whole > 0.0).then(|| (self.errors[which] / self.whole).max(0.0))
     }
-}
-
-/// `v·G·vᵀ`.
-fn form(gram: &[f64], row: impl Iterator<Item = f64>) -> f64 {
-    let row: Vec<f64> = row.collect();
-    gram.chunks_exact(row.len()).zip(&row).map(|(weights, value)| value * dot(weights, &row)).sum()
-}
-
-/// A dot product in eight sums, which the processor adds at once.
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    let mut sums = [0.0; 8];
-    let (a, rest_of_a) = a.as_chunks::<8>();
-    let (b, rest_of_b) = b.as_chunks::<8>();
-    for (a, b) in a.iter().zip(b) {
-        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (a, b))| *sum += a * b);
-    }
-    sums.iter().sum::<f64>() + rest_of_a.iter().zip(rest_of_b).map(|(a, b)| a * b).sum::<f64>()
 }
 
 #[cfg(test)]
@@ -75,7 +54,8 @@ mod tests {
         for x in inputs {
             (0..9).for_each(|at| gram[at] += x[at / 3] * x[at % 3]);
         }
-        let stats = InputStats { gram: Some(Arc::new(gram)), sum_squares: vec![0.0; 3], ..InputStats::default() };
+        let stats =
+            InputStats { count: 2, gram: Some(Arc::new(gram)), sum_squares: vec![0.0; 3], ..InputStats::default() };
         let (own, unmoved, moved) = ([1.0_f32, 2.0, 3.0], [1.0_f32, 2.0, 2.0], [1.5_f32, 2.0, 3.0]);
         let square = |weights: [f32; 3]| -> f64 {
             inputs.iter().map(|x| x.iter().zip(weights).map(|(x, w)| x * f64::from(w)).sum::<f64>().powi(2)).sum()

@@ -1,12 +1,13 @@
 //! What the inputs of layers are: from files of statistics, or from running the model.
 
-use super::{Found, SolveJob};
+use super::found::Found;
+use super::job::SolveJob;
 use briquette_core::{InputStats, Result};
 use briquette_flow::Plan;
 use briquette_flow::context::RunOptions;
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
-use briquette_recipe::{Calibration, Recipe, Stage};
+use briquette_recipe::{CalibrationRun, Recipe, Stage};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +59,7 @@ mod without {
 
     pub(crate) fn block_by_block(
         _job: &SolveJob,
-        _calibration: &Calibration,
+        _calibration: &CalibrationRun,
         _plan: &mut Plan,
         _found: &mut Found,
     ) -> Result<()> {
@@ -68,19 +69,20 @@ mod without {
 
 #[cfg(feature = "model")]
 mod run {
+    use super::super::found::unit_at;
+    use super::super::job::layer_of;
     use super::super::one::Solver;
     use super::super::simulated::Simulated;
-    use super::super::{layer_of, unit_at};
     use super::*;
     use crate::evaluate::spec_of;
     use briquette_core::Error;
     use briquette_flow::TensorPlan;
     use briquette_models::samples::token_batches;
     use briquette_models::walk::{BlockPart, Room};
-    use briquette_models::{Arch, Gathering, ModelTask, Samples, Walk};
+    use briquette_models::{Arch, BlockWalk, Gathering, ModelTask, Samples};
     use briquette_nn::Probe;
 
-    fn arch_of(calibration: &Calibration, checkpoint: &Checkpoint) -> Result<Arch> {
+    fn arch_of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Arch> {
         let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
         asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
     }
@@ -124,7 +126,7 @@ mod run {
 
     /// Runs the model and writes a file of statistics.
     fn gather(
-        calibration: &Calibration,
+        calibration: &CalibrationRun,
         checkpoint: &Checkpoint,
         has_gram: bool,
         path: &Path,
@@ -157,7 +159,7 @@ mod run {
     /// As [`super::super::solve`].
     pub(crate) fn block_by_block<'j>(
         job: &'j SolveJob<'j>,
-        calibration: &'j Calibration,
+        calibration: &'j CalibrationRun,
         plan: &mut Plan,
         found: &mut Found<'j>,
     ) -> Result<()> {
@@ -171,14 +173,14 @@ mod run {
                 .ok_or_else(|| Error::bug("a network of text that takes none"))?;
             let solver = Solver::new(job, plan)?;
             let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory: job.scratch };
-            let parts =
-                Walk::parts(job.checkpoint, arch)?.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+            let parts = BlockWalk::parts(job.checkpoint, arch)?
+                .ok_or_else(|| Error::bug("a network of text without blocks"))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
                     && !tensor.solve.moves()
             })?;
-            let walk = Walk::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
+            let walk = BlockWalk::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
             drop(entry);
             Blocks { job, calibration, walk, plan, found, solver }.run()
@@ -188,8 +190,8 @@ mod run {
     /// A model on its way through its blocks.
     struct Blocks<'j, 'p, 's> {
         job: &'j SolveJob<'j>,
-        calibration: &'j Calibration,
-        walk: Walk<'j>,
+        calibration: &'j CalibrationRun,
+        walk: BlockWalk<'j>,
         plan: &'s mut Plan<'p>,
         found: &'s mut Found<'j>,
         solver: Solver<'j, 'p>,

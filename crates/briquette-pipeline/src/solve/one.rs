@@ -1,8 +1,8 @@
 //! The weights of one tensor: which are dropped, on which grids they lie, and where they are moved to.
 
 use super::errors::OutputErrors;
-use super::unit::{SolvedTensor, Unit};
-use super::{SolveJob, go_on, stats_of};
+use super::job::{SolveJob, go_on, stats_of};
+use super::unit::{MovedTensor, Unit};
 use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::simulate};
 use briquette_flow::context::Workers;
 use briquette_flow::piece::{PieceReader, pieces_of};
@@ -12,7 +12,9 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_prune::Reconstruction;
 use briquette_quant::{Fitter, KeptRows, Rounding};
 use briquette_report::SolvedLayer;
-use briquette_solve::{ColumnOrder, FactorSpec, Fallback, InverseFactor, Outcome, Sparsity, admm, gptq, sparsegpt};
+use briquette_solve::{
+    ColumnOrder, DropRule, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,13 +94,13 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Moves the weights of a tensor, a range of rows at a time where those do not depend on each other.
-    fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<SolvedTensor> {
+    fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<MovedTensor> {
         let (n_rows, n_cols) = (tensor.rows.n_rows, tensor.rows.n_cols);
         let (original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
-        let (mut solved, mut outcome, mut errors) = (SolvedTensor::default(), None, OutputErrors::new(stats, n_rows));
+        let (mut solved, mut outcome, mut errors) = (MovedTensor::default(), None, OutputErrors::new(stats, n_rows));
         let step = if goes_by_rows(tensor) { (ROWS_OF / n_cols).max(1) } else { n_rows };
         for start in (0..n_rows).step_by(step) {
             let rows = start..(start + step).min(n_rows);
@@ -122,7 +124,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         original: &[f32],
         given: Option<&Mask>,
         stats: &InputStats,
-        (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<Outcome>),
+        (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
     ) -> Result<(Vec<f32>, Decision)> {
         let (n_cols, go_on) = (tensor.rows.n_cols, go_on(self.workers.stop()));
         let n_rows = original.len() / n_cols;
@@ -211,11 +213,11 @@ fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
     (n_zeros * 64 > values.len()).then(mask)
 }
 
-fn sparsity_of(tensor: &TensorPlan) -> Result<Sparsity> {
+fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
     match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::Count(n_drop)) => Ok(Sparsity::Count(n_drop)),
-        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows.n_cols => Ok(Sparsity::CountPerRow(n_drop)),
-        Some(Cut::NOfM { n, m }) => Ok(Sparsity::NOfM { n, m }),
+        Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
+        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows.n_cols => Ok(DropRule::CountPerRow(n_drop)),
+        Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
         _ => Err(Error::bug("weights are moved around a cut that spans tensors").at(tensor.culprit())),
     }
 }
@@ -254,7 +256,12 @@ fn grids_of(
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }
 
-fn figures_of(tensor: &TensorPlan, stats: &InputStats, outcome: Option<Outcome>, errors: &OutputErrors) -> SolvedLayer {
+fn figures_of(
+    tensor: &TensorPlan,
+    stats: &InputStats,
+    outcome: Option<FactorOutcome>,
+    errors: &OutputErrors,
+) -> SolvedLayer {
     // ADMM has a damping of its own, and does not try another.
     let is_factored =
         tensor.solve.reconstruction != Some(Reconstruction::Admm) || tensor.solve.rounding == Rounding::Gptq;

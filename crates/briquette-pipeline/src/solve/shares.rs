@@ -1,8 +1,8 @@
 //! How much of each block is dropped, by the outliers of its weights.
 
 use super::inputs::STATISTICS;
+use super::job::{layer_of, stats_of};
 use super::one::rows_of;
-use super::{layer_of, stats_of};
 use briquette_core::{InputStats, InputView, Result};
 use briquette_flow::context::Workers;
 use briquette_flow::{Cut, Plan};

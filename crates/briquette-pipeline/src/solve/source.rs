@@ -19,11 +19,11 @@ struct SolvedTensor {
     unit: usize,
     rows: Rows,
     /// Codes, and all scales with how many columns share one; else plain values.
-    weights: Weights,
+    weights: MovedWeights,
     keep: Option<usize>,
 }
 
-enum Weights {
+enum MovedWeights {
     Codes { place: usize, affines: Vec<Affine>, grouping: Grouping },
     Values(usize),
 }
@@ -45,9 +45,9 @@ impl<'a> SolvedSource<'a> {
             let codes = unit::place(&unit, name, "codes").zip(tensor.quant);
             let weights = match (codes, unit::place(&unit, name, "values")) {
                 (Some((place, quant)), _) => {
-                    Weights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
+                    MovedWeights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
                 }
-                (None, Some(place)) => Weights::Values(place),
+                (None, Some(place)) => MovedWeights::Values(place),
                 (None, None) => continue,
             };
             let keep = unit::place(&unit, name, "keep");
@@ -70,7 +70,7 @@ impl<'a> SolvedSource<'a> {
 
     /// The scales of some rows.
     fn scales(tensor: &SolvedTensor, rows: Range<usize>) -> &[Affine] {
-        let Weights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
+        let MovedWeights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
         let per_row = grouping.per_row(tensor.rows.n_cols).unwrap_or(1).max(1);
         match grouping {
             Grouping::Tensor => affines,
@@ -113,10 +113,10 @@ impl TensorSource for SolvedSource<'_> {
         let (unit, n_cols) = (&self.units[tensor.unit], tensor.rows.n_cols);
         let mut values = vec![0.0_f32; rows.len() * n_cols];
         match &tensor.weights {
-            Weights::Values(place) => {
+            MovedWeights::Values(place) => {
                 unit.read(*place, 4 * rows.start * n_cols, bytemuck::cast_slice_mut(&mut values))?;
             }
-            Weights::Codes { place, .. } => {
+            MovedWeights::Codes { place, .. } => {
                 let mut codes = vec![0_u8; values.len()];
                 unit.read(*place, rows.start * n_cols, &mut codes)?;
                 let affines = Self::scales(tensor, rows);

@@ -1,10 +1,10 @@
 //! The whole of a recipe, as TOML has it.
 
+use super::calibration::RawCalibration;
 use super::data::{RawData, RawGate};
 use super::memory::RawMemory;
 use super::model::{RawModel, RawOutput};
 use super::stage::RawStage;
-use crate::calibration::RawCalibration;
 use crate::kind::StageKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,7 @@
 //! Layers that show their inputs to a probe while a model runs.
 
-use crate::{Layer, NameMap, Probe};
+use crate::{Layer, NameMap, Patches, Probe};
 use briquette_core::Result;
-use briquette_module::Patches;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -32,7 +31,7 @@ pub struct Observing<M> {
     pub module: M,
     /// The layers that show them, by what a file calls them. Convolutions in groups do so only in name: their groups see different inputs.
     pub seen: Vec<String>,
-    /// The layers that do not: those that are not of [`crate::layers`], and those whose weights are held as codes.
+    /// The layers that do not: those that are not of `briquette_nn::layers`, and those whose weights are held as codes.
     pub unseen: Vec<String>,
 }
 
@@ -106,14 +105,14 @@ impl Reparameterizer for Observer {
 }
 
 /// Shows inputs to the probe of a weight, where it has one.
-pub(crate) fn show<const D: usize, const N: usize>(weight: &Param<Tensor<D>>, inputs: &Tensor<N>) {
+pub fn show<const D: usize, const N: usize>(weight: &Param<Tensor<D>>, inputs: &Tensor<N>) {
     if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>() {
         probe.keep_error(probe.observe(layer, inputs));
     }
 }
 
 /// Shows the patches of images to the probe of a convolution's filters, where they have one.
-pub(crate) fn show_patches(weight: &Param<Tensor<4>>, inputs: &Tensor<4>, patches: Patches) {
+pub fn show_patches(weight: &Param<Tensor<4>>, inputs: &Tensor<4>, patches: Patches) {
     if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>().filter(|_| patches.groups == 1) {
         probe.keep_error(probe.observe_patches(layer, inputs, patches));
     }

@@ -1,0 +1,75 @@
+//! What was found so far, block after block.
+
+use super::job::layer_of;
+use super::source::SolvedSource;
+use super::unit::{self, Unit};
+use briquette_core::Result;
+use briquette_flow::Plan;
+use briquette_formats::Checkpoint;
+use briquette_report::SolvedLayer;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What was found so far.
+pub(super) struct Found<'a> {
+    pub(super) source: SolvedSource<'a>,
+    pub(super) layers: BTreeMap<usize, SolvedLayer>,
+}
+
+impl<'a> Found<'a> {
+    /// Takes in a finished unit: its weights, and what it says of inputs.
+    pub(super) fn take_in(&mut self, plan: &mut Plan, unit: Checkpoint, tensors: &[usize]) -> Result<()> {
+        for &index in tensors {
+            let tensor = &plan.tensors[index];
+            if let Some(view) = unit::view(&unit, &tensor.info.name)? {
+                plan.inputs.insert(index, view);
+            }
+        }
+        for &index in tensors {
+            if let Some(layer) = unit::figures(&unit, &plan.tensors[index].info.name)? {
+                self.layers.insert(index, layer);
+            }
+        }
+        self.source.add(unit, tensors.iter().map(|&index| (index, &plan.tensors[index])))
+    }
+
+    /// Says of which layers less is known than it should, and where a method had to do otherwise.
+    pub(super) fn remark(&self, plan: &mut Plan) {
+        let of = |is_it: &dyn Fn(&SolvedLayer) -> bool| -> Vec<&str> {
+            let found = self.layers.iter().filter(|(_, layer)| is_it(layer));
+            found.map(|(&index, _)| layer_of(&plan.tensors[index].info.name)).collect()
+        };
+        let few = of(&|layer| layer.is_few);
+        let damped = of(&|layer| layer.is_damped_more && layer.fell_back.is_none());
+        let fell_back = of(&|layer| layer.fell_back.is_some());
+        let dead = of(&|layer| layer.n_dead > 0);
+        let lines = [
+            ("saw fewer than 512 vectors in the calibration, which says little of their inputs", few),
+            ("needed more damping, as their Hessians had no Cholesky factor", damped),
+            ("had no usable Hessian: their weights were dropped by magnitude and rounded to nearest", fell_back),
+            ("have inputs that were 0 throughout the calibration; the weights of those became 0", dead),
+        ];
+        let said = lines.into_iter().filter(|(_, names)| !names.is_empty());
+        let said: Vec<String> = said.map(|(what, names)| format!("{} {what}", listed(&names))).collect();
+        plan.remarks.extend(said);
+    }
+}
+
+/// What an earlier run left at a path, where it is whole; else it is made, and kept there.
+pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<Unit>) -> Result<Checkpoint> {
+    if path.exists()
+        && let Ok(done) = Unit::open(path)
+    {
+        return Ok(done);
+    }
+    make()?.write(path)?;
+    Unit::open(path)
+}
+
+/// The first few names, and how many more.
+fn listed(names: &[&str]) -> String {
+    const N: usize = 3;
+    let more = names.len().saturating_sub(N);
+    let more = if more > 0 { format!(" and {more} more layers") } else { String::new() };
+    format!("{}{more}", names[..names.len().min(N)].join(", "))
+}

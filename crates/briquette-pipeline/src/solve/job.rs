@@ -1,0 +1,57 @@
+//! What a run of the methods that move weights works on.
+
+use briquette_core::{Error, InputStats, Result};
+use briquette_flow::context::{RunOptions, Workers};
+use briquette_flow::{Stop, TensorPlan};
+use briquette_formats::Checkpoint;
+use briquette_recipe::Recipe;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a run of the methods that move weights works on.
+#[derive(Clone, Copy)]
+pub(crate) struct SolveJob<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) checkpoint: &'a Checkpoint,
+    /// Where finished blocks are kept.
+    pub(crate) scratch: &'a Path,
+    pub(crate) workers: &'a Workers,
+    pub(crate) options: &'a RunOptions,
+}
+
+/// The name of the layer that a tensor is the weight of.
+pub(super) fn layer_of(name: &str) -> &str {
+    name.strip_suffix(".weight").unwrap_or(name)
+}
+
+/// The statistics of a tensor's inputs.
+///
+/// # Errors
+/// Input where there are none of its layer, of another number of inputs, or without a gram matrix where `needs_gram`.
+pub(super) fn stats_of<'s>(
+    tensor: &TensorPlan,
+    layers: &'s BTreeMap<String, InputStats>,
+    needs_gram: bool,
+) -> Result<&'s InputStats> {
+    let layer = layer_of(&tensor.info.name);
+    let Some(stats) = layers.get(layer) else {
+        let message = format!("the calibration saw no inputs of {layer:?}; exclude the tensor from the stage");
+        return Err(Error::input(message).at(tensor.culprit()));
+    };
+    let (found, expected) = (stats.n_inputs(), tensor.rows.n_cols);
+    if found != expected {
+        let message = format!("has statistics of {found} inputs, expected {expected}");
+        return Err(Error::input(message).at(tensor.culprit()));
+    }
+    if needs_gram && stats.gram.is_none() {
+        let message = "its statistics have no gram matrix, which moving weights needs; gather them with `--gram`";
+        return Err(Error::input(message).at(tensor.culprit()));
+    }
+    Ok(stats)
+}
+
+/// Checks for a request to stop, as work in `briquette-solve` does.
+pub(super) fn go_on(stop: &Stop) -> impl Fn() -> Result<()> + Sync {
+    let stop = stop.clone();
+    move || stop.check()
+}
