@@ -292,6 +292,11 @@ check-statistics: build peers fetch-minilm fetch-smollm2
     {{ venv }}/bin/python bench/peers/hooks.py --make-resnet18 $work/resnet18
     held $work/resnet18/model $work/resnet18/images.safetensors resnet18 --arch resnet18
 
+# What each method that looks at data gives on MiniLM and SmolLM2 (about a quarter of an hour, and several hours, of two cores): just quality minilm
+[group('measure')]
+quality *MODELS: build fetch-minilm fetch-smollm2
+    @python3 scripts/quality.py {{ briquette }} "$@"
+
 # What llm-compressor loses on SmolLM2 with Wanda, SparseGPT, nearest rounding and GPTQ; 6 GB of packages
 [group('measure')]
 bench-quality *FLAGS: fetch-smollm2

@@ -176,13 +176,13 @@
 //!
 //! | feature | default | what comes with it | crates beside burn's |
 //! |---|---|---|---|
-//! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 146 in all |
-//! | `nn` | yes | burn modules: [`compress()`], [`nn`] | 37 |
-//! | `distill` | yes | losses and training loops: [`distill`] | 38 |
+//! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 161 in all |
+//! | `nn` | yes | burn modules: [`compress()`], [`nn`] | 38 |
+//! | `distill` | yes | losses and training loops: [`distill`] | 39 |
 //! | `flex` | yes | the CPU | |
-//! | `pytorch` | | PyTorch's files: `.pt`, `.pth`, `.bin`, TorchScript | 47 |
-//! | `model` | | `models`: BERT, Llama, ResNet; text, images, arrays; evaluate and distill stages of recipes | 90 |
-//! | `tui` | | trainings on the whole terminal, by burn's screen | 63 |
+//! | `pytorch` | | PyTorch's files: `.pt`, `.pth`, `.bin`, TorchScript | 48 |
+//! | `model` | | `models`: BERT, Llama, ResNet; text, images, arrays; evaluate and distill stages of recipes | 91 |
+//! | `tui` | | trainings on the whole terminal, by burn's screen | 64 |
 //! | `cuda` | | NVIDIA GPUs, with all of `model` | |
 //!
 //! A figure is that of a program with this feature beside the default ones, and with burn's `std`, `autodiff`, `optim`, `train` and

@@ -39,23 +39,26 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
     what.choice.over(&mut raw.model);
+    let is_idle = raw.calibration.is_some() && !raw.needs_statistics();
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
+        None if is_idle && error.message.starts_with("calibration:") => idle(what),
         None => error,
     })
+}
+
+/// The error for data or statistics that nothing looks at.
+fn idle(what: &What) -> Error {
+    let flag = if what.data.is_some() { "--data" } else { "--statistics" };
+    let message = "nothing that is asked for looks at inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or --round \
+                   gptq";
+    Error::config(format!("{flag}: {message}"))
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
-    let recipe = raw::RawRecipe { model, stage, calibration, ..Default::default() };
-    if recipe.calibration.is_some() && !recipe.needs_statistics() {
-        let flag = if what.data.is_some() { "--data" } else { "--statistics" };
-        let message = "nothing that is asked for looks at inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or \
-                       --round gptq";
-        return Err(Error::config(format!("{flag}: {message}")));
-    }
-    Ok(recipe)
+    Ok(raw::RawRecipe { model, stage, calibration, ..Default::default() })
 }
 
 fn layout_of(layout: LayoutArg) -> raw::RawLayout {

@@ -34,7 +34,8 @@ pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPa
     let (trains, n_before) = (distills(recipe).next().is_some(), n_before(recipe));
     recipe.read.iter().filter(move |named| match named.purpose {
         Purpose::Model | Purpose::CalibrationData => true,
-        Purpose::Statistics => named.stage().is_some_and(|stage| stage < n_before),
+        // Those of [calibration] serve every stage.
+        Purpose::Statistics => named.stage().is_none_or(|stage| stage < n_before),
         _ => trains,
     })
 }

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""What methods that look at data give on MiniLM and SmolLM2: runs each, and prints a table.
+
+usage: quality.py BRIQUETTE [minilm|smollm2 ...]
+
+Recipes and outputs lie in bench-out/quality-own. What is there already with a report is not made again.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+OUT = pathlib.Path("bench-out/quality-own")
+MODELS = {
+    "minilm": {
+        "metric": "cosine",
+        "exclude": 'exclude = ["pooler.**"]\n',
+        "calibration": ("fixtures/sentences/train.txt", 1024, 64),
+        "data": ("fixtures/sentences/held-out.txt", 64),
+        "share": 0.4,
+        "schemes": ["int4-g32", "int3-g32"],
+        "also": '[[stage]]\nkind = "quantize"\nscheme = "int8"\nroles = ["embedding"]\n',
+    },
+    "smollm2": {
+        "metric": "perplexity",
+        "exclude": "",
+        "calibration": ("models/brown/calibrate.txt", 64, 512),
+        "data": ("models/brown/test-20k.txt", 512),
+        "share": 0.5,
+        "schemes": ["int4-g64", "int3-g64"],
+        "also": "",
+    },
+}
+
+
+def prune(model, method):
+    method, _, scope = method.partition("+")
+    scope = f'scope = "{scope}"\n' if scope else ""
+    keys = f'method = "{method}"\n{scope}sparsity = {model["share"]}\nroles = ["linear"]\n{model["exclude"]}'
+    return f'[[stage]]\nkind = "prune"\n{keys}'
+
+
+def quantize(model, scheme, how):
+    keys = f'scheme = "{scheme}"\nscale = "f16"\n{how}roles = ["linear"]\n{model["exclude"]}'
+    return f'[[stage]]\nkind = "quantize"\n{keys}{model["also"]}'
+
+
+def stages(model):
+    """Each way of making it smaller: its name, its stages, and whether it looks at data."""
+    for method in ("magnitude", "wanda", "sparsegpt", "admm", "wanda+owl", "sparsegpt+owl"):
+        yield f"{method} {model['share']:.0%}", prune(model, method), method != "magnitude"
+    for scheme in model["schemes"]:
+        yield f"{scheme} nearest", quantize(model, scheme, ""), False
+        yield f"{scheme} weighted", quantize(model, scheme, 'range = "weighted"\n'), True
+        yield f"{scheme} gptq", quantize(model, scheme, 'round = "gptq"\n'), True
+
+
+def recipe(name, model, output, stage, looks):
+    here = pathlib.Path.cwd()
+    data, samples, length = model["calibration"]
+    calibration = f'[calibration]\ndata = "{here / data}"\nsamples = {samples}\nmax_length = {length}\n'
+    held_out, length = model["data"]
+    return (
+        f'[model]\npath = "{here / "models" / name}"\n[output]\npath = "{here / output}"\n'
+        f'{calibration if looks else ""}[data]\neval = "{here / held_out}"\nmax_length = {length}\n'
+        f'{stage}[[stage]]\nkind = "evaluate"\n'
+    )
+
+
+def main():
+    briquette, names = sys.argv[1], sys.argv[2:] or list(MODELS)
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        model = MODELS[name]
+        print(f"\n| {name} | {model['metric']} | weight files | solving |\n|---|---|---|---|", flush=True)
+        for what, stage, looks in stages(model):
+            output = OUT / f"{name}-{what.replace(' ', '-').replace('%', '')}"
+            report = output / "report.json"
+            if not report.exists():
+                path = output.with_suffix(".toml")
+                path.write_text(recipe(name, model, output, stage, looks))
+                subprocess.run([briquette, "run", str(path), "--quiet"], check=True, stdout=subprocess.DEVNULL)
+            found = json.loads(report.read_text())
+            metric = found["evaluation"]["metrics"][model["metric"]]
+            seconds = dict(found["seconds"]).get("solve")
+            solving = f"{seconds:.0f} s" if seconds else ""
+            print(f"| {what} | {metric:.4f} | {found['after']['file_bytes'] / 1e6:.2f} MB | {solving} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
