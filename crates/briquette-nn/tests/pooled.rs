@@ -117,7 +117,7 @@ fn the_smallest_of_all_parameters_go_and_ties_by_their_index() {
     check("eleven levels", |param, i| level(param, i, 11) * 0.25);
     check("two thousand levels", |param, i| level(param, i, 2001) * 1e-3);
     check("all alike", |_, i| if i % 2 == 0 { 0.5 } else { -0.5 });
-    check("zeros", |param, i| if hash(param, i) % 3 == 0 { level(param, i, 5) } else { -0.0 });
+    check("zeros", |param, i| if hash(param, i).is_multiple_of(3) { level(param, i, 5) } else { -0.0 });
     check("hardly any alike", |param, i| (hash(param, i) as f32 - 8e6) * 1e-7);
 }
 

@@ -81,7 +81,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, moving: &[usize], found: &mu
             n_weights = 0;
         }
         n_weights += n;
-        units.last_mut().map(|unit| unit.push(index));
+        units.iter_mut().next_back().into_iter().for_each(|unit| unit.push(index));
     }
     job.options.progress.begin("solve", 0);
     let mut n_done = 0;
