@@ -9,6 +9,7 @@ mod inputs;
 mod job;
 mod one;
 mod shares;
+#[cfg(feature = "model")]
 mod simulated;
 mod source;
 mod unit;

@@ -32,7 +32,7 @@ pub struct RawPrune {
     /// prune: seed of the method "random".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// prune: statistics of the inputs of layers, for methods that look at them, where [calibration] does not have them; see
+    /// prune: statistics of the inputs of layers, for methods that look at them, where `[calibration]` does not have them; see
     /// docs/format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,

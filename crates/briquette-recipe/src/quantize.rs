@@ -38,7 +38,7 @@ pub struct RawQuantize {
     /// quantize: "nearest" (the default), or "gptq", which rounds column by column and moves the weights that follow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<String>,
-    /// quantize: statistics of the inputs of layers, for the range "weighted" and the rounding "gptq", where [calibration] does not
+    /// quantize: statistics of the inputs of layers, for the range "weighted" and the rounding "gptq", where `[calibration]` does not
     /// have them; see docs/format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,

@@ -56,6 +56,7 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Learns what the inputs of tensors are, for scores and ranges that look at them.
+    #[cfg(feature = "model")]
     pub(super) fn learn(&mut self, plan: &Plan) {
         self.plain.inputs.clone_from(&plan.inputs);
     }

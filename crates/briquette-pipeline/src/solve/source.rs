@@ -63,6 +63,7 @@ impl<'a> SolvedSource<'a> {
     }
 
     /// All weights of a tensor, row by row, where they were moved.
+    #[cfg(feature = "model")]
     pub(super) fn weights(&self, index: usize) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(&index) else { return Ok(None) };
         self.moved(index, 0..tensor.rows.n_rows).map(Some)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawCalibration {
-    /// What the model runs on, of the kinds that `data.eval` may be; images are prepared as [data] says.
+    /// What the model runs on, of the kinds that `data.eval` may be; images are prepared as `[data]` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
     /// Instead of data: statistics that `briquette calibrate` wrote.

@@ -11,7 +11,7 @@ pub struct RawMemory {
     /// loaded, and against what is measured while batches run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// evaluate and [calibration]: have the weights of one block of the network in memory at a time, and what lies between blocks in a
+    /// evaluate and `[calibration]`: have the weights of one block of the network in memory at a time, and what lies between blocks in a
     /// file where it is large; for models that are larger than the memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
