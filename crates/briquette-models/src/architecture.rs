@@ -57,6 +57,11 @@ pub(crate) trait Blocks {
     /// What a block makes of a state; `padding` is true where a token is none.
     fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3>;
 
+    /// Shows the layers of a block their inputs; what the last of them gives need not be found.
+    fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
+        drop(self.block(index, state, padding));
+    }
+
     /// The last hidden state, of the state after the last block.
     fn leave(&self, state: Tensor<3>) -> Tensor<3>;
 

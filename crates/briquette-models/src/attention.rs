@@ -7,10 +7,15 @@ use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Tensor};
 
+/// `[batch, length, heads * width]` to `[batch, length, heads, width]`.
+pub(crate) fn by_head(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
+    let [batch, length, width] = x.dims();
+    x.reshape([batch, length, n_heads, width / n_heads])
+}
+
 /// `[batch, length, heads * width]` to `[batch, heads, length, width]`.
 pub(crate) fn split_heads(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
-    let [batch, length, width] = x.dims();
-    x.reshape([batch, length, n_heads, width / n_heads]).swap_dims(1, 2)
+    by_head(x, n_heads).swap_dims(1, 2)
 }
 
 /// `[batch, heads, length, width]` to `[batch, length, heads * width]`.
@@ -20,17 +25,30 @@ pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
 }
 
 /// Lets each group of query heads use one head of keys or values: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
-pub(crate) fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
+fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
     let [batch, n_heads, length, width] = x.dims();
     let x = x.unsqueeze_dim::<5>(2).expand([batch, n_heads, times, length, width]);
     x.reshape([batch, n_heads * times, length, width])
+}
+
+/// Attention of every token to those up to itself: `[batch, length, heads * width]` of queries `[batch, length, heads, width]`, and of keys and
+/// values that may have fewer heads.
+pub(crate) fn attend_causally(q: Tensor<4>, [k, v]: [Tensor<4>; 2]) -> Tensor<3> {
+    let [batch, length, n_heads, _] = q.dims();
+    if ops::fuses(&q) {
+        let merged = [q, k, v].map(|x| x.reshape([batch as i32, length as i32, -1]));
+        return ops::attention(merged, n_heads, None);
+    }
+    let [q, k, v] = [q, k, v].map(|x| x.swap_dims(1, 2));
+    let times = n_heads / k.dims()[1];
+    attend(q, repeat_heads(k, times), repeat_heads(v, times), None)
 }
 
 /// `softmax(q k^T / sqrt(width)) v`, merged back to `[batch, length, heads * width]`.
 ///
 /// With `padding` (true where there is no token) every query sees all tokens that are there; without it, each query
 /// sees the tokens up to its own.
-pub(crate) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
+fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let [batch, n_heads, length, _] = q.dims();
     let options = AttentionModuleOptions { is_causal: padding.is_none(), ..AttentionModuleOptions::default() };
     let mask = padding.map(|padding| padding.reshape([batch, 1, 1, length]).expand([batch, n_heads, length, length]));
@@ -47,7 +65,7 @@ pub(crate) fn attend_to_tokens(
     dropout: &Dropout,
 ) -> Tensor<3> {
     if ops::fuses(&q) {
-        return ops::attention(q, k, v, n_heads, padding);
+        return ops::attention([q, k, v], n_heads, Some(padding));
     }
     let is_dropping = dropout.training.is_enabled() && dropout.prob > 0.0 && q.device().is_autodiff();
     let [q, k, v] = [q, k, v].map(|x| split_heads(x, n_heads));

@@ -43,6 +43,7 @@ pub mod evaluate;
 mod faults;
 mod fresh;
 pub mod input;
+mod lanes;
 pub mod layers;
 pub mod llama;
 pub mod loaded;

@@ -4,7 +4,7 @@
 mod checkpoint;
 mod config;
 
-use crate::attention::{attend, repeat_heads, split_heads};
+use crate::attention::{attend_causally, by_head};
 use crate::fresh;
 use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig};
 use crate::low_rank::{Linears, below};
@@ -69,11 +69,10 @@ struct LlamaAttention {
 
 impl LlamaAttention {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let q = rotation.apply(split_heads(self.q_proj.forward(x.clone()), self.n_heads));
-        let k = rotation.apply(split_heads(self.k_proj.forward(x.clone()), self.n_kv_heads));
-        let v = split_heads(self.v_proj.forward(x), self.n_kv_heads);
-        let times = self.n_heads / self.n_kv_heads;
-        self.o_proj.forward(attend(q, repeat_heads(k, times), repeat_heads(v, times), None))
+        let q = rotation.apply(by_head(self.q_proj.forward(x.clone()), self.n_heads));
+        let k = rotation.apply(by_head(self.k_proj.forward(x.clone()), self.n_kv_heads));
+        let v = by_head(self.v_proj.forward(x), self.n_kv_heads);
+        self.o_proj.forward(attend_causally(q, [k, v]))
     }
 }
 
@@ -86,7 +85,11 @@ struct LlamaMlp {
 
 impl LlamaMlp {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.down_proj.forward(silu(self.gate_proj.forward(x.clone())) * self.up_proj.forward(x))
+        self.down_proj.forward(self.gated(x))
+    }
+
+    fn gated(&self, x: Tensor<3>) -> Tensor<3> {
+        silu(self.gate_proj.forward(x.clone())) * self.up_proj.forward(x)
     }
 }
 
@@ -100,8 +103,18 @@ struct LlamaLayer {
 
 impl LlamaLayer {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let x = x.clone() + self.self_attn.forward(self.input_layernorm.forward(x), rotation);
+        let x = self.attended(x, rotation);
         x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+    }
+
+    fn attended(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
+        x.clone() + self.self_attn.forward(self.input_layernorm.forward(x), rotation)
+    }
+
+    /// As far as the input of its last layer.
+    fn only_show(&self, x: Tensor<3>, rotation: &Rotation) {
+        let x = self.post_attention_layernorm.forward(self.attended(x, rotation));
+        self.mlp.down_proj.only_show(self.mlp.gated(x));
     }
 }
 
@@ -213,6 +226,12 @@ impl Llama {
         self.model.layers[index].forward(state, &rotation)
     }
 
+    /// Shows the linear layers of layer `index` what they take.
+    pub(crate) fn show_layer(&self, index: usize, state: Tensor<3>) {
+        let rotation = Rotation::new(&self.inverse_frequencies, state.dims()[1], &state.device());
+        self.model.layers[index].only_show(state, &rotation);
+    }
+
     /// Scores of each next token, of the state after the last layer.
     pub fn leave(&self, state: Tensor<3>) -> Tensor<3> {
         self.scores(self.normed(state))
@@ -250,12 +269,9 @@ impl Llama {
 
     /// Every hidden state before the last norm: of the embeddings, then of each layer.
     pub fn hidden_states(&self, tokens: Tensor<2, Int>) -> Vec<Tensor<3>> {
-        let [_, length] = tokens.dims();
-        let rotation = Rotation::new(&self.inverse_frequencies, length, &tokens.device());
-        let mut states = vec![self.model.embed_tokens.forward(tokens)];
-        for layer in &self.model.layers {
-            let next = layer.forward(states[states.len() - 1].clone(), &rotation);
-            states.push(next);
+        let mut states = vec![self.embed(tokens)];
+        for index in 0..self.n_layers() {
+            states.push(self.layer(index, states[index].clone()));
         }
         states
     }

@@ -3,6 +3,8 @@
 use crate::batches::{image_batches, stacked, text_batches};
 use crate::budget::{Budget, Pace};
 use crate::data::{ImageInput, Images, Sentences};
+use crate::lanes;
+use crate::samples::BATCH_TOKENS;
 use crate::stopwatch::Stopwatch;
 use crate::text::{Tokens, padded};
 use crate::{Decoder, Input, LoadedModel, metrics};
@@ -10,8 +12,8 @@ use briquette_core::{Error, ErrorKind, Remedy, Result};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 
-/// Scores of tokens in memory at once: a vocabulary is large, and a window of its scores would outweigh the model.
-const MAX_SCORES: usize = 1 << 24;
+/// Scores of tokens in memory at once, in each lane: a vocabulary is large, and a window of its scores would outweigh the model.
+const MAX_SCORES: usize = 1 << 23;
 
 /// Told after every batch: items done, and in all. An error stops the run and is what it returns.
 pub type ItemProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
@@ -276,11 +278,18 @@ pub fn likelihood<'a>(
 
 /// The sum of negative log likelihoods of equally long windows.
 pub(crate) fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -> Result<f64> {
-    let (batch, length) = (windows.len(), windows[0].len());
-    let network = model.network.as_decoder();
-    let ids: Vec<i32> = windows.iter().flat_map(|window| window.iter().map(|&id| id as i32)).collect();
-    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [batch, length]), device);
-    nll_of_states(network, network.last_state(ids.clone()), ids)
+    let (length, network) = (windows[0].len(), &model.network);
+    let of_some = |windows: &[&[u32]]| {
+        let ids: Vec<i32> = windows.iter().flat_map(|window| window.iter().map(|&id| id as i32)).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [windows.len(), length]), device);
+        let decoder = network.as_decoder();
+        nll_of_states(decoder, decoder.last_state(ids.clone()), ids)
+    };
+    let n_lanes = lanes::n_lanes(device);
+    let of_lane = if n_lanes == 1 { windows.len() } else { (BATCH_TOKENS / length.max(1)).clamp(1, windows.len()) };
+    let parts: Vec<&[&[u32]]> = windows.chunks(of_lane).collect();
+    let nll = parts.chunks(n_lanes).map(|parts| Ok(lanes::run(parts.to_vec(), of_some)?.into_iter().sum::<f64>()));
+    nll.sum()
 }
 
 /// The same, of what the head takes and the tokens.

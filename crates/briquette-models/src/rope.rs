@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// The sines and cosines of `length` positions, `[1, 1, length, width]`.
+/// The sines and cosines of `length` positions, `[1, length, 1, width]`.
 pub(crate) struct Rotation {
     sin: Tensor<4>,
     cos: Tensor<4>,
@@ -21,12 +21,12 @@ impl Rotation {
         }
         let table = |function: fn(f32) -> f32| {
             let values: Vec<f32> = angles.iter().map(|&angle| function(angle)).collect();
-            Tensor::from_data(TensorData::new(values, [1, 1, length, 2 * half]), device)
+            Tensor::from_data(TensorData::new(values, [1, length, 1, 2 * half]), device)
         };
         Self { sin: table(f32::sin), cos: table(f32::cos) }
     }
 
-    /// Turns `[batch, heads, length, width]`, in its own type.
+    /// Turns `[batch, length, heads, width]`, in its own type.
     pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
         let half = x.dims()[3] / 2;
         let [sin, cos] = [&self.sin, &self.cos].map(|table| table.clone().cast(x.dtype()));

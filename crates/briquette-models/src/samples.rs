@@ -7,11 +7,11 @@ use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-/// The most items that run at once.
+/// The most items of a batch.
 pub(crate) const BATCH_SIZE: usize = 8;
 
-/// The most tokens that run at once, where one item does not have more: attention takes the square of a text's length.
-const BATCH_TOKENS: usize = 4096;
+/// The most tokens of a batch, where one item does not have more.
+pub(crate) const BATCH_TOKENS: usize = 1024;
 
 /// What a calibration takes of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! A model of text, block by block: the weights of one block are in memory at a time, and what lies between two blocks.
 
+mod observers;
 mod offloaded;
 mod states;
 
@@ -9,8 +10,9 @@ use crate::samples::TokenBatch;
 use crate::{Arch, ModelTask, Network};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_nn::{NameMap, Observing, Probe, load_some, observable, observe_some};
+use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use observers::{Observer, observed};
 pub use offloaded::{offloaded_bytes, run_offloaded};
 pub use states::Room;
 use states::States;
@@ -157,26 +159,22 @@ impl<'a> BlockWalk<'a> {
         progress: BatchProgress,
     ) -> Result<SeenInputs> {
         let index = self.next_block().ok_or_else(|| Error::bug("a walk beyond the last block"))?;
-        let (mut network, names) = self.network(weights, BlockPart::Block(index))?;
-        let mut watched = Vec::new();
-        let mut seen = SeenInputs::default();
-        if let Some(probe) = probe {
-            let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
-            let observing = observe_some(network, probe, &names, &is_of_it)?;
-            (network, watched, seen.unseen) = (observing.module, observing.seen, observing.unseen);
-        }
-        for batch in 0..self.batches.len() {
-            let state = self.state(batch)?;
-            let (_, padding) = self.tokens(batch);
-            let state = self.blocks(&network)?.block(index, state, padding);
-            probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;
-            if advances {
-                self.states.set(batch, state)?;
+        let (network, names) = self.network(weights, BlockPart::Block(index))?;
+        let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
+        let (observers, watched, unseen) = Observer::several(network, probe, &names, &is_of_it, &self.device)?;
+        let n_batches = self.batches.len();
+        for first in (0..n_batches).step_by(observers.len()) {
+            let group = first..n_batches.min(first + observers.len());
+            let inputs = group.clone().map(|batch| Ok((self.state(batch)?, self.tokens(batch).1)));
+            let ran = observers::run_block(&observers, index, advances, inputs.collect::<Result<_>>()?)?;
+            for ((batch, state), observer) in group.zip(ran).zip(&observers) {
+                observer.tell(probe)?;
+                state.map_or(Ok(()), |state| self.states.set(batch, state))?;
+                progress(batch + 1, n_batches)?;
             }
-            progress(batch + 1, self.batches.len())?;
         }
         self.next += usize::from(advances);
-        Ok(seen.of(watched, probe))
+        Ok(SeenInputs::of(watched, unseen, probe))
     }
 
     /// After the last block: calls `each` with every batch, its last hidden states `[batch, length, width]`, and what of the network comes
@@ -190,19 +188,15 @@ impl<'a> BlockWalk<'a> {
         probe: Option<&Probe>,
         mut each: impl FnMut(&TokenBatch, &Network, Tensor<3>) -> Result<()>,
     ) -> Result<SeenInputs> {
-        let (mut network, names) = self.network(weights, BlockPart::Exit)?;
-        let (mut watched, mut seen) = (Vec::new(), SeenInputs::default());
-        if let Some(probe) = probe {
-            let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
-            let Observing { module, seen: watching, unseen } = observe_some(network, probe, &names, &is_after)?;
-            (network, watched, seen.unseen) = (module, watching, unseen);
-        }
+        let (network, names) = self.network(weights, BlockPart::Exit)?;
+        let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
+        let Observing { module: network, seen, unseen } = observed(network, probe, &names, &is_after)?;
         for batch in 0..self.batches.len() {
             let state = self.blocks(&network)?.leave(self.state(batch)?);
             each(&self.batches[batch], &network, state)?;
             probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;
         }
-        Ok(seen.of(watched, probe))
+        Ok(SeenInputs::of(seen, unseen, probe))
     }
 
     /// Runs the head over the last hidden states, and gathers statistics of its inputs.
@@ -286,10 +280,10 @@ impl NetworkParts {
 }
 
 impl SeenInputs {
-    /// With what a probe saw, which is then empty again.
-    fn of(mut self, watched: Vec<String>, probe: Option<&Probe>) -> Self {
-        self.layers = probe.map(Probe::take_stats).unwrap_or_default();
-        self.unseen.extend(watched.into_iter().filter(|layer| !self.layers.contains_key(layer)));
-        self
+    /// What a probe saw, which is then empty again.
+    fn of(watched: Vec<String>, mut unseen: Vec<String>, probe: Option<&Probe>) -> Self {
+        let layers = probe.map(Probe::take_stats).unwrap_or_default();
+        unseen.extend(watched.into_iter().filter(|layer| !layers.contains_key(layer)));
+        Self { layers, unseen }
     }
 }

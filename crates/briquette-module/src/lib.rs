@@ -19,6 +19,7 @@
 //! ```
 
 mod dtype;
+mod gram;
 mod host;
 mod layer;
 mod names;

@@ -1,5 +1,6 @@
 //! Gathers statistics of each layer's inputs while a model runs, for methods that use more than weights.
 
+use crate::gram::{UpperGram, mirror};
 use crate::read_f32;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
@@ -19,7 +20,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Probe {
     has_gram: bool,
     seen: Arc<Mutex<SeenByLayer>>,
+    /// What layers were shown and is not counted yet, of a probe that keeps it.
+    kept: Option<Arc<Mutex<Vec<KeptInputs>>>>,
     error: Arc<Mutex<Option<Error>>>,
+}
+
+/// What a layer was shown: samples `[samples, inputs]`, which are there for a gram matrix, and their sums.
+#[derive(Debug)]
+struct KeptInputs {
+    layer: String,
+    samples: Option<Tensor<2>>,
+    sums: BatchSums,
 }
 
 /// What was seen so far.
@@ -36,7 +47,7 @@ struct SeenByLayer {
 #[derive(Debug)]
 struct Batch {
     sums: BatchSums,
-    gram: Vec<f32>,
+    gram: UpperGram,
 }
 
 /// Sums of one batch. Where all of them are equal to the bit, so were the inputs.
@@ -72,6 +83,24 @@ impl Probe {
     /// A probe that gathers gram matrices too: `n²` numbers for a layer of `n` inputs.
     pub fn with_gram() -> Self {
         Self { has_gram: true, ..Self::default() }
+    }
+
+    /// A probe that only keeps what it is shown, until another [takes it in](Self::take_in): several threads can run batches at once, each
+    /// with its own, and what is counted does not depend on which is first.
+    #[must_use]
+    pub fn keeping(&self) -> Self {
+        Self { has_gram: self.has_gram, kept: Some(Arc::default()), ..Self::default() }
+    }
+
+    /// Adds what a probe has kept, in the order in which it was shown, and empties it.
+    ///
+    /// # Errors
+    /// As [`observe`](Self::observe); the first that the other came upon.
+    pub fn take_in(&self, other: &Self) -> Result<()> {
+        other.take_error().map_or(Ok(()), Err)?;
+        let Some(kept) = &other.kept else { return Ok(()) };
+        let kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
+        kept.into_iter().try_for_each(|inputs| self.count(inputs))
     }
 
     /// Adds a batch of inputs of the linear layer at `path`: the last axis counts inputs, the others samples.
@@ -125,27 +154,30 @@ impl Probe {
 
     fn add(&self, path: &str, samples: Tensor<2>) -> Result<()> {
         let samples = samples.cast(FloatDType::F32);
-        let batch = BatchSums {
-            count: samples.dims()[0],
-            sum: read_f32(samples.clone().sum_dim(0), path)?,
-            squares: read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?,
-            largest: read_f32(samples.clone().abs().max_dim(0), path)?,
-        };
-        if batch.squares.iter().any(|square| !square.is_finite()) {
+        let sums = BatchSums::of(&samples, path)?;
+        if sums.squares.iter().any(|square| !square.is_finite()) {
             return Err(Error::refused("an input is not finite; look at what comes before").at(path));
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.has_gram {
-            return seen.add(path, &batch);
+        let inputs = KeptInputs { layer: path.to_string(), samples: self.has_gram.then_some(samples), sums };
+        match &self.kept {
+            Some(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).push(inputs),
+            None => self.count(inputs)?,
         }
-        match seen.owner_of_same(path, &batch) {
-            Some(owner) => _ = seen.same.insert(path.to_string(), owner),
-            None => {
-                let gram = read_f32(samples.clone().transpose().matmul(samples), path)?;
-                seen.add_gram(path, Batch { sums: batch.clone(), gram });
+        Ok(())
+    }
+
+    fn count(&self, KeptInputs { layer, samples, sums }: KeptInputs) -> Result<()> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(samples) = samples.filter(|_| self.has_gram) {
+            match seen.owner_of_same(&layer, &sums) {
+                Some(owner) => _ = seen.same.insert(layer.clone(), owner),
+                None => {
+                    let gram = UpperGram::of(&samples, &layer)?;
+                    seen.add_gram(&layer, Batch { sums: sums.clone(), gram });
+                }
             }
         }
-        seen.add(path, &batch)
+        seen.add(&layer, &sums)
     }
 
     /// Keeps the first error of a layer that has no way to return one.
@@ -163,12 +195,14 @@ impl Probe {
 
     /// The statistics gathered so far, by path.
     pub fn stats(&self) -> BTreeMap<String, InputStats> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).shared()
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stats, same) = (seen.stats.clone(), seen.same.clone());
+        SeenByLayer { stats, same, ..SeenByLayer::default() }.finished()
     }
 
     /// The statistics gathered so far, by path; from here on it gathers anew.
     pub fn take_stats(&self) -> BTreeMap<String, InputStats> {
-        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner)).shared()
+        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner)).finished()
     }
 
     /// Writes the statistics to a file: see docs/format.md. An older file is replaced in one step. Where the model is given, the file
@@ -187,6 +221,17 @@ impl Probe {
     /// Input where the file does not hold statistics, Io where it cannot be read.
     pub fn read(path: &Path) -> Result<BTreeMap<String, InputStats>> {
         StatisticsFile::read(path).map(|file| file.layers)
+    }
+}
+
+impl BatchSums {
+    fn of(samples: &Tensor<2>, path: &str) -> Result<Self> {
+        Ok(Self {
+            count: samples.dims()[0],
+            sum: read_f32(samples.clone().sum_dim(0), path)?,
+            squares: read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?,
+            largest: read_f32(samples.clone().abs().max_dim(0), path)?,
+        })
     }
 }
 
@@ -230,11 +275,10 @@ impl SeenByLayer {
         };
         let parting: Vec<String> = self.same.iter().filter_map(behind).chain([path.to_string()]).collect();
         parting.into_iter().for_each(|follower| self.part(&follower));
-        let n = batch.gram.len();
-        let stats =
-            self.stats.entry(path.to_string()).or_insert_with(|| InputStats::empty(batch.sums.sum.len(), false));
-        let gram: &mut Vec<f64> = Arc::make_mut(stats.gram.get_or_insert_with(|| Arc::new(vec![0.0; n])));
-        add_to(gram, &batch.gram);
+        let n = batch.sums.sum.len();
+        let stats = self.stats.entry(path.to_string()).or_insert_with(|| InputStats::empty(n, false));
+        let gram: &mut Vec<f64> = Arc::make_mut(stats.gram.get_or_insert_with(|| Arc::new(vec![0.0; n * n])));
+        batch.gram.add_to(gram, 1.0);
         self.last.insert(path.to_string(), batch);
     }
 
@@ -244,22 +288,25 @@ impl SeenByLayer {
         let Some(mut gram) = self.stats.get(&owner).and_then(|stats| stats.gram.clone()) else { return };
         if self.count(&owner) > self.count(path) {
             // The owner has one batch more: else the two would have parted before.
-            let last = &self.last[&owner].gram;
-            Arc::make_mut(&mut gram).iter_mut().zip(last).for_each(|(sum, &value)| *sum -= f64::from(value));
+            let gram: &mut Vec<f64> = Arc::make_mut(&mut gram);
+            self.last[&owner].gram.add_to(gram, -1.0);
         }
         if let Some(stats) = self.stats.get_mut(path) {
             stats.gram = Some(gram);
         }
     }
 
-    /// The statistics, with shared matrices.
-    fn shared(&self) -> BTreeMap<String, InputStats> {
-        let mut all = self.stats.clone();
+    /// The statistics, with whole matrices, shared.
+    fn finished(mut self) -> BTreeMap<String, InputStats> {
+        for stats in self.stats.values_mut() {
+            let n = stats.n_inputs();
+            stats.gram.iter_mut().for_each(|gram| mirror(Arc::<Vec<f64>>::make_mut(gram), n));
+        }
         for (path, owner) in &self.same {
             let gram = self.stats.get(owner).and_then(|stats| stats.gram.clone());
-            all.entry(path.clone()).and_modify(|stats| stats.gram = gram);
+            self.stats.entry(path.clone()).and_modify(|stats| stats.gram = gram);
         }
-        all
+        self.stats
     }
 }
 

@@ -26,6 +26,8 @@ pub struct AttentionHeads {
     pub n: usize,
     /// `[batch, length]`, or empty where nothing is padding.
     pub padding: Vec<bool>,
+    /// Whether a query sees no token after its own.
+    pub is_causal: bool,
 }
 
 /// Operations that a backend does in one pass over memory.
@@ -37,7 +39,7 @@ pub trait FusedOps: Backend {
     /// The layer norm of `x + shortcut` over the last dimension.
     fn fused_add_norm(x: FloatTensor<Self>, shortcut: FloatTensor<Self>, norm: Norm) -> FloatTensor<Self>;
 
-    /// Attention of `[batch, length, heads * width]`.
+    /// Attention of `[batch, length, heads * width]`; keys and values may have fewer heads.
     fn fused_attention(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -85,18 +87,20 @@ pub fn add_norm<const D: usize>(
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, Norm { gamma, beta, epsilon }))
 }
 
-/// Attention of queries, keys and values `[batch, length, heads * width]`: see [`attention`](crate::attention()). Tokens
-/// that are `padding` are not seen.
+/// Attention of queries, keys and values `[batch, length, heads * width]`, of which the latter two may have fewer heads: see
+/// [`attention`](crate::attention()). Tokens that are `padding` are not seen; without it, a query sees the tokens up to its own.
 ///
 /// # Panics
 /// If the shapes disagree, or [`fuses`] says no.
-pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, n_heads: usize, padding: Tensor<2, Bool>) -> Tensor<3> {
-    let mut padding: Vec<bool> = padding.into_data().iter::<bool>().collect();
+pub fn attention([q, k, v]: [Tensor<3>; 3], n_heads: usize, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
+    let is_causal = padding.is_none();
+    let mut padding: Vec<bool> = padding.map_or_else(Vec::new, |padding| padding.into_data().iter().collect());
     if !padding.contains(&true) {
         padding.clear();
     }
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, AttentionHeads { n: n_heads, padding }))
+    let heads = AttentionHeads { n: n_heads, padding, is_causal };
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, heads))
 }
 
 fn floats(vector: Tensor<1>) -> Vec<f32> {

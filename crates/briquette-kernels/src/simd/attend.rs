@@ -35,8 +35,14 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// `out = softmax(q kᵀ / sqrt(width)) v` of one head, `out` being the matrix of all heads.
-pub(crate) fn attend(path: Path, [q, k, v]: [HeadRows; 3], padding: &[bool], out: &mut [f32], scratch: &mut Vec<f32>) {
+/// `softmax(q kᵀ / sqrt(width)) v` of one head into the matrix of all; padding is not seen, nor what comes after a query if it `is_causal`.
+pub(crate) fn attend(
+    path: Path,
+    [q, k, v]: [HeadRows; 3],
+    (padding, is_causal): (&[bool], bool),
+    out: &mut [f32],
+    scratch: &mut Vec<f32>,
+) {
     let (n, width) = (q.n_rows, q.width);
     let (n_lanes, v_lanes) = (n.next_multiple_of(BLOCK), width.next_multiple_of(BLOCK));
     scratch.clear();
@@ -51,11 +57,17 @@ pub(crate) fn attend(path: Path, [q, k, v]: [HeadRows; 3], padding: &[bool], out
     let scale = 1.0 / (width as f32).sqrt();
     for first in (0..n).step_by(ROWS) {
         let n_rows = ROWS.min(n - first);
-        multiply(path, std::array::from_fn(|row| q.row(first + row.min(n_rows - 1))), keys, weights);
+        let n_seen = if is_causal { first + n_rows } else { n };
+        let seen_lanes = n_seen.next_multiple_of(BLOCK);
+        let weights = &mut weights[..ROWS * seen_lanes];
+        multiply(path, std::array::from_fn(|row| q.row(first + row.min(n_rows - 1))), (keys, n_lanes), weights);
+        for (row, scores) in weights.chunks_exact_mut(seen_lanes).enumerate().filter(|_| is_causal) {
+            scores[(first + row + 1).min(seen_lanes)..].fill(f32::NEG_INFINITY);
+        }
         let mut totals = [0.0; ROWS];
-        softmax(path, weights, mask, scale, &mut totals);
-        let rows = std::array::from_fn(|row| &weights[row * n_lanes..][..n]);
-        multiply(path, rows, values, sums);
+        softmax(path, weights, &mask[..seen_lanes], scale, &mut totals);
+        let rows = std::array::from_fn(|row| &weights[row * seen_lanes..][..n_seen]);
+        multiply(path, rows, (&values[..n_seen * v_lanes], v_lanes), sums);
         for row in 0..n_rows {
             let out = &mut out[(first + row) * q.stride + q.first..][..width];
             let inverse = 1.0 / totals[row];
@@ -74,34 +86,35 @@ fn lay_out(k: HeadRows, v: HeadRows, keys: &mut [f32], values: &mut [f32], n_lan
     }
 }
 
-/// `out[r, n] = Σ_d rows[r][d] * matrix[d, n]`, in order of `d`; `n` is a multiple of [`BLOCK`].
-fn multiply(path: Path, rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32]) {
+/// `out[r, n] = Σ_d rows[r][d] * matrix[d, n]`, in order of `d`; `n` is a multiple of [`BLOCK`], and rows of the matrix may be longer.
+fn multiply(path: Path, rows: [&[f32]; ROWS], (matrix, stride): (&[f32], usize), out: &mut [f32]) {
     let (depth, n_cols) = (rows[0].len(), out.len() / ROWS);
     assert!(rows.iter().all(|row| row.len() == depth), "rows of one length");
-    assert!(matrix.len() == depth * n_cols && n_cols.is_multiple_of(BLOCK) && out.len() == ROWS * n_cols);
+    assert!(matrix.len() == depth * stride && n_cols <= stride, "a matrix of rows that are long enough");
+    assert!(n_cols.is_multiple_of(BLOCK) && out.len() == ROWS * n_cols, "blocks of columns");
     match path.0 {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni => {
             for at in (0..n_cols / 64 * 64).step_by(64) {
                 // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
-                unsafe { multiply_avx512::<4>(rows, matrix, n_cols, at, out) };
+                unsafe { multiply_avx512::<4>(rows, (matrix, stride), n_cols, at, out) };
             }
             if n_cols % 64 != 0 {
                 // SAFETY: as above.
-                unsafe { multiply_avx512::<2>(rows, matrix, n_cols, n_cols - 32, out) };
+                unsafe { multiply_avx512::<2>(rows, (matrix, stride), n_cols, n_cols - 32, out) };
             }
         }
-        _ => on_path!(path, multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32])),
+        _ => on_path!(path, multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], stride: usize, out: &mut [f32])),
     }
 }
 
 #[inline(always)]
-fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32]) {
+fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], stride: usize, out: &mut [f32]) {
     let n_cols = out.len() / ROWS;
     for (row, out) in rows.iter().zip(out.chunks_exact_mut(n_cols)) {
         for at in (0..n_cols).step_by(BLOCK) {
             let mut sums = [0.0_f32; BLOCK];
-            for (factor, matrix) in row.iter().zip(matrix.chunks_exact(n_cols)) {
+            for (factor, matrix) in row.iter().zip(matrix.chunks_exact(stride)) {
                 for (sum, value) in sums.iter_mut().zip(&matrix[at..at + BLOCK]) {
                     *sum = factor.mul_add(*value, *sum);
                 }
@@ -114,13 +127,13 @@ fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], out: &mut [f32]) {
 /// `16 * VECTORS` columns from `at` on.
 ///
 /// # Safety
-/// Rows are equally long, `matrix` has as many rows of `n_cols` and `out` has [`ROWS`]; `at + 16 * VECTORS <= n_cols`.
+/// Rows are equally long, `matrix` has as many rows of `stride >= n_cols`, `out` has [`ROWS`] of `n_cols`; `at + 16 * VECTORS <= n_cols`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 unsafe fn multiply_avx512<const VECTORS: usize>(
     rows: [&[f32]; ROWS],
-    matrix: &[f32],
+    (matrix, stride): (&[f32], usize),
     n_cols: usize,
     at: usize,
     out: &mut [f32],
@@ -129,7 +142,7 @@ unsafe fn multiply_avx512<const VECTORS: usize>(
     for d in 0..rows[0].len() {
         // SAFETY: row `d` of the matrix has 16 * VECTORS elements from `at` on, and every row an element `d`.
         unsafe {
-            let from = matrix.as_ptr().add(d * n_cols + at);
+            let from = matrix.as_ptr().add(d * stride + at);
             let mut vectors = [_mm512_setzero_ps(); VECTORS];
             for i in 0..VECTORS {
                 vectors[i] = _mm512_loadu_ps(from.add(16 * i));

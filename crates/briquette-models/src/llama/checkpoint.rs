@@ -110,6 +110,10 @@ impl Blocks for Llama {
         self.layer(index, state)
     }
 
+    fn only_show(&self, index: usize, state: Tensor<3>, _padding: Tensor<2, Bool>) {
+        self.show_layer(index, state);
+    }
+
     fn leave(&self, state: Tensor<3>) -> Tensor<3> {
         self.normed(state)
     }

@@ -60,11 +60,20 @@ impl Linear {
     /// # Panics
     /// If the last dimension is not `d_input`.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let input = match &self.down {
+        product(self.lowered(input), &self.weight, self.bias.as_ref().map(Param::val))
+    }
+
+    /// Shows `input` to probes, as [`forward`](Self::forward) does, and does not find what the layer gives.
+    pub fn only_show<const D: usize>(&self, input: Tensor<D>) {
+        show(&self.weight, &self.lowered(input));
+    }
+
+    /// What the weight takes: of a layer in two factors, what the first one gives.
+    fn lowered<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        match &self.down {
             Some(down) => product(input, &down.weight, None),
             None => input,
-        };
-        product(input, &self.weight, self.bias.as_ref().map(Param::val))
+        }
     }
 
     /// The same layer with two uninitialised factors of this rank, into which a checkpoint can be loaded.

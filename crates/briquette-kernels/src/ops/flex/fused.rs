@@ -26,7 +26,9 @@ impl FusedOps for Flex {
     ) -> FloatTensor<Self> {
         let [q, k, v] = [q, k, v].map(|tensor| tensor.to_contiguous());
         let [batch, length, all] = q.layout().shape().dims();
-        let shape = AttentionShape { batch, length, n_heads: heads.n, width: all / heads.n };
+        let (width, [.., of_kv]) = (all / heads.n, k.layout().shape().dims::<3>());
+        let (n_heads, n_kv_heads, is_causal) = (heads.n, of_kv / width, heads.is_causal);
+        let shape = AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal };
         let mut out = vec![0.0; shape.n_elements()];
         float::attention(shape, elements(&q), elements(&k), elements(&v), &heads.padding, &mut out);
         FlexTensor::from_data(TensorData::new(out, [batch, length, all]))
