@@ -255,6 +255,14 @@ bench-many *FLAGS:
     @cargo build --release --quiet -p briquette-cli --no-default-features
     @python3 bench/many_tensors.py {{ briquette }} "$@"
 
+# Codes of MiniLM's int8 as blocks of rANS, beside zstd and nncodec; FLAGS of bench/entropy.py
+[group('measure')]
+bench-entropy *FLAGS: build peers fetch-minilm
+    @cargo build --release --quiet -p briquette-entropy --example bench_entropy
+    @{{ venv }}/bin/python -m pip install --quiet --disable-pip-version-check zstandard==0.25.0 nncodec==2.1.3
+    @{{ briquette }} compress models/minilm -o bench-out/entropy --quantize int8 --quiet --force >/dev/null
+    @{{ venv }}/bin/python bench/entropy.py {{ target }}/release/examples/bench_entropy bench-out/entropy "$@"
+
 # int8 linear against torch, cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4; FLAGS of bench/kernels.py
 [group('measure')]
 bench-kernels *FLAGS: peers

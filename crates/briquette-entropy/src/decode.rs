@@ -1,0 +1,96 @@
+//! A block to symbols.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use crate::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
+use briquette_core::{Error, Result};
+
+/// Instructions that blocks are decoded with; all of them give the same symbols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// What every processor has.
+    Plain,
+    /// AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Path {
+    /// Those that this processor has, the fastest last.
+    pub fn available() -> Vec<Self> {
+        #[cfg(not(target_arch = "x86_64"))]
+        return vec![Self::Plain];
+        #[cfg(target_arch = "x86_64")]
+        [(Self::Plain, true), (Self::Avx2, avx2::is_available())]
+            .into_iter()
+            .filter_map(|(path, is_there)| is_there.then_some(path))
+            .collect()
+    }
+}
+
+/// Decodes blocks of one table.
+pub struct Decoder {
+    /// For each slot its symbol, in 8 bits, how far into the symbol it is, in 12, and the symbol's frequency, in 12.
+    slots: Box<[u32; SLOTS]>,
+    path: Path,
+}
+
+impl Decoder {
+    /// A decoder for a table, with the best that this processor has.
+    pub fn new(table: &SymbolTable) -> Self {
+        Self::on(Path::available().pop().unwrap_or(Path::Plain), table)
+    }
+
+    /// A decoder that uses these instructions.
+    ///
+    /// # Panics
+    /// If this processor does not have them.
+    pub fn on(path: Path, table: &SymbolTable) -> Self {
+        assert!(Path::available().contains(&path), "{path:?} on this processor");
+        let mut slots = Box::new([0; SLOTS]);
+        let symbols = table.frequencies().iter().zip(0_u32..);
+        let each = symbols.flat_map(|(&frequency, symbol)| {
+            (0..u32::from(frequency)).map(move |into| symbol | into << 8 | u32::from(frequency) << 20)
+        });
+        slots.iter_mut().zip(each).for_each(|(slot, entry)| *slot = entry);
+        Self { slots, path }
+    }
+
+    /// Decodes as many symbols as `symbols` has room for, which must be all of the block.
+    ///
+    /// # Errors
+    /// Input where the block is not what this table and this number of symbols gave.
+    pub fn decode(&self, block: &[u8], symbols: &mut [u8]) -> Result<()> {
+        let damaged = || Error::input("a block of codes is damaged; make the file again");
+        let (head, words) = block.split_at_checked(HEAD).ok_or_else(damaged)?;
+        let (words, odd) = words.as_chunks::<2>();
+        let mut states = [0; LANES];
+        states.iter_mut().zip(head.as_chunks::<4>().0).for_each(|(state, bytes)| *state = u32::from_le_bytes(*bytes));
+        let (n_symbols, n_words) = match self.path {
+            Path::Plain => (0, 0),
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx2 => avx2::decode(&self.slots, &mut states, words, symbols),
+        };
+        let n_more = self.rest(&mut states, &words[n_words..], &mut symbols[n_symbols..]).ok_or_else(damaged)?;
+        let is_whole = n_words + n_more == words.len() && odd.is_empty() && states == [LEAST; LANES];
+        if is_whole { Ok(()) } else { Err(damaged()) }
+    }
+
+    /// Decodes with what every processor has: the words that it read, or none where there are too few.
+    fn rest(&self, states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> Option<usize> {
+        let mut next = words.iter();
+        for turn in symbols.chunks_mut(LANES) {
+            for (state, symbol) in states.iter_mut().zip(turn) {
+                let slot = self.slots[(*state % SLOTS as u32) as usize];
+                *symbol = slot as u8;
+                // At most 4,095 times 2^20, and 4,095: below 2^32.
+                *state = (slot >> 20) * (*state >> PRECISION) + (slot >> 8 & 0xfff);
+                if *state < LEAST {
+                    *state = *state << 16 | u32::from(u16::from_le_bytes(*next.next()?));
+                }
+            }
+        }
+        Some(words.len() - next.len())
+    }
+}

@@ -1,0 +1,100 @@
+//! What was coded comes back, whatever it was, on every path; what is no block is an error on all of them.
+
+#![allow(clippy::unwrap_used)]
+
+use briquette_entropy::{Decoder, Path, SymbolTable, encode};
+use proptest::prelude::*;
+
+fn counts(symbols: &[u8]) -> [u64; 256] {
+    let mut counts = [0; 256];
+    symbols.iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
+    counts
+}
+
+/// What each path makes of a block: all of them the same.
+fn decoded(block: &[u8], table: &SymbolTable, n: usize) -> Option<Vec<u8>> {
+    let on = |path: Path| {
+        let mut symbols = vec![0; n];
+        Decoder::on(path, table).decode(block, &mut symbols).ok().map(|()| symbols)
+    };
+    let found: Vec<_> = Path::available().into_iter().map(on).collect();
+    assert!(found.iter().all(|symbols| *symbols == found[0]), "{:?}", Path::available());
+    found[0].clone()
+}
+
+/// Symbols of a bell of this width about 128.
+fn bell(n: usize, width: f64) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    (0..n).map(|_| (128.0 + width * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)).clamp(0.0, 255.0) as u8).collect()
+}
+
+proptest! {
+    #[test]
+    fn what_was_coded_comes_back(symbols in prop::collection::vec(prop_oneof![Just(7_u8), 0..4_u8, any::<u8>()], 0..3000)) {
+        let table = SymbolTable::of_counts(&counts(&symbols));
+        let mut block = Vec::new();
+        encode(&symbols, &table, &mut block);
+        prop_assert_eq!(decoded(&block, &table, symbols.len()), Some(symbols));
+        let mut bytes = Vec::new();
+        table.write(&mut bytes);
+        let n_bytes = bytes.len();
+        bytes.push(1);
+        prop_assert_eq!(SymbolTable::read(&bytes).unwrap(), (table, n_bytes));
+    }
+
+    #[test]
+    fn anything_is_a_table_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        if let Ok((table, _)) = SymbolTable::read(&bytes) {
+            prop_assert_eq!(table.frequencies().iter().map(|&frequency| u32::from(frequency)).sum::<u32>(), 4096);
+        }
+    }
+
+    #[test]
+    fn anything_is_a_block_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000), n in 0..4000_usize) {
+        decoded(&bytes, &SymbolTable::of_counts(&counts(&bell(1000, 20.0))), n);
+    }
+
+    #[test]
+    fn a_block_with_another_byte_or_length_is_an_error(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+        let symbols = bell(5000, 9.0);
+        let table = SymbolTable::of_counts(&counts(&symbols));
+        let mut block = Vec::new();
+        encode(&symbols, &table, &mut block);
+        prop_assert_eq!(decoded(&block[..at.index(block.len())], &table, symbols.len()), None);
+        prop_assert_eq!(decoded(&block, &table, at.index(symbols.len())), None);
+        prop_assert_eq!(decoded(&[&block[..], &[flip]].concat(), &table, symbols.len()), None);
+        let place = at.index(block.len());
+        block[place] ^= flip;
+        prop_assert_ne!(decoded(&block, &table, symbols.len()), Some(symbols));
+    }
+}
+
+#[test]
+fn a_block_is_hardly_larger_than_the_entropy_of_its_symbols() {
+    for (width, most) in [(0.7, 1.012), (3.0, 1.005), (12.0, 1.005), (40.0, 1.005)] {
+        let symbols = bell(1 << 18, width);
+        let (counts, n) = (counts(&symbols), symbols.len() as f64);
+        let table = SymbolTable::of_counts(&counts);
+        let mut block = Vec::new();
+        encode(&symbols, &table, &mut block);
+        table.write(&mut block);
+        let entropy: f64 = counts.iter().filter(|&&count| count > 0).map(|&c| c as f64 * (n / c as f64).log2()).sum();
+        let ratio = block.len() as f64 * 8.0 / entropy;
+        assert!((1.0..most).contains(&ratio), "{ratio} of {} bits each at width {width}", entropy / n);
+    }
+}
+
+#[test]
+fn a_symbol_that_is_alone_takes_hardly_a_bit() {
+    for symbol in [0, 1, 77, 255] {
+        let (symbols, mut block) = (vec![symbol; 100_000], Vec::new());
+        let table = SymbolTable::of_counts(&counts(&symbols));
+        encode(&symbols, &table, &mut block);
+        assert!(block.len() < 160, "{} bytes", block.len());
+        assert_eq!(decoded(&block, &table, symbols.len()), Some(symbols));
+    }
+}
