@@ -3,7 +3,7 @@
 
 usage: quality.py BRIQUETTE [minilm|smollm2 ...]
 
-Recipes and outputs lie in bench-out/quality-own. What is there already with a report is not made again.
+Recipes, outputs and what was measured lie in bench-out/quality-own. What is there already is not made again.
 """
 
 import json
@@ -54,18 +54,28 @@ def stages(model):
         yield f"{scheme} nearest", quantize(model, scheme, ""), False
         yield f"{scheme} weighted", quantize(model, scheme, 'range = "weighted"\n'), True
         yield f"{scheme} gptq", quantize(model, scheme, 'round = "gptq"\n'), True
+        yield f"{scheme} gptq weighted", quantize(model, scheme, 'range = "weighted"\nround = "gptq"\n'), True
 
 
 def recipe(name, model, output, stage, looks):
     here = pathlib.Path.cwd()
     data, samples, length = model["calibration"]
     calibration = f'[calibration]\ndata = "{here / data}"\nsamples = {samples}\nmax_length = {length}\n'
-    held_out, length = model["data"]
     return (
         f'[model]\npath = "{here / "models" / name}"\n[output]\npath = "{here / output}"\n'
-        f'{calibration if looks else ""}[data]\neval = "{here / held_out}"\nmax_length = {length}\n'
-        f'{stage}[[stage]]\nkind = "evaluate"\n'
+        f'{calibration if looks else ""}{stage}'
     )
+
+
+def evaluated(briquette, name, model, output):
+    """The metric of an output on the held-out data; of encoders against the original."""
+    kept = output.with_suffix(".json")
+    if not kept.exists():
+        data, length = model["data"]
+        against = ["--against", f"models/{name}"] if model["metric"] == "cosine" else []
+        line = [briquette, "eval", output, "--data", data, "--max-length", str(length), "--json", "--quiet", *against]
+        kept.write_text(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+    return json.loads(kept.read_text())["metrics"][model["metric"]]
 
 
 def main():
@@ -82,7 +92,8 @@ def main():
                 path.write_text(recipe(name, model, output, stage, looks))
                 subprocess.run([briquette, "run", str(path), "--quiet"], check=True, stdout=subprocess.DEVNULL)
             found = json.loads(report.read_text())
-            metric = found["evaluation"]["metrics"][model["metric"]]
+            evaluation = found.get("evaluation") or {"metrics": {}}
+            metric = evaluation["metrics"].get(model["metric"]) or evaluated(briquette, name, model, output)
             seconds = dict(found["seconds"]).get("solve")
             solving = f"{seconds:.0f} s" if seconds else ""
             print(f"| {what} | {metric:.4f} | {found['after']['file_bytes'] / 1e6:.2f} MB | {solving} |", flush=True)

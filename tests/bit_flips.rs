@@ -12,15 +12,19 @@ const N_FLIPS: u64 = 250;
 const UNCOVERED: [&str; 2] = ["report.json", "report.html"];
 
 /// An output in each format, small enough to verify a thousand times.
-fn outputs() -> (Sandbox, [&'static str; 4]) {
+fn outputs() -> (Sandbox, [&'static str; 5]) {
     let sandbox = Sandbox::new();
     sandbox.write("tiny/model.safetensors", safetensors_of(&tiny()));
     sandbox.write("tiny/config.json", "{\"model_type\": \"tiny\"}\n");
     sandbox.write("tiny/1_Pooling/config.json", "{}\n");
-    let formats = ["briquette", "dense", "burnpack", "compressed-tensors"];
+    let formats = ["briquette", "dense", "burnpack", "compressed-tensors", "entropy"];
     for format in formats {
-        sandbox
-            .ok(&format!("compress tiny -o {format} --format {format} --allow-untested --prune 0.5 --quantize int8"));
+        let how = if format == "entropy" {
+            "--storage entropy".into()
+        } else {
+            format!("--format {format} --allow-untested")
+        };
+        sandbox.ok(&format!("compress tiny -o {format} {how} --prune 0.5 --quantize int8"));
     }
     (sandbox, formats)
 }

@@ -6,7 +6,7 @@ use briquette::formats::sums::sha256_of_bytes;
 use std::path::Path;
 
 /// Directory in `fixtures/frozen`, the options that made it, and SHA-256 over the names and bytes of its tensors.
-const OUTPUTS: [(&str, &str, &str); 4] = [
+const OUTPUTS: [(&str, &str, &str); 5] = [
     (
         "v0_1_0_pruned-int8",
         "--prune 0.7 --quantize int8",
@@ -27,6 +27,7 @@ const OUTPUTS: [(&str, &str, &str); 4] = [
         "--quantize int4-g32 --format compressed-tensors --allow-untested",
         "d9d49177d04cc81ae4527d7b3bd0e3ab9eba64b9f82f9a439ebf4a176b5ca61b",
     ),
+    ("v0_1_0_entropy", "--prune 0.5 --quantize int4-g16-asym --storage entropy", ""),
 ];
 
 fn decoded_hash(directory: &Path) -> String {

@@ -18,6 +18,7 @@ mod damaged;
 mod decoders;
 mod diff;
 mod distill;
+mod entropy;
 mod evaluate;
 mod export;
 mod faults;

@@ -1,15 +1,23 @@
-//! A table of frequencies, a number of symbols and a block: the same symbols on every path, or an error on all of them.
+//! A table of frequencies, a number of symbols and a block: the same symbols on every path, or an error on all of them. And a block of codes
+//! as files have it.
 #![no_main]
 
-use briquette_entropy::{Decoder, Path, SymbolTable};
+use briquette_entropy::{BlockDecoder, Instructions, SymbolTable, read_block};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    if let Some(([n_bits, n_codes], block)) = input.split_first_chunk() {
+        let (n_bits, mut codes) = (2 + n_bits % 7, vec![0; usize::from(*n_codes) * 16]);
+        if read_block(block, n_bits, &mut codes).is_ok() {
+            let most = 1_i16 << (n_bits - 1);
+            assert!(codes.iter().all(|&code| (-most..most).contains(&i16::from(code))));
+        }
+    }
     let Ok((table, at)) = SymbolTable::read(input) else { return };
     let Some(([low, high], block)) = input[at..].split_first_chunk() else { return };
     let decoded = |path| {
         let mut symbols = vec![0; usize::from(u16::from_le_bytes([*low, *high]))];
-        Decoder::on(path, &table).decode(block, &mut symbols).map(|()| symbols).ok()
+        BlockDecoder::on(path, &table).decode(block, &mut symbols).map(|()| symbols).ok()
     };
-    let found: Vec<_> = Path::available().into_iter().map(decoded).collect();
+    let found: Vec<_> = Instructions::available().into_iter().map(decoded).collect();
     assert!(found.iter().all(|symbols| *symbols == found[0]));
 });

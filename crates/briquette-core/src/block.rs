@@ -46,7 +46,7 @@ impl RowEncoder {
     /// If a sparse row comes without its mask bits.
     pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>) {
         match self.coding.storage {
-            Storage::Dense => self.parts[Part::Weight].extend_from_slice(row),
+            Storage::Dense | Storage::Entropy { .. } => self.parts[Part::Weight].extend_from_slice(row),
             Storage::Bitmask => {
                 let keep = keep.expect("a sparse row has bits");
                 simd::compress(row, self.width, keep, &mut self.parts[Part::Values]);
@@ -55,7 +55,8 @@ impl RowEncoder {
         }
     }
 
-    /// Adds a row of codes. A sparse row needs `keep`, its mask bits; in a dense one, dropped codes are already the zero point.
+    /// Adds a row of codes. A sparse row needs `keep`, its mask bits; in others, dropped codes are already the zero point. Codes that are
+    /// to be entropy-coded stay a byte each: which bits they take is known when all of a block are there.
     ///
     /// # Panics
     /// If a sparse row comes without its mask bits.
@@ -64,6 +65,7 @@ impl RowEncoder {
         match self.coding.storage {
             Storage::Dense if n_bits == 8 => self.parts[Part::Codes].extend_from_slice(bytemuck::cast_slice(codes)),
             Storage::Dense => bits::pack(codes, n_bits, &mut self.parts[Part::Codes]),
+            Storage::Entropy { .. } => self.parts[Part::Blocks].extend_from_slice(bytemuck::cast_slice(codes)),
             Storage::Bitmask => {
                 let keep = keep.expect("a sparse row has bits");
                 if n_bits == 8 {
@@ -109,7 +111,7 @@ impl RowEncoder {
 /// The stored bytes of consecutive rows.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredRows<'a> {
-    /// Weights, codes or kept values of these rows. A bit stream starts at a whole byte.
+    /// Weights, codes or kept values of these rows. A bit stream starts at a whole byte; codes of blocks are a byte each.
     pub elements: &'a [u8],
     /// Number of codes in `elements` that belong to earlier rows: 0 except in a bit stream.
     pub first: usize,
@@ -142,7 +144,7 @@ impl RowDecoder {
 
     /// A decoder for the rows of another tensor, with the buffers of this one.
     pub fn again(mut self, coding: Coding, dtype: DType, n_cols: usize) -> Self {
-        (self.coding, self.width, self.n_cols) = (coding, dtype.n_bits() / 8, n_cols);
+        (self.coding, self.width, self.n_cols) = (coding.as_read(), dtype.n_bits() / 8, n_cols);
         // Rows of floats are decoded where they lie.
         let n_coded = if coding.codes.is_some() { n_cols } else { 0 };
         self.codes.resize(n_coded, 0);
@@ -156,7 +158,7 @@ impl RowDecoder {
     /// If the stored bytes do not make up as many rows as `out` holds.
     pub fn decode_floats(&mut self, stored: &StoredRows, out: &mut [u8]) {
         match self.coding.storage {
-            Storage::Dense => out.copy_from_slice(stored.elements),
+            Storage::Dense | Storage::Entropy { .. } => out.copy_from_slice(stored.elements),
             Storage::Bitmask if self.n_cols > 0 => {
                 let n_rows = stored.bitmask.len() / Mask::row_bytes(self.n_cols);
                 self.expand_rows(stored, 0..n_rows, 0, out);
@@ -212,7 +214,7 @@ impl RowDecoder {
         let strip_rows = rows.rows_per_strip();
         let row_bytes = match self.coding.storage {
             // A tensor that is no weight is seen as rows of one byte, whatever its type.
-            Storage::Dense => stored.elements.len() / n_rows.max(1),
+            Storage::Dense | Storage::Entropy { .. } => stored.elements.len() / n_rows.max(1),
             Storage::Bitmask => self.n_cols * self.width,
         };
         let (mut next, mut values) = (stored.first, std::mem::take(&mut self.strip));
@@ -271,7 +273,7 @@ impl RowDecoder {
         next: &mut usize,
     ) -> Option<&'a [u8]> {
         match self.coding.storage {
-            Storage::Dense => {
+            Storage::Dense | Storage::Entropy { .. } => {
                 self.read_dense(codes, stored.elements, row);
                 None
             }

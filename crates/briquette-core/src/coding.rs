@@ -1,7 +1,8 @@
 //! How a tensor is kept: dense or sparse, as floats or codes, and which parts that makes.
 
-use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, bits};
+use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, Rows, bits};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Whether dropped weights take room in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,6 +12,11 @@ pub enum Storage {
     Dense,
     /// One bit is stored for each element, then only the kept elements.
     Bitmask,
+    /// Every element is stored as a code, zeros too, in as many bits as its frequency says.
+    Entropy {
+        /// Bytes of all blocks of codes.
+        n_bytes: usize,
+    },
 }
 
 /// The type scales are stored in.
@@ -75,6 +81,10 @@ pub enum Part {
     Codes,
     /// Kept elements only, as floats or codes.
     Values,
+    /// Blocks of entropy-coded codes.
+    Blocks,
+    /// Where each block ends in the blocks, in bytes.
+    BlockEnds,
     /// One bit for each element.
     Bitmask,
     /// Where each row starts in the values, in elements.
@@ -87,8 +97,17 @@ pub enum Part {
 
 impl Part {
     /// Every part, in the order of [`Parts`].
-    pub const ALL: [Self; 7] =
-        [Self::Weight, Self::Codes, Self::Values, Self::Bitmask, Self::RowOffsets, Self::Scale, Self::Zero];
+    pub const ALL: [Self; 9] = [
+        Self::Weight,
+        Self::Codes,
+        Self::Values,
+        Self::Blocks,
+        Self::BlockEnds,
+        Self::Bitmask,
+        Self::RowOffsets,
+        Self::Scale,
+        Self::Zero,
+    ];
 
     /// The suffix of the part's name in a file, after the tensor's name.
     pub const fn suffix(self) -> &'static str {
@@ -96,6 +115,8 @@ impl Part {
             Self::Weight => "",
             Self::Codes => ".codes",
             Self::Values => ".values",
+            Self::Blocks => ".blocks",
+            Self::BlockEnds => ".block_ends",
             Self::Bitmask => ".bitmask",
             Self::RowOffsets => ".row_offsets",
             Self::Scale => ".scale",
@@ -139,10 +160,17 @@ impl Coding {
             (Storage::Bitmask, None) => spec(Part::Values, dtype, vec![n_kept]),
             (Storage::Bitmask, Some(_)) if n_bits == 8 => spec(Part::Values, DType::I8, vec![n_kept]),
             (Storage::Bitmask, Some(_)) => spec(Part::Values, DType::U8, vec![bits::packed_bytes(n_kept, n_bits)]),
+            (Storage::Entropy { n_bytes }, _) => spec(Part::Blocks, DType::U8, vec![n_bytes]),
         });
-        if self.storage == Storage::Bitmask {
-            parts.push(spec(Part::Bitmask, DType::U8, vec![n_rows, Mask::row_bytes(n_cols)]));
-            parts.push(spec(Part::RowOffsets, DType::I64, vec![n_rows]));
+        match self.storage {
+            Storage::Dense => {}
+            Storage::Bitmask => {
+                parts.push(spec(Part::Bitmask, DType::U8, vec![n_rows, Mask::row_bytes(n_cols)]));
+                parts.push(spec(Part::RowOffsets, DType::I64, vec![n_rows]));
+            }
+            Storage::Entropy { .. } => {
+                parts.push(spec(Part::BlockEnds, DType::I64, vec![CodeBlocks::new(n_rows, n_cols).len()]));
+            }
         }
         if let Some(codes) = self.codes {
             let shape = codes.grouping.scale_shape(n_rows, n_cols).to_vec();
@@ -166,10 +194,12 @@ impl Coding {
             (Storage::Dense, Some(codes)) => n_rows * bits::packed_bytes(n_cols, codes.bits),
             (Storage::Bitmask, None) => n_kept * n_bits / 8,
             (Storage::Bitmask, Some(codes)) => bits::packed_bytes(n_kept, codes.bits),
+            (Storage::Entropy { n_bytes }, _) => n_bytes,
         };
         let bitmask = match self.storage {
             Storage::Dense => 0,
             Storage::Bitmask => n_rows * Mask::row_bytes(n_cols) + 8 * n_rows,
+            Storage::Entropy { .. } => 8 * CodeBlocks::new(n_rows, n_cols).len(),
         };
         let scales = self.codes.map_or(0, |codes| {
             let [n, groups] = codes.grouping.scale_shape(n_rows, n_cols);
@@ -184,6 +214,82 @@ impl Coding {
         let sparse = Self { storage: Storage::Bitmask, codes };
         let n_bytes = |coding: &Self| coding.n_bytes(dtype, n_rows, n_cols, n_kept);
         if n_bytes(&sparse) < n_bytes(&dense) { sparse } else { dense }
+    }
+
+    /// Entropy-coded codes of a tensor, at the most bytes that they can take: what they would be without frequencies.
+    /// `None` for tensors whose rows are too long for a block.
+    pub fn entropy(codes: Codes, n_rows: usize, n_cols: usize) -> Option<Self> {
+        let blocks = CodeBlocks::new(n_rows, n_cols);
+        let n_bytes = match blocks.len() {
+            0 => 0,
+            n => (n - 1) * blocks.packed_bytes(0, codes.bits) + blocks.packed_bytes(n - 1, codes.bits),
+        };
+        (1..=MAX_BLOCK_COLS)
+            .contains(&n_cols)
+            .then_some(Self { storage: Storage::Entropy { n_bytes }, codes: Some(codes) })
+    }
+
+    /// How the codes lie once they were read: those of blocks are a byte each.
+    pub(crate) fn as_read(self) -> Self {
+        match self.storage {
+            Storage::Entropy { .. } => {
+                let codes = self.codes.map(|codes| Codes { bits: 8, ..codes });
+                Self { storage: Storage::Dense, codes }
+            }
+            Storage::Dense | Storage::Bitmask => self,
+        }
+    }
+}
+
+/// The longest rows that are kept as blocks of codes, which have whole rows.
+pub const MAX_BLOCK_COLS: usize = 1 << 24;
+
+/// The blocks of an entropy-coded tensor: each has the rows of [a few](Self::OF_ROW_BLOCKS) blocks of [`Rows::blocks`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CodeBlocks {
+    rows: Rows,
+    rows_per_block: usize,
+}
+
+impl CodeBlocks {
+    /// Blocks of [`Rows::blocks`] that one has.
+    pub const OF_ROW_BLOCKS: usize = 4;
+
+    /// Those of a tensor of these rows.
+    pub fn new(n_rows: usize, n_cols: usize) -> Self {
+        let rows = Rows::plain(n_rows, n_cols);
+        Self { rows, rows_per_block: Self::OF_ROW_BLOCKS * rows.rows_per_block() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rows.n_rows.div_ceil(self.rows_per_block)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows of a block.
+    pub fn rows(&self, block: usize) -> Range<usize> {
+        let start = (block * self.rows_per_block).min(self.rows.n_rows);
+        start..(start + self.rows_per_block).min(self.rows.n_rows)
+    }
+
+    /// The blocks that have these rows.
+    pub fn of_rows(&self, rows: &Range<usize>) -> Range<usize> {
+        rows.start / self.rows_per_block..rows.end.div_ceil(self.rows_per_block)
+    }
+
+    /// Codes of a block.
+    pub fn n_codes(&self, block: usize) -> usize {
+        self.rows(block).len() * self.rows.n_cols
+    }
+
+    /// Bytes of a block whose codes take `n_bits` each, which is the most it has.
+    pub fn packed_bytes(&self, block: usize, n_bits: u8) -> usize {
+        bits::packed_bytes(self.n_codes(block), n_bits)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::block::{RowDecoder, StoredRows};
 use crate::coder::{RowCoder, RowForm, RowsDecision, WeightRows};
 use crate::{DType, Decision, Mask, Rows, rows};
 
-pub use crate::coding::{Codes, Coding, Part, PartSpec, Parts, ScaleType, Storage};
+pub use crate::coding::{CodeBlocks, Codes, Coding, Part, PartSpec, Parts, ScaleType, Storage};
 
 /// A whole f32 tensor, encoded in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub fn decode(encoded: &Encoded) -> Vec<f32> {
     let Encoded { coding, n_rows, n_cols, parts } = encoded;
     let elements = match (coding.storage, coding.codes) {
         (Storage::Bitmask, _) => &parts[Part::Values],
+        (Storage::Entropy { .. }, _) => &parts[Part::Blocks],
         (Storage::Dense, Some(_)) => &parts[Part::Codes],
         (Storage::Dense, None) => &parts[Part::Weight],
     };

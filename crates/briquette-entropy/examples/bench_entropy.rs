@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
-use briquette_entropy::{Decoder, Path, SymbolTable, encode};
+use briquette_entropy::{BlockDecoder, Instructions, SymbolTable, encode};
 use std::time::Instant;
 
 /// Codes of a block.
@@ -33,12 +33,12 @@ fn measure(name: &str, symbols: &[u8]) {
     let entropy: f64 = counts.iter().filter(|&&c| c > 0).map(|&c| c as f64 * (n / c as f64).log2()).sum::<f64>() / 8.0;
     let mut decoded = vec![0; symbols.len()];
     let mut decoding = |path| {
-        let decoder = Decoder::on(path, &table);
+        let decoder = BlockDecoder::on(path, &table);
         let each = |(block, symbols): (&Vec<u8>, &mut [u8])| decoder.decode(block, symbols).unwrap();
         seconds(&mut || blocks.iter().zip(decoded.chunks_mut(BLOCK)).for_each(each))
     };
     let paths: Vec<String> =
-        Path::available().into_iter().map(|path| format!("\"{path:?}\": {:.6}", decoding(path))).collect();
+        Instructions::available().into_iter().map(|path| format!("\"{path:?}\": {:.6}", decoding(path))).collect();
     assert_eq!(decoded, symbols);
     println!(
         "{{\"name\": {name:?}, \"codes\": {n}, \"entropy\": {entropy:.0}, \"bytes\": {n_bytes}, \"encode_s\": {coding:.6}, \"decode_s\": {{{}}}}}",

@@ -8,7 +8,7 @@ use briquette_core::{Error, Result};
 
 /// Instructions that blocks are decoded with; all of them give the same symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum Instructions {
     /// What every processor has.
     Plain,
     /// AVX2.
@@ -16,7 +16,7 @@ pub enum Path {
     Avx2,
 }
 
-impl Path {
+impl Instructions {
     /// Those that this processor has, the fastest last.
     pub fn available() -> Vec<Self> {
         #[cfg(not(target_arch = "x86_64"))]
@@ -30,24 +30,24 @@ impl Path {
 }
 
 /// Decodes blocks of one table.
-pub struct Decoder {
+pub struct BlockDecoder {
     /// For each slot its symbol, in 8 bits, how far into the symbol it is, in 12, and the symbol's frequency, in 12.
     slots: Box<[u32; SLOTS]>,
-    path: Path,
+    path: Instructions,
 }
 
-impl Decoder {
+impl BlockDecoder {
     /// A decoder for a table, with the best that this processor has.
     pub fn new(table: &SymbolTable) -> Self {
-        Self::on(Path::available().pop().unwrap_or(Path::Plain), table)
+        Self::on(Instructions::available().pop().unwrap_or(Instructions::Plain), table)
     }
 
     /// A decoder that uses these instructions.
     ///
     /// # Panics
     /// If this processor does not have them.
-    pub fn on(path: Path, table: &SymbolTable) -> Self {
-        assert!(Path::available().contains(&path), "{path:?} on this processor");
+    pub fn on(path: Instructions, table: &SymbolTable) -> Self {
+        assert!(Instructions::available().contains(&path), "{path:?} on this processor");
         let mut slots = Box::new([0; SLOTS]);
         let symbols = table.frequencies().iter().zip(0_u32..);
         let each = symbols.flat_map(|(&frequency, symbol)| {
@@ -68,9 +68,9 @@ impl Decoder {
         let mut states = [0; LANES];
         states.iter_mut().zip(head.as_chunks::<4>().0).for_each(|(state, bytes)| *state = u32::from_le_bytes(*bytes));
         let (n_symbols, n_words) = match self.path {
-            Path::Plain => (0, 0),
+            Instructions::Plain => (0, 0),
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => avx2::decode(&self.slots, &mut states, words, symbols),
+            Instructions::Avx2 => avx2::decode(&self.slots, &mut states, words, symbols),
         };
         let n_more = self.rest(&mut states, &words[n_words..], &mut symbols[n_symbols..]).ok_or_else(damaged)?;
         let is_whole = n_words + n_more == words.len() && odd.is_empty() && states == [LEAST; LANES];
@@ -79,18 +79,20 @@ impl Decoder {
 
     /// Decodes with what every processor has: the words that it read, or none where there are too few.
     fn rest(&self, states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> Option<usize> {
-        let mut next = words.iter();
+        let mut n_words = 0;
         for turn in symbols.chunks_mut(LANES) {
             for (state, symbol) in states.iter_mut().zip(turn) {
                 let slot = self.slots[(*state % SLOTS as u32) as usize];
                 *symbol = slot as u8;
                 // At most 4,095 times 2^20, and 4,095: below 2^32.
-                *state = (slot >> 20) * (*state >> PRECISION) + (slot >> 8 & 0xfff);
-                if *state < LEAST {
-                    *state = *state << 16 | u32::from(u16::from_le_bytes(*next.next()?));
-                }
+                let next = (slot >> 20) * (*state >> PRECISION) + (slot >> 8 & 0xfff);
+                // No processor foretells which states take a word, so that each looks at one.
+                let takes = next < LEAST;
+                let word = u32::from(u16::from_le_bytes(words.get(n_words).copied().unwrap_or_default()));
+                *state = if takes { next << 16 | word } else { next };
+                n_words += usize::from(takes);
             }
         }
-        Some(words.len() - next.len())
+        (n_words <= words.len()).then_some(n_words)
     }
 }

@@ -8,10 +8,12 @@
 //! the order in which it reads them; all little-endian. Symbol `i` belongs to state `i mod 32`. After the last symbol every state is 2^15 and no
 //! word is left, which a decoder checks.
 //!
-//! Non-goals: where blocks lie in files, and how codes become bytes.
+//! [`write_block`] makes of codes what files have: the table of the block before it, or the codes packed, where that is no longer.
+//!
+//! Non-goals: where blocks lie in files.
 //!
 //! ```
-//! use briquette_entropy::{Decoder, SymbolTable, encode};
+//! use briquette_entropy::{BlockDecoder, SymbolTable, encode};
 //!
 //! let symbols: Vec<u8> = (0..10_000_u32).map(|i| (i * i % 7) as u8).collect();
 //! let mut counts = [0; 256];
@@ -21,16 +23,18 @@
 //! encode(&symbols, &table, &mut block);
 //! assert!(block.len() < 3_000); // 2.0 bits each, and 128 bytes
 //! let mut decoded = vec![0; symbols.len()];
-//! Decoder::new(&table).decode(&block, &mut decoded)?;
+//! BlockDecoder::new(&table).decode(&block, &mut decoded)?;
 //! assert_eq!(decoded, symbols);
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 
+mod block;
 mod decode;
 mod encode;
 mod table;
 
-pub use decode::{Decoder, Path};
+pub use block::{counts_of, read_block, write_block};
+pub use decode::{BlockDecoder, Instructions};
 pub use encode::encode;
 pub use table::SymbolTable;
 

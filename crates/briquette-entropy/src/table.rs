@@ -18,8 +18,8 @@ impl SymbolTable {
         let total: u64 = counts.iter().sum();
         let share = |count: u64| (u128::from(count) * SLOTS as u128 / u128::from(total.max(1))) as u16;
         let mut frequencies = counts.map(|count| if count == 0 { 0 } else { share(count).clamp(1, MOST) });
-        // One symbol alone, or none: others take what is left.
-        for symbol in 0..2 {
+        // One symbol alone, or none: others, which are codes of any width, take what is left.
+        for symbol in [0, 255] {
             let is_alone = frequencies.iter().filter(|&&frequency| frequency > 0).count() < 2;
             if is_alone && frequencies[symbol] == 0 {
                 frequencies[symbol] = 1;
@@ -44,6 +44,12 @@ impl SymbolTable {
         counts.iter().zip(&self.frequencies).map(bits).sum()
     }
 
+    /// Whether all symbols that have a frequency are codes of this many bits.
+    pub(crate) fn fits(&self, n_bits: u8) -> bool {
+        let is_code = |code: i8| i16::from(code) >= -(1 << (n_bits - 1)) && i16::from(code) < 1 << (n_bits - 1);
+        (i8::MIN..=i8::MAX).all(|code| self.frequencies[place(code)] == 0 || is_code(code))
+    }
+
     /// How many 4,096ths each symbol has.
     pub fn frequencies(&self) -> &[u16; 256] {
         &self.frequencies
@@ -58,13 +64,15 @@ impl SymbolTable {
         })
     }
 
-    /// Appends the first symbol and the last one that have a frequency, and the frequencies from one to the other: below 128 as a byte, others as
-    /// their low 7 bits with the highest bit set and then the rest.
+    /// Appends the first symbol and the last one that have a frequency, as numbers from -128 to 127, and the frequencies from one to the other:
+    /// below 128 as a byte, others as their low 7 bits with the highest bit set and then the rest.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let comes = |&symbol: &usize| self.frequencies[symbol] > 0;
-        let (first, last) = ((0..256).find(comes).unwrap_or(0), (0..256).rfind(comes).unwrap_or(0));
+        let comes = |&code: &i8| self.frequencies[place(code)] > 0;
+        let all = || i8::MIN..=i8::MAX;
+        let (first, last) = (all().find(comes).unwrap_or(0), all().rfind(comes).unwrap_or(0));
         out.extend([first as u8, last as u8]);
-        for &frequency in &self.frequencies[first..=last] {
+        for code in first..=last {
+            let frequency = self.frequencies[place(code)];
             match frequency {
                 0..128 => out.push(frequency as u8),
                 _ => out.extend([frequency as u8 | 0x80, (frequency >> 7) as u8]),
@@ -80,12 +88,13 @@ impl SymbolTable {
         let damaged = |what: &str| Error::input(format!("the table of frequencies {what}; the file is damaged"));
         let mut rest = bytes.iter().copied();
         let mut next = || rest.next().ok_or_else(|| damaged("is cut off"));
-        let (first, last) = (usize::from(next()?), usize::from(next()?));
+        let (first, last) = (next()? as i8, next()? as i8);
         if first >= last {
             return Err(damaged("has its symbols in no order"));
         }
         let mut frequencies = [0; 256];
-        for frequency in &mut frequencies[first..=last] {
+        for code in first..=last {
+            let frequency = &mut frequencies[place(code)];
             *frequency = u16::from(next()?);
             if *frequency >= 0x80 {
                 *frequency = *frequency & 0x7f | u16::from(next()?) << 7;
@@ -97,6 +106,11 @@ impl SymbolTable {
         }
         Ok((Self { frequencies }, bytes.len() - rest.len()))
     }
+}
+
+/// The symbol of a code: its byte.
+fn place(code: i8) -> usize {
+    usize::from(code as u8)
 }
 
 /// The symbol whose frequency to change by one: up, where that saves most, or down, where that costs least.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_entropy::{Decoder, Path, SymbolTable, encode};
+use briquette_entropy::{BlockDecoder, Instructions, SymbolTable, encode, read_block, write_block};
 use proptest::prelude::*;
 
 fn counts(symbols: &[u8]) -> [u64; 256] {
@@ -13,12 +13,12 @@ fn counts(symbols: &[u8]) -> [u64; 256] {
 
 /// What each path makes of a block: all of them the same.
 fn decoded(block: &[u8], table: &SymbolTable, n: usize) -> Option<Vec<u8>> {
-    let on = |path: Path| {
+    let on = |path: Instructions| {
         let mut symbols = vec![0; n];
-        Decoder::on(path, table).decode(block, &mut symbols).ok().map(|()| symbols)
+        BlockDecoder::on(path, table).decode(block, &mut symbols).ok().map(|()| symbols)
     };
-    let found: Vec<_> = Path::available().into_iter().map(on).collect();
-    assert!(found.iter().all(|symbols| *symbols == found[0]), "{:?}", Path::available());
+    let found: Vec<_> = Instructions::available().into_iter().map(on).collect();
+    assert!(found.iter().all(|symbols| *symbols == found[0]), "{:?}", Instructions::available());
     found[0].clone()
 }
 
@@ -50,6 +50,26 @@ proptest! {
     fn anything_is_a_table_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         if let Ok((table, _)) = SymbolTable::read(&bytes) {
             prop_assert_eq!(table.frequencies().iter().map(|&frequency| u32::from(frequency)).sum::<u32>(), 4096);
+        }
+    }
+
+    #[test]
+    fn codes_of_any_width_come_back_in_no_more_than_packed(bytes in prop::collection::vec(any::<u8>(), 0..3000), n_bits in 2..=8_u8, spread in 0..8_u8) {
+        let codes: Vec<i8> = bytes.iter().map(|&byte| (byte as i8) >> (8 - n_bits + spread.min(n_bits - 1))).collect();
+        let mut block = vec![9];
+        write_block(&codes, n_bits, &mut block);
+        prop_assert!(block.len() - 1 <= (codes.len() * usize::from(n_bits)).div_ceil(8));
+        let mut found = vec![1; codes.len()];
+        read_block(&block[1..], n_bits, &mut found).unwrap();
+        prop_assert_eq!(found, codes);
+    }
+
+    #[test]
+    fn anything_is_codes_of_their_width_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000), n in 0..4000_usize, n_bits in 2..=8_u8) {
+        let mut codes = vec![0; n];
+        if read_block(&bytes, n_bits, &mut codes).is_ok() {
+            let most = 1_i16 << (n_bits - 1);
+            prop_assert!(codes.iter().all(|&code| (-most..most).contains(&i16::from(code))));
         }
     }
 

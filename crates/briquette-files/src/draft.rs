@@ -119,6 +119,16 @@ impl Draft {
         Ok(draft)
     }
 
+    /// Creates a file without a name, for what is not to stay.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn create_scratch(&self) -> Result<DraftFile> {
+        let scratch = self.create_file(Path::new(".scratch"), 0)?;
+        std::fs::remove_file(&scratch.path).map_err(|source| Error::io("cannot remove", &scratch.path, source))?;
+        Ok(scratch)
+    }
+
     /// Writes a small file whole and syncs it.
     ///
     /// # Errors
@@ -240,6 +250,14 @@ impl DraftFile {
     /// Io.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.write_all_at(bytes, offset).map_err(|source| Error::io("cannot write", &self.path, source))
+    }
+
+    /// Reads all of `bytes` back from `offset`.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(bytes, offset).map_err(|source| Error::io("cannot read", &self.path, source))
     }
 
     /// Waits until the file is on disk.

@@ -1,5 +1,6 @@
 //! From weights to parts: decides about rows, encodes them, and hashes the values that they decode to.
 
+mod blocks;
 mod decide;
 mod writes;
 
@@ -8,6 +9,7 @@ use crate::layout::PlacedTensor;
 use crate::piece::{Piece, PieceReader, check_cast, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
+use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
@@ -31,6 +33,8 @@ pub struct Outcome {
     pub stats: ErrorStats,
     /// The same of the layer's outputs, where its inputs are known.
     pub outputs: Option<OutputError>,
+    /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
+    pub block_ends: Vec<u64>,
 }
 
 /// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
@@ -120,9 +124,14 @@ pub fn encode(
     })?;
     let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
     let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
+    let mut block_ends: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
     for (task, found) in tasks.iter().zip(shares.into_iter().flatten()) {
         found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
         hashers[task.index].1.merge(&found.stats);
+        if !found.block_bytes.is_empty() {
+            let ends = block_ends.entry(task.index).or_default();
+            found.block_bytes.into_iter().for_each(|n_bytes| ends.push(ends.last().unwrap_or(&0) + n_bytes));
+        }
         if plan.inputs.contains_key(&task.index) {
             outputs.entry(task.index).or_default().merge(found.outputs);
         }
@@ -130,7 +139,8 @@ pub fn encode(
     let outcome = |tensor: &TensorPlan| {
         let main = tensor.tied_to().unwrap_or(tensor.index());
         let (hasher, stats) = &hashers[main];
-        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied() }
+        let block_ends = block_ends.get(&main).cloned().unwrap_or_default();
+        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied(), block_ends }
     };
     Ok(plan.tensors.iter().map(outcome).collect())
 }
@@ -207,6 +217,8 @@ struct TaskOutcome {
     digests: Vec<Hash128>,
     stats: ErrorStats,
     outputs: OutputError,
+    /// Bytes of each block of codes.
+    block_bytes: Vec<u64>,
 }
 
 impl Workspace {
@@ -223,7 +235,8 @@ impl Workspace {
         let (tensor, stop) = (task.subject.tensor, workers.stop());
         let encoder = task.form().encoder(first.n_kept, std::mem::take(&mut self.parts));
         let next = offsets_before(task, first);
-        let mut out = PartsOut { tensor: task.index, next, encoder, writes, found: TaskOutcome::default() };
+        let blocks = BlocksOut::of(task, first);
+        let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;
             let reads_ranges = task.subject.goes_by_strip() && source.reads_ranges(tensor.index());
@@ -295,6 +308,7 @@ struct PartsOut<'a, 'b> {
     /// Where the next bytes of each part go.
     next: PartOffsets,
     encoder: RowEncoder,
+    blocks: Option<BlocksOut>,
     writes: &'a mut Writes<'b>,
     found: TaskOutcome,
 }
@@ -306,7 +320,20 @@ impl PartsOut<'_, '_> {
     /// Writes and empties the parts that have at least `n_bytes`, along with the parts that are woven with them. The encoder must have
     /// taken whole rows.
     fn put(&mut self, n_bytes: usize) -> Result<()> {
-        for part in Part::ALL {
+        if let Some(blocks) = &mut self.blocks {
+            let next = &mut self.next[Part::Blocks as usize];
+            while let Some(n_codes) = blocks.code(&mut self.encoder.parts_mut()[Part::Blocks]) {
+                self.found.block_bytes.push(blocks.coded.len() as u64);
+                self.writes.put(self.tensor, Part::Blocks, *next, &blocks.coded)?;
+                *next += n_codes as u64;
+            }
+            return self.put_parts(n_bytes, &[Part::Scale, Part::Zero]);
+        }
+        self.put_parts(n_bytes, &Part::ALL)
+    }
+
+    fn put_parts(&mut self, n_bytes: usize, which: &[Part]) -> Result<()> {
+        for &part in which {
             let parts = self.encoder.parts_mut();
             if parts[part].len() >= n_bytes.max(1) {
                 self.writes.take(self.tensor, part, &mut self.next, parts)?;
@@ -323,7 +350,12 @@ fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let mut offsets = [0; Part::ALL.len()];
     for spec in parts {
         let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
-        offsets[spec.part as usize] = if is_shared { 0 } else { spec.n_bytes() as u64 };
+        offsets[spec.part as usize] = match spec.part {
+            _ if is_shared => 0,
+            // A block has room for a byte for each of its codes.
+            Part::Blocks => (start.rows.start * tensor.rows.n_cols) as u64,
+            _ => spec.n_bytes() as u64,
+        };
     }
     offsets
 }

@@ -10,6 +10,7 @@
 pub mod context;
 pub mod decode;
 pub mod encode;
+mod entropy;
 pub mod known;
 pub mod layout;
 pub mod manifest;
@@ -24,5 +25,5 @@ pub mod write;
 pub use context::{Progress, RunOptions, Silent, Stop, Workers, limit_threads};
 pub use encode::decide;
 pub use plan::{Plan, Pool, TensorPlan};
-pub use treatment::{Cut, Pruning, Quant, Solve, Treatment};
+pub use treatment::{BlockBytes, Cut, Pruning, Quant, Solve, Treatment};
 pub use write::{WriteJob, write};

@@ -14,12 +14,15 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
         let index = index as usize;
         let (tensor, placed, outcome) = (&plan.tensors[index], &layout.tensors[index], &outcomes[index]);
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
+        let has_blocks = matches!(placed.coding.storage, Storage::Entropy { .. });
         let entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
             output_axis: tensor.stored_axis(placed.coding),
             coding: placed.coding,
-            n_kept: (placed.coding.storage == Storage::Bitmask).then_some(placed.n_kept),
+            n_kept: (placed.coding.storage == Storage::Bitmask
+                || has_blocks && placed.n_kept < tensor.rows.n_elements())
+            .then_some(placed.n_kept),
             activations: activations.map(str::to_string),
             file: layout.files[placed.file].name.clone(),
             hash: outcome.hash,

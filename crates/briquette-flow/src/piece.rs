@@ -3,6 +3,7 @@
 use crate::context::Stop;
 use crate::plan::TensorPlan;
 use crate::treatment::Cut;
+use briquette_core::encoded::CodeBlocks;
 use briquette_core::{Affine, DType, Error, Grouping, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
@@ -26,7 +27,12 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     }
     let block = rows.rows_per_block();
     let n_blocks = (PIECE_BYTES / (block * rows.n_cols * tensor.width())).max(1);
-    let step = block * n_blocks;
+    // No block of codes lies in two pieces.
+    let step = if tensor.blocks.is_some() {
+        block * n_blocks.next_multiple_of(CodeBlocks::OF_ROW_BLOCKS)
+    } else {
+        block * n_blocks
+    };
     (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
 }
 

@@ -6,8 +6,9 @@ mod predict;
 mod unsure;
 
 use crate::known::{Known, Reason};
-use crate::treatment::{SharedTreatments, Solve, Treatment};
-use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows, encoded::Codes};
+use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
+use briquette_core::encoded::{Codes, Storage};
+use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows};
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_prune::Score;
@@ -206,7 +207,8 @@ impl<'a> TensorPlan<'a> {
     /// Cancels what was to be done to the tensor, and notes why.
     pub fn leave(&mut self, why: &str) {
         (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
-        (self.was_sparse, self.solve, self.is_moved) = (false, Solve::default(), false);
+        (self.was_sparse, self.blocks) = (false, None);
+        (self.solve, self.is_moved) = (Solve::default(), false);
         self.rows = self.rows_as_stored();
     }
 
@@ -228,10 +230,23 @@ impl<'a> TensorPlan<'a> {
     /// How the tensor is stored in this format if `n_kept` of its elements are kept.
     pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
+        if let Some(coding) = self.entropy_coding(profile, codes) {
+            return coding;
+        }
         match profile.holds_sparse() && self.is_recoded() {
             true => Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept),
             false => Coding { codes, ..Coding::DENSE },
         }
+    }
+
+    /// The coding of codes that are to be entropy-coded, where this format keeps codes so.
+    fn entropy_coding(&self, profile: OutputFormat, codes: Option<Codes>) -> Option<Coding> {
+        let blocks = self.blocks.filter(|_| profile.holds_sparse())?;
+        let most = Coding::entropy(codes?, self.rows.n_rows, self.rows.n_cols)?;
+        Some(match blocks {
+            BlockBytes::AtMost => most,
+            BlockBytes::Exactly(n_bytes) => Coding { storage: Storage::Entropy { n_bytes }, ..most },
+        })
     }
 
     /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs

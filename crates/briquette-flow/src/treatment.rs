@@ -32,6 +32,8 @@ pub struct Treatment {
     pub cast: Option<DType>,
     /// Whether the source stores the tensor sparse.
     pub was_sparse: bool,
+    /// How large its blocks are, where its codes are to be entropy-coded.
+    pub blocks: Option<BlockBytes>,
     /// Why nothing is done to the tensor, where nothing is.
     pub skipped: Option<String>,
 }
@@ -42,8 +44,30 @@ impl Treatment {
         let Known { role, axis, why } = known;
         let (prune, quant, cast, skipped) = (None, None, None, None);
         let solve = Solve::default();
-        Self { role, axis, why, rows, prune, quant, solve, is_moved: false, cast, was_sparse: false, skipped }
+        Self {
+            role,
+            axis,
+            why,
+            rows,
+            prune,
+            quant,
+            solve,
+            is_moved: false,
+            cast,
+            was_sparse: false,
+            blocks: None,
+            skipped,
+        }
     }
+}
+
+/// The bytes of a tensor's blocks of codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockBytes {
+    /// No more than the codes would take without frequencies: they are yet to be coded.
+    AtMost,
+    /// This many.
+    Exactly(usize),
 }
 
 /// How weights are moved so that the outputs of their layer stay what they were.

@@ -3,6 +3,7 @@
 use crate::context::Workers;
 use crate::decode::{DecodedTensor, compare, decode_all};
 use crate::encode::{Outcome, encode};
+use crate::entropy::Scratch;
 use crate::layout::FileLayouts;
 use crate::manifest::manifest_of;
 use crate::plan::Plan;
@@ -56,11 +57,25 @@ pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let layout = FileLayouts::new(plan, &n_kept)?;
+    let mut layout = FileLayouts::new(plan, &n_kept)?;
     is_over("survey");
 
+    let mut coded = None;
+    if plan.has_blocks() {
+        let scratch = Scratch::create(draft, plan, &layout.tensors)?;
+        let outcomes = encode(plan, &surveys, &layout.tensors, source, &scratch, workers)?;
+        plan.learn_blocks(&outcomes);
+        layout = FileLayouts::new(plan, &n_kept)?;
+        coded = Some((scratch, outcomes));
+    }
     let files = WeightFiles::create(draft, &layout)?;
-    let outcomes = encode(plan, &surveys, &layout.tensors, source, &files, workers)?;
+    let outcomes = match coded {
+        Some((scratch, outcomes)) => {
+            scratch.copy_to(&files, &layout, &outcomes, workers)?;
+            outcomes
+        }
+        None => encode(plan, &surveys, &layout.tensors, source, &files, workers)?,
+    };
     is_over("encode");
 
     let manifest = manifest_of(plan, &layout, &outcomes, recipe, producer);

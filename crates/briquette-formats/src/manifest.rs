@@ -1,7 +1,7 @@
 //! `briquette.json`: what each tensor of an output directory stands for.
 
 use crate::{InputFile, OutputFormat, json, limits};
-use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape};
+use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape, Storage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 /// The name of the manifest in a directory.
 pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The version that is written where nothing newer is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
@@ -65,12 +65,14 @@ fn is_first(axis: &OutputAxis) -> bool {
     *axis == OutputAxis::First
 }
 
-/// The version that holds these tensors: 2 where some are stacks of matrices, 3 where outputs are the second of several axes.
+/// The version that holds these tensors: 2 where some are stacks of matrices, 3 where outputs are the second of several axes, 4 where codes
+/// are entropy-coded.
 pub fn version_of(tensors: &BTreeMap<String, ManifestEntry>) -> u32 {
-    let version = |entry: &ManifestEntry| match entry.output_axis {
-        OutputAxis::First | OutputAxis::Last => LOWEST,
-        OutputAxis::Stacked => 2,
-        OutputAxis::Second => VERSION,
+    let version = |entry: &ManifestEntry| match (entry.coding.storage, entry.output_axis) {
+        (Storage::Entropy { .. }, _) => VERSION,
+        (_, OutputAxis::Second) => 3,
+        (_, OutputAxis::Stacked) => 2,
+        (_, OutputAxis::First | OutputAxis::Last) => LOWEST,
     };
     tensors.values().map(version).max().unwrap_or(LOWEST)
 }

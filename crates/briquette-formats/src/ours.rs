@@ -4,11 +4,11 @@ use crate::digests::Digests;
 use crate::output_format::HeldCodes;
 use crate::plain::{PlainFiles, TensorsByName};
 use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
-use crate::stored::{StoredDir, StoredTensor};
+use crate::stored::{DirNumber, StoredDir, StoredTensor};
 use crate::{
     ActivationRounding, Choice, Manifest, ModelDir, OutputFormat, TensorInfo, contained, limits, manifest, sniff,
 };
-use briquette_core::{Coding, Error, Result};
+use briquette_core::{Coding, Error, Result, Storage};
 use std::path::Path;
 
 /// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
@@ -39,7 +39,14 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     }
     let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
     let digests = Some(Digests::new(&manifest));
-    Ok(StoredDir { files: plain.into_files(), tensors, infos, manifest: Some(manifest), digests })
+    Ok(StoredDir {
+        files: plain.into_files(),
+        tensors,
+        infos,
+        manifest: Some(manifest),
+        digests,
+        number: DirNumber::default(),
+    })
 }
 
 fn stored_tensor(
@@ -58,6 +65,13 @@ fn stored_tensor(
     if let Some(codes) = entry.coding.codes {
         codes.grid().ok_or_else(|| bad("there is no grid of that many bits"))?;
         codes.grouping.per_row(rows.n_cols).ok_or_else(|| bad("the group size does not divide the row"))?;
+    }
+    if let Storage::Entropy { n_bytes } = entry.coding.storage {
+        let most = entry.coding.codes.and_then(|codes| Coding::entropy(codes, rows.n_rows, rows.n_cols));
+        let most = most.map(|coding| coding.storage).ok_or_else(|| bad("no codes of its shape are kept in blocks"))?;
+        if !matches!(most, Storage::Entropy { n_bytes: most } if n_bytes <= most) {
+            return Err(bad("blocks of its codes have more bytes than the codes would take without"));
+        }
     }
     let n_kept = entry.n_kept.unwrap_or(info.n_elements());
     if n_kept > info.n_elements() {

@@ -1,5 +1,6 @@
 //! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
 
+mod blocks;
 mod checked;
 mod source;
 
@@ -9,10 +10,13 @@ use crate::output_format::FilePart;
 use crate::plain::TensorsByName;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, Manifest};
+use blocks::ReadBlock;
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits};
 use std::ops::Range;
+
+pub(crate) use blocks::DirNumber;
 
 /// Where the bytes of a part are.
 #[derive(Debug, Clone)]
@@ -65,6 +69,8 @@ pub struct StoredDir {
     pub manifest: Option<Manifest>,
     /// What was read of it so far, where its hashes are known.
     pub(crate) digests: Option<Digests>,
+    /// Tells the blocks of this directory from those of others.
+    pub(crate) number: DirNumber,
 }
 
 /// Buffers that a thread reuses from one block to the next.
@@ -76,6 +82,7 @@ pub struct DecodeBuffers {
     scale: Vec<u8>,
     zero: Vec<u8>,
     decoder: Option<RowDecoder>,
+    block: ReadBlock,
 }
 
 impl StoredTensor {
@@ -124,6 +131,20 @@ impl StoredTensor {
         Ok(())
     }
 
+    /// Whether its codes are fewer bytes in memory with their zeros left out: as the file has them, or, of those that are entropy-coded,
+    /// as it would have them otherwise.
+    pub fn is_held_sparse(&self) -> bool {
+        match self.coding.storage {
+            Storage::Dense => false,
+            Storage::Bitmask => true,
+            Storage::Entropy { .. } => {
+                let Rows { n_rows, n_cols, .. } = self.rows();
+                let smallest = Coding::smallest(self.coding.codes, self.info.dtype, n_rows, n_cols, self.n_kept);
+                smallest.storage == Storage::Bitmask
+            }
+        }
+    }
+
     fn damaged(&self, what: &str) -> Error {
         Error::input(format!("{what}; the directory is damaged")).at(format_args!("tensor {:?}", self.info.name))
     }
@@ -133,7 +154,7 @@ impl StoredDir {
     /// Tensors kept in parts of these files, of which no manifest says more.
     pub fn new(files: Vec<InputFile>, tensors: Vec<StoredTensor>) -> Self {
         let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-        Self { files, tensors, infos, manifest: None, digests: None }
+        Self { files, tensors, infos, manifest: None, digests: None, number: DirNumber::default() }
     }
 
     fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
@@ -171,7 +192,7 @@ impl StoredDir {
         let tensor = &self.tensors[index];
         let n_cols = tensor.rows().n_cols;
         let start = range.start * n_cols * tensor.value_width();
-        let first = self.read_elements(tensor, range.clone(), scratch)?;
+        let first = self.read_elements(index, range.clone(), scratch)?;
         self.read_scales(tensor, range, scratch)?;
         let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
         let stored = StoredRows { elements, first, bitmask, scale, zero };
@@ -197,7 +218,7 @@ impl StoredDir {
     ) -> Result<()> {
         let tensor = &self.tensors[index];
         let row_view = tensor.rows();
-        let first = self.read_elements(tensor, range.clone(), scratch)?;
+        let first = self.read_elements(index, range.clone(), scratch)?;
         self.read_scales(tensor, range.clone(), scratch)?;
         let DecodeBuffers { elements, bitmask, scale, zero, decoder, .. } = scratch;
         let stored = StoredRows { elements, first, bitmask, scale, zero };
@@ -227,7 +248,7 @@ impl StoredDir {
         let tensor = &self.tensors[index];
         let (row_view, n_rows) = (tensor.rows(), range.len());
         let mut at = range.start * row_view.n_cols * tensor.value_width();
-        let first = self.read_elements(tensor, range.clone(), scratch)?;
+        let first = self.read_elements(index, range.clone(), scratch)?;
         let is_unchecked = self.is_unchecked(index);
         if is_unchecked {
             self.read_scales(tensor, range, scratch)?;
@@ -250,7 +271,8 @@ impl StoredDir {
 
     /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
     /// stream come before.
-    fn read_elements(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<usize> {
+    fn read_elements(&self, index: usize, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<usize> {
+        let tensor = &self.tensors[index];
         let n_cols = tensor.rows().n_cols;
         let width = if tensor.info.dtype.is_weight() { tensor.info.dtype.n_bits() / 8 } else { 1 };
         let n_bits = tensor.coding.codes.map_or(8 * width, |codes| usize::from(codes.bits));
@@ -277,6 +299,10 @@ impl StoredDir {
                     self.read_part(tensor, Part::Values, bytes, &mut scratch.elements)?;
                     Ok(0)
                 }
+            }
+            (Storage::Entropy { .. }, _) => {
+                self.read_blocks(index, range, scratch)?;
+                Ok(0)
             }
         }
     }

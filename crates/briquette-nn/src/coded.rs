@@ -4,7 +4,7 @@ use crate::kept::Kept;
 use crate::view;
 use briquette_core::encoded::ScaleType;
 use briquette_core::{
-    Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, Storage, simd,
+    Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
 use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
@@ -146,7 +146,7 @@ impl Coded {
         let is_matrix = rank == 2 && what != Use::Table;
         let axis = if is_matrix { OutputAxis::Last } else { OutputAxis::First };
         let rows = Rows { axis, ..tensor.rows() };
-        Ok(Self { rows, codes, scales, is_sparse: tensor.coding.storage == Storage::Bitmask })
+        Ok(Self { rows, codes, scales, is_sparse: tensor.is_held_sparse() })
     }
 
     /// Takes a tensor of a parameter: of a quantized one that [`to_burn`](Self::to_burn) made the codes, bit for bit; of any

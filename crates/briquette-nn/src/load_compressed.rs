@@ -5,7 +5,7 @@ use crate::load::{ParameterPlace, fill, places_of};
 use crate::packed::Packed;
 use crate::{Kind, NameMap, Parameter, holds_codes};
 use briquette_core::encoded::Codes;
-use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Role, Rows, Storage};
+use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Role, Rows};
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH};
@@ -73,16 +73,16 @@ impl Use {
     /// Bytes of a tensor's codes, its scales, and what the kernels store besides.
     fn n_bytes(self, tensor: &StoredTensor) -> usize {
         let Rows { n_rows, n_cols, .. } = tensor.rows();
-        let codes = match tensor.coding.storage {
-            Storage::Dense => n_rows * n_cols,
-            Storage::Bitmask => n_rows * Mask::row_bytes(n_cols) + tensor.n_kept,
+        let codes = match tensor.is_held_sparse() {
+            false => n_rows * n_cols,
+            true => n_rows * Mask::row_bytes(n_cols) + tensor.n_kept,
         };
         match self {
             // Besides the scale, the sum of codes is stored for each row.
             Self::Int8(_) | Self::Conv(..) => codes + 8 * n_rows,
             Self::Int4 { group } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * n_cols.div_ceil(group.max(1)),
             // For a sparse table, the offset of each row is stored too.
-            Self::Table | Self::Decoded if tensor.coding.storage == Storage::Bitmask => codes + 12 * n_rows,
+            Self::Table | Self::Decoded if tensor.is_held_sparse() => codes + 12 * n_rows,
             Self::Table | Self::Decoded => codes + 4 * n_rows,
         }
     }

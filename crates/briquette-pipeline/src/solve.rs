@@ -72,7 +72,7 @@ fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p TensorPlan<'a>
 const UNIT: usize = 32 << 20;
 
 fn from_statistics(job: &SolveJob, plan: &mut Plan, moving: &[usize], found: &mut Found) -> Result<()> {
-    let layers = inputs::layers_of_files(job)?;
+    let mut layers = inputs::layers_of_files(job)?;
     let mut solver = Solver::new(job, plan)?;
     let (mut units, mut n_weights) = (vec![Vec::new()], 0);
     for &index in moving {
@@ -88,7 +88,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, moving: &[usize], found: &mu
     let mut n_done = 0;
     for (number, tensors) in units.iter().enumerate() {
         let path = job.scratch.join(format!("unit-{number:04}.safetensors"));
-        let unit = unit_at(&path, || solver.unit(plan, tensors, &layers))?;
+        let unit = unit_at(&path, || solver.unit(plan, tensors, &mut layers))?;
         found.take_in(plan, unit, tensors)?;
         n_done += tensors.len();
         job.options.progress.items(n_done, moving.len());

@@ -1,7 +1,6 @@
 //! Keeps the codes and the sparsity of a compressed model where nothing else is done to its tensors.
 
 use super::interop::Loads;
-use briquette_core::Storage;
 use briquette_core::encoded::Codes;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Plan, Quant, TensorPlan};
@@ -14,7 +13,7 @@ pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&L
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
         let source = &stored.tensors[tensor.index()];
-        tensor.was_sparse = plan.profile.holds_sparse() && source.coding.storage == Storage::Bitmask;
+        tensor.was_sparse = plan.profile.holds_sparse() && source.is_held_sparse();
         keep_codes(plan.profile, tensor, source, loads);
         tensor.share(&mut shared);
     }

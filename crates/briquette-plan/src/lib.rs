@@ -7,6 +7,7 @@ pub mod interop;
 mod keep;
 pub mod role;
 mod statistics;
+mod storage;
 mod student;
 mod untouched;
 
@@ -64,6 +65,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     if plan.profile.keeps_ties_once() {
         choose::tie(&mut plan, &ties);
     }
+    storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     plan.remarks.extend(recipe.calibration.as_ref().map(calibrated_text));
     Ok(plan)

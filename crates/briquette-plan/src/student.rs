@@ -3,7 +3,7 @@
 use crate::interop::Loads;
 use crate::role::Roles;
 use crate::untouched::untouched_tensors;
-use crate::{choose, heads};
+use crate::{choose, heads, storage};
 use briquette_core::Result;
 use briquette_core::RoleRule;
 use briquette_flow::ties::ties_of;
@@ -52,6 +52,7 @@ pub(crate) fn plan<'a>(
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;
     }
+    storage::choose(&mut plan, recipe);
     Ok(plan)
 }
 

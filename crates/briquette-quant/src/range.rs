@@ -5,6 +5,7 @@ mod hqq;
 mod minmax;
 mod mse;
 mod percentile;
+mod step;
 mod weighted;
 
 pub use absmax::absmax;
@@ -12,6 +13,7 @@ pub use hqq::hqq;
 pub use minmax::minmax;
 pub use mse::mse;
 pub use percentile::percentile;
+pub use step::step;
 pub use weighted::weighted;
 
 use briquette_core::{Affine, Grid};
@@ -35,6 +37,8 @@ pub enum Range {
     Hqq,
     /// The shrunken range of least squared error at the outputs, by the mean squares of inputs.
     Weighted,
+    /// The same step everywhere, or a double of it where weights are too large; none before a budget has found it.
+    Step(Option<f32>),
 }
 
 impl Range {
@@ -57,7 +61,7 @@ impl Range {
 
     /// Whether zeros that are there for dropped weights do not move it.
     pub fn sees_through_zeros(self) -> bool {
-        matches!(self, Self::AbsMax | Self::MinMax)
+        matches!(self, Self::AbsMax | Self::MinMax | Self::Step(_))
     }
 }
 
@@ -87,7 +91,8 @@ pub fn try_choose<E>(
     go_on: &impl Fn() -> Result<(), E>,
 ) -> Result<Affine, E> {
     match range {
-        Range::AbsMax => Ok(absmax(group.values, grid)),
+        Range::AbsMax | Range::Step(None) => Ok(absmax(group.values, grid)),
+        Range::Step(Some(size)) => Ok(step(group.values, size, grid)),
         Range::MinMax => Ok(minmax(group.values, grid)),
         Range::Percentile(share) => Ok(percentile(group.values, share, grid)),
         Range::Mse => mse(group.values, grid, go_on),
@@ -149,6 +154,18 @@ mod tests {
                 prop_assert!(squared(&group, choose(Range::Mse, &group, grid), grid) <= least * (1.0 + 1e-12));
             }
         }
+    }
+
+    #[test]
+    fn a_step_is_doubled_until_the_grid_holds_the_group() {
+        let of = |values: &[f32], size| choose(Range::Step(Some(size)), values, Grid::INT8).scale;
+        assert_eq!(of(&[], 0.25), 0.25);
+        assert_eq!(of(&[29.0, -29.7], 0.25), 0.25, "119 steps");
+        assert_eq!(of(&[29.0, -29.8], 0.25), 0.5);
+        assert_eq!(of(&[1e4, 0.0], 0.25), 128.0);
+        let group: Vec<f32> = (0..300).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let affine = choose(Range::Step(Some(0.0371)), &group, Grid::INT8);
+        assert!((squared(&group, affine, Grid::INT8) / 300.0 / (0.0371_f64.powi(2) / 12.0) - 1.0).abs() < 0.1);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128)",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-dynamic with a step S (step0.01)",
             self.0
         )
     }
@@ -68,12 +68,41 @@ impl Scheme {
         weights: QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, range: Range::AbsMax, scale: ScaleType::F32 },
         activations: Activations::Float,
     };
+
+    /// The least step whose doubles f16 holds exactly.
+    const LEAST_F16: f32 = 1.0 / 4096.0;
+
+    /// int8 codes with one step for all rows, or a double of it where a row is too large, of what stands behind the word step: its size, which may
+    /// be left to a budget, and `-dynamic`.
+    fn of_step(rest: &str) -> Option<Self> {
+        let (size, activations) = match rest.strip_suffix("-dynamic") {
+            Some(size) => (size, Activations::DynamicAsymmetric),
+            None => (rest, Activations::Float),
+        };
+        let size = if size.is_empty() {
+            None
+        } else {
+            Some(size.parse().ok().filter(|size| *size >= 1e-12 && *size <= 1e12)?)
+        };
+        let scale = if size.is_none_or(|size: f32| (Self::LEAST_F16..1.0).contains(&size)) {
+            ScaleType::F16
+        } else {
+            ScaleType::F32
+        };
+        let weights = QuantSpec { range: Range::Step(size), scale, ..Self::INT8.weights };
+        Some(Self { weights, activations })
+    }
+
+    /// Whether its step is yet to be found.
+    pub fn is_open(&self) -> bool {
+        self.weights.range == Range::Step(None)
+    }
 }
 
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 
-    /// `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
+    /// `step[<size>][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
     fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         let unknown = || UnknownScheme(name.to_string());
         let activations = match name {
@@ -83,6 +112,9 @@ impl std::str::FromStr for Scheme {
         };
         if let Some(activations) = activations {
             return Ok(Self { activations, ..Self::INT8 });
+        }
+        if let Some(rest) = name.strip_prefix("step") {
+            return Self::of_step(rest).ok_or_else(unknown);
         }
         let mut words = name.strip_prefix("int").ok_or_else(unknown)?.split('-');
         let n_bits = words.next().and_then(|word| word.parse().ok()).ok_or_else(unknown)?;
@@ -112,7 +144,28 @@ mod tests {
         assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), Range::MinMax));
         assert_eq!("int8".parse(), Ok(Scheme::INT8));
         assert_eq!("int8-dynamic".parse::<Scheme>().unwrap().activations, Activations::DynamicAsymmetric);
-        for bad in ["", "int", "int1", "int9", "int8-", "int4-g0", "int4-gx", "fp8", "int4-g8-g8", "int8-dynamic-x"] {
+        let step: Scheme = "step0.0125-dynamic".parse().unwrap();
+        assert_eq!((step.weights.range, step.weights.scale), (Range::Step(Some(0.0125)), ScaleType::F16));
+        assert_eq!(step.activations, Activations::DynamicAsymmetric);
+        assert_eq!("step1e-5".parse::<Scheme>().unwrap().weights.scale, ScaleType::F32);
+        assert!("step".parse::<Scheme>().unwrap().is_open() && !step.is_open());
+        for bad in [
+            "",
+            "step0",
+            "step-1",
+            "stepnan",
+            "stepinf",
+            "step0.1-asym",
+            "int",
+            "int1",
+            "int9",
+            "int8-",
+            "int4-g0",
+            "int4-gx",
+            "fp8",
+            "int4-g8-g8",
+            "int8-dynamic-x",
+        ] {
             assert!(bad.parse::<Scheme>().is_err(), "{bad}");
         }
     }

@@ -1,5 +1,6 @@
 //! What stages learn of the inputs of layers, and from what data.
 
+use crate::budget;
 use crate::memory::bytes_of;
 use crate::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
@@ -33,7 +34,7 @@ impl CalibrationRun {
     /// Config, naming the key.
     pub(crate) fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         let Some(keys) = &raw.calibration else { return Ok(None) };
-        if !raw.needs_statistics() {
+        if !raw.needs_statistics() && !budget::runs_model(raw) {
             let message = "no stage looks at the inputs of layers; take a method that does (wanda, sparsegpt, admm, range weighted, \
                            round gptq), or remove it";
             return Err(Error::config(format!("calibration: {message}")));

@@ -35,11 +35,13 @@ impl Recipe {
             roles: Vec::new(),
             allow_nonfinite: false,
             profile: OutputFormat::default(),
+            codes_entropy: false,
             allow_untested: false,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts: Vec::new(),
             stages: Vec::new(),
             calibration: None,
+            budget: None,
             evaluate: None,
             read: Vec::new(),
             asked: crate::raw::RawRecipe::default(),
@@ -208,7 +210,11 @@ impl QuantizeStage {
     /// # Errors
     /// Config, where there is no such scheme.
     pub fn named(scheme: &str) -> Result<Self> {
-        Ok(parse_scheme("scheme", scheme)?.into())
+        let scheme = parse_scheme("scheme", scheme)?;
+        match scheme.is_open() {
+            false => Ok(scheme.into()),
+            true => Err(Error::config("scheme: step has no size; say it, as in \"step0.01\"")),
+        }
     }
 
     /// Takes tensors of these roles, instead of linear, conv and embedding.

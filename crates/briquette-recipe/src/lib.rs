@@ -17,6 +17,7 @@
 //!
 //! Non-goals: opening a model, knowing what its tensors are, training, and running anything.
 
+mod budget;
 mod calibration;
 mod cast;
 mod distill;
@@ -43,6 +44,7 @@ mod text;
 mod used;
 mod words;
 
+pub use budget::{Budget, Most, Sensitivity};
 pub use calibration::{CalibrationRun, N_SAMPLES};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Student, TrainingSpec};

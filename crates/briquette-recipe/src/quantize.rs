@@ -125,6 +125,11 @@ impl QuantizeStage {
 }
 
 impl QuantizeStage {
+    /// Whether steps of some tensors are yet to be found.
+    pub fn is_open(&self) -> bool {
+        self.scheme.is_open() || self.overrides.iter().any(|(_, scheme)| scheme.is_open())
+    }
+
     /// Whether an embedding that is also the output head keeps eight bits where other tensors have fewer: as a head it multiplies
     /// activations, and is more easily hurt.
     pub fn spares_heads(&self) -> bool {

@@ -46,7 +46,9 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The keys that are numbers, without places in lists. `*` stands for any name.
-pub(crate) const KEYS: [(&str, NumberRange); 44] = [
+pub(crate) const KEYS: [(&str, NumberRange); 46] = [
+    ("budget.bits", above(0.0, 8.0)),
+    ("budget.samples", whole(1, MANY)),
     ("calibration.samples", whole(1, MANY)),
     ("calibration.max_length", whole(1, MAX_SIZE)),
     ("calibration.seed", whole(0, u64::MAX)),

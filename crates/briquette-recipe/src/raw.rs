@@ -2,6 +2,7 @@
 //! what is made of them. What is said of a key here is what the JSON Schema says of it, where the keys of all kinds stand in one
 //! table; that is why it begins with the kind.
 
+mod budget;
 mod calibration;
 mod data;
 mod memory;
@@ -16,6 +17,7 @@ pub use crate::distill::RawDistill;
 pub use crate::factorize::RawFactorize;
 pub use crate::prune::RawPrune;
 pub use crate::quantize::{RawGroup, RawQuantize};
+pub use budget::RawBudget;
 pub use calibration::RawCalibration;
 pub use data::{RawData, RawGate, RawNormalize};
 pub use memory::{RawBatchSize, RawMemory};

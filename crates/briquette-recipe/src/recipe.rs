@@ -1,10 +1,11 @@
 //! A sound recipe, from its TOML mirror.
 
+use crate::budget::Budget;
 use crate::calibration::CalibrationRun;
 use crate::evaluate::Evaluate;
 use crate::kind::StageKind;
 use crate::paths::{self, NamedPath, directory_of};
-use crate::raw::{RawLayout, RawOutputs, RawRecipe, RawRole};
+use crate::raw::{RawLayout, RawOutput, RawOutputs, RawRecipe, RawRole};
 use crate::stage::{RecipePart, Stage, Whole};
 use crate::words::one_of;
 use crate::{ranges, stage, text, used};
@@ -30,6 +31,8 @@ pub struct Recipe {
     pub allow_nonfinite: bool,
     /// The format of the directory.
     pub profile: OutputFormat,
+    /// Whether codes are entropy-coded.
+    pub codes_entropy: bool,
     /// Whether compressed-tensors of models that transformers is not known to load are written.
     pub allow_untested: bool,
     /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
@@ -40,6 +43,8 @@ pub struct Recipe {
     pub stages: Vec<Stage>,
     /// The run of the model that its stages learn the inputs of layers from, where they look at them and no file has them.
     pub calibration: Option<CalibrationRun>,
+    /// What the output may take, where steps of its last stages are found by that.
+    pub budget: Option<Budget>,
     /// How to find out what the output is worth, where that is asked.
     pub evaluate: Option<Evaluate>,
     /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
@@ -70,6 +75,7 @@ impl Recipe {
         let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stage::stages_of(&raw)?;
         let calibration = CalibrationRun::from_raw(&raw)?;
+        let budget = Budget::from_raw(&raw, &parts, &stages)?;
         let evaluate = Evaluate::from_checked(&raw)?;
         used::check_memory(&raw)?;
         used::check_select(&raw)?;
@@ -85,11 +91,13 @@ impl Recipe {
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
+            codes_entropy: codes_entropy(&raw.output)? || budget.is_some(),
             allow_untested: raw.output.allow_untested,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts,
             stages,
             calibration,
+            budget,
             evaluate,
             read: paths::read(&raw),
             asked,
@@ -117,6 +125,7 @@ impl Recipe {
             model: asked.model,
             output: asked.output,
             calibration: asked.calibration,
+            budget: asked.budget,
             stage: asked.stage.into_iter().filter(|stage| stage.kind() != Some(StageKind::Evaluate)).collect(),
             ..RawRecipe::default()
         };
@@ -145,4 +154,19 @@ pub fn locate(error: Error, path: &Path) -> Error {
 pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     let Some(name) = name else { return Ok(OutputFormat::default()) };
     one_of("output.format", name, &OutputFormat::NAMES)
+}
+
+/// Whether codes are to be entropy-coded, which our own format alone has.
+fn codes_entropy(output: &RawOutput) -> Result<bool> {
+    let Some(storage) = output.storage.as_deref() else { return Ok(false) };
+    let is_entropy = one_of("output.storage", storage, &[("auto", false), ("entropy", true)])?;
+    let profile = profile_of(output.format.as_deref())?;
+    if is_entropy && profile != OutputFormat::Briquette {
+        let message = format!(
+            "output.storage: found \"entropy\" with the format {}, expected briquette, which alone has it",
+            profile.name()
+        );
+        return Err(Error::config(message));
+    }
+    Ok(is_entropy)
 }

@@ -190,7 +190,11 @@ fn encoding_of(checkpoint: &Checkpoint, index: usize) -> Cow<'static, str> {
     let Some(stored) = checkpoint.stored() else { return "dense".into() };
     let coding = stored.tensors[index].coding;
     let values = coding.codes.map_or("dense".to_string(), |codes| format!("int{} {}", codes.bits, codes.grouping));
-    if coding.storage == Storage::Bitmask { format!("{values}, bitmask").into() } else { values.into() }
+    match coding.storage {
+        Storage::Dense => values.into(),
+        Storage::Bitmask => format!("{values}, bitmask").into(),
+        Storage::Entropy { .. } => format!("{values}, entropy-coded").into(),
+    }
 }
 
 fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {

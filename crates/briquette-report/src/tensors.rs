@@ -57,6 +57,7 @@ fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     match coding.storage {
         Storage::Dense => values,
         Storage::Bitmask => format!("{values}, bitmask"),
+        Storage::Entropy { .. } => format!("{values}, entropy-coded"),
     }
 }
 
@@ -71,6 +72,7 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     }
     match placed.coding.storage {
         Storage::Bitmask => "bitmask is smaller than dense".into(),
+        Storage::Entropy { .. } => "a zero takes the bits that its frequency says".into(),
         Storage::Dense => "too few zeros for a bitmask to save anything".into(),
     }
 }

@@ -197,7 +197,7 @@ pub(crate) enum Command {
     Devices,
     /// Convert a model to another format; of a plain checkpoint, dense is a bit-exact conversion
     #[command(
-        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk"
+        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller"
     )]
     Export {
         /// A file, an index of shards, or a directory
@@ -205,6 +205,9 @@ pub(crate) enum Command {
         /// The format to write: briquette, compressed-tensors, dense or burnpack
         #[arg(long, value_name = "FORMAT")]
         to: String,
+        /// How codes are kept: auto (dense or sparse, the smaller), or entropy (in as many bits as their frequencies say)
+        #[arg(long, value_name = "STORAGE")]
+        storage: Option<String>,
         /// The directory to write
         #[arg(long, short, value_name = "OUT")]
         output: PathBuf,

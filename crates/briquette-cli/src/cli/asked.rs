@@ -33,6 +33,9 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     if what.format.is_some() {
         raw.output.format = what.format.clone();
     }
+    if what.storage.is_some() {
+        raw.output.storage = what.storage.clone();
+    }
     if let Some(layout) = what.layout {
         raw.model.layout = Some(layout_of(layout));
     }

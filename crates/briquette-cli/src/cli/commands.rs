@@ -14,7 +14,7 @@ use briquette::pipeline::recipe::{self, raw};
 use briquette::pipeline::{diff, inspect, report, verify};
 use briquette::{Error, Recipe, Report, Result};
 use clap::CommandFactory;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Runs a command. Returns the exit code of a run that did what it was asked.
 pub(super) fn run(args: &Args) -> Result<u8> {
@@ -48,8 +48,14 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Calibrate { model, what } => calibrate::calibrate(common, model, what),
         Command::Devices => devices::list(common),
-        Command::Export { model, to, output, allow_untested, force, choice } => {
-            export(common, [model, output], to, choice, [*allow_untested, *force])
+        Command::Export { model, to, storage, output, allow_untested, force, choice } => {
+            let output = raw::RawOutput {
+                path: Some(output.clone()),
+                format: Some(to.clone()),
+                storage: storage.clone(),
+                allow_untested: *allow_untested,
+            };
+            export(common, model, output, choice, *force)
         }
         Command::Report { output } => redraw(common, output),
         Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),
@@ -59,16 +65,10 @@ pub(super) fn run(args: &Args) -> Result<u8> {
 }
 
 /// A recipe without stages, which is a conversion.
-fn export(
-    common: &Common,
-    [model, output]: [&PathBuf; 2],
-    to: &str,
-    choice: &ChoiceArgs,
-    [allow_untested, force]: [bool; 2],
-) -> Result<u8> {
+fn export(common: &Common, model: &Path, output: raw::RawOutput, choice: &ChoiceArgs, force: bool) -> Result<u8> {
     let mut raw = raw::RawRecipe {
-        model: raw::RawModel { path: Some(model.clone()), allow_nonfinite: true, ..Default::default() },
-        output: raw::RawOutput { path: Some(output.clone()), format: Some(to.to_string()), allow_untested },
+        model: raw::RawModel { path: Some(model.to_path_buf()), allow_nonfinite: true, ..Default::default() },
+        output,
         ..Default::default()
     };
     choice.over(&mut raw.model);

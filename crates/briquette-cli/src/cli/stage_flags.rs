@@ -29,7 +29,7 @@ const IN_A_RECIPE: [&str; 16] = [
 /// What to do with a model: a recipe, or flags that make one.
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 pub(crate) struct What {
-    /// Take the stages from a recipe; MODEL, --key, --strip-prefix, --output, --format, --layout, --allow-untested and --allow-nonfinite
+    /// Take the stages from a recipe; MODEL, --key, --strip-prefix, --output, --format, --storage, --layout, --allow-untested and --allow-nonfinite
     /// override its own
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE)]
     pub(crate) recipe: Option<PathBuf>,
@@ -90,6 +90,9 @@ pub(crate) struct What {
     /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<String>,
+    /// How codes are kept: auto (dense or sparse, the smaller), or entropy (in as many bits as their frequencies say)
+    #[arg(long, value_name = "STORAGE")]
+    pub(crate) storage: Option<String>,
     /// Write compressed-tensors of models that transformers is not known to load, too
     #[arg(long)]
     pub(crate) allow_untested: bool,

@@ -4,7 +4,7 @@ use super::{Plan, TensorPlan};
 use crate::layout::FileLayouts;
 use crate::survey::dropped_of_columns;
 use crate::treatment::{Cut, Pruning};
-use briquette_core::Result;
+use briquette_core::{Result, Storage};
 use briquette_formats::OutputFormat;
 
 /// Predicted bytes of weight files.
@@ -31,6 +31,15 @@ impl TensorPlan<'_> {
         }
     }
 
+    /// Whether the bytes of its parts are known before it is encoded.
+    fn has_known_size(&self, profile: OutputFormat) -> bool {
+        let (n_kept, is_exact) = self.predicted_kept();
+        match self.coding(profile, n_kept).storage {
+            Storage::Entropy { .. } => false,
+            Storage::Dense | Storage::Bitmask => is_exact,
+        }
+    }
+
     /// An upper bound of what a header grows by if a tensor predicted as dense turns out sparse: names, offsets, coding of parts.
     fn more_of_header(&self, profile: OutputFormat) -> u64 {
         let is_foretold_dense = self.was_sparse && self.prune.is_none()
@@ -49,18 +58,19 @@ impl Plan<'_> {
         if tensor.tied_to().is_some() {
             return Ok((0, true));
         }
-        let (n_kept, is_exact) = tensor.predicted_kept();
+        let (n_kept, _) = tensor.predicted_kept();
         let parts = tensor.file_parts(self.profile, tensor.coding(self.profile, n_kept), n_kept)?;
-        Ok((parts.iter().map(|part| part.info.n_bytes() as u64).sum(), is_exact))
+        let n_bytes = parts.iter().map(|part| part.info.n_bytes() as u64).sum();
+        Ok((n_bytes, tensor.has_known_size(self.profile)))
     }
 
-    /// The bytes of the weight files: exact unless there are global thresholds, or zeros in the source.
+    /// The bytes of the weight files: exact unless there are global thresholds, zeros in the source, or codes that are entropy-coded.
     ///
     /// # Errors
     /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict(&self) -> Result<Prediction> {
         let n_bytes = FileLayouts::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
-        let is_open = |tensor: &TensorPlan| !tensor.predicted_kept().1 && tensor.tied_to().is_none();
+        let is_open = |tensor: &TensorPlan| !tensor.has_known_size(self.profile) && tensor.tied_to().is_none();
         let is_exact = !self.tensors.iter().any(is_open);
         let header: u64 = self.tensors.iter().map(|tensor| tensor.more_of_header(self.profile)).sum();
         Ok(Prediction { n_bytes: n_bytes + header, is_exact })

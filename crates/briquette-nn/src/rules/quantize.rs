@@ -40,8 +40,11 @@ impl Quantize {
     /// As [`new`](Self::new), with a scheme spelled out.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config, where `glob` is not a valid glob, or the scheme has no step yet.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
+        if scheme.is_open() {
+            return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+        }
         let (chosen, schedule) =
             (Chosen::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
         Ok(Self { chosen, scheme, schedule, given: None, is_learned: false })

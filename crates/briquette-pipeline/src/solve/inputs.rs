@@ -215,8 +215,8 @@ mod run {
                 let path = job.scratch.join(format!("block-{block:04}.safetensors"));
                 let Self { walk, solver, plan, .. } = &mut self;
                 let unit = unit_at(&path, || {
-                    let seen = walk.observe(job.checkpoint, &probe, &mut after)?;
-                    solver.unit(plan, &tensors, &seen.layers)
+                    let mut seen = walk.observe(job.checkpoint, &probe, &mut after)?;
+                    solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
                 self.found.take_in(self.plan, unit, &tensors)?;
                 self.solver.learn(self.plan);
@@ -245,8 +245,8 @@ mod run {
             }
             let Self { job, walk, solver, plan, .. } = self;
             let unit = unit_at(&job.scratch.join("head.safetensors"), || {
-                let seen = walk.observe_head(job.checkpoint, probe)?;
-                solver.unit(plan, &tensors, &seen.layers)
+                let mut seen = walk.observe_head(job.checkpoint, probe)?;
+                solver.unit(plan, &tensors, &mut seen.layers)
             })?;
             self.found.take_in(self.plan, unit, &tensors)
         }

@@ -1,7 +1,7 @@
 //! The weights of one tensor: which are dropped, on which grids they lie, and where they are moved to.
 
 use super::errors::OutputErrors;
-use super::job::{SolveJob, go_on, stats_of};
+use super::job::{SolveJob, go_on, layer_of, stats_of};
 use super::unit::{MovedTensor, Unit};
 use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::simulate};
 use briquette_flow::context::Workers;
@@ -62,23 +62,27 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Moves the weights of those of these tensors of which that is asked. Of the others their inputs are kept.
+    ///
+    /// Statistics go from `layers` once they are used, and those of the most inputs are used last: no others are held then.
     pub(super) fn unit(
         &mut self,
         plan: &Plan,
         tensors: &[usize],
-        layers: &BTreeMap<String, InputStats>,
+        layers: &mut BTreeMap<String, InputStats>,
     ) -> Result<Unit> {
-        let (mut unit, mut factors) = (Unit::default(), Vec::new());
-        for &index in tensors {
+        let (mut unit, mut factors) = (Unit::default(), Vec::<KnownFactor>::new());
+        for index in narrow_first(plan, tensors, layers) {
             let tensor = &plan.tensors[index];
             let stats = stats_of(tensor, layers, tensor.solve.moves())?;
             let (name, view) = (&tensor.info.name, stats.view());
             unit.add_inputs(name, &view);
             self.plain.inputs.insert(index, view);
             if tensor.solve.moves() {
+                factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
                 let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
                 unit.add_moved(name, tensor.rows.n_cols, solved)?;
             }
+            layers.remove(layer_of(name));
         }
         Ok(unit)
     }
@@ -160,6 +164,18 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 }
 
+/// Tensors of the fewest inputs first, and those that see the same inputs one after the other.
+fn narrow_first(plan: &Plan, tensors: &[usize], layers: &BTreeMap<String, InputStats>) -> Vec<usize> {
+    let gram = |&index: &usize| {
+        let stats = layers.get(layer_of(&plan.tensors[index].info.name));
+        stats.and_then(|stats| stats.gram.as_ref()).map(Arc::as_ptr)
+    };
+    let first = |index: &usize| tensors.iter().position(|other| gram(other) == gram(index));
+    let mut ordered = tensors.to_vec();
+    ordered.sort_by_key(|index| (plan.tensors[*index].rows.n_cols, first(index)));
+    ordered
+}
+
 /// Weights whose rows are moved at a time, where rows do not depend on each other.
 const ROWS_OF: usize = 8 << 20;
 
@@ -233,7 +249,6 @@ fn factor_of<'f>(
     let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a gram matrix"))?;
     let is_it = |known: &KnownFactor| Arc::ptr_eq(&known.gram, gram) && known.order == order;
     if !known.iter().any(is_it) {
-        known.retain(|known| known.order != order);
         let spec = FactorSpec { damping: DAMPING, order };
         let factor = InverseFactor::new(gram, stats.count, &spec, go_on)?;
         known.push(KnownFactor { gram: gram.clone(), order, factor });

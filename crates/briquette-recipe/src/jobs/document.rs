@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Keys that only a jobs file has.
 const JOBS_KEYS: [&str; 3] = ["job", "base", "matrix"];
 /// Keys that only a recipe has.
-const RECIPE_KEYS: [&str; 7] = ["model", "output", "stage", "data", "calibration", "memory", "gate"];
+const RECIPE_KEYS: [&str; 8] = ["model", "output", "stage", "data", "calibration", "budget", "memory", "gate"];
 
 /// The jobs of a file, in order, with names and outputs of their own.
 #[derive(Debug, Clone)]

@@ -94,6 +94,7 @@ fn inline(raw: &RawJob) -> RawRecipe {
         stage: raw.stage.clone().unwrap_or_default(),
         data: raw.data.clone(),
         calibration: raw.calibration.clone(),
+        budget: raw.budget.clone(),
         memory: raw.memory.clone(),
         gate: raw.gate.clone(),
     }

@@ -1,6 +1,6 @@
 //! The jobs file as TOML has it: no behaviour, every key spelled out.
 
-use crate::raw::{RawCalibration, RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
+use crate::raw::{RawBudget, RawCalibration, RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -44,6 +44,9 @@ pub struct RawJob {
     pub memory: Option<RawMemory>,
     /// What methods that look at the inputs of layers learn them from.
     pub calibration: Option<RawCalibration>,
+    /// How many bytes the weights may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<RawBudget>,
     /// What the metrics of an evaluate stage must reach.
     pub gate: Option<RawGate>,
 }

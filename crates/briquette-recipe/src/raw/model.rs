@@ -113,6 +113,10 @@ pub struct RawOutput {
     /// "briquette" (the default), "compressed-tensors", "dense" or "burnpack".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
+    /// briquette: "auto" (the default) keeps weights dense or sparse, whichever is smaller; "entropy" keeps codes in as many bits as their
+    /// frequencies say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
     /// compressed-tensors: write models too that transformers is not known to load.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_untested: bool,

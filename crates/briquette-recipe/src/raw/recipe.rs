@@ -1,5 +1,6 @@
 //! The whole of a recipe, as TOML has it.
 
+use super::budget::RawBudget;
 use super::calibration::RawCalibration;
 use super::data::{RawData, RawGate};
 use super::memory::RawMemory;
@@ -28,6 +29,9 @@ pub struct RawRecipe {
     /// What methods that look at the inputs of layers learn them from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<RawCalibration>,
+    /// How many bytes the weights may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<RawBudget>,
     /// What running the model may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<RawMemory>,

@@ -1,0 +1,99 @@
+//! How many bytes weights may take.
+
+use crate::memory::bytes_of;
+use crate::raw::RawRecipe;
+use crate::stage::{RecipePart, Stage};
+use crate::words::one_of;
+use briquette_core::{Error, Result};
+
+/// Items that run for each tensor, where nobody says otherwise.
+const N_SAMPLES: usize = 64;
+
+/// What the tensors whose steps are to be found may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// How large the output may be.
+    pub most: Most,
+    /// What a tensor's error costs.
+    pub sensitivity: Sensitivity,
+}
+
+/// How large an output may be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Most {
+    /// Bytes of all weight files.
+    Bytes(u64),
+    /// Bits for each weight of the tensors whose steps are found.
+    Bits(f64),
+}
+
+/// What a tensor's error costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sensitivity {
+    /// What the model loses with the tensor alone rounded, on this many items.
+    Measured {
+        /// Items that run for each tensor.
+        n_samples: usize,
+    },
+    /// The square error of the layer's outputs over their square; of the weights where inputs are not known.
+    Relative,
+}
+
+impl Budget {
+    /// The budget of a recipe, which has a stage that is to keep it. None where a recipe has none, and then no stage may need one.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub(crate) fn from_raw(raw: &RawRecipe, parts: &[RecipePart], stages: &[Stage]) -> Result<Option<Self>> {
+        let is_open = |stage: &Stage| matches!(stage, Stage::Quantize(stage) if stage.is_open());
+        let is_early = parts.iter().flat_map(|part| &part.stages).any(is_open);
+        let keys = raw.budget.as_ref().filter(|_| !is_early);
+        let Some(keys) = keys else {
+            return match is_early || stages.iter().any(is_open) {
+                true => Err(Error::config(
+                    "scheme: step has no size; say it, as in \"step0.01\", or give budget.bytes, which the last stages keep",
+                )),
+                false => Ok(None),
+            };
+        };
+        if !stages.iter().any(is_open) {
+            let message =
+                "no last stage has steps to find; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
+            return Err(Error::config(format!("budget: {message}")));
+        }
+        if raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
+            return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
+        }
+        let most = match (&keys.bytes, keys.bits) {
+            (Some(text), None) => Most::Bytes(bytes_of("budget.bytes", text)?),
+            (None, Some(bits)) => Most::Bits(bits),
+            (Some(_), Some(_)) => return Err(Error::config("budget.bits: the bytes are given; remove one of the two")),
+            (None, None) => {
+                return Err(Error::config(
+                    "budget.bytes: missing; say how large the weights may be, such as \"9.4MB\"",
+                ));
+            }
+        };
+        let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
+        let is_measured = match &keys.sensitivity {
+            Some(name) => one_of("budget.sensitivity", name, &[("measured", true), ("relative", false)])?,
+            None => has_data,
+        };
+        if is_measured && !has_data {
+            return Err(Error::config(
+                "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
+            ));
+        }
+        if !is_measured && keys.samples.is_some() {
+            return Err(Error::config("budget.samples: nothing is measured; remove it"));
+        }
+        let n_samples = keys.samples.unwrap_or(N_SAMPLES);
+        let sensitivity = if is_measured { Sensitivity::Measured { n_samples } } else { Sensitivity::Relative };
+        Ok(Some(Self { most, sensitivity }))
+    }
+}
+
+/// Whether a recipe's budget runs the model on the data of its calibration.
+pub(crate) fn runs_model(raw: &RawRecipe) -> bool {
+    raw.budget.as_ref().is_some_and(|keys| keys.sensitivity.as_deref() != Some("relative"))
+}

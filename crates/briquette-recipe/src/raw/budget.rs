@@ -1,0 +1,24 @@
+//! How many bytes weights may take, as TOML has it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How many bytes the weight files may have. Steps of a quantize stage with the scheme "step" or "step-dynamic" are found by it, a step for each
+/// tensor; codes are entropy-coded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawBudget {
+    /// The most bytes of all weight files, such as "9.4MB".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<String>,
+    /// The most bits for each weight of the tensors whose steps are found, instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits: Option<f64>,
+    /// What a tensor's error costs: "measured" by running the model with each tensor alone rounded (the default where there is data of text), or
+    /// "relative", the square error of a layer's outputs, or of its weights, over their square.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sensitivity: Option<String>,
+    /// measured: items of the calibration's data that run for each tensor (64).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<usize>,
+}
