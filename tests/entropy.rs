@@ -10,7 +10,7 @@ const SCHEMES: [&str; 6] = [
     "--quantize int4-g16 --exclude conv1.weight",
     "--quantize int5-asym --range mse",
     "--prune 0.8 --quantize int3",
-    "--prune 0.5 --quantize int2-g16 --cast f16",
+    "--prune 0.5 --quantize int2 --cast f16",
 ];
 
 fn weights(sandbox: &Sandbox, output: &str) -> Vec<u8> {

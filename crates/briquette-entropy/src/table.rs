@@ -18,12 +18,11 @@ impl SymbolTable {
         let total: u64 = counts.iter().sum();
         let share = |count: u64| (u128::from(count) * SLOTS as u128 / u128::from(total.max(1))) as u16;
         let mut frequencies = counts.map(|count| if count == 0 { 0 } else { share(count).clamp(1, MOST) });
-        // One symbol alone, or none: others, which are codes of any width, take what is left.
-        for symbol in [0, 255] {
-            let is_alone = frequencies.iter().filter(|&&frequency| frequency > 0).count() < 2;
-            if is_alone && frequencies[symbol] == 0 {
-                frequencies[symbol] = 1;
-            }
+        // One code alone, or none: the next towards 0 takes what is left.
+        let mut all = (0..256).filter(|&symbol| counts[symbol] > 0);
+        if let (first, None) = (all.next().unwrap_or(0), all.next()) {
+            let beside = if first as u8 as i8 > 0 { first - 1 } else { (first + 1) % 256 };
+            (frequencies[first], frequencies[beside]) = (MOST, 1);
         }
         let mut sum: usize = frequencies.iter().map(|&frequency| usize::from(frequency)).sum();
         while sum != SLOTS {

@@ -13,7 +13,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use observers::{Observer, observed};
-pub use offloaded::{offloaded_bytes, run_offloaded};
+pub use offloaded::{offloaded_bytes, run_offloaded, run_with};
 pub use states::Room;
 use states::States;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,9 +2,10 @@
 
 mod small_files;
 
+use crate::budget;
 use crate::evaluate::evaluate;
 use crate::solve::{self, SolveJob};
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 use briquette_flow::plan::Prediction;
 use briquette_flow::write::Written;
 use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
@@ -27,6 +28,21 @@ pub(crate) fn compress(
     Ok(report)
 }
 
+/// How large weight files are to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sized {
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+/// A draft, or why there is none.
+pub(crate) enum Drafted {
+    /// It is as large as it was to be.
+    Done(Draft, Box<Report>),
+    /// Its weight files have this many bytes.
+    Missed(u64),
+}
+
 /// The output of those stages, whole and verified, and not yet in its place. Where they look at the inputs of layers or move weights,
 /// what is found of each block is kept in `scratch` until all is done.
 pub(crate) fn compressed_draft(
@@ -35,6 +51,23 @@ pub(crate) fn compressed_draft(
     origin: &Origin,
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
+    if let Some(asked) = recipe.budget {
+        return budget::draft(recipe, asked, options, origin, scratch);
+    }
+    match draft_of_size(recipe, options, origin, scratch, None)? {
+        Drafted::Done(draft, report) => Ok((draft, *report)),
+        Drafted::Missed(_) => Err(Error::bug("a draft of any size was too large")),
+    }
+}
+
+/// As [`compressed_draft`] of a recipe without steps to find, given up before it is evaluated where its weight files are not as large as wanted.
+pub(crate) fn draft_of_size(
+    recipe: &Recipe,
+    options: &RunOptions,
+    origin: &Origin,
+    scratch: Option<&Path>,
+    wanted: Option<Sized>,
+) -> Result<Drafted> {
     let started = Instant::now();
     let recipe = &*match scratch.filter(|_| recipe.calibration.is_some()) {
         Some(scratch) => solve::calibrated(recipe, scratch, options)?,
@@ -44,11 +77,18 @@ pub(crate) fn compressed_draft(
     let workers = Workers::new(options)?;
     let mut plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
-    let prediction = plan.predict()?;
+    let mut prediction = plan.predict()?;
+    if let Some(Sized { most, .. }) = wanted {
+        prediction.n_bytes = prediction.n_bytes.min(most);
+    }
     let draft = start(recipe, &checkpoint, prediction, options)?;
-    let begun = Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, workers: &workers, started };
-    let report = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
-    Ok((draft, report))
+    let begun =
+        Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, workers: &workers, started, wanted };
+    let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
+    Ok(match filled {
+        Ok(report) => Drafted::Done(draft, Box::new(report)),
+        Err(found) => Drafted::Missed(found),
+    })
 }
 
 /// What is known when a draft is started.
@@ -60,11 +100,12 @@ struct Begun<'a> {
     scratch: Option<&'a Path>,
     workers: &'a Workers,
     started: Instant,
+    wanted: Option<Sized>,
 }
 
-/// All of the draft, verified, evaluated and with its report.
-fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<Report> {
-    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started } = *begun;
+/// All of the draft, verified, evaluated and with its report; or the bytes of weight files that are not as large as wanted.
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, u64>> {
+    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
@@ -78,6 +119,10 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     }
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
     let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
+    let n_bytes = written.layout.n_bytes();
+    if wanted.is_some_and(|Sized { least, most }| n_bytes < least || n_bytes > most) {
+        return Ok(Err(n_bytes));
+    }
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let evidence = Evidence {
         recipe,
@@ -98,7 +143,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         draft.copy_file(metrics, Path::new(sums::METRICS))?;
     }
     options.stop.check()?;
-    Ok(report)
+    Ok(Ok(report))
 }
 
 /// Starts the draft, and refuses at once where there is too little room for it.

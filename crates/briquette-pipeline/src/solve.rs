@@ -19,10 +19,16 @@ use briquette_flow::{Cut, Plan, Pruning, TensorPlan};
 use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
 use found::{Found, unit_at};
+#[cfg(feature = "model")]
+pub(crate) use inputs::arch_of;
 pub(crate) use inputs::calibrated;
 pub(crate) use job::SolveJob;
 use one::Solver;
+#[cfg(feature = "model")]
+pub(crate) use one::rows_of;
 pub(crate) use shares::shares;
+#[cfg(feature = "model")]
+pub(crate) use simulated::Simulated;
 pub(crate) use source::SolvedSource;
 use std::collections::BTreeMap;
 

@@ -13,9 +13,10 @@ mod untouched;
 
 use briquette_core::{Error, Result};
 use briquette_flow::ties::{self, Ties};
-use briquette_flow::{Plan, Stop};
+use briquette_flow::{Plan, Stop, TensorPlan};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
-use briquette_recipe::{CalibrationRun, Recipe};
+use briquette_quant::Range;
+use briquette_recipe::{Budget, CalibrationRun, Most, Recipe, Sensitivity};
 use interop::Loads;
 pub use statistics::needs_inputs;
 use std::collections::BTreeSet;
@@ -68,6 +69,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     plan.remarks.extend(recipe.calibration.as_ref().map(calibrated_text));
+    plan.remarks.extend(recipe.budget.map(|budget| budget_text(&plan, budget)));
     Ok(plan)
 }
 
@@ -76,6 +78,23 @@ fn calibrated_text(calibration: &CalibrationRun) -> String {
     let data = calibration.data.eval.as_deref().unwrap_or(Path::new("")).display();
     let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
+}
+
+/// What is to be found for the sake of a budget.
+fn budget_text(plan: &Plan, budget: Budget) -> String {
+    let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None));
+    let n = plan.tensors.iter().filter(is_open).count();
+    let most = match budget.most {
+        Most::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
+        Most::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+    };
+    let how = match budget.sensitivity {
+        Sensitivity::Measured { n_samples } => {
+            format!("by what the model loses on {n_samples} items with each alone rounded")
+        }
+        Sensitivity::Relative => "by the error of each over its weights".into(),
+    };
+    format!("Steps of {n} tensors are found so that {most}, {how}.")
 }
 
 /// Refuses a model that is quantized already, and rules of roles that match no tensor.

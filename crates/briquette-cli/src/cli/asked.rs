@@ -61,7 +61,14 @@ fn idle(what: &What) -> Error {
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
-    Ok(raw::RawRecipe { model, stage, calibration, ..Default::default() })
+    Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), ..Default::default() })
+}
+
+/// How many bytes weights may take.
+fn budget_of(what: &What) -> Option<raw::RawBudget> {
+    let What { bytes, bits, sensitivity, .. } = what.clone();
+    let is_given = bytes.is_some() || bits.is_some();
+    is_given.then(|| raw::RawBudget { bytes, bits, sensitivity, samples: None })
 }
 
 fn layout_of(layout: LayoutArg) -> raw::RawLayout {
@@ -94,11 +101,13 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             ..Default::default()
         }));
     }
-    if let Some(scheme) = &what.quantize {
+    let has_budget = what.bytes.is_some() || what.bits.is_some();
+    if let Some(scheme) = what.quantize.as_deref().or(has_budget.then_some("step")) {
+        let by_data = has_budget && (what.data.is_some() || what.statistics.is_some());
         stages.push(StageKeys::Quantize(raw::RawQuantize {
-            scheme: Some(scheme.clone()),
+            scheme: Some(scheme.into()),
             range: what.range.clone(),
-            round: what.round.clone(),
+            round: what.round.clone().or(by_data.then(|| "gptq".into())),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),

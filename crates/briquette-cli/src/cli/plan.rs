@@ -11,6 +11,7 @@ use briquette::pipeline::batch::Document;
 use briquette::pipeline::distill::student_of;
 use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
+use briquette::pipeline::recipe::Most;
 use briquette::plan::plan_of;
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
@@ -33,7 +34,10 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let checkpoint = briquette::pipeline::open::model(&recipe)?;
     let student = student_of(&recipe, &checkpoint)?;
     let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
-    let prediction = plan.predict()?;
+    let mut prediction = plan.predict()?;
+    if let Some(Most::Bytes(most)) = recipe.budget.map(|budget| budget.most) {
+        prediction.n_bytes = prediction.n_bytes.min(most);
+    }
     let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();

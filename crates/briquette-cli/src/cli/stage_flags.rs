@@ -7,7 +7,10 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 16] = [
+const IN_A_RECIPE: [&str; 19] = [
+    "bytes",
+    "bits",
+    "sensitivity",
     "pruning",
     "scope",
     "prune_method",
@@ -28,6 +31,7 @@ const IN_A_RECIPE: [&str; 16] = [
 
 /// What to do with a model: a recipe, or flags that make one.
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
+#[command(group = clap::ArgGroup::new("rounding").args(["quantize", "bytes", "bits"]).multiple(true))]
 pub(crate) struct What {
     /// Take the stages from a recipe; MODEL, --key, --strip-prefix, --output, --format, --storage, --layout, --allow-untested and --allow-nonfinite
     /// override its own
@@ -66,11 +70,20 @@ pub(crate) struct What {
     /// Round weights to a grid: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME")]
     pub(crate) quantize: Option<String>,
+    /// Find a step for each tensor, so that weight files have at most this size: 9.4MB. With --data, weights are rounded by gptq
+    #[arg(long, value_name = "SIZE", group = "budget", conflicts_with = "range")]
+    pub(crate) bytes: Option<String>,
+    /// The same, so that the weights that are rounded have at most so many bits each: 3.2
+    #[arg(long, value_name = "BITS", group = "budget", conflicts_with = "range")]
+    pub(crate) bits: Option<f64>,
+    /// What a tensor's error costs: measured, by running the model on --data with it alone rounded, or relative, to its weights
+    #[arg(long, value_name = "HOW", requires = "budget")]
+    pub(crate) sensitivity: Option<String>,
     /// How the range of a group is chosen: absmax, minmax, percentile, mse, in symmetric schemes hqq, or, by inputs, weighted
     #[arg(long, value_name = "RANGE", requires = "quantize")]
     pub(crate) range: Option<String>,
     /// How weights are rounded: to the nearest, or by gptq, which moves those that follow
-    #[arg(long, value_name = "HOW", requires = "quantize")]
+    #[arg(long, value_name = "HOW", requires = "rounding")]
     pub(crate) round: Option<String>,
     /// Store what is not quantized in another type: f16, bf16 or f32
     #[arg(long, value_name = "TYPE")]
@@ -85,7 +98,7 @@ pub(crate) struct What {
     #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "pruning")]
     pub(crate) prune_roles: Option<Vec<Role>>,
     /// Roles to quantize (linear,conv,embedding; below 8 bits an embedding that is the head too stays at int8 unless named here)
-    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "quantize")]
+    #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "rounding")]
     pub(crate) quantize_roles: Option<Vec<Role>>,
     /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
     #[arg(long, value_name = "FORMAT")]

@@ -19,26 +19,42 @@ pub fn run_offloaded(
     checkpoint: &Checkpoint,
     arch: Arch,
     device: &Device,
+    over: (&Data, &DataSpec),
+    room: Room,
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
+    run_with(checkpoint, (arch, checkpoint), device, over, Samples::ALL, room, progress)
+}
+
+/// As [`run_offloaded`], over some of the data, with the weights that a source has for the checkpoint's tensors.
+///
+/// # Errors
+/// As there.
+pub fn run_with(
+    checkpoint: &Checkpoint,
+    (arch, weights): (Arch, &dyn TensorSource),
+    device: &Device,
     (data, spec): (&Data, &DataSpec),
+    samples: Samples,
     room: Room,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let mut input = arch.input(checkpoint)?;
-    let batches = token_batches(arch, &mut input, data, spec, Samples::ALL)?;
+    let batches = token_batches(arch, &mut input, data, spec, samples)?;
     let unfit = || Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"));
     let batches = batches.ok_or_else(unfit)?;
     let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
-    let mut walk = BlockWalk::begin(checkpoint, arch, device, batches, room, checkpoint)?.ok_or_else(unfit)?;
+    let mut walk = BlockWalk::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
     let n_blocks = walk.n_blocks();
     while let Some(block) = walk.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
-        walk.advance(checkpoint, &mut after)?;
+        walk.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(walk, checkpoint, (since, n_items)).map(RunOutputs::Likelihood),
+        (ModelTask::Decoder, _) => likelihood(walk, weights, (since, n_items)).map(RunOutputs::Likelihood),
         (_, Input::Text { pooling, .. }) => {
             let mut rows = Vec::new();
-            walk.leave(checkpoint, None, |batch, network, state| {
+            walk.leave(weights, None, |batch, network, state| {
                 let (_, padding) = batch.to_tensors(&network.device());
                 let pooled = pooling.apply(state, padding);
                 let width = pooled.dims()[1];

@@ -27,7 +27,7 @@ pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputSt
 pub(super) const STATISTICS: &str = "statistics.safetensors";
 
 #[cfg(feature = "model")]
-pub(crate) use run::{block_by_block, calibrated, goes_by_block};
+pub(crate) use run::{arch_of, block_by_block, calibrated, goes_by_block};
 
 #[cfg(not(feature = "model"))]
 pub(crate) use without::{block_by_block, calibrated, goes_by_block};
@@ -82,7 +82,7 @@ mod run {
     use briquette_models::{Arch, BlockWalk, Gathering, ModelTask, Samples};
     use briquette_nn::Probe;
 
-    fn arch_of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Arch> {
+    pub(crate) fn arch_of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Arch> {
         let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
         asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
     }

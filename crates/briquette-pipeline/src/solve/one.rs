@@ -205,7 +205,7 @@ fn of_row(decision: &Decision, row: usize, n_cols: usize) -> Decision {
 }
 
 /// All weights of a tensor, row by row.
-pub(super) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
+pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
     let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows.n_elements()));
     for rows in pieces_of(tensor, source.reads_ranges(tensor.index())) {
         reader.read(source, tensor, &rows, stop)?.for_each_block(|block| {

@@ -9,7 +9,7 @@ use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use std::collections::BTreeMap;
 
 /// A checkpoint, with other values of some tensors in f32.
-pub(super) struct Simulated<'a> {
+pub(crate) struct Simulated<'a> {
     checkpoint: &'a Checkpoint,
     infos: Vec<TensorInfo>,
     /// Values in the order of the file.
@@ -17,6 +17,13 @@ pub(super) struct Simulated<'a> {
 }
 
 impl<'a> Simulated<'a> {
+    /// One tensor with other values, row by row.
+    pub(crate) fn one(checkpoint: &'a Checkpoint, tensor: &TensorPlan, values: &[f32]) -> Self {
+        let mut simulated = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
+        simulated.set(tensor, tensor.index(), values);
+        simulated
+    }
+
     /// The tensors of a plan that `is_chosen` takes, as they were decided and moved.
     pub(super) fn of(
         checkpoint: &'a Checkpoint,
