@@ -15,8 +15,8 @@ use briquette_flow::TensorPlan;
 use briquette_flow::context::{RunOptions, Workers};
 use briquette_formats::Draft;
 use briquette_quant::{Activations, Range, Scheme};
-use briquette_recipe::raw::{RawOverride, StageKeys};
-use briquette_recipe::{Budget, Most, Recipe, Stage};
+use briquette_recipe::raw::{RawOverride, RawQuantize, StageKeys};
+use briquette_recipe::{Budget, Most, QuantizeStage, Recipe, Stage};
 use briquette_report::{Origin, Report};
 use curve::Curve;
 use std::path::Path;
@@ -68,6 +68,8 @@ struct Costs {
     curves: Vec<Curve>,
     /// What a tensor's activations are rounded to, as its scheme says it.
     suffixes: Vec<&'static str>,
+    /// Whether nothing that ran has it.
+    idle: Vec<bool>,
     choices: Vec<Vec<Choice>>,
     /// Bytes of everything else.
     fixed: f64,
@@ -75,10 +77,18 @@ struct Costs {
     most: u64,
 }
 
+/// The scheme of a tensor.
+struct Given {
+    /// What matches its name.
+    glob: String,
+    scheme: String,
+    /// Whether nothing that ran has it, so that there are no inputs to round it by.
+    is_idle: bool,
+}
+
 /// A step for each tensor.
 struct Steps {
-    /// The schemes by the names of tensors.
-    schemes: Vec<(String, String)>,
+    schemes: Vec<Given>,
     /// Bytes of all their blocks.
     bytes: f64,
     /// Whether no smaller ones are known.
@@ -123,10 +133,11 @@ impl Costs {
             Most::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
         };
         let suffixes = open.iter().map(suffix).collect();
-        let sensitivities = sensitivity::of(recipe, budget.sensitivity, &measured, &checkpoint, options)?;
+        let costs = sensitivity::of(recipe, budget.sensitivity, &measured, &checkpoint, options)?;
         let curves: Vec<Curve> = measured.into_iter().map(|(_, curve)| curve).collect();
-        let choices = curves.iter().zip(&sensitivities).map(|(curve, &loss)| curve.choices(loss)).collect();
-        Ok(Self { curves, suffixes, choices, fixed, most })
+        let choices = curves.iter().zip(&costs).map(|(curve, cost)| curve.choices(cost.of_square)).collect();
+        let idle = costs.iter().map(|cost| cost.is_idle).collect();
+        Ok(Self { curves, suffixes, idle, choices, fixed, most })
     }
 
     /// The steps that lose the least while blocks take at most so many bytes.
@@ -141,46 +152,63 @@ impl Costs {
             );
             return Err(Error::config(message).at("budget"));
         };
-        let named = |((curve, suffix), &place): ((&Curve, &&str), &usize)| {
-            (curve.name.clone(), format!("step{:.3e}{suffix}", curve.step(place)))
+        let given = |(tensor, &place): (usize, &usize)| Given {
+            glob: glob_of(&self.curves[tensor].name),
+            scheme: format!("step{:.3e}{}", self.curves[tensor].step(place), self.suffixes[tensor]),
+            is_idle: self.idle[tensor],
         };
-        let schemes = self.curves.iter().zip(&self.suffixes).zip(&chosen).map(named).collect();
+        let schemes = chosen.iter().enumerate().map(given).collect();
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
         Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0) })
     }
 }
 
-/// A recipe with these schemes in the place of those whose steps were to be found.
-fn closed(recipe: &Recipe, schemes: &[(String, String)]) -> Result<Recipe> {
+/// A recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own.
+fn closed(recipe: &Recipe, schemes: &[Given]) -> Result<Recipe> {
     let mut recipe = Recipe { budget: None, ..recipe.clone() };
     recipe.asked.budget = None;
     recipe.asked.output.storage = Some("entropy".into());
+    let (idle, running): (Vec<&Given>, Vec<&Given>) = schemes.iter().partition(|given| given.is_idle);
     for stage in &mut recipe.stages {
         if let Stage::Quantize(stage) = stage {
             close(&mut stage.scheme);
             stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
-            for (name, scheme) in schemes {
-                let scheme: Scheme = scheme.parse().map_err(|error| Error::bug(format!("{error}")))?;
-                stage.overrides.push((Patterns::new([glob_of(name)])?, scheme));
+            for given in &running {
+                stage.overrides.push((Patterns::new([&given.glob])?, scheme_of(given)?));
             }
+            stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| &given.glob))?)?;
         }
     }
     for stage in &mut recipe.asked.stage {
         if let StageKeys::Quantize(keys) = &mut stage.keys {
             close_name(&mut keys.scheme);
             keys.overrides.iter_mut().for_each(|rule| close_name(&mut rule.scheme));
-            keys.overrides.extend(schemes.iter().map(|(name, scheme)| RawOverride {
-                include: vec![glob_of(name)],
-                sparsity: None,
-                scheme: Some(scheme.clone()),
-            }));
+            keys.overrides.extend(running.iter().map(|given| override_of(given)));
+            keys.exclude.extend(idle.iter().map(|given| given.glob.clone()));
         }
+    }
+    for given in idle {
+        let include = Some(vec![given.glob.clone()]);
+        let keys = RawQuantize { scheme: Some(given.scheme.clone()), include, ..RawQuantize::default() };
+        let place = recipe.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
+        recipe.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
+        let stage = QuantizeStage::named(&given.scheme)?.include([&given.glob])?;
+        let place = recipe.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
+        recipe.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
     }
     // What a measure ran on, nothing else may look at.
     if !recipe.asked.needs_statistics() {
         (recipe.calibration, recipe.asked.calibration) = (None, None);
     }
     Ok(recipe)
+}
+
+fn scheme_of(given: &Given) -> Result<Scheme> {
+    given.scheme.parse().map_err(|error| Error::bug(format!("{error}")))
+}
+
+fn override_of(given: &Given) -> RawOverride {
+    RawOverride { include: vec![given.glob.clone()], sparsity: None, scheme: Some(given.scheme.clone()) }
 }
 
 /// Every tensor that would have it has a scheme of its own.

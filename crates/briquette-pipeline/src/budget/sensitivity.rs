@@ -6,7 +6,16 @@ use briquette_flow::{RunOptions, TensorPlan};
 use briquette_formats::Checkpoint;
 use briquette_recipe::{Recipe, Sensitivity};
 
-/// What each tensor costs: its loss is this times the square of its step.
+/// What a tensor costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Cost {
+    /// Its loss over the square of its step.
+    pub(super) of_square: f64,
+    /// Whether nothing that ran has it, as far as its outputs tell.
+    pub(super) is_idle: bool,
+}
+
+/// What each tensor costs.
 ///
 /// # Errors
 /// Config where the data is of another kind than the model takes, or this build cannot run models; those of reading and running.
@@ -16,15 +25,20 @@ pub(super) fn of(
     open: &[(&TensorPlan, Curve)],
     checkpoint: &Checkpoint,
     options: &RunOptions,
-) -> Result<Vec<f64>> {
+) -> Result<Vec<Cost>> {
     match how {
         // The mean square error of a step is a twelfth of its square.
         Sensitivity::Relative => {
-            let relative = |curve: &Curve| 1.0 / (12.0 * curve.rms * curve.rms);
-            Ok(open.iter().map(|(_, curve)| relative(curve)).collect())
+            let cost = |(_, curve): &(_, Curve)| Cost { of_square: relative(curve), is_idle: false };
+            Ok(open.iter().map(cost).collect())
         }
         Sensitivity::Measured { n_samples } => measured::of(recipe, n_samples, open, checkpoint, options),
     }
+}
+
+/// The square error of a step over the square of the weights, a weight.
+fn relative(curve: &Curve) -> f64 {
+    1.0 / (12.0 * curve.rms * curve.rms)
 }
 
 #[cfg(not(feature = "model"))]
@@ -38,7 +52,7 @@ mod measured {
         _open: &[(&TensorPlan, Curve)],
         _checkpoint: &Checkpoint,
         _options: &RunOptions,
-    ) -> Result<Vec<f64>> {
+    ) -> Result<Vec<Cost>> {
         Err(Error::config("budget.sensitivity: this build cannot run models; take \"relative\""))
     }
 }
@@ -56,8 +70,10 @@ mod measured {
 
     /// The step that a tensor is measured at, over the root mean square of its weights: some four bits.
     const MEASURED_AT: f64 = 0.25;
-    /// The least loss that is believed: below it, differences are those of rounding in f32.
-    const LEAST: f64 = 1e-9;
+    /// The loss below which nothing happened but rounding in f32.
+    const LEAST: f64 = 1e-10;
+    /// The share of the usual cost that a tensor has at least: what these items do not show, others may.
+    const FLOOR: f64 = 0.02;
 
     pub(super) fn of(
         recipe: &Recipe,
@@ -65,7 +81,7 @@ mod measured {
         open: &[(&TensorPlan, Curve)],
         checkpoint: &Checkpoint,
         options: &RunOptions,
-    ) -> Result<Vec<f64>> {
+    ) -> Result<Vec<Cost>> {
         let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measure without data"))?;
         let arch = arch_of(calibration, checkpoint)?;
         if arch.task() == ModelTask::Classifier {
@@ -92,12 +108,24 @@ mod measured {
                 let (mut values, step) = (rows_of(tensor, checkpoint, &options.stop)?, MEASURED_AT * curve.rms);
                 round(&mut values, step as f32);
                 let changed = Simulated::one(checkpoint, tensor, &values);
-                let loss = loss_of(&original, &run(&changed)?).max(LEAST);
-                found.push(loss / (step * step));
+                let loss = loss_of(&original, &run(&changed)?);
+                found.push(Cost { of_square: loss / (step * step), is_idle: loss.abs() < LEAST });
                 options.progress.items(found.len(), open.len());
             }
-            Ok(found)
+            Ok(with_floor(found, open))
         })
+    }
+
+    /// No tensor costs next to nothing.
+    fn with_floor(mut costs: Vec<Cost>, open: &[(&TensorPlan, Curve)]) -> Vec<Cost> {
+        let usual = |(cost, (_, curve)): (&Cost, &(_, Curve))| cost.of_square / relative(curve);
+        let mut all: Vec<f64> = costs.iter().zip(open).filter(|(cost, _)| !cost.is_idle).map(usual).collect();
+        all.sort_by(f64::total_cmp);
+        let median = all.get(all.len() / 2).copied().unwrap_or(1.0).max(1e-12);
+        for (cost, (_, curve)) in costs.iter_mut().zip(open) {
+            cost.of_square = cost.of_square.max(FLOOR * median * relative(curve));
+        }
+        costs
     }
 
     /// Rounds weights to a grid of this step.
