@@ -8,6 +8,7 @@ mod archives;
 mod bad_input;
 mod batch;
 mod bit_flips;
+mod budget;
 mod burnpack;
 mod calibrate;
 mod cast;

@@ -4,7 +4,7 @@ use crate::context::Stop;
 use crate::plan::TensorPlan;
 use crate::treatment::Cut;
 use briquette_core::encoded::CodeBlocks;
-use briquette_core::{Affine, DType, Error, Grouping, Remedy, Result, Rows, rows, simd};
+use briquette_core::{Affine, DType, Error, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     if rows.n_elements() == 0 {
         return Vec::new();
     }
-    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor)
+    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.needs_whole())
         || matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Columns { .. }));
     let n_bytes = rows.n_elements() * tensor.width();
     if !reads_ranges || is_one_group || rows.axis.is_turned() || n_bytes <= WHOLE_BYTES {

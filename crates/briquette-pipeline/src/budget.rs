@@ -154,7 +154,7 @@ impl Costs {
         };
         let given = |(tensor, &place): (usize, &usize)| Given {
             glob: glob_of(&self.curves[tensor].name),
-            scheme: format!("step{:.3e}{}", self.curves[tensor].step(place), self.suffixes[tensor]),
+            scheme: self.curves[tensor].scheme(place) + self.suffixes[tensor],
             is_idle: self.idle[tensor],
         };
         let schemes = chosen.iter().enumerate().map(given).collect();

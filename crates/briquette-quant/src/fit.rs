@@ -1,7 +1,7 @@
 //! The scales of kept weights: the one place where a range is asked for each group.
 
 use crate::range::WeightGroup;
-use crate::{QuantSpec, range};
+use crate::{QuantSpec, Range, range};
 use briquette_core::{Affine, Grouping, InputView, Mask, QuantParams, bits, simd};
 use std::convert::Infallible;
 
@@ -50,6 +50,11 @@ impl Fitter {
             Grouping::Tensor => values.len(),
             Grouping::Row | Grouping::Group(_) => n_cols.checked_div(per_row).unwrap_or(0),
         };
+        if let (Range::Step(Some(size)), Grouping::Tensor) = (spec.range, spec.grouping) {
+            // The same for any rows: weights beyond the grid are cut off there.
+            affines.push(spec.scale.round(Affine::symmetric(size)));
+            return Ok(());
+        }
         let keep = keep.filter(|_| !spec.range.sees_through_zeros());
         if size == 0 {
             let n = usize::from(spec.grouping == Grouping::Tensor);
@@ -102,7 +107,7 @@ pub fn fit(weights: &[f32], n_cols: usize, mask: Option<&Mask>, spec: &QuantSpec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Range, Scheme};
+    use crate::Scheme;
 
     #[test]
     fn robust_ranges_do_not_see_what_is_dropped() {

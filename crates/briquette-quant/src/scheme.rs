@@ -22,6 +22,11 @@ impl QuantSpec {
     pub fn codes(&self) -> Codes {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
+
+    /// Whether all weights must be seen before the scale of any is known.
+    pub fn needs_whole(&self) -> bool {
+        self.grouping == Grouping::Tensor && !matches!(self.range, Range::Step(_))
+    }
 }
 
 /// What the run time does with activations.
@@ -54,7 +59,7 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-dynamic with a step S (step0.01)",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S (step0.01), and -dynamic behind it",
             self.0
         )
     }
@@ -73,11 +78,15 @@ impl Scheme {
     const LEAST_F16: f32 = 1.0 / 4096.0;
 
     /// int8 codes with one step for all rows, or a double of it where a row is too large, of what stands behind the word step: its size, which may
-    /// be left to a budget, and `-dynamic`.
+    /// be left to a budget; `-tensor` for that step in all rows, and no more; `-dynamic`.
     fn of_step(rest: &str) -> Option<Self> {
-        let (size, activations) = match rest.strip_suffix("-dynamic") {
-            Some(size) => (size, Activations::DynamicAsymmetric),
+        let (rest, activations) = match rest.strip_suffix("-dynamic") {
+            Some(rest) => (rest, Activations::DynamicAsymmetric),
             None => (rest, Activations::Float),
+        };
+        let (size, grouping) = match rest.strip_suffix("-tensor") {
+            Some(size) => (size, Grouping::Tensor),
+            None => (rest, Grouping::Row),
         };
         let size = if size.is_empty() {
             None
@@ -89,7 +98,7 @@ impl Scheme {
         } else {
             ScaleType::F32
         };
-        let weights = QuantSpec { range: Range::Step(size), scale, ..Self::INT8.weights };
+        let weights = QuantSpec { range: Range::Step(size), grouping, scale, ..Self::INT8.weights };
         Some(Self { weights, activations })
     }
 
@@ -102,7 +111,7 @@ impl Scheme {
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 
-    /// `step[<size>][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
+    /// `step[<size>][-tensor][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
     fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         let unknown = || UnknownScheme(name.to_string());
         let activations = match name {
@@ -146,7 +155,10 @@ mod tests {
         assert_eq!("int8-dynamic".parse::<Scheme>().unwrap().activations, Activations::DynamicAsymmetric);
         let step: Scheme = "step0.0125-dynamic".parse().unwrap();
         assert_eq!((step.weights.range, step.weights.scale), (Range::Step(Some(0.0125)), ScaleType::F16));
-        assert_eq!(step.activations, Activations::DynamicAsymmetric);
+        assert_eq!((step.activations, step.weights.grouping), (Activations::DynamicAsymmetric, Grouping::Row));
+        let tensor: Scheme = "step0.0125-tensor-dynamic".parse().unwrap();
+        assert_eq!(tensor.weights, QuantSpec { grouping: Grouping::Tensor, ..step.weights });
+        assert!(!tensor.weights.needs_whole());
         assert_eq!("step1e-5".parse::<Scheme>().unwrap().weights.scale, ScaleType::F32);
         assert!("step".parse::<Scheme>().unwrap().is_open() && !step.is_open());
         for bad in [

@@ -7,6 +7,7 @@ use briquette_entropy::counts_of;
 use briquette_flow::piece::PieceReader;
 use briquette_flow::{Stop, TensorPlan};
 use briquette_formats::TensorSource;
+use briquette_quant::range;
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
 const SAMPLED: usize = 1 << 20;
@@ -28,6 +29,8 @@ pub(super) struct Curve {
     pub(super) n_weights: usize,
     /// The root mean square of its weights.
     pub(super) rms: f64,
+    /// The largest magnitude.
+    most: f32,
     /// Base 2 logarithms of steps, ascending.
     steps: Vec<f64>,
     /// Bytes of blocks at each.
@@ -37,7 +40,7 @@ pub(super) struct Curve {
 impl Curve {
     /// Measures what a tensor would take.
     pub(super) fn of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Self> {
-        let (values, rows) = (sampled(tensor, source, stop)?, tensor.rows);
+        let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows);
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
         let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
         let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
@@ -52,7 +55,7 @@ impl Curve {
             OVER_ENTROPY * share * bits / 8.0 + OF_BLOCK * n_blocks
         };
         let bytes = steps.iter().map(&mut bytes).collect();
-        Ok(Self { name: tensor.info.name.clone(), n_weights: rows.n_elements(), rms, steps, bytes })
+        Ok(Self { name: tensor.info.name.clone(), n_weights: rows.n_elements(), rms, most, steps, bytes })
     }
 
     /// All choices, from the smallest step on, with what is lost by each where it is `sensitivity · step²`.
@@ -65,8 +68,16 @@ impl Curve {
     }
 
     /// The step of a choice.
-    pub(super) fn step(&self, place: usize) -> f64 {
+    fn step(&self, place: usize) -> f64 {
         self.at(place).0
+    }
+
+    /// The scheme of a choice: one step for the whole tensor where that holds all weights, and some more for what rounding moves.
+    pub(super) fn scheme(&self, place: usize) -> String {
+        let size = format!("{:.3e}", self.step(place));
+        let row = format!("step{size}");
+        let is_held = size.parse().is_ok_and(|size| range::step(&[self.most], size, Grid::INT8).scale == size);
+        if is_held { format!("{row}-tensor") } else { row }
     }
 
     /// Step and bytes of a choice.
@@ -84,14 +95,15 @@ fn entropy(counts: &[u64; 256]) -> f64 {
     counts.iter().map(bits).sum()
 }
 
-/// Some rows of a tensor.
-fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
+/// Some rows of a tensor, and the largest magnitude of all.
+fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
     let (rows, mut values, mut reader) = (tensor.rows, Vec::new(), PieceReader::default());
     let pieces = briquette_flow::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
-    let every = (rows.n_elements() / SAMPLED).max(1);
+    let (every, mut most) = ((rows.n_elements() / SAMPLED).max(1), 0.0_f32);
     for piece in pieces {
         let mut row = piece.start;
         reader.read(source, tensor, &piece, stop)?.for_each_block(|block| {
+            most = most.max(f32::from_bits(simd::max_magnitude(block.values)));
             for values_of_row in block.values.chunks(rows.n_cols.max(1)) {
                 if row.is_multiple_of(every) {
                     values.extend_from_slice(values_of_row);
@@ -101,5 +113,5 @@ fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Resul
             Ok(())
         })?;
     }
-    Ok(values)
+    Ok((values, most))
 }

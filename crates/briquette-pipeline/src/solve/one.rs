@@ -3,7 +3,7 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, go_on, layer_of, stats_of};
 use super::unit::{MovedTensor, Unit};
-use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::simulate};
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate};
 use briquette_flow::context::Workers;
 use briquette_flow::piece::{PieceReader, pieces_of};
 use briquette_flow::survey::{Survey, survey};
@@ -187,7 +187,7 @@ fn goes_by_rows(tensor: &TensorPlan) -> bool {
         Some(Reconstruction::SparseGpt) => matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_))),
         None => false,
     };
-    let shares_scale = tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
+    let shares_scale = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
     !shares_drop && !shares_scale
 }
 

@@ -1,0 +1,108 @@
+//! Outputs in so many bytes: at or under them, by little, and what cannot be is one line.
+
+use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::{Random, Tensor, safetensors_of};
+use serde_json::Value;
+
+/// Matrices of bells of different widths, and a norm.
+fn model() -> Vec<Tensor> {
+    let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
+        let mut random = Random(seed);
+        let values = (0..shape[0] * shape[1]).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
+        Tensor::f32(name, &shape, values.collect::<Vec<f32>>())
+    };
+    vec![
+        bell("embed_tokens.weight", [900, 128], 0.4, 1),
+        bell("layers.0.up_proj.weight", [512, 128], 0.05, 2),
+        bell("layers.0.down_proj.weight", [128, 512], 0.02, 3),
+        bell("layers.0.rows[0].weight", [128, 128], 3.0, 4),
+        Tensor::f32("norm.weight", &[128], (0..128_u8).map(|i| 1.0 + f32::from(i) / 64.0)),
+    ]
+}
+
+fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
+    std::fs::metadata(sandbox.path(output).join("model.briquette.safetensors")).unwrap().len()
+}
+
+#[test]
+fn any_budget_is_kept_and_used() {
+    let sandbox = Sandbox::new();
+    sandbox.write("model/model.safetensors", safetensors_of(&model()));
+    let mut random = Random(7);
+    for round in 0..12 {
+        let bytes = 60_000 + random.below(200_000);
+        let flags = if round % 3 == 0 { "--quantize step-dynamic" } else { "" };
+        let report = sandbox.json(&format!("compress model -o out --force --bytes {bytes} {flags}"));
+        let found = file_bytes(&sandbox, "out");
+        assert!(found <= bytes && found as f64 >= 0.995 * bytes as f64, "{found} of {bytes}");
+        assert_eq!(report["after"]["file_bytes"], found);
+        sandbox.ok("verify out --against model");
+    }
+    let manifest: Value = serde_json::from_slice(&std::fs::read(sandbox.path("out/briquette.json")).unwrap()).unwrap();
+    let overrides = manifest["recipe"]["stage"][0]["overrides"].as_array().unwrap();
+    assert_eq!(overrides.len(), 4);
+    assert!(overrides.iter().all(|rule| rule["scheme"].as_str().unwrap().starts_with("step")), "{overrides:?}");
+}
+
+#[test]
+fn what_costs_more_has_finer_steps_and_a_tensor_in_ten_bits_is_as_it_was() {
+    let sandbox = Sandbox::new();
+    sandbox.write("model/model.safetensors", safetensors_of(&model()));
+    let report = sandbox.json("compress model -o out --bits 3");
+    let tensors = report["tensors"].as_array().unwrap();
+    let coded: Vec<&Value> = tensors.iter().filter(|tensor| tensor["shape"].as_array().unwrap().len() == 2).collect();
+    let bits = |tensor: &Value| tensor["bits_per_weight"].as_f64().unwrap();
+    let (mut n_bits, mut n) = (0.0, 0.0);
+    for tensor in &coded {
+        let size: f64 = tensor["shape"].as_array().unwrap().iter().map(|extent| extent.as_f64().unwrap()).product();
+        (n_bits, n) = (n_bits + size * bits(tensor), n + size);
+        // Bells are alike over their widths: each has the share of all.
+        assert!((bits(tensor) - 3.0).abs() < 0.25, "{tensor}");
+    }
+    assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits", n_bits / n);
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let whole =
+        sandbox.json("compress bert-tiny -o whole --quantize int8 --storage entropy")["after"]["file_bytes"].as_u64();
+    let bytes = whole.unwrap() * 8 / 10;
+    let line = format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu");
+    let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "")).stdout;
+    assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
+    let report = sandbox.json(&line);
+    let found = file_bytes(&sandbox, "out");
+    assert!(found <= bytes && found as f64 >= 0.99 * bytes as f64, "{found} of {bytes}");
+    assert!(report["tensors"].as_array().unwrap().iter().any(|tensor| !tensor["solved"].is_null()), "{report}");
+    assert!(!sandbox.path("out.stages").exists());
+    let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
+    let first = weights();
+    sandbox.ok(&format!("{line} --force --threads 1"));
+    assert!(first == weights(), "the same bytes on one thread");
+    let eval = "eval out --data text.txt --max-length 16 --against bert-tiny --device cpu";
+    assert!(sandbox.json(eval)["metrics"]["cosine"].as_f64().unwrap() > 0.9);
+}
+
+#[test]
+fn what_cannot_be_kept_is_one_line() {
+    let sandbox = Sandbox::with("digits");
+    let cases = [
+        ("compress digits -o out --bytes 2kB", "found 2000 bytes, expected at least"),
+        ("compress digits -o out --bytes much", "budget.bytes: found \"much\", expected a size"),
+        ("compress digits -o out --bits 9", "budget.bits: found 9"),
+        ("compress digits -o out --bits 3 --bytes 1MB", "cannot be used with"),
+        ("compress digits -o out --quantize step", "step has no size"),
+        ("compress digits -o out --quantize int8 --bytes 20kB", "no last stage has steps to find"),
+        ("compress digits -o out --bytes 20kB --format dense", "entropy"),
+        ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
+        ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
+        ("compress digits -o out --bytes 20kB --include nothing.weight", "nothing.weight"),
+    ];
+    for (line, phrase) in cases {
+        sandbox.run(line).assert_fails(2, &[phrase]);
+        assert!(!sandbox.path("out").exists(), "{line}");
+    }
+}
