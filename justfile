@@ -318,6 +318,11 @@ bench-quality *FLAGS: fetch-smollm2
     done
     $python bench/peers/quality.py --table $out
 
+# Kill a run of a recipe 20 times at random, and hold the bytes it ends in against those of one that was left alone: just kills configs/minilm-gptq.toml
+[group('measure')]
+kills RECIPE *FLAGS: build
+    @shift; python3 scripts/kills.py {{ briquette }} {{ RECIPE }} "$@"
+
 # The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
 [group('measure')]
 torture: build
