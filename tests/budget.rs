@@ -32,7 +32,7 @@ fn any_budget_is_kept_and_used() {
     for round in 0..12 {
         let bytes = 60_000 + random.below(200_000);
         let flags = if round % 3 == 0 { "--quantize step-dynamic" } else { "" };
-        let report = sandbox.json(&format!("compress model -o out --force --bytes {bytes} {flags}"));
+        let report = sandbox.json(&format!("compress model -o out --force --quiet --bytes {bytes} {flags}"));
         let found = file_bytes(&sandbox, "out");
         assert!(found <= bytes && found as f64 >= 0.995 * bytes as f64, "{found} of {bytes}");
         assert_eq!(report["after"]["file_bytes"], found);
@@ -45,21 +45,23 @@ fn any_budget_is_kept_and_used() {
 }
 
 #[test]
-fn what_costs_more_has_finer_steps_and_a_tensor_in_ten_bits_is_as_it_was() {
+fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
-    let report = sandbox.json("compress model -o out --bits 3");
+    let report = sandbox.json("compress model -o out --bits 3 --quiet");
     let tensors = report["tensors"].as_array().unwrap();
     let coded: Vec<&Value> = tensors.iter().filter(|tensor| tensor["shape"].as_array().unwrap().len() == 2).collect();
     let bits = |tensor: &Value| tensor["bits_per_weight"].as_f64().unwrap();
-    let (mut n_bits, mut n) = (0.0, 0.0);
-    for tensor in &coded {
-        let size: f64 = tensor["shape"].as_array().unwrap().iter().map(|extent| extent.as_f64().unwrap()).product();
-        (n_bits, n) = (n_bits + size * bits(tensor), n + size);
-        // Bells are alike over their widths: each has the share of all.
-        assert!((bits(tensor) - 3.0).abs() < 0.25, "{tensor}");
-    }
+    let size = |tensor: &Value| -> f64 {
+        tensor["shape"].as_array().unwrap().iter().map(|extent| extent.as_f64().unwrap()).product()
+    };
+    let n_bits: f64 = coded.iter().map(|tensor| size(tensor) * bits(tensor)).sum();
+    let n: f64 = coded.iter().map(|tensor| size(tensor)).sum();
     assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits", n_bits / n);
+    // Relative errors count the same in each: where they cost fewer bytes, they are smaller.
+    let mut by_size: Vec<(f64, f64)> = coded.iter().map(|tensor| (size(tensor), bits(tensor))).collect();
+    by_size.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert!(by_size[0].1 > by_size[1].1 + 0.5 && by_size[2].1 > by_size[3].1 + 0.2, "{by_size:?}");
 }
 
 #[test]
@@ -70,7 +72,8 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     let whole =
         sandbox.json("compress bert-tiny -o whole --quantize int8 --storage entropy")["after"]["file_bytes"].as_u64();
     let bytes = whole.unwrap() * 8 / 10;
-    let line = format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu");
+    let line =
+        format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu --quiet");
     let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "")).stdout;
     assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
     let report = sandbox.json(&line);

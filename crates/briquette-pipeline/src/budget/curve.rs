@@ -2,7 +2,7 @@
 
 use super::allocate::Choice;
 use briquette_core::encoded::CodeBlocks;
-use briquette_core::{Affine, Grid, Result, simd};
+use briquette_core::{Grid, Result, simd};
 use briquette_entropy::counts_of;
 use briquette_flow::piece::PieceReader;
 use briquette_flow::{Stop, TensorPlan};
@@ -17,8 +17,8 @@ const PER_OCTAVE: i32 = 4;
 const BETWEEN: usize = 16;
 /// The octaves of steps, over the root mean square of the weights.
 const OCTAVES: std::ops::Range<i32> = -6..4;
-/// Bytes that a block has besides its codes: states and a table of some fifty frequencies.
-const OF_BLOCK: f64 = 128.0 + 60.0 + 8.0;
+/// Bytes that a block has besides its codes and the frequencies of its table: states, the first code and the last, where it ends.
+const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
 /// The size of coded codes over their entropy.
 const OVER_ENTROPY: f64 = 1.003;
 
@@ -35,6 +35,8 @@ pub(super) struct Curve {
     steps: Vec<f64>,
     /// Bytes of blocks at each.
     bytes: Vec<f64>,
+    /// Base 2 logarithms of the root mean square of the scales of rows, some of which are doubles of the step.
+    scales: Vec<f64>,
 }
 
 impl Curve {
@@ -45,31 +47,31 @@ impl Curve {
         let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
         let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
         let steps: Vec<f64> = steps.map(|quarter| rms.log2() + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
-        let n_blocks = CodeBlocks::new(rows.n_rows, rows.n_cols).len() as f64;
+        let n_blocks = CodeBlocks::new(rows.n_rows, rows.n_cols).len().max(1) as f64;
         let share = rows.n_elements() as f64 / values.len().max(1) as f64;
         let mut codes = vec![0_i8; values.len()];
-        let mut bytes = |step: &f64| {
-            let affine = Affine::symmetric(step.exp2() as f32);
-            simd::quantize(&values, affine, Grid::INT8, &mut codes);
-            let bits = entropy(&counts_of(bytemuck::cast_slice(&codes)));
-            OVER_ENTROPY * share * bits / 8.0 + OF_BLOCK * n_blocks
+        let mut at = |step: &f64| {
+            let square = round(&values, rows.n_cols.max(1), step.exp2() as f32, &mut codes);
+            let counts = counts_of(bytemuck::cast_slice(&codes));
+            let coded = OVER_ENTROPY * share * entropy(&counts) / 8.0 + n_blocks * (OF_BLOCK + table_bytes(&counts));
+            (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks), square.log2() / 2.0)
         };
-        let bytes = steps.iter().map(&mut bytes).collect();
-        Ok(Self { name: tensor.info.name.clone(), n_weights: rows.n_elements(), rms, most, steps, bytes })
+        let (bytes, scales) = steps.iter().map(&mut at).unzip();
+        Ok(Self { name: tensor.info.name.clone(), n_weights: rows.n_elements(), rms, most, steps, bytes, scales })
     }
 
     /// All choices, from the smallest step on, with what is lost by each where it is `sensitivity · step²`.
     pub(super) fn choices(&self, sensitivity: f64) -> Vec<Choice> {
         let at = |place: usize| {
-            let (step, bytes) = self.at(place);
-            Choice { bytes, loss: sensitivity * step * step }
+            let [_, bytes, scale] = self.at(place);
+            Choice { bytes, loss: sensitivity * (2.0 * scale).exp2() }
         };
         (0..(self.steps.len() - 1) * BETWEEN).map(at).collect()
     }
 
     /// The step of a choice.
     fn step(&self, place: usize) -> f64 {
-        self.at(place).0
+        self.at(place)[0].exp2()
     }
 
     /// The scheme of a choice: one step for the whole tensor where that holds all weights, and some more for what rounding moves.
@@ -80,12 +82,33 @@ impl Curve {
         if is_held { format!("{row}-tensor") } else { row }
     }
 
-    /// Step and bytes of a choice.
-    fn at(&self, place: usize) -> (f64, f64) {
+    /// Base 2 logarithm of the step of a choice, its bytes, and base 2 logarithm of the scales of rows.
+    fn at(&self, place: usize) -> [f64; 3] {
         let (of, share) = (place / BETWEEN, (place % BETWEEN) as f64 / BETWEEN as f64);
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
-        (between(&self.steps).exp2(), between(&self.bytes))
+        [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
     }
+}
+
+/// Rounds rows to grids of this step, or doubles of it, and gives the mean square of their scales.
+fn round(values: &[f32], n_cols: usize, step: f32, codes: &mut [i8]) -> f64 {
+    let (mut square, mut n_rows) = (0.0, 0.0);
+    for (row, codes) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)) {
+        let affine = range::step(row, step, Grid::INT8);
+        simd::quantize(row, affine, Grid::INT8, codes);
+        square += f64::from(affine.scale).powi(2);
+        n_rows += 1.0;
+    }
+    if n_rows > 0.0 { square / n_rows } else { f64::from(step).powi(2) }
+}
+
+/// Bytes of a table of frequencies: one for each code from the first to the last, and another for each that is frequent.
+fn table_bytes(counts: &[u64; 256]) -> f64 {
+    let n: u64 = counts.iter().sum();
+    let of = |code: i8| counts[usize::from(code as u8)];
+    let all = || (i8::MIN..=i8::MAX).filter(|&code| of(code) > 0);
+    let span = all().next().zip(all().next_back()).map_or(0, |(first, last)| i32::from(last) - i32::from(first) + 1);
+    f64::from(span) + all().filter(|&code| of(code) * 32 > n).count() as f64
 }
 
 /// Bits of all symbols together: `Σ n·log2(N/n)`.
