@@ -30,7 +30,7 @@ fn any_budget_is_kept_and_used() {
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let mut random = Random(7);
     for round in 0..12 {
-        let bytes = 60_000 + random.below(200_000);
+        let bytes = 50_000 + random.below(160_000);
         let flags = if round % 3 == 0 { "--quantize step-dynamic" } else { "" };
         let report = sandbox.json(&format!("compress model -o out --force --quiet --bytes {bytes} {flags}"));
         let found = file_bytes(&sandbox, "out");
@@ -57,7 +57,7 @@ fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() 
     };
     let n_bits: f64 = coded.iter().map(|tensor| size(tensor) * bits(tensor)).sum();
     let n: f64 = coded.iter().map(|tensor| size(tensor)).sum();
-    assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits", n_bits / n);
+    assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits: {coded:?}", n_bits / n);
     // Relative errors count the same in each: where they cost fewer bytes, they are smaller.
     let mut by_size: Vec<(f64, f64)> = coded.iter().map(|tensor| (size(tensor), bits(tensor))).collect();
     by_size.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -74,7 +74,7 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     let bytes = whole.unwrap() * 8 / 10;
     let line =
         format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu --quiet");
-    let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "")).stdout;
+    let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "").replace(" --quiet", "")).stdout;
     assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
     let report = sandbox.json(&line);
     let found = file_bytes(&sandbox, "out");

@@ -81,6 +81,9 @@ fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads
         assert!(outputs.iter().all(|bytes| *bytes == outputs[0]), "{scheme}");
         assert!(outputs[0].len() < weights(&sandbox, "plain").len(), "{scheme}");
         assert_eq!(tensors_of(&sandbox.path("plain")), tensors_of(&sandbox.path("coded")), "{scheme}");
+        if scheme.contains("prune") {
+            continue;
+        }
         let coding = &manifest(&sandbox, "coded")["tensors"]["same.weight"]["coding"];
         let n_bytes = coding["storage"]["entropy"]["n_bytes"].as_u64().unwrap();
         assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes of codes that are all alike");

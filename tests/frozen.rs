@@ -27,7 +27,11 @@ const OUTPUTS: [(&str, &str, &str); 5] = [
         "--quantize int4-g32 --format compressed-tensors --allow-untested",
         "d9d49177d04cc81ae4527d7b3bd0e3ab9eba64b9f82f9a439ebf4a176b5ca61b",
     ),
-    ("v0_1_0_entropy", "--prune 0.5 --quantize int4-g16-asym --storage entropy", ""),
+    (
+        "v0_1_0_entropy",
+        "--prune 0.5 --quantize int4-g16-asym --storage entropy",
+        "d99ce391d899bcbf59b8bd06806606714e7df11c7e9b52ba756c348dde1c1501",
+    ),
 ];
 
 fn decoded_hash(directory: &Path) -> String {

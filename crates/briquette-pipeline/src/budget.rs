@@ -40,8 +40,12 @@ pub(crate) fn draft(
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
     let costs = Costs::of(recipe, budget, options)?;
-    let mut payload = costs.most as f64 * AIM - costs.fixed;
+    let wanted_payload = costs.most as f64 * AIM - costs.fixed;
+    let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
     for attempt in 1..=ATTEMPTS {
+        if attempt == ATTEMPTS {
+            payload = kept.unwrap_or(payload);
+        }
         let steps = costs.steps(payload)?;
         let closed = closed(recipe, &steps.schemes)?;
         let scratch = scratch.map(|scratch| scratch.join(format!("try-{attempt}")));
@@ -53,9 +57,16 @@ pub(crate) fn draft(
             Drafted::Missed(found) => {
                 let line = format!("{found} bytes with these steps, and at most {} are wanted: once more", costs.most);
                 options.progress.line(&line);
-                // What was foretold wrongly is foretold as wrongly with steps that are nearly the same.
+                match found <= costs.most {
+                    true => kept = Some(kept.map_or(payload, |kept| kept.max(payload))),
+                    false => over = Some(over.map_or(payload, |over| over.min(payload))),
+                }
+                // What was foretold wrongly is foretold as wrongly with steps that are nearly the same; where that leads back, half of the way.
                 let share = (found as f64 - costs.fixed).max(1.0) / steps.bytes.max(1.0);
-                payload = (costs.most as f64 * AIM - costs.fixed) / share;
+                let between = kept.zip(over).map(|(kept, over)| (kept + over) / 2.0);
+                let next = wanted_payload / share;
+                let is_between = kept.is_none_or(|kept| next > kept) && over.is_none_or(|over| next < over);
+                payload = if is_between { next } else { between.unwrap_or(next) };
             }
         }
     }
@@ -122,8 +133,9 @@ impl Costs {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
         };
+        // Its blocks are foretold with no frequencies, its scales as one for each row.
         let packed = |tensor: &&TensorPlan| match tensor.coding(plan.profile, tensor.info.n_elements()).storage {
-            Storage::Entropy { n_bytes } => n_bytes as f64,
+            Storage::Entropy { n_bytes } => n_bytes as f64 + curve::OF_SCALE * tensor.rows.n_rows as f64,
             Storage::Dense | Storage::Bitmask => 0.0,
         };
         let fixed = plan.predict()?.n_bytes as f64 - open.iter().map(packed).sum::<f64>();

@@ -19,6 +19,8 @@ const BETWEEN: usize = 16;
 const OCTAVES: std::ops::Range<i32> = -6..4;
 /// Bytes that a block has besides its codes and the frequencies of its table: states, the first code and the last, where it ends.
 const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
+/// Bytes of a scale.
+pub(super) const OF_SCALE: f64 = 2.0;
 /// The size of coded codes over their entropy.
 const OVER_ENTROPY: f64 = 1.003;
 
@@ -33,7 +35,7 @@ pub(super) struct Curve {
     most: f32,
     /// Base 2 logarithms of steps, ascending.
     steps: Vec<f64>,
-    /// Bytes of blocks at each.
+    /// Bytes of blocks and scales at each.
     bytes: Vec<f64>,
     /// Base 2 logarithms of the root mean square of the scales of rows, some of which are doubles of the step.
     scales: Vec<f64>,
@@ -54,7 +56,8 @@ impl Curve {
             let square = round(&values, rows.n_cols.max(1), step.exp2() as f32, &mut codes);
             let counts = counts_of(bytemuck::cast_slice(&codes));
             let coded = OVER_ENTROPY * share * entropy(&counts) / 8.0 + n_blocks * (OF_BLOCK + table_bytes(&counts));
-            (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks), square.log2() / 2.0)
+            let n_scales = if is_held(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
+            (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
         };
         let (bytes, scales) = steps.iter().map(&mut at).unzip();
         Ok(Self { name: tensor.info.name.clone(), n_weights: rows.n_elements(), rms, most, steps, bytes, scales })
@@ -78,8 +81,7 @@ impl Curve {
     pub(super) fn scheme(&self, place: usize) -> String {
         let size = format!("{:.3e}", self.step(place));
         let row = format!("step{size}");
-        let is_held = size.parse().is_ok_and(|size| range::step(&[self.most], size, Grid::INT8).scale == size);
-        if is_held { format!("{row}-tensor") } else { row }
+        if size.parse().is_ok_and(|size| is_held(self.most, size)) { format!("{row}-tensor") } else { row }
     }
 
     /// Base 2 logarithm of the step of a choice, its bytes, and base 2 logarithm of the scales of rows.
@@ -88,6 +90,11 @@ impl Curve {
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
         [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
     }
+}
+
+/// Whether a grid of this step holds all weights up to a magnitude.
+fn is_held(most: f32, step: f32) -> bool {
+    range::step(&[most], step, Grid::INT8).scale == step
 }
 
 /// Rounds rows to grids of this step, or doubles of it, and gives the mean square of their scales.
