@@ -3,7 +3,8 @@
 use crate::sandbox::Sandbox;
 use crate::weights::tensors_of;
 
-const SCHEMES: [&str; 6] = [
+/// Ways of compressing; the last makes no codes.
+pub(crate) const SCHEMES: [&str; 6] = [
     "--quantize int8",
     "--prune 0.6 --quantize int8-dynamic",
     "--quantize int4-g16 --exclude conv1.weight",

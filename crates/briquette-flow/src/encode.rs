@@ -235,7 +235,7 @@ impl Workspace {
         let (tensor, stop) = (task.subject.tensor, workers.stop());
         let encoder = task.form().encoder(first.n_kept, std::mem::take(&mut self.parts));
         let next = offsets_before(task, first);
-        let blocks = BlocksOut::of(task, first);
+        let blocks = BlocksOut::of(task.subject.coding, tensor.rows, &first.rows);
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;

@@ -8,6 +8,7 @@
 //! Non-goals: recipes, burn, printing.
 
 pub mod context;
+pub mod curve;
 pub mod decode;
 pub mod encode;
 mod entropy;

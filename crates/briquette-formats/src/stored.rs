@@ -2,6 +2,7 @@
 
 mod blocks;
 mod checked;
+mod read_block;
 mod source;
 
 use crate::digests::Digests;
@@ -10,13 +11,13 @@ use crate::output_format::FilePart;
 use crate::plain::TensorsByName;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, Manifest};
-use blocks::ReadBlock;
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits};
+use read_block::ReadBlock;
 use std::ops::Range;
 
-pub(crate) use blocks::DirNumber;
+pub(crate) use read_block::DirNumber;
 
 /// Where the bytes of a part are.
 #[derive(Debug, Clone)]

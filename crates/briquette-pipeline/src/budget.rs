@@ -3,22 +3,17 @@
 //! What codes take follows from a sample of weights, but for what moving weights does to them and what blocks have besides: so the output is
 //! made, and made again by what it had too much or too little.
 
-mod allocate;
-mod curve;
 mod sensitivity;
 
 use crate::compress::{Drafted, Sized, draft_of_size};
-use allocate::{Choice, allocate};
-use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Storage};
 use briquette_flow::TensorPlan;
 use briquette_flow::context::{RunOptions, Workers};
+use briquette_flow::curve::{Curve, OF_SCALE};
 use briquette_formats::Draft;
-use briquette_quant::{Activations, Range, Scheme};
-use briquette_recipe::raw::{RawOverride, RawQuantize, StageKeys};
-use briquette_recipe::{Budget, Most, QuantizeStage, Recipe, Stage};
+use briquette_quant::{Activations, Candidate, Range, allocate};
+use briquette_recipe::{Budget, GivenScheme, Most, Recipe};
 use briquette_report::{Origin, Report};
-use curve::Curve;
 use std::path::Path;
 
 /// Times that an output is made before what keeps to the bytes is taken, however much they leave.
@@ -47,7 +42,7 @@ pub(crate) fn draft(
             payload = kept.unwrap_or(payload);
         }
         let steps = costs.steps(payload)?;
-        let closed = closed(recipe, &steps.schemes)?;
+        let closed = recipe.with_schemes(&steps.schemes)?;
         let scratch = scratch.map(|scratch| scratch.join(format!("try-{attempt}")));
         let may_leave = steps.are_finest || attempt == ATTEMPTS;
         let least = if may_leave { 0 } else { (costs.most as f64 * USED) as u64 };
@@ -81,25 +76,16 @@ struct Costs {
     suffixes: Vec<&'static str>,
     /// Whether nothing that ran has it.
     idle: Vec<bool>,
-    choices: Vec<Vec<Choice>>,
+    choices: Vec<Vec<Candidate>>,
     /// Bytes of everything else.
     fixed: f64,
     /// The most bytes of the weight files.
     most: u64,
 }
 
-/// The scheme of a tensor.
-struct Given {
-    /// What matches its name.
-    glob: String,
-    scheme: String,
-    /// Whether nothing that ran has it, so that there are no inputs to round it by.
-    is_idle: bool,
-}
-
 /// A step for each tensor.
 struct Steps {
-    schemes: Vec<Given>,
+    schemes: Vec<GivenScheme>,
     /// Bytes of all their blocks.
     bytes: f64,
     /// Whether no smaller ones are known.
@@ -135,7 +121,7 @@ impl Costs {
         };
         // Its blocks are foretold with no frequencies, its scales as one for each row.
         let packed = |tensor: &&TensorPlan| match tensor.coding(plan.profile, tensor.info.n_elements()).storage {
-            Storage::Entropy { n_bytes } => n_bytes as f64 + curve::OF_SCALE * tensor.rows.n_rows as f64,
+            Storage::Entropy { n_bytes } => n_bytes as f64 + OF_SCALE * tensor.rows.n_rows as f64,
             Storage::Dense | Storage::Bitmask => 0.0,
         };
         let fixed = plan.predict()?.n_bytes as f64 - open.iter().map(packed).sum::<f64>();
@@ -164,8 +150,8 @@ impl Costs {
             );
             return Err(Error::config(message).at("budget"));
         };
-        let given = |(tensor, &place): (usize, &usize)| Given {
-            glob: glob_of(&self.curves[tensor].name),
+        let given = |(tensor, &place): (usize, &usize)| GivenScheme {
+            name: self.curves[tensor].name.clone(),
             scheme: self.curves[tensor].scheme(place) + self.suffixes[tensor],
             is_idle: self.idle[tensor],
         };
@@ -173,72 +159,4 @@ impl Costs {
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
         Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0) })
     }
-}
-
-/// A recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own.
-fn closed(recipe: &Recipe, schemes: &[Given]) -> Result<Recipe> {
-    let mut recipe = Recipe { budget: None, ..recipe.clone() };
-    recipe.asked.budget = None;
-    recipe.asked.output.storage = Some("entropy".into());
-    let (idle, running): (Vec<&Given>, Vec<&Given>) = schemes.iter().partition(|given| given.is_idle);
-    for stage in &mut recipe.stages {
-        if let Stage::Quantize(stage) = stage {
-            close(&mut stage.scheme);
-            stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
-            for given in &running {
-                stage.overrides.push((Patterns::new([&given.glob])?, scheme_of(given)?));
-            }
-            stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| &given.glob))?)?;
-        }
-    }
-    for stage in &mut recipe.asked.stage {
-        if let StageKeys::Quantize(keys) = &mut stage.keys {
-            close_name(&mut keys.scheme);
-            keys.overrides.iter_mut().for_each(|rule| close_name(&mut rule.scheme));
-            keys.overrides.extend(running.iter().map(|given| override_of(given)));
-            keys.exclude.extend(idle.iter().map(|given| given.glob.clone()));
-        }
-    }
-    for given in idle {
-        let include = Some(vec![given.glob.clone()]);
-        let keys = RawQuantize { scheme: Some(given.scheme.clone()), include, ..RawQuantize::default() };
-        let place = recipe.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
-        recipe.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
-        let stage = QuantizeStage::named(&given.scheme)?.include([&given.glob])?;
-        let place = recipe.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
-        recipe.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
-    }
-    // What a measure ran on, nothing else may look at.
-    if !recipe.asked.needs_statistics() {
-        (recipe.calibration, recipe.asked.calibration) = (None, None);
-    }
-    Ok(recipe)
-}
-
-fn scheme_of(given: &Given) -> Result<Scheme> {
-    given.scheme.parse().map_err(|error| Error::bug(format!("{error}")))
-}
-
-fn override_of(given: &Given) -> RawOverride {
-    RawOverride { include: vec![given.glob.clone()], sparsity: None, scheme: Some(given.scheme.clone()) }
-}
-
-/// Every tensor that would have it has a scheme of its own.
-fn close(scheme: &mut Scheme) {
-    if scheme.is_open() {
-        *scheme = Scheme { activations: scheme.activations, ..Scheme::INT8 };
-    }
-}
-
-fn close_name(name: &mut Option<String>) {
-    match name.as_deref() {
-        Some("step") => *name = Some("int8".into()),
-        Some("step-dynamic") => *name = Some("int8-dynamic".into()),
-        _ => {}
-    }
-}
-
-/// A glob that matches a name: what globs mean otherwise is any character.
-fn glob_of(name: &str) -> String {
-    name.chars().map(|c| if "*?[]{}!\\".contains(c) { '?' } else { c }).collect()
 }

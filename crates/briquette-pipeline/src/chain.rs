@@ -10,10 +10,11 @@ mod published;
 mod training;
 mod work;
 
-use crate::compress::{compressed_draft, inputs_of};
+use crate::compress::inputs_of;
 use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
 use crate::distill::student_of;
+use crate::output::compressed_draft;
 use briquette_core::{ErrorKind, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Draft, draft};

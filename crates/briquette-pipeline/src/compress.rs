@@ -2,10 +2,9 @@
 
 mod small_files;
 
-use crate::budget;
 use crate::evaluate::evaluate;
 use crate::solve::{self, SolveJob};
-use briquette_core::{Error, Result};
+use briquette_core::Result;
 use briquette_flow::plan::Prediction;
 use briquette_flow::write::Written;
 use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
@@ -15,18 +14,6 @@ use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Repor
 use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
-
-/// The stages of a recipe that work on files.
-pub(crate) fn compress(
-    recipe: &Recipe,
-    options: &RunOptions,
-    origin: &Origin,
-    scratch: Option<&Path>,
-) -> Result<Report> {
-    let (draft, report) = compressed_draft(recipe, options, origin, scratch)?;
-    draft.publish()?;
-    Ok(report)
-}
 
 /// How large weight files are to be.
 #[derive(Debug, Clone, Copy)]
@@ -43,24 +30,9 @@ pub(crate) enum Drafted {
     Missed(u64),
 }
 
-/// The output of those stages, whole and verified, and not yet in its place. Where they look at the inputs of layers or move weights,
-/// what is found of each block is kept in `scratch` until all is done.
-pub(crate) fn compressed_draft(
-    recipe: &Recipe,
-    options: &RunOptions,
-    origin: &Origin,
-    scratch: Option<&Path>,
-) -> Result<(Draft, Report)> {
-    if let Some(asked) = recipe.budget {
-        return budget::draft(recipe, asked, options, origin, scratch);
-    }
-    match draft_of_size(recipe, options, origin, scratch, None)? {
-        Drafted::Done(draft, report) => Ok((draft, *report)),
-        Drafted::Missed(_) => Err(Error::bug("a draft of any size was too large")),
-    }
-}
-
-/// As [`compressed_draft`] of a recipe without steps to find, given up before it is evaluated where its weight files are not as large as wanted.
+/// The output of those stages, none of which has steps to find, whole and verified, and not yet in its place; given up before it is evaluated where
+/// its weight files are not as large as wanted. Where stages look at the inputs of layers or move weights, what is found of each block is kept in
+/// `scratch` until all is done.
 pub(crate) fn draft_of_size(
     recipe: &Recipe,
     options: &RunOptions,

@@ -28,9 +28,9 @@ mod identity;
 pub mod in_memory;
 pub mod memory;
 pub mod open;
+mod output;
 pub mod run;
 mod solve;
-pub mod trace;
 pub mod verify;
 
 pub use advice::advised;
@@ -38,6 +38,5 @@ pub use briquette_core::Role;
 pub use briquette_flow::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
 pub use briquette_plan::{self as plan, role};
 pub use briquette_recipe::{self as recipe, Recipe};
-pub use briquette_report::{self as report, Report, diff, inspect};
+pub use briquette_report::{self as report, Report, Trace, diff, inspect};
 pub use run::run;
-pub use trace::Trace;

@@ -1,7 +1,7 @@
 //! A whole run of a recipe: its parts that train or factorize, then its stages that work on files.
 
 use crate::chain::{self, OfBatch};
-use crate::compress;
+use crate::output;
 use crate::{memory, solve};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_flow::context::RunOptions;
@@ -25,7 +25,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => compress::compress(recipe, options, &Origin::of(recipe), None),
+        true if !solve::is_asked(recipe) => output::compress(recipe, options, &Origin::of(recipe), None),
         _ => chain::run(recipe, options, of_batch),
     });
     options.progress.end();

@@ -8,11 +8,13 @@
 //! assert_eq!((scheme.weights.grid.n_bits(), scheme.weights.range), (4, Range::AbsMax));
 //! ```
 
+mod allocate;
 mod fit;
 pub mod range;
 mod rounding;
 mod scheme;
 
+pub use allocate::{Candidate, allocate};
 pub use fit::{Fitter, KeptRows, fit};
 pub use range::Range;
 pub use rounding::Rounding;

@@ -85,6 +85,7 @@ impl Scheme {
             None => (rest, Activations::Float),
         };
         let (size, grouping) = match rest.strip_suffix("-tensor") {
+            Some("") => return None,
             Some(size) => (size, Grouping::Tensor),
             None => (rest, Grouping::Row),
         };
@@ -168,6 +169,7 @@ mod tests {
             "stepnan",
             "stepinf",
             "step0.1-asym",
+            "step-tensor",
             "int",
             "int1",
             "int9",

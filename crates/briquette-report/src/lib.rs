@@ -20,6 +20,7 @@ mod running;
 mod sample;
 mod tensors;
 pub mod terminal;
+mod trace;
 
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
@@ -36,6 +37,7 @@ pub use original::Original;
 pub use remarks::untested_text;
 use std::borrow::Cow;
 use std::path::Path;
+pub use trace::Trace;
 
 impl Report {
     /// Writes it into a draft for programs and for people: `report.json` and `report.html`. No sum covers either.

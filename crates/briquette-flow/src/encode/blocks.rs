@@ -1,9 +1,9 @@
 //! Codes on their way to entropy-coded blocks.
 
-use super::EncodeTask;
-use crate::survey::PieceStart;
-use briquette_core::encoded::{CodeBlocks, Storage};
+use briquette_core::Rows;
+use briquette_core::encoded::{CodeBlocks, Coding, Storage};
 use briquette_entropy::write_block;
+use std::ops::Range;
 
 /// The blocks of a task's pieces, coded as soon as all codes of one are there.
 pub(super) struct BlocksOut {
@@ -16,12 +16,11 @@ pub(super) struct BlocksOut {
 }
 
 impl BlocksOut {
-    /// Those of a task that starts with this piece; none where codes are not coded.
-    pub(super) fn of(task: &EncodeTask, first: &PieceStart) -> Option<Self> {
-        let (coding, rows) = (task.subject.coding, task.subject.tensor.rows);
+    /// Those of a task whose first piece has these rows; none where codes are not coded.
+    pub(super) fn of(coding: Coding, rows: Rows, first: &Range<usize>) -> Option<Self> {
         let Storage::Entropy { .. } = coding.storage else { return None };
         let blocks = CodeBlocks::new(rows.n_rows, rows.n_cols);
-        let number = blocks.of_rows(&first.rows).start;
+        let number = blocks.of_rows(first).start;
         Some(Self { blocks, n_bits: coding.codes?.bits, number, coded: Vec::new() })
     }
 

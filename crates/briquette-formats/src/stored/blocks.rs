@@ -1,32 +1,11 @@
 //! Codes that are kept in entropy-coded blocks.
 
+use super::read_block::ReadBlock;
 use super::{DecodeBuffers, StoredDir};
 use briquette_core::encoded::{CodeBlocks, Part};
 use briquette_core::{Error, Result, Storage};
 use briquette_entropy::read_block;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A number that no other directory of this process has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DirNumber(u64);
-
-impl Default for DirNumber {
-    fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// The block that was read last: rows are often asked for a few at a time.
-#[derive(Debug, Default)]
-pub(super) struct ReadBlock {
-    /// Its directory, tensor and place.
-    of: Option<(DirNumber, usize, usize)>,
-    codes: Vec<i8>,
-    coded: Vec<u8>,
-    ends: Vec<u8>,
-}
 
 impl StoredDir {
     /// Reads the codes of some rows into the elements, a byte each.

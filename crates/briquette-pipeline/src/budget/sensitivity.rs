@@ -1,7 +1,7 @@
 //! What a model loses for the square of the step of one tensor.
 
-use super::curve::Curve;
 use briquette_core::Result;
+use briquette_flow::curve::Curve;
 use briquette_flow::{RunOptions, TensorPlan};
 use briquette_formats::Checkpoint;
 use briquette_recipe::{Recipe, Sensitivity};

@@ -1,13 +1,12 @@
 //! How many bytes a tensor's codes take at each step, and what it loses there.
 
-use super::allocate::Choice;
+use crate::piece::PieceReader;
+use crate::{Stop, TensorPlan};
 use briquette_core::encoded::CodeBlocks;
 use briquette_core::{Grid, Result, simd};
 use briquette_entropy::counts_of;
-use briquette_flow::piece::PieceReader;
-use briquette_flow::{Stop, TensorPlan};
 use briquette_formats::TensorSource;
-use briquette_quant::range;
+use briquette_quant::{Candidate, range};
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
 const SAMPLED: usize = 1 << 20;
@@ -20,17 +19,18 @@ const OCTAVES: std::ops::Range<i32> = -6..4;
 /// Bytes that a block has besides its codes and the frequencies of its table: states, the first code and the last, where it ends.
 const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
 /// Bytes of a scale.
-pub(super) const OF_SCALE: f64 = 2.0;
+pub const OF_SCALE: f64 = 2.0;
 /// The size of coded codes over their entropy.
 const OVER_ENTROPY: f64 = 1.003;
 
 /// A tensor whose step is to be found.
-pub(super) struct Curve {
+pub struct Curve {
     /// Its name.
-    pub(super) name: String,
-    pub(super) n_weights: usize,
+    pub name: String,
+    /// How many weights it has.
+    pub n_weights: usize,
     /// The root mean square of its weights.
-    pub(super) rms: f64,
+    pub rms: f64,
     /// The largest magnitude.
     most: f32,
     /// Base 2 logarithms of steps, ascending.
@@ -43,7 +43,7 @@ pub(super) struct Curve {
 
 impl Curve {
     /// Measures what a tensor would take.
-    pub(super) fn of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Self> {
+    pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Self> {
         let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows);
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
         let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
@@ -64,10 +64,10 @@ impl Curve {
     }
 
     /// All choices, from the smallest step on, with what is lost by each where it is `sensitivity · step²`.
-    pub(super) fn choices(&self, sensitivity: f64) -> Vec<Choice> {
+    pub fn choices(&self, sensitivity: f64) -> Vec<Candidate> {
         let at = |place: usize| {
             let [_, bytes, scale] = self.at(place);
-            Choice { bytes, loss: sensitivity * (2.0 * scale).exp2() }
+            Candidate { bytes, loss: sensitivity * (2.0 * scale).exp2() }
         };
         (0..(self.steps.len() - 1) * BETWEEN).map(at).collect()
     }
@@ -78,7 +78,7 @@ impl Curve {
     }
 
     /// The scheme of a choice: one step for the whole tensor where that holds all weights, and some more for what rounding moves.
-    pub(super) fn scheme(&self, place: usize) -> String {
+    pub fn scheme(&self, place: usize) -> String {
         let size = format!("{:.3e}", self.step(place));
         let row = format!("step{size}");
         if size.parse().is_ok_and(|size| is_held(self.most, size)) { format!("{row}-tensor") } else { row }
@@ -128,7 +128,7 @@ fn entropy(counts: &[u64; 256]) -> f64 {
 /// Some rows of a tensor, and the largest magnitude of all.
 fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
     let (rows, mut values, mut reader) = (tensor.rows, Vec::new(), PieceReader::default());
-    let pieces = briquette_flow::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
+    let pieces = crate::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
     let (every, mut most) = ((rows.n_elements() / SAMPLED).max(1), 0.0_f32);
     for piece in pieces {
         let mut row = piece.start;

@@ -14,7 +14,7 @@ const SAMPLE_US: u64 = 10_000;
 
 /// Hears what a run does and writes it down, for `about:tracing` or Perfetto.
 ///
-/// It stands in for the progress and the meter of [`RunOptions`](crate::RunOptions), and passes both on. A phase lasts
+/// It stands in for the progress and the meter of [`RunOptions`](briquette_flow::context::RunOptions), and passes both on. A phase lasts
 /// until the next begins; the peak of the meter starts anew with each. A device that models run on has counters of its own,
 /// one for each of its meters.
 pub struct Trace {
@@ -184,8 +184,8 @@ impl MemoryMeter for Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Silent;
     use briquette_core::memory::ResidentSet;
+    use briquette_flow::context::Silent;
 
     #[test]
     fn phases_follow_each_other_without_a_gap() {

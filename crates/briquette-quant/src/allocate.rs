@@ -2,11 +2,11 @@
 
 /// One way of keeping a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Choice {
+pub struct Candidate {
     /// What it takes.
-    pub(super) bytes: f64,
+    pub bytes: f64,
     /// What is lost by it; losses of tensors add up.
-    pub(super) loss: f64,
+    pub loss: f64,
 }
 
 /// Halvings of the multiplier's range: it is known to one part in 2^60 then.
@@ -16,7 +16,7 @@ const HALVINGS: usize = 100;
 ///
 /// For a multiplier `λ` each tensor takes the choice of least `loss + λ·bytes`; the smallest `λ` that keeps to the bytes is found by bisection. What is
 /// left is then spent where it saves most for each byte, and pairs of tensors exchange bytes while that saves anything. Source: Y. Shoham, A. Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988.
-pub(super) fn allocate(tensors: &[Vec<Choice>], most: f64) -> Option<Vec<usize>> {
+pub fn allocate(tensors: &[Vec<Candidate>], most: f64) -> Option<Vec<usize>> {
     let total = |chosen: &[usize]| tensors.iter().zip(chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     let smallest = at_multiplier(tensors, f64::INFINITY)?;
     if total(&smallest) > most {
@@ -48,12 +48,12 @@ pub(super) fn allocate(tensors: &[Vec<Choice>], most: f64) -> Option<Vec<usize>>
 }
 
 /// The choice of each tensor with the least `loss + λ·bytes`; of the fewest bytes where λ is infinite. None where a tensor has no choices.
-fn at_multiplier(tensors: &[Vec<Choice>], multiplier: f64) -> Option<Vec<usize>> {
-    let cost = |choice: &Choice| match multiplier.is_finite() {
+fn at_multiplier(tensors: &[Vec<Candidate>], multiplier: f64) -> Option<Vec<usize>> {
+    let cost = |choice: &Candidate| match multiplier.is_finite() {
         true => (choice.loss + multiplier * choice.bytes, choice.bytes),
         false => (choice.bytes, choice.loss),
     };
-    let less = |a: &Choice, b: &Choice| {
+    let less = |a: &Candidate, b: &Candidate| {
         let (a, b) = (cost(a), cost(b));
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
     };
@@ -65,7 +65,7 @@ const EXCHANGES: usize = 64;
 const NEAR: usize = 6;
 
 /// Takes a better choice of one tensor and a worse one of another, where both together save loss: the pair that saves most. Whether there was one.
-fn exchange(tensors: &[Vec<Choice>], chosen: &mut [usize], most: f64) -> bool {
+fn exchange(tensors: &[Vec<Candidate>], chosen: &mut [usize], most: f64) -> bool {
     let left = most - tensors.iter().zip(&*chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     let near = |tensor: usize| {
         let (choices, now) = (&tensors[tensor], chosen[tensor]);
@@ -90,7 +90,7 @@ fn exchange(tensors: &[Vec<Choice>], chosen: &mut [usize], most: f64) -> bool {
 }
 
 /// Takes better choices while there are bytes for them, each time the one that saves the most loss for a byte.
-fn spend(tensors: &[Vec<Choice>], chosen: &mut [usize], most: f64) {
+fn spend(tensors: &[Vec<Candidate>], chosen: &mut [usize], most: f64) {
     let mut left = most - tensors.iter().zip(&*chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     loop {
         let mut best: Option<(f64, usize, usize)> = None;
@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The least loss within whole bytes, by dynamic programming.
-    fn exact(tensors: &[Vec<Choice>], most: usize) -> f64 {
+    fn exact(tensors: &[Vec<Candidate>], most: usize) -> f64 {
         let mut least = vec![0.0; most + 1];
         for choices in tensors {
             let with = |n: usize| {
@@ -131,11 +131,11 @@ mod tests {
     }
 
     /// Tensors of some thousand weights each at steps of a 32nd of an octave: bytes fall by their logarithm, losses rise by their square.
-    fn tensors(sizes: &[(f64, f64)]) -> Vec<Vec<Choice>> {
+    fn tensors(sizes: &[(f64, f64)]) -> Vec<Vec<Candidate>> {
         let choice = |(size, sensitivity): (f64, f64), place: i32| {
             let step = (f64::from(place) / 32.0).exp2();
             let bits = (1.0 + 1.0 / (step * step)).log2() / 2.0;
-            Choice { bytes: (size * bits / 8.0).round(), loss: sensitivity * step * step }
+            Candidate { bytes: (size * bits / 8.0).round(), loss: sensitivity * step * step }
         };
         sizes.iter().map(|&of| (-192..64).map(|place| choice(of, place)).collect()).collect()
     }
@@ -154,7 +154,7 @@ mod tests {
             let (least, most) = (bytes(f64::min), bytes(f64::max));
             let most = (least + share * (most - least)).floor();
             let chosen = allocate(&tensors, most).unwrap();
-            let of = |value: fn(&Choice) -> f64| -> f64 { tensors.iter().zip(&chosen).map(|(choices, &at)| value(&choices[at])).sum() };
+            let of = |value: fn(&Candidate) -> f64| -> f64 { tensors.iter().zip(&chosen).map(|(choices, &at)| value(&choices[at])).sum() };
             prop_assert!(of(|choice| choice.bytes) <= most);
             let (loss, best) = (of(|choice| choice.loss), exact(&tensors, most as usize));
             prop_assert!(loss <= 1.01 * best, "{loss} of {best}");
