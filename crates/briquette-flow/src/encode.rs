@@ -34,7 +34,7 @@ pub struct Outcome {
     /// The same of the layer's outputs, where its inputs are known.
     pub outputs: Option<OutputError>,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
-    pub block_ends: Vec<u64>,
+    pub block_ends: Box<[u64]>,
 }
 
 /// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
@@ -139,7 +139,7 @@ pub fn encode(
     let outcome = |tensor: &TensorPlan| {
         let main = tensor.tied_to().unwrap_or(tensor.index());
         let (hasher, stats) = &hashers[main];
-        let block_ends = block_ends.get(&main).cloned().unwrap_or_default();
+        let block_ends = block_ends.get(&main).cloned().unwrap_or_default().into_boxed_slice();
         Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied(), block_ends }
     };
     Ok(plan.tensors.iter().map(outcome).collect())

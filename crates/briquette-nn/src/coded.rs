@@ -2,7 +2,7 @@
 
 use crate::kept::Kept;
 use crate::view;
-use briquette_core::encoded::ScaleType;
+use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
@@ -16,6 +16,7 @@ use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
 };
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use rayon::prelude::*;
 
 /// The least share of zeros for sparse storage: below it, one bit for each weight takes more room than the zeros.
 const SPARSE_PAYS: f64 = 1.0 / 8.0;
@@ -126,7 +127,7 @@ impl Coded {
         Self { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
     }
 
-    /// The codes of a stored tensor, read a block of rows at a time. Rows of a matrix are outputs, which are the last axis in a linear layer.
+    /// The codes of a stored tensor, read by all threads, a few blocks of rows at a time. Rows of a matrix are outputs, which are the last axis in a linear layer.
     ///
     /// # Errors
     /// Those of reading.
@@ -134,11 +135,13 @@ impl Coded {
         let tensor = &stored.tensors[index];
         let Rows { n_rows, n_cols, .. } = tensor.rows();
         let mut codes = vec![0; n_rows * n_cols];
-        let mut scratch = DecodeBuffers::default();
-        for block in tensor.rows().blocks() {
-            let out = &mut codes[block.start * n_cols..block.end * n_cols];
-            stored.read_codes(index, block, &mut scratch, out)?;
-        }
+        // Rows that are decoded together, where codes are entropy-coded.
+        let n_at_once = CodeBlocks::OF_ROW_BLOCKS * tensor.rows().rows_per_block();
+        let parts = codes.par_chunks_mut((n_at_once * n_cols).max(1)).enumerate();
+        parts.try_for_each_init(DecodeBuffers::default, |scratch, (number, out)| {
+            let first = number * n_at_once;
+            stored.read_codes(index, first..first + out.len() / n_cols, scratch, out)
+        })?;
         let mut scales: Vec<f32> = stored.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
         if tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
             scales = vec![scales.first().copied().unwrap_or(1.0); n_rows];
