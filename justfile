@@ -160,7 +160,7 @@ cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
       cargo test -p briquette-cli --features cuda --target-dir {{ target }}/cuda --test e2e -- evaluate::devices what_cannot_be_run students::two_devices students::gradual_pruning_and_turns
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
-      cargo clippy --quiet -p briquette -p briquette-cli -p briquette-kernels -p briquette-models --features cuda --all-targets --target-dir {{ target }}/cuda -- -D warnings
+      cargo clippy --quiet -p briquette -p briquette-cli -p briquette-kernels -p briquette-models -p briquette-runs --features cuda --all-targets --target-dir {{ target }}/cuda -- -D warnings
 
 # Compile every GPU kernel for every generation of NVIDIA GPUs, and look for spills: no GPU needed. 77: no compilers
 [group('develop')]
@@ -281,7 +281,7 @@ interop *FLAGS: build peers fetch-minilm
     @mkdir -p bench-out
     @{{ venv }}/bin/python bench/interop.py {{ briquette }} models/minilm bench-out "$@"
     @{{ venv }}/bin/python bench/interop_families.py {{ briquette }} bench-out
-    @cargo build --release --quiet -p briquette-models --example forward
+    @cargo build --release --quiet -p briquette-runs --example forward
     @{{ venv }}/bin/python bench/interop_models.py {{ target }}/release/examples/forward models/minilm --briquette {{ briquette }}
 
 # What `briquette calibrate` gathers of MiniLM, SmolLM2 and a ResNet-18 of random weights, held against hooks in torch

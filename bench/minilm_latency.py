@@ -5,7 +5,7 @@ turn, as a Markdown table.
 usage: minilm_latency.py BENCH_MINILM --python PYTHON [--model models/minilm] [--threads 1] [--batches 1,32]
        [--length 128] [--rounds 3] [--seconds 3] [--baseline BENCH_MINILM]
 
-BENCH_MINILM is the example of that name of briquette-models, built with --release; PYTHON one that has torch and
+BENCH_MINILM is the example of that name of briquette-runs, built with --release; PYTHON one that has torch and
 transformers; a baseline is another build of it, of which only f32 is timed. The best time of all rounds counts, on both
 sides, so that what else the machine did weighs little. Ratios are of times: below 1, ours is faster.
 """

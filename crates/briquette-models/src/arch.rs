@@ -190,7 +190,7 @@ impl Arch {
 impl Network {
     /// The network that a checkpoint is of, before it is filled, with room for two factors where linear layers are those; and how
     /// its paths relate to the names of the checkpoint. It takes no memory for weights.
-    pub(crate) fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+    pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         (arch.row().blank)(checkpoint, device)
     }
 
@@ -222,12 +222,12 @@ impl Network {
     }
 
     /// The network as blocks, where it is a row of such.
-    pub(crate) fn as_blocks(&self) -> Option<&dyn Blocks> {
+    pub fn as_blocks(&self) -> Option<&dyn Blocks> {
         self.as_architecture().as_blocks()
     }
 
     /// The device that its parameters are on.
-    pub(crate) fn device(&self) -> Device {
+    pub fn device(&self) -> Device {
         self.devices().into_iter().next().unwrap_or_default()
     }
 

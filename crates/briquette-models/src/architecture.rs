@@ -44,7 +44,7 @@ pub(crate) trait Architecture: Linears {
 }
 
 /// A network whose blocks can run one after another.
-pub(crate) trait Blocks {
+pub trait Blocks {
     /// How many there are.
     fn n_blocks(&self) -> usize;
 

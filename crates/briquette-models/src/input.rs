@@ -63,7 +63,7 @@ impl Input {
     ///
     /// # Errors
     /// Input where its directory has none; Config where it takes images.
-    pub(crate) fn tokenizer(&self) -> Result<&TextTokenizer> {
+    pub fn tokenizer(&self) -> Result<&TextTokenizer> {
         match self {
             Self::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
             Self::Text { directory, .. } => {
@@ -78,7 +78,7 @@ impl Input {
     ///
     /// # Errors
     /// Config where the model has fewer positions or that leaves no room; as [`tokenizer`](Self::tokenizer) elsewhere.
-    pub(crate) fn set_max_length(&mut self, max_length: usize) -> Result<()> {
+    pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
         self.tokenizer()?;
         if let Self::Text { tokenizer: Some(tokenizer), longest, .. } = self {
             longest.check(max_length)?;

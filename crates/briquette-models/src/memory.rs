@@ -152,7 +152,7 @@ impl MemoryMeter for Driver {
 }
 
 /// Follows a model through its life with several meters.
-pub(crate) struct MemoryWatch<'a> {
+pub struct MemoryWatch<'a> {
     meters: &'a [&'a dyn MemoryMeter],
     name: String,
     before: Vec<Option<u64>>,
@@ -161,7 +161,7 @@ pub(crate) struct MemoryWatch<'a> {
 
 impl<'a> MemoryWatch<'a> {
     /// Before a model is loaded.
-    pub(crate) fn start(
+    pub fn start(
         meters: &'a [&'a dyn MemoryMeter],
         checkpoint: &Checkpoint,
         arch: Arch,
@@ -185,7 +185,7 @@ impl<'a> MemoryWatch<'a> {
     }
 
     /// Once it is loaded.
-    pub(crate) fn loaded(&mut self) {
+    pub fn loaded(&mut self) {
         for meter in self.meters {
             meter.begin_phase(&format!("run {}", self.name));
             meter.reset_peak();
@@ -193,7 +193,7 @@ impl<'a> MemoryWatch<'a> {
     }
 
     /// Drops its network: what that frees is what its weights took, without tokenizers and what running left behind.
-    pub(crate) fn drop_network<T>(&mut self, network: T, device: &Device) {
+    pub fn drop_network<T>(&mut self, network: T, device: &Device) {
         // Buffers that running left unused in the pool are given back first: they are not weights.
         device.memory_cleanup();
         let with: Vec<Option<u64>> = self.meters.iter().map(|meter| meter.live_bytes()).collect();
@@ -205,7 +205,7 @@ impl<'a> MemoryWatch<'a> {
     }
 
     /// Once it has run.
-    pub(crate) fn ran(&mut self) {
+    pub fn ran(&mut self) {
         for (meter, (before, found)) in self.meters.iter().zip(self.before.iter().zip(&mut self.found)) {
             found.peak_bytes = above(meter.peak_bytes(), *before);
         }
@@ -213,7 +213,7 @@ impl<'a> MemoryWatch<'a> {
     }
 
     /// Once it is dropped.
-    pub(crate) fn dropped(mut self) -> Vec<Memory> {
+    pub fn dropped(mut self) -> Vec<Memory> {
         for (meter, (before, found)) in self.meters.iter().zip(self.before.iter().zip(&mut self.found)) {
             found.after_bytes = above(meter.live_bytes(), *before);
         }

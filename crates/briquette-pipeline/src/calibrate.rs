@@ -55,9 +55,10 @@ mod run {
     use briquette_core::{Error, Remedy};
     use briquette_formats::Checkpoint;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
-    use briquette_models::walk::Room;
-    use briquette_models::{Arch, Calibration, Gathering, Samples};
+    use briquette_models::Arch;
     use briquette_report::CalibratedLayer;
+    use briquette_runs::walk::Room;
+    use briquette_runs::{Calibration, Gathering, Samples};
     use std::collections::BTreeSet;
     use std::path::Path;
 
@@ -79,7 +80,7 @@ mod run {
         let found = briquette_models::guarded(&device, || {
             let room = Room { max_bytes: None, directory: parent_of(&asked.output) };
             let gathering = Gathering { samples, has_gram: asked.has_gram, room };
-            briquette_models::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
+            briquette_runs::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;

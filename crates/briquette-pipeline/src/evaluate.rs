@@ -48,10 +48,11 @@ mod run {
     use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::Device;
     use briquette_models::memory::{Memory, device_meters};
-    use briquette_models::{Arch, Evaluation, Fits, Held, Latency, Request};
+    use briquette_models::{Arch, Held};
     use briquette_recipe::BatchSize;
     use briquette_recipe::raw::RawData;
     use briquette_report::{HeldFigures, MemoryFigures, RunFigures};
+    use briquette_runs::{Evaluation, Fits, Latency, Request};
     use std::collections::BTreeMap;
 
     /// What is tried first where the size of a batch is to be found.
@@ -95,7 +96,7 @@ mod run {
             options.progress.items(done, total);
             options.stop.check()
         };
-        briquette_models::guarded(&request.device, || briquette_models::evaluate(request, meters, &mut after_batch))
+        briquette_models::guarded(&request.device, || briquette_runs::evaluate(request, meters, &mut after_batch))
     }
 
     fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {

@@ -84,8 +84,8 @@ mod known {
     use briquette_formats::Checkpoint;
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
-    use briquette_models::walk::offloaded_bytes;
     use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
+    use briquette_runs::walk::offloaded_bytes;
     use std::path::Path;
 
     /// What is run, as long as its weights are those of files that are there.

@@ -6,8 +6,9 @@
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, DataSpec, ImageFolder, ImageInput};
-use briquette_models::evaluate::{self, evaluate};
-use briquette_models::{Arch, Evaluation, Fits, LoadedModel, Request};
+use briquette_models::{Arch, LoadedModel};
+use briquette_runs::evaluate::{self, evaluate};
+use briquette_runs::{Evaluation, Fits, Request};
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 

@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
+use briquette_models::LoadedModel;
 use briquette_models::batches::Batching;
 use briquette_models::data::arrays::Values;
 use briquette_models::data::{Array, Sentences};
-use briquette_models::{LoadedModel, metrics, outputs};
 use briquette_nn::{Compression, DynamicSpec, Export, Quantize, held, quantize_dynamic};
+use briquette_runs::{metrics, outputs};
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 

@@ -205,6 +205,8 @@ pub use briquette_prune as prune;
 pub use briquette_quant as quant;
 pub use briquette_recipe as recipe;
 pub use briquette_report as report;
+#[cfg(feature = "model")]
+pub use briquette_runs as runs;
 
 pub use briquette_core::{Error, ErrorKind, Result};
 #[cfg(feature = "nn")]

@@ -64,9 +64,10 @@ mod measured {
     use crate::solve::{Simulated, arch_of, rows_of};
     use briquette_core::{Affine, Error, Grid, simd};
     use briquette_formats::TensorSource;
-    use briquette_models::evaluate::RunOutputs;
-    use briquette_models::walk::{Room, run_with};
-    use briquette_models::{ModelTask, Samples, metrics};
+    use briquette_models::ModelTask;
+    use briquette_runs::evaluate::RunOutputs;
+    use briquette_runs::walk::{Room, run_with};
+    use briquette_runs::{Samples, metrics};
 
     /// The step that a tensor is measured at, over the root mean square of its weights: some four bits.
     const MEASURED_AT: f64 = 0.25;

@@ -77,10 +77,11 @@ mod run {
     use crate::evaluate::spec_of;
     use briquette_core::Error;
     use briquette_flow::TensorPlan;
-    use briquette_models::samples::token_batches;
-    use briquette_models::walk::{BlockPart, Room};
-    use briquette_models::{Arch, BlockWalk, Gathering, ModelTask, Samples};
+    use briquette_models::{Arch, ModelTask};
     use briquette_nn::Probe;
+    use briquette_runs::samples::token_batches;
+    use briquette_runs::walk::{BlockPart, Room};
+    use briquette_runs::{BlockWalk, Gathering, Samples};
 
     pub(crate) fn arch_of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Arch> {
         let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
@@ -146,7 +147,7 @@ mod run {
         };
         let gathering = Gathering { samples, has_gram, room };
         let found = briquette_models::guarded(&device, || {
-            briquette_models::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
+            briquette_runs::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
         })?;
         let model = Some(briquette_formats::input_stats::fingerprint(checkpoint)?);
         StatisticsFile { model, layers: found.layers }.write(path)

@@ -4,12 +4,12 @@ mod observers;
 mod offloaded;
 mod states;
 
-use crate::architecture::Blocks;
 use crate::outputs::each_scores;
 use crate::samples::TokenBatch;
-use crate::{Arch, ModelTask, Network};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::Blocks;
+use briquette_models::{Arch, ModelTask, Network};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use observers::{Observer, observed};

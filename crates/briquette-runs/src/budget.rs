@@ -1,8 +1,8 @@
 //! How many items are run at once, within the memory there is.
 
-use crate::batches::Batching;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
+use briquette_models::batches::Batching;
 
 /// How data is batched, and what running a batch may take.
 #[derive(Clone, Copy, Default)]

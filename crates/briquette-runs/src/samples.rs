@@ -1,8 +1,8 @@
 //! Which items of some data a calibration runs, as batches of tokens of one length: so that no padding is counted.
 
-use crate::data::{Data, DataSpec};
-use crate::{Arch, Input, ModelTask};
 use briquette_core::{Error, Result};
+use briquette_models::data::{Data, DataSpec};
+use briquette_models::{Arch, Input, ModelTask};
 use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};

@@ -1,14 +1,15 @@
 //! Running a model over data: one row of outputs for each item, and how long batches took.
 
-use crate::batches::{image_batches, stacked, text_batches};
 use crate::budget::{Budget, Pace};
-use crate::data::{ImageInput, Images, Sentences};
 use crate::lanes;
+use crate::metrics;
 use crate::samples::BATCH_TOKENS;
 use crate::stopwatch::Stopwatch;
-use crate::text::{Tokens, padded};
-use crate::{Decoder, Input, LoadedModel, metrics};
 use briquette_core::{Error, ErrorKind, Remedy, Result};
+use briquette_models::batches::{image_batches, stacked, text_batches};
+use briquette_models::data::{ImageInput, Images, Sentences};
+use briquette_models::text::{Tokens, padded};
+use briquette_models::{Decoder, Input, LoadedModel};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 

@@ -1,13 +1,14 @@
 //! Statistics of what goes into each layer, gathered over data.
 
-use crate::batches::stacked;
-use crate::data::{Data, DataSpec, ImageInput, Images};
+use crate::BlockWalk;
 use crate::outputs::{ItemProgress, device_of};
 use crate::samples::{BATCH_SIZE, Samples, token_batches};
 use crate::walk::{Room, SeenInputs};
-use crate::{Arch, BlockWalk, Input, LoadedModel};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
+use briquette_models::batches::stacked;
+use briquette_models::data::{Data, DataSpec, ImageInput, Images};
+use briquette_models::{Arch, Input, LoadedModel};
 use briquette_nn::{Observing, Probe, observe};
 use burn::tensor::Device;
 use std::collections::BTreeMap;

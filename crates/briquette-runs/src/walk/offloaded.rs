@@ -1,12 +1,12 @@
 //! Running a model that is larger than the memory: block by block.
 
 use super::{BlockWalk, NetworkParts, Room};
-use crate::data::{Data, DataSpec};
 use crate::outputs::{ItemProgress, Likelihood, OutputRows, RunOutputs, nll_of_states};
 use crate::samples::{Samples, token_batches};
-use crate::{Arch, Input, ModelTask, Network};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::data::{Data, DataSpec};
+use briquette_models::{Arch, Input, ModelTask, Network};
 use burn::tensor::Device;
 use std::time::Instant;
 

@@ -5,8 +5,9 @@
 use briquette_core::{Error, ErrorKind};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, ArrayImages, DataSpec, Split};
-use briquette_models::evaluate::{self, evaluate};
-use briquette_models::{Fits, LoadedModel, ModelTask, Request};
+use briquette_models::{LoadedModel, ModelTask};
+use briquette_runs::evaluate::{self, evaluate};
+use briquette_runs::{Fits, Request};
 use burn::tensor::Device;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};

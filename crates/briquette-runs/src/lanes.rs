@@ -9,7 +9,7 @@ const N_LANES: usize = 4;
 
 /// Batches that run at the same time on this device, however many threads there are: a GPU is busy with one.
 pub(crate) fn n_lanes(device: &Device) -> usize {
-    if crate::device_name(device) == "cpu" { N_LANES } else { 1 }
+    if briquette_models::device_name(device) == "cpu" { N_LANES } else { 1 }
 }
 
 /// Runs some batches at the same time, in the order in which they came.

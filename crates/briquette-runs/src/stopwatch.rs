@@ -18,7 +18,7 @@ pub(crate) struct Stopwatch {
 impl Stopwatch {
     /// Times what runs on a device, warm where that is asked for.
     pub(crate) fn on(device: &Device, warms_up: bool) -> Self {
-        Self { warms_up: warms_up && crate::device_name(device) != "cpu", largest: 0, batch_ms: Vec::new() }
+        Self { warms_up: warms_up && briquette_models::device_name(device) != "cpu", largest: 0, batch_ms: Vec::new() }
     }
 
     /// Runs a batch of `n` items.

@@ -1,16 +1,17 @@
 //! What a model is worth: against labels, and against the model it came from.
 
-use crate::batches::Batching;
 use crate::budget::Budget;
-use crate::data::{Data, DataSpec, ImageInput, Images, Sentences};
-use crate::memory::{Memory, MemoryWatch};
+use crate::metrics;
 pub use crate::outputs::RunOutputs;
 use crate::outputs::{self, ItemProgress, OutputRows};
 use crate::walk::{Room, run_offloaded};
-use crate::{Arch, Input, LoadedModel, ModelTask, metrics};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
+use briquette_models::batches::Batching;
+use briquette_models::data::{Data, DataSpec, ImageInput, Images, Sentences};
+use briquette_models::memory::{Memory, MemoryWatch};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask};
 use briquette_nn::Held;
 use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};

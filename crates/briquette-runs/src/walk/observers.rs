@@ -1,8 +1,8 @@
 //! Networks with probes of their own, so that several batches can be seen at the same time.
 
-use crate::Network;
 use crate::lanes::{self, n_lanes};
 use briquette_core::{Error, Result};
+use briquette_models::Network;
 use briquette_nn::{NameMap, Observing, Probe, observe_some};
 use burn::tensor::{Bool, Device, Tensor};
 

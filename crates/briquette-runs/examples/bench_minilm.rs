@@ -5,10 +5,11 @@
 //! directory that Briquette wrote.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
+use briquette_models::LoadedModel;
 use briquette_models::batches::Batching;
 use briquette_models::data::Sentences;
-use briquette_models::{LoadedModel, metrics, outputs};
 use briquette_nn::{Compression, DynamicSpec, Prune, held, quantize_dynamic};
+use briquette_runs::{metrics, outputs};
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::path::{Path, PathBuf};
