@@ -37,6 +37,7 @@ pub mod memory;
 pub mod pattern;
 pub mod printable;
 pub mod quant_params;
+pub mod random;
 pub mod role;
 pub mod rows;
 pub mod shape;

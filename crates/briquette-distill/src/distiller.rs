@@ -5,6 +5,7 @@ use crate::traced::{DynTeacher, Frozen, Traced, TrainingBatch};
 use crate::trained::{Beside, Trained};
 use crate::try_out::{check_learns, freeze, try_out};
 use crate::{Outputs, Settings, Targets, average, moments};
+use briquette_core::random::mixed;
 use briquette_core::{Error, Result};
 use briquette_nn::{Compression, LossScaler};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
@@ -160,7 +161,7 @@ impl Distiller {
 
     /// Seeds the device for a piece of the network: 0 is what comes before the layers, `n + 1` is layer `n`.
     pub(crate) fn seed(&self, seed: u64, piece: usize) {
-        self.device.seed(mixed(seed, piece));
+        self.device.seed(mixed(seed, piece as u64));
     }
 
     /// A loss as gradients are taken of it: times the loss scale, where there is one.
@@ -202,12 +203,4 @@ impl Distiller {
             }
         }
     }
-}
-
-/// Another seed for each number (the finalizer of SplitMix64).
-pub(crate) const fn mixed(seed: u64, number: usize) -> u64 {
-    let mut z = seed.wrapping_add((number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -1,12 +1,13 @@
 //! One step of training: a student moves a little towards its targets.
 
 use crate::average;
-use crate::distiller::{Distiller, mixed};
+use crate::distiller::Distiller;
 use crate::grads::{self, is_out_of_memory};
 use crate::history::StepRecord;
 use crate::items::Items;
 use crate::traced::{DynTeacher, DynTrainingData, Traced, TrainingBatch};
 use crate::trained::{Beside, Trained};
+use briquette_core::random::mixed;
 use briquette_core::{Error, Result};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsAccumulator, GradientsParams};
@@ -132,7 +133,7 @@ impl Distiller {
         let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
         for index in 0..items.n_turns(self.at_once) {
             // Dropout is drawn from a seed that follows from the step alone: a run that goes on from a checkpoint draws the same.
-            let seed = mixed(mixed(self.settings.seed, self.step), index);
+            let seed = mixed(mixed(self.settings.seed, self.step as u64), index as u64);
             let (batch, share) = items.turn(index, self.at_once, &self.device)?;
             let of_teacher = match &model.average {
                 Some(average) => Some(average.outputs(&batch.input, wanted)),

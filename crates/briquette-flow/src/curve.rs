@@ -33,6 +33,8 @@ pub struct Curve {
     pub rms: f64,
     /// The largest magnitude.
     most: f32,
+    /// The mean square of the weights of each column.
+    columns: Vec<f64>,
     /// Base 2 logarithms of steps, ascending.
     steps: Vec<f64>,
     /// Bytes of blocks and scales at each.
@@ -47,6 +49,7 @@ impl Curve {
         let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows);
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
         let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
+        let columns = column_squares(&values, rows.n_cols.max(1));
         let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
         let steps: Vec<f64> = steps.map(|quarter| rms.log2() + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
         let n_blocks = CodeBlocks::new(rows.n_rows, rows.n_cols).len().max(1) as f64;
@@ -60,7 +63,16 @@ impl Curve {
             (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
         };
         let (bytes, scales) = steps.iter().map(&mut at).unzip();
-        Ok(Self { name: tensor.info.name.clone(), n_weights: rows.n_elements(), rms, most, steps, bytes, scales })
+        Ok(Self {
+            name: tensor.info.name.clone(),
+            n_weights: rows.n_elements(),
+            rms,
+            most,
+            columns,
+            steps,
+            bytes,
+            scales,
+        })
     }
 
     /// All choices, from the smallest step on, with what is lost by each where it is `sensitivity · step²`.
@@ -70,6 +82,15 @@ impl Curve {
             Candidate { bytes, loss: sensitivity * (2.0 * scale).exp2() }
         };
         (0..(self.steps.len() - 1) * BETWEEN).map(at).collect()
+    }
+
+    /// The square error of the layer's outputs over their square, over that of its weights over theirs: by the root mean squares of its inputs, as if
+    /// they did not depend on each other. None where those are of something else, or all 0.
+    pub fn output_error(&self, inputs: &[f32]) -> Option<f64> {
+        let squares = || inputs.iter().map(|&input| f64::from(input).powi(2));
+        let whole: f64 = squares().zip(&self.columns).map(|(input, weights)| input * weights).sum();
+        let is_known = inputs.len() == self.columns.len() && whole > 0.0;
+        is_known.then(|| self.rms * self.rms * squares().sum::<f64>() / whole)
     }
 
     /// The step of a choice.
@@ -90,6 +111,16 @@ impl Curve {
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
         [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
     }
+}
+
+/// The mean square of the values of each column.
+fn column_squares(values: &[f32], n_cols: usize) -> Vec<f64> {
+    let n_rows = (values.len() / n_cols).max(1) as f64;
+    let mut squares = vec![0.0; n_cols];
+    for row in values.chunks(n_cols) {
+        squares.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value).powi(2) / n_rows);
+    }
+    squares
 }
 
 /// Whether a grid of this step holds all weights up to a magnitude.

@@ -3,9 +3,8 @@
 //! What codes take follows from a sample of weights, but for what moving weights does to them and what blocks have besides: so the output is
 //! made, and made again by what it had too much or too little.
 
-mod sensitivity;
-
 use crate::compress::{Drafted, Sized, draft_of_size};
+use crate::sensitivity::{self, Open};
 use briquette_core::{Error, Result, Storage};
 use briquette_flow::TensorPlan;
 use briquette_flow::context::{RunOptions, Workers};
@@ -29,7 +28,7 @@ const AIM: f64 = 0.998;
 /// Config where not even the coarsest steps keep to it; those of a run.
 pub(crate) fn draft(
     recipe: &Recipe,
-    budget: Budget,
+    budget: &Budget,
     options: &RunOptions,
     origin: &Origin,
     scratch: Option<&Path>,
@@ -94,7 +93,7 @@ struct Steps {
 
 impl Costs {
     /// Looks at the weights of all tensors whose steps are to be found, and at what the model loses by them.
-    fn of(recipe: &Recipe, budget: Budget, options: &RunOptions) -> Result<Self> {
+    fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
         let checkpoint = crate::open::model(recipe)?;
         let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
         let workers = Workers::new(options)?;
@@ -106,7 +105,7 @@ impl Costs {
             return Err(Error::config("no tensor of the model has a step to find; choose some").at("budget"));
         }
         workers.begin("budget", open.iter().map(|tensor| tensor.info.n_bytes()).sum());
-        let measured = workers.map(
+        let measured: Vec<Open> = workers.map(
             &open,
             || (),
             |(), tensor| {
@@ -131,10 +130,12 @@ impl Costs {
             Most::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
         };
         let suffixes = open.iter().map(suffix).collect();
-        let costs = sensitivity::of(recipe, budget.sensitivity, &measured, &checkpoint, options)?;
+        let found = sensitivity::find(recipe, &budget.sensitivity, &measured, &checkpoint, options)?;
         let curves: Vec<Curve> = measured.into_iter().map(|(_, curve)| curve).collect();
-        let choices = curves.iter().zip(&costs).map(|(curve, cost)| curve.choices(cost.of_square)).collect();
-        let idle = costs.iter().map(|cost| cost.is_idle).collect();
+        let losses =
+            |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
+        let choices = curves.iter().map(|curve| curve.choices(losses(curve).0)).collect();
+        let idle = curves.iter().map(|curve| losses(curve).1).collect();
         Ok(Self { curves, suffixes, idle, choices, fixed, most })
     }
 

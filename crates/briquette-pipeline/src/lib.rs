@@ -30,6 +30,7 @@ pub mod memory;
 pub mod open;
 mod output;
 pub mod run;
+mod sensitivity;
 mod solve;
 pub mod verify;
 

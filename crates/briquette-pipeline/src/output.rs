@@ -29,7 +29,7 @@ pub(crate) fn compressed_draft(
     origin: &Origin,
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
-    if let Some(asked) = recipe.budget {
+    if let Some(asked) = &recipe.budget {
         return budget::draft(recipe, asked, options, origin, scratch);
     }
     match draft_of_size(recipe, options, origin, scratch, None)? {

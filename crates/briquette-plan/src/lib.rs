@@ -69,7 +69,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     plan.remarks.extend(recipe.calibration.as_ref().map(calibrated_text));
-    plan.remarks.extend(recipe.budget.map(|budget| budget_text(&plan, budget)));
+    plan.remarks.extend(recipe.budget.as_ref().map(|budget| budget_text(&plan, budget)));
     Ok(plan)
 }
 
@@ -81,18 +81,20 @@ fn calibrated_text(calibration: &CalibrationRun) -> String {
 }
 
 /// What is to be found for the sake of a budget.
-fn budget_text(plan: &Plan, budget: Budget) -> String {
+fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None));
     let n = plan.tensors.iter().filter(is_open).count();
     let most = match budget.most {
         Most::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
         Most::Bits(bits) => format!("they have at most {bits} bits for each weight"),
     };
-    let how = match budget.sensitivity {
+    let how = match &budget.sensitivity {
         Sensitivity::Measured { n_samples } => {
             format!("by what the model loses on {n_samples} items with each alone rounded")
         }
-        Sensitivity::Relative => "by the error of each over its weights".into(),
+        Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
+        Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
+        Sensitivity::File(path) => format!("by the losses in {}", path.display()),
     };
     format!("Steps of {n} tensors are found so that {most}, {how}.")
 }

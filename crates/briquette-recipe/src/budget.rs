@@ -1,16 +1,17 @@
 //! How many bytes weights may take.
 
 use crate::memory::bytes_of;
-use crate::raw::RawRecipe;
+use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
 use crate::words::one_of;
 use briquette_core::{Error, Result};
+use std::path::PathBuf;
 
 /// Items that run for each tensor, where nobody says otherwise.
 const N_SAMPLES: usize = 64;
 
 /// What the tensors whose steps are to be found may take.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
     /// How large the output may be.
     pub most: Most,
@@ -28,8 +29,13 @@ pub enum Most {
 }
 
 /// What a tensor's error costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sensitivity {
+    /// The curvature of what the model loses, by one pass and back.
+    Gradient {
+        /// Items that run.
+        n_samples: usize,
+    },
     /// What the model loses with the tensor alone rounded, on this many items.
     Measured {
         /// Items that run for each tensor.
@@ -37,6 +43,44 @@ pub enum Sensitivity {
     },
     /// The square error of the layer's outputs over their square; of the weights where inputs are not known.
     Relative,
+    /// What was found before.
+    File(PathBuf),
+}
+
+impl Sensitivity {
+    /// The names of ways to find it.
+    pub const NAMES: [&str; 3] = ["gradient", "measured", "relative"];
+
+    /// What a recipe with resolved paths asks for.
+    fn from_raw(keys: &RawBudget, has_data: bool) -> Result<Self> {
+        if let Some(path) = &keys.sensitivity_file {
+            let given = [("sensitivity", keys.sensitivity.is_some()), ("samples", keys.samples.is_some())];
+            return match given.into_iter().find(|(_, is_given)| *is_given) {
+                Some((key, _)) => {
+                    Err(Error::config(format!("budget.{key}: sensitivities are in a file; remove one of the two")))
+                }
+                None => Ok(Self::File(path.clone())),
+            };
+        }
+        let n_samples = keys.samples.unwrap_or(N_SAMPLES);
+        let all = [
+            (Self::NAMES[0], Self::Gradient { n_samples }),
+            (Self::NAMES[1], Self::Measured { n_samples }),
+            (Self::NAMES[2], Self::Relative),
+        ];
+        let found = match &keys.sensitivity {
+            Some(name) => one_of("budget.sensitivity", name, &all)?,
+            None if has_data => Self::Gradient { n_samples },
+            None => Self::Relative,
+        };
+        match found {
+            Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: nothing is run; remove it")),
+            Self::Gradient { .. } | Self::Measured { .. } if !has_data => Err(Error::config(
+                "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
+            )),
+            found => Ok(found),
+        }
+    }
 }
 
 impl Budget {
@@ -75,25 +119,13 @@ impl Budget {
             }
         };
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
-        let is_measured = match &keys.sensitivity {
-            Some(name) => one_of("budget.sensitivity", name, &[("measured", true), ("relative", false)])?,
-            None => has_data,
-        };
-        if is_measured && !has_data {
-            return Err(Error::config(
-                "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
-            ));
-        }
-        if !is_measured && keys.samples.is_some() {
-            return Err(Error::config("budget.samples: nothing is measured; remove it"));
-        }
-        let n_samples = keys.samples.unwrap_or(N_SAMPLES);
-        let sensitivity = if is_measured { Sensitivity::Measured { n_samples } } else { Sensitivity::Relative };
+        let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         Ok(Some(Self { most, sensitivity }))
     }
 }
 
 /// Whether a recipe's budget runs the model on the data of its calibration.
 pub(crate) fn runs_model(raw: &RawRecipe) -> bool {
-    raw.budget.as_ref().is_some_and(|keys| keys.sensitivity.as_deref() != Some("relative"))
+    let is_run = |keys: &RawBudget| keys.sensitivity_file.is_none() && keys.sensitivity.as_deref() != Some("relative");
+    raw.budget.as_ref().is_some_and(is_run)
 }

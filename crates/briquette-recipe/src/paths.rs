@@ -20,7 +20,7 @@ pub enum Purpose {
     SelectionData,
     /// Stages learn the inputs of layers from it.
     CalibrationData,
-    /// Statistics of the inputs of layers are read, to prune or to fit scales by.
+    /// Statistics of the inputs of layers are read, to prune or to fit scales by, or what errors of tensors cost.
     Statistics,
     /// A directory is written.
     Output,
@@ -62,6 +62,9 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
     if let Some(RawCalibration { data, statistics, .. }) = &mut raw.calibration {
         slots.push(("calibration.data".into(), Purpose::CalibrationData, data));
         slots.push(("calibration.statistics".into(), Purpose::Statistics, statistics));
+    }
+    if let Some(budget) = &mut raw.budget {
+        slots.push(("budget.sensitivity_file".into(), Purpose::Statistics, &mut budget.sensitivity_file));
     }
     for (index, stage) in raw.stage.iter_mut().enumerate() {
         match &mut stage.keys {

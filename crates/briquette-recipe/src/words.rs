@@ -5,9 +5,9 @@ use briquette_prune::Ratio;
 use briquette_quant::Scheme;
 
 /// Looks a word up, or says which words there are.
-pub(crate) fn one_of<T: Copy>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
+pub(crate) fn one_of<T: Clone>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = known.iter().find(|(name, _)| *name == found) {
-        return Ok(*value);
+        return Ok(value.clone());
     }
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let hint = briquette_core::pattern::nearest(found, names.iter().copied())

@@ -4,6 +4,7 @@ mod batch;
 mod calibration;
 mod evaluation;
 mod factors;
+mod sensitivity;
 mod solved;
 mod training;
 
@@ -14,6 +15,7 @@ pub use calibration::{CalibratedLayer, CalibrationReport};
 pub use evaluation::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
 use schemars::JsonSchema;
+pub use sensitivity::{SensitivityReport, TensorSensitivity};
 use serde::{Deserialize, Serialize};
 pub use solved::SolvedLayer;
 pub use training::{CurvePoint, DistillReport, EpochPoint, LayersKept};

@@ -29,7 +29,8 @@ pub use evidence::{Evidence, Timing};
 pub use figures::{
     BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint, DistillReport, EpochPoint, ErrorReport,
     EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept,
-    MemoryFigures, Report, RunFigures, SolvedLayer, StageBytes, TensorReport, VERSION, WeightHistogram,
+    MemoryFigures, Report, RunFigures, SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity,
+    VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;

@@ -34,6 +34,7 @@ mod lanes;
 pub mod metrics;
 pub mod outputs;
 pub mod samples;
+pub mod sensitivity;
 mod stopwatch;
 pub mod walk;
 
@@ -41,4 +42,5 @@ pub use budget::Budget;
 pub use calibrate::{Calibration, Gathering, calibrate};
 pub use evaluate::{Evaluation, Fits, Latency, Request, evaluate};
 pub use samples::Samples;
+pub use sensitivity::{Curvatures, LossUnit, curvatures};
 pub use walk::BlockWalk;

@@ -1,11 +1,13 @@
 //! A model of text, block by block: the weights of one block are in memory at a time, and what lies between two blocks.
 
+mod backward;
 mod observers;
 mod offloaded;
 mod states;
 
 use crate::outputs::each_scores;
 use crate::samples::TokenBatch;
+pub(crate) use backward::{Backwards, backward};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::Blocks;
@@ -213,7 +215,12 @@ impl<'a> BlockWalk<'a> {
 
     /// The network with the weights of one part.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
-        let (network, names) = Network::blank(self.arch, self.checkpoint, &self.device)?;
+        self.network_on(weights, part, &self.device)
+    }
+
+    /// The same on another device than that of the walk.
+    fn network_on(&self, weights: &dyn TensorSource, part: BlockPart, on: &Device) -> Result<(Network, NameMap)> {
+        let (network, names) = Network::blank(self.arch, self.checkpoint, on)?;
         let is_chosen = |name: &str| self.parts.needs(part, name);
         let network = load_some(network, weights, self.checkpoint.layout(), &names, &is_chosen)?;
         Ok((network, names))
@@ -228,11 +235,15 @@ impl<'a> BlockWalk<'a> {
     }
 
     fn state(&self, batch: usize) -> Result<Tensor<3>> {
-        let values = self.states.get(batch)?;
+        Ok(self.shaped(batch, self.states.get(batch)?))
+    }
+
+    /// Values of a batch as `[batch, length, width]`.
+    fn shaped(&self, batch: usize, values: Vec<f32>) -> Tensor<3> {
         let (n, length) = (self.batches[batch].places.len(), self.batches[batch].length());
         let width = values.len() / (n * length).max(1);
         let data = TensorData::new(values, [n, length, width]);
-        Ok(Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32))
+        Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32)
     }
 }
 

@@ -68,7 +68,7 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
     let What { bytes, bits, sensitivity, .. } = what.clone();
     let is_given = bytes.is_some() || bits.is_some();
-    is_given.then_some(raw::RawBudget { bytes, bits, sensitivity, samples: None })
+    is_given.then_some(raw::RawBudget { bytes, bits, sensitivity, ..Default::default() })
 }
 
 fn layout_of(layout: LayoutArg) -> raw::RawLayout {

@@ -35,7 +35,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let student = student_of(&recipe, &checkpoint)?;
     let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let mut prediction = plan.predict()?;
-    if let Some(Most::Bytes(most)) = recipe.budget.map(|budget| budget.most) {
+    if let Some(Most::Bytes(most)) = recipe.budget.as_ref().map(|budget| budget.most) {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));

@@ -1,21 +1,16 @@
 //! A seeded random score: the baseline every other score must beat.
 
+use briquette_core::random::uniform;
+
 /// `score[i]` uniform in `[0, 1)`, a function of `seed` and the position alone.
 ///
 /// `seed` should differ between tensors; `first` is the position of `scores[0]` in its tensor, so that a tensor scored
-/// in pieces gets the scores of one scored whole. Source of the mixing: splitmix64 (Steele, Lea, Flood, 2014).
+/// in pieces gets the scores of one scored whole.
 pub fn random(seed: u64, first: usize, scores: &mut [f32]) {
     for (i, score) in scores.iter_mut().enumerate() {
-        let bits = splitmix64(seed.wrapping_add((first + i) as u64));
-        *score = (bits >> 40) as f32 / (1_u32 << 24) as f32;
+        // The seed is a place too, as it always was: the masks of a seed stay what they are.
+        *score = uniform(0, seed.wrapping_add((first + i) as u64));
     }
-}
-
-fn splitmix64(state: u64) -> u64 {
-    let z = state.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

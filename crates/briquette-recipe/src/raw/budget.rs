@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// How many bytes the weight files may have. Steps of a quantize stage with the scheme "step" or "step-dynamic" are found by it, a step for each
 /// tensor; codes are entropy-coded.
@@ -14,11 +15,15 @@ pub struct RawBudget {
     /// The most bits for each weight of the tensors whose steps are found, instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<f64>,
-    /// What a tensor's error costs: "measured" by running the model with each tensor alone rounded (the default where there is data of text), or
-    /// "relative", the square error of a layer's outputs, or of its weights, over their square.
+    /// What a tensor's error costs: "gradient", by one pass over data and back (the default where there is data); "measured", by running the model with
+    /// each tensor alone rounded; or "relative", the square error of a layer's outputs, or of its weights where inputs are not known, over their
+    /// square.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<String>,
-    /// measured: items of the calibration's data that run for each tensor (64).
+    /// A file of sensitivities that `briquette sensitivity` wrote, instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sensitivity_file: Option<PathBuf>,
+    /// gradient, measured: items of the calibration's data that run, for measured once for each tensor (64).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
 }

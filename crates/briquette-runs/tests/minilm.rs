@@ -1,6 +1,6 @@
 //! all-MiniLM-L6-v2, where `just fetch-minilm` has put it; elsewhere these tests say so and pass.
 
-#![cfg(all(feature = "model", feature = "flex"))]
+#![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};

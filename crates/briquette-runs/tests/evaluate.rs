@@ -1,6 +1,6 @@
 //! Evaluation of tiny models, against what torch found, and of data that is not what it should be.
 
-#![cfg(all(feature = "model", feature = "flex"))]
+#![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use briquette_formats::{Checkpoint, TensorSource};

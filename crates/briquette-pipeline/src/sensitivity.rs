@@ -1,0 +1,175 @@
+//! What a model loses by the error of each tensor: found, kept in a file, and used again.
+
+#[cfg(feature = "model")]
+mod by_running;
+
+use briquette_core::{Error, InputStats, Result};
+use briquette_flow::curve::Curve;
+use briquette_flow::{RunOptions, TensorPlan};
+use briquette_formats::input_stats::{StatisticsFile, fingerprint};
+use briquette_formats::{Checkpoint, InputFile, json, limits};
+use briquette_recipe::{Recipe, Sensitivity};
+use briquette_report::{SensitivityReport, TensorSensitivity};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The step at which losses are told, over the root mean square of the weights: some four bits.
+const TOLD_AT: f64 = 0.25;
+
+/// A tensor whose step is to be found, and what it takes at each.
+pub(crate) type Open<'a, 'p> = (&'a TensorPlan<'p>, Curve);
+
+/// What a tensor costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Cost {
+    /// Its loss over the square of its step.
+    of_square: f64,
+    /// Whether nothing that ran has it, as far as is known.
+    is_idle: bool,
+}
+
+/// Costs, and what they are counted in.
+struct Costs {
+    costs: Vec<Cost>,
+    unit: &'static str,
+}
+
+/// What the model of a recipe loses by errors of some tensors.
+///
+/// # Errors
+/// Config where the data is of another kind than the model takes, or this build cannot run models; Input where a file is of another model; those of
+/// reading and running.
+pub(crate) fn find(
+    recipe: &Recipe,
+    how: &Sensitivity,
+    open: &[Open],
+    checkpoint: &Checkpoint,
+    options: &RunOptions,
+) -> Result<SensitivityReport> {
+    let Costs { costs, unit } = match how {
+        Sensitivity::File(path) => return of_file(path, open, checkpoint),
+        Sensitivity::Relative => relative(recipe, open, checkpoint)?,
+        Sensitivity::Gradient { n_samples } => gradient(recipe, *n_samples, open, checkpoint, options)?,
+        Sensitivity::Measured { n_samples } => measured(recipe, *n_samples, open, checkpoint, options)?,
+    };
+    let n_samples = match how {
+        Sensitivity::Gradient { n_samples } | Sensitivity::Measured { n_samples } => Some(*n_samples),
+        _ => None,
+    };
+    let tensors = open.iter().zip(costs).map(|((tensor, curve), cost)| TensorSensitivity {
+        name: tensor.info.name.to_string(),
+        n_weights: curve.n_weights,
+        rms: curve.rms,
+        loss_of_square: cost.of_square,
+        loss: cost.of_square * (TOLD_AT * curve.rms).powi(2),
+        against: None,
+        is_idle: cost.is_idle,
+    });
+    let data = recipe.calibration.as_ref().filter(|_| n_samples.is_some()).and_then(|run| run.data.eval.as_deref());
+    Ok(SensitivityReport {
+        format: SensitivityReport::FORMAT.into(),
+        version: SensitivityReport::VERSION,
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
+        model: recipe.model.display().to_string(),
+        fingerprint: fingerprint(checkpoint)?.to_string(),
+        how: name_of(how).into(),
+        unit: unit.into(),
+        data: data.map(|path| path.display().to_string()),
+        n_samples,
+        against: None,
+        rank_correlation: None,
+        tensors: tensors.collect(),
+    })
+}
+
+/// What a way to find sensitivities is called.
+fn name_of(how: &Sensitivity) -> &'static str {
+    let [gradient, measured, relative] = Sensitivity::NAMES;
+    match how {
+        Sensitivity::Gradient { .. } => gradient,
+        Sensitivity::Measured { .. } => measured,
+        Sensitivity::Relative => relative,
+        Sensitivity::File(_) => "file",
+    }
+}
+
+/// What an earlier run found of all these tensors.
+fn of_file(path: &Path, open: &[Open], checkpoint: &Checkpoint) -> Result<SensitivityReport> {
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_OWN_BYTES)?;
+    let found: SensitivityReport = json::parse(&bytes, "a file of sensitivities", path)?;
+    if (found.format.as_str(), found.version) != (SensitivityReport::FORMAT, SensitivityReport::VERSION) {
+        let message = format!(
+            "found format {:?}, version {}, expected {:?}, version {}; write it with `briquette sensitivity`",
+            found.format,
+            found.version,
+            SensitivityReport::FORMAT,
+            SensitivityReport::VERSION
+        );
+        return Err(Error::input(message).at(path.display()));
+    }
+    let own = fingerprint(checkpoint)?.to_string();
+    if found.fingerprint != own {
+        let message = format!(
+            "these are sensitivities of another model, of fingerprint {}; {} has {own}; find those of this model",
+            found.fingerprint,
+            checkpoint.path().display()
+        );
+        return Err(Error::input(message).at(path.display()));
+    }
+    let is_known = |name: &str| found.tensor(name).is_some_and(|tensor| tensor.loss_of_square >= 0.0);
+    match open.iter().find(|(tensor, _)| !is_known(&tensor.info.name)) {
+        Some((tensor, _)) => {
+            let message = format!("has no loss for {:?}; find those of all tensors that are rounded", tensor.info.name);
+            Err(Error::input(message).at(path.display()))
+        }
+        None => Ok(found),
+    }
+}
+
+/// The square error of a layer's outputs over their square, where the mean squares of its inputs are known; of its weights elsewhere.
+fn relative(recipe: &Recipe, open: &[Open], checkpoint: &Checkpoint) -> Result<Costs> {
+    let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
+    for path in recipe.stages.iter().filter_map(briquette_recipe::Stage::statistics) {
+        let file = StatisticsFile::read(path)?;
+        file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
+        layers.extend(file.layers);
+    }
+    let cost = |(tensor, curve): &Open| {
+        let stats = layers.get(tensor.info.name.strip_suffix(".weight").unwrap_or(&tensor.info.name));
+        let energy = stats.and_then(|stats| curve.output_error(&stats.view().rms));
+        Cost { of_square: of_weights(curve) * energy.unwrap_or(1.0), is_idle: false }
+    };
+    Ok(Costs { costs: open.iter().map(cost).collect(), unit: "relative" })
+}
+
+/// The square error of a step over the square of the weights, a weight: that of a step is a twelfth of its square.
+fn of_weights(curve: &Curve) -> f64 {
+    1.0 / (12.0 * curve.rms * curve.rms)
+}
+
+/// The share of the usual cost that a tensor has at least: what the items that ran do not show, others may.
+const FLOOR: f64 = 0.02;
+
+/// No tensor costs next to nothing.
+#[cfg_attr(not(feature = "model"), allow(dead_code))]
+fn with_floor(mut costs: Vec<Cost>, open: &[Open]) -> Vec<Cost> {
+    let usual = |(cost, (_, curve)): (&Cost, &Open)| cost.of_square / of_weights(curve);
+    let mut all: Vec<f64> = costs.iter().zip(open).filter(|(cost, _)| !cost.is_idle).map(usual).collect();
+    all.sort_by(f64::total_cmp);
+    let median = all.get(all.len() / 2).copied().unwrap_or(1.0).max(1e-12);
+    for (cost, (_, curve)) in costs.iter_mut().zip(open) {
+        cost.of_square = cost.of_square.max(FLOOR * median * of_weights(curve));
+    }
+    costs
+}
+
+#[cfg(feature = "model")]
+use by_running::{gradient, measured};
+
+#[cfg(not(feature = "model"))]
+fn gradient(_: &Recipe, _: usize, _: &[Open], _: &Checkpoint, _: &RunOptions) -> Result<Costs> {
+    Err(Error::config("budget.sensitivity: this build cannot run models; take \"relative\""))
+}
+
+#[cfg(not(feature = "model"))]
+use gradient as measured;

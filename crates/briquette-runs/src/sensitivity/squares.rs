@@ -1,0 +1,67 @@
+//! Sums of squares of gradients.
+
+use briquette_core::{Error, Result};
+use briquette_module::{Trail, read_f32};
+use briquette_nn::NameMap;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{FloatDType, Gradients, Tensor};
+use std::collections::BTreeMap;
+
+/// The sum of the squares of the gradients of each parameter, by its name in files.
+#[derive(Default)]
+pub(super) struct Squares(BTreeMap<String, f64>);
+
+impl Squares {
+    /// Adds the gradients of a network's parameters, as far as it has any.
+    ///
+    /// # Errors
+    /// Config where roles of the names match nothing; those of reading from the device.
+    pub(super) fn add<M: Module>(&mut self, network: &M, names: &NameMap, gradients: &Gradients) -> Result<()> {
+        let mut visitor = Visitor { gradients, trail: Trail::default(), found: Vec::new() };
+        network.visit(&mut visitor);
+        let known = names.parameters(network)?;
+        let known: BTreeMap<&str, _> = known.iter().map(|parameter| (parameter.path.as_str(), parameter)).collect();
+        for (path, squares) in visitor.found {
+            let Some(parameter) = known.get(path.as_str()) else { continue };
+            let sum = read_f32(squares, &path)?.first().map_or(0.0, |&sum| f64::from(sum));
+            *self.0.entry(names.file_name(parameter)).or_default() += sum;
+        }
+        Ok(())
+    }
+
+    /// Those sums over a number of items.
+    ///
+    /// # Errors
+    /// Refused where one is not finite.
+    pub(super) fn over(self, n: usize) -> Result<BTreeMap<String, f64>> {
+        if let Some(name) = self.0.iter().find_map(|(name, sum)| (!sum.is_finite()).then_some(name)) {
+            return Err(Error::refused("its gradients are not finite; the weights are damaged").at(name));
+        }
+        Ok(self.0.into_iter().map(|(name, sum)| (name, sum / n.max(1) as f64)).collect())
+    }
+}
+
+struct Visitor<'a> {
+    gradients: &'a Gradients,
+    trail: Trail,
+    found: Vec<(String, Tensor<1>)>,
+}
+
+impl ModuleVisitor for Visitor<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // What was never read is not drawn now.
+        if param.is_initialized()
+            && let Some(gradient) = param.val().grad(self.gradients)
+        {
+            self.found.push((self.trail.path(), gradient.cast(FloatDType::F32).square().sum()));
+        }
+    }
+}
