@@ -16,6 +16,7 @@ mod rows;
 mod sparsity;
 mod table;
 mod training;
+mod way;
 
 use super::Report;
 pub use batch::of_batch;

@@ -21,6 +21,7 @@ mod sample;
 mod tensors;
 pub mod terminal;
 mod trace;
+mod width;
 
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};

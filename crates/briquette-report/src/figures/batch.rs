@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +75,13 @@ pub enum BatchStatus {
     Complete,
     /// Some or all failed.
     Partly,
+}
+
+impl JobResult {
+    /// The directory that has what it made; none where it failed.
+    pub(crate) fn made(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|_| self.status != JobStatus::Failed)
+    }
 }
 
 impl BatchReport {

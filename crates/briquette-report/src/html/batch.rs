@@ -2,11 +2,11 @@
 
 use super::axis::PlotAxis;
 use super::escape::{escape, name};
-use super::frame;
+use super::{frame, way};
 use crate::{BatchReport, JobResult, JobStatus, numbers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// Jobs that the page shows.
 const MAX_JOBS: usize = 1000;
@@ -187,37 +187,10 @@ fn remark(job: &JobResult) -> String {
 /// The job's name, which leads to its own page where it has one.
 fn link(job: &JobResult, directory: &Path) -> String {
     let text = name(&job.job);
-    let output = job.output.as_deref().filter(|_| job.status != JobStatus::Failed);
-    match output.and_then(|output| way(directory, output)) {
-        Some(way) => format!("<a href=\"{way}/report.html\">{text}</a>"),
+    match job.made().and_then(|output| way::to_report(directory, output)) {
+        Some(way) => format!("<a href=\"{way}\">{text}</a>"),
         None => text,
     }
-}
-
-/// The way from a directory to another as a link has it: relative, so that the directory may be moved as a whole.
-fn way(from: &Path, to: &Path) -> Option<String> {
-    let (from, to) = (std::path::absolute(from).ok()?, std::path::absolute(to).ok()?);
-    let (from, to) = (std::fs::canonicalize(&from).unwrap_or(from), std::fs::canonicalize(&to).unwrap_or(to));
-    let n_common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
-    let up = from.components().skip(n_common).map(|_| "..".to_string());
-    let down = to.components().skip(n_common).map(|component| match component {
-        Component::Normal(part) => encoded(part.as_encoded_bytes()),
-        other => encoded(other.as_os_str().as_encoded_bytes()),
-    });
-    let parts: Vec<String> = up.chain(down).collect();
-    // A first part with a colon would be taken for a scheme.
-    Some(format!("./{}", parts.join("/")))
-}
-
-/// A part of a path with every byte that a link may misread as its number.
-fn encoded(part: &[u8]) -> String {
-    part.iter().fold(String::new(), |mut out, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'=' | b'+' => out.push(char::from(*byte)),
-            byte => _ = write!(out, "%{byte:02X}"),
-        }
-        out
-    })
 }
 
 #[cfg(test)]
@@ -310,17 +283,5 @@ mod tests {
         assert!(page.len() < 1_000_000 && page.contains("19000 more are in the journal"), "{}", page.len());
         assert_eq!(page.matches(">failed<").count(), 20);
         assert_eq!(page.matches("<tr><th scope=\"row\">").count(), MAX_JOBS);
-    }
-
-    #[test]
-    fn the_way_to_a_directory_is_relative() {
-        for (from, to, expected) in [
-            ("/o", "/o/a/b", "./a/b"),
-            ("/o/x", "/o/a", "./../a"),
-            ("/o", "/o", "./"),
-            ("/o", "/o/100 %?#", "./100%20%25%3F%23"),
-        ] {
-            assert_eq!(way(Path::new(from), Path::new(to)).as_deref(), Some(expected));
-        }
     }
 }
