@@ -2,14 +2,17 @@
 
 mod axis;
 mod batch;
+mod best;
 mod bytes;
 mod composition;
 mod errors;
 mod escape;
 mod family;
 mod frame;
+mod frontier;
 mod headline;
 mod histograms;
+mod labels;
 mod measured;
 mod quality;
 mod rows;

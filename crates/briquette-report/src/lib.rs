@@ -30,7 +30,7 @@ pub use evidence::{Evidence, Timing};
 pub use figures::{
     BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint, DistillReport, EpochPoint, ErrorReport,
     EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept,
-    MemoryFigures, Report, RunFigures, SolvedLayer, StageBytes, TensorReport, VERSION, WeightHistogram,
+    MemoryFigures, OtherOutput, Report, RunFigures, SolvedLayer, StageBytes, TensorReport, VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;
