@@ -8,10 +8,11 @@ mod sensitivity;
 mod solved;
 mod training;
 
-pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus};
+pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus, OtherOutput};
 use briquette_core::Role;
 use briquette_core::stats::ErrorFigures;
 pub use calibration::{CalibratedLayer, CalibrationReport};
+pub(crate) use evaluation::REFERENCE;
 pub use evaluation::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
 use schemars::JsonSchema;

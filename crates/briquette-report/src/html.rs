@@ -2,20 +2,24 @@
 
 mod axis;
 mod batch;
+mod best;
 mod bytes;
 mod composition;
 mod errors;
 mod escape;
 mod family;
 mod frame;
+mod frontier;
 mod headline;
 mod histograms;
+mod labels;
 mod measured;
 mod quality;
 mod rows;
 mod sparsity;
 mod table;
 mod training;
+mod way;
 
 use super::Report;
 pub use batch::of_batch;

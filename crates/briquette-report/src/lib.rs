@@ -21,6 +21,7 @@ mod sample;
 mod tensors;
 pub mod terminal;
 mod trace;
+mod width;
 
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
@@ -29,8 +30,7 @@ pub use evidence::{Evidence, Timing};
 pub use figures::{
     BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint, DistillReport, EpochPoint, ErrorReport,
     EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept,
-    MemoryFigures, Report, RunFigures, SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity,
-    VERSION, WeightHistogram,
+    MemoryFigures, OtherOutput, Report, RunFigures, SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;

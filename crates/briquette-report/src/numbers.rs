@@ -9,11 +9,28 @@ pub(super) const NONE: &str = "–";
 
 /// `90.90 MB`, in powers of 1000.
 pub fn bytes(n: u64) -> String {
-    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    match units.iter().find(|(_, size)| n as f64 >= *size) {
-        Some((unit, size)) => format!("{:.2} {unit}", n as f64 / size),
-        None => format!("{n} B"),
+    match unit_of(n as f64) {
+        ("B", _) => format!("{n} B"),
+        (unit, size) => format!("{:.2} {unit}", n as f64 / size),
     }
+}
+
+/// `7.5 MB`, a mark of a scale of bytes: in the unit of `most`, with as many digits as tell marks apart that lie `step` from each other.
+pub(super) fn bytes_on_scale(n: f64, step: f64, most: f64) -> String {
+    let (unit, size) = unit_of(most);
+    format!("{:.*} {unit}", digits_of_step(step / size), n / size)
+}
+
+/// Digits after the point that tell numbers apart which lie `step` from each other, a step being 1, 2 or 5 times a power of ten.
+pub(super) fn digits_of_step(step: f64) -> usize {
+    // A power of ten may have become a little less than itself.
+    (-(step.log10() + 1e-6).floor()).clamp(0.0, 12.0) as usize
+}
+
+/// The unit for so many bytes, in powers of 1000, and what it stands for.
+fn unit_of(n: f64) -> (&'static str, f64) {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    units.into_iter().find(|(_, size)| n >= *size).unwrap_or(("B", 1.0))
 }
 
 /// `14,204,112`.
@@ -111,5 +128,16 @@ mod tests {
         assert_eq!([decimal(f64::NAN, 2), percent(f64::INFINITY), seconds(f64::NAN), ratio(0, 0)], [NONE; 4]);
         assert_eq!([percent(0.4), percent(0.0002), percent(0.9999)], ["40.0 %", "< 0.1 %", "> 99.9 %"]);
         assert_eq!([seconds(75.5), seconds(1.0), seconds(0.04)], ["1 min 15 s", "1.00 s", "40 ms"]);
+    }
+
+    #[test]
+    fn marks_of_a_scale_differ_and_have_one_unit() {
+        assert_eq!([0.02, 0.1, 0.5, 1.0, 20.0].map(digits_of_step), [2, 1, 1, 0, 0]);
+        let marks = [0.0, 5e5, 1e6].map(|mark| bytes_on_scale(mark, 5e5, 1e6));
+        assert_eq!(marks, ["0.0 MB", "0.5 MB", "1.0 MB"]);
+        assert_eq!(
+            (bytes_on_scale(20.0, 10.0, 30.0), bytes(999), bytes(1000)),
+            ("20 B".into(), "999 B".into(), "1.00 kB".into())
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What running a model showed, as rows of figures.
 
-use super::figures::{EvaluationReport, MemoryFigures, RunFigures};
+use super::figures::{EvaluationReport, MemoryFigures, REFERENCE, RunFigures};
 use super::numbers;
 use std::collections::BTreeSet;
 
@@ -44,10 +44,10 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
 
 fn quality(found: &EvaluationReport) -> impl Iterator<Item = Figure> {
     let number = |value: Option<&f64>| value.map_or(numbers::NONE.into(), |value| numbers::decimal(*value, 5));
-    let own = found.metrics.iter().filter(|(name, _)| !name.starts_with("reference_"));
+    let own = found.metrics.iter().filter(|(name, _)| !name.starts_with(REFERENCE));
     own.map(move |(name, value)| Figure {
         what: name.replace('_', " "),
-        before: number(found.metrics.get(&format!("reference_{name}"))),
+        before: number(found.metrics.get(&format!("{REFERENCE}{name}"))),
         after: number(Some(value)),
         how: meaning(name).into(),
     })

@@ -1,8 +1,9 @@
 //! Reports to test with.
 
 use super::figures::{
-    CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint, GoneTensor, HeldFigures,
-    MemoryFigures, Report, RunFigures, StageBytes, TensorReport, VERSION, WeightHistogram,
+    BatchReport, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint, GoneTensor,
+    HeldFigures, JobResult, JobStatus, MemoryFigures, Report, RunFigures, StageBytes, TensorReport, VERSION,
+    WeightHistogram,
 };
 use briquette_core::Role;
 use std::collections::BTreeMap;
@@ -151,6 +152,42 @@ pub(super) fn of_student() -> Report {
         tensors: vec![tensor("norm.weight".into(), 2), new("up.weight", 512)],
         gone: vec![gone("up.weight", Role::Linear, 65_536), gone("down.weight", Role::Linear, 65_536)],
         ..of_layers(1)
+    }
+}
+
+/// A job of a batch: 4000 bytes became 1000.
+pub(super) fn job(name: &str, status: JobStatus) -> JobResult {
+    let is_done = status != JobStatus::Failed;
+    JobResult {
+        job: name.into(),
+        status,
+        output: Some(format!("/out/{name}").into()),
+        before_bytes: is_done.then_some(4000),
+        after_bytes: is_done.then_some(1000),
+        ratio: is_done.then_some(4.0),
+        metrics: BTreeMap::new(),
+        seconds: 0.25,
+        seconds_before: None,
+        trained_with: None,
+        redone: None,
+        error: (!is_done).then(|| "model: no such file".to_string()),
+        exit_code: (!is_done).then_some(4),
+    }
+}
+
+/// A batch of these jobs, its page beside their outputs.
+pub(super) fn batch(jobs: Vec<JobResult>) -> BatchReport {
+    let count = |status: JobStatus| jobs.iter().filter(|job| job.status == status).count();
+    BatchReport {
+        jobs_file: "configs/sweep.toml".into(),
+        journal: "/out/sweep.journal.jsonl".into(),
+        page: "/out/sweep.report.html".into(),
+        shard: None,
+        n_done: count(JobStatus::Done),
+        n_skipped: count(JobStatus::Skipped),
+        n_failed: count(JobStatus::Failed),
+        jobs,
+        also: Vec::new(),
     }
 }
 

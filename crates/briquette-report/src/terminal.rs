@@ -4,8 +4,9 @@ mod columns;
 mod paint;
 
 use super::first::first_by;
+use super::width::{self, fit};
 use super::{Report, TensorReport, numbers, running};
-use columns::{Align, TextColumns, fit, wrap};
+use columns::{Align, TextColumns, wrap};
 use paint::Paint;
 use std::fmt::Write;
 
@@ -40,7 +41,7 @@ fn headline(report: &Report, width: usize, paint: Paint) -> String {
         (before, after) if after < before => format!("  {} smaller", numbers::ratio(before, after)),
         _ => "  not smaller".into(),
     };
-    let name = fit(&name, width.saturating_sub(columns::width(&sizes) + columns::width(&verdict) + 2));
+    let name = fit(&name, width.saturating_sub(width::width(&sizes) + width::width(&verdict) + 2));
     let gap = if name.is_empty() { "" } else { "  " };
     let mut out = format!("{}{gap}{sizes}{}\n", paint.bold(&name), paint.strong(&verdict));
     for stage in &report.stages {
@@ -201,7 +202,7 @@ mod tests {
         for report in [sample::empty(), sample::of_layers(2), wide()] {
             for width in [40, 60, 80, 100, 120] {
                 for line in to_terminal(&report, width, false).lines() {
-                    assert!(columns::width(line) <= width, "{} > {width}: {line}", columns::width(line));
+                    assert!(width::width(line) <= width, "{} > {width}: {line}", width::width(line));
                 }
             }
         }

@@ -65,6 +65,7 @@ fn report(jobs: &Jobs, shard: Shard, beside: &Beside, results: Vec<JobResult>) -
         n_skipped: count(JobStatus::Skipped),
         n_failed: count(JobStatus::Failed),
         jobs: results,
+        also: Vec::new(),
     }
 }
 

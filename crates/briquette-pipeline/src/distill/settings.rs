@@ -5,18 +5,14 @@ use briquette_distill::{
     Blend, Distance, Divergence, Goal, LayerMap, Loss, Match, Optimizer, Relation, Settings, Term,
 };
 use briquette_recipe::{
-    AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind,
+    AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind, is_more_better,
 };
-
-/// Metrics of which less is better.
-const LESS_IS_BETTER: [&str; 2] = ["kl", "perplexity"];
 
 /// The settings, but for what does not learn: that is known once the student is.
 pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
     let (training, memory) = (&stage.training, &stage.memory);
     let decay = training.weight_decay;
-    let goal =
-        |metric: &String| Goal { metric: metric.clone(), is_more_better: !LESS_IS_BETTER.contains(&metric.as_str()) };
+    let goal = |metric: &String| Goal { metric: metric.clone(), is_more_better: is_more_better(metric) };
     let blend = Blend::new(stage.loss.iter().map(term).collect())?;
     let settings = Settings {
         batch_size: memory.batch_size * memory.accumulate,

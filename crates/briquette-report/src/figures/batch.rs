@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,22 @@ pub struct BatchReport {
     pub n_failed: usize,
     /// Every job, in order.
     pub jobs: Vec<JobResult>,
+    /// Outputs that were made elsewhere, to be shown beside them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<OtherOutput>,
+}
+
+/// An output that no job of the batch made, to compare its jobs with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OtherOutput {
+    /// What it is called.
+    pub name: String,
+    /// Its directory, with a page of its own.
+    pub output: PathBuf,
+    /// Bytes of its weight files.
+    pub after_bytes: u64,
+    /// What its evaluation found; none of what is no number.
+    pub metrics: BTreeMap<String, Option<f64>>,
 }
 
 /// Whether all jobs of a batch are done.
@@ -75,6 +91,18 @@ pub enum BatchStatus {
     Complete,
     /// Some or all failed.
     Partly,
+}
+
+impl JobResult {
+    /// Whether it made nothing.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.status == JobStatus::Failed
+    }
+
+    /// The directory that has what it made; none where it failed.
+    pub(crate) fn made(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|_| !self.is_failed())
+    }
 }
 
 impl BatchReport {

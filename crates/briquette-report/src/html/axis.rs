@@ -1,5 +1,6 @@
 //! A scale: where a value lies, in percent of the width, and the lines that say so.
 
+use crate::numbers;
 use std::fmt::Write;
 
 /// A linear scale from `low` to `high`, with marked values.
@@ -13,8 +14,13 @@ pub(super) struct PlotAxis {
 impl PlotAxis {
     /// A scale that holds `low` and `high` and has at most six steps of 1, 2 or 5 times a power of ten.
     pub(super) fn holding(low: f64, high: f64) -> Self {
+        Self::in_steps(low, high, 6.0)
+    }
+
+    /// The same with at most so many steps between the two.
+    pub(super) fn in_steps(low: f64, high: f64, n_most: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        let rough = (high - low) / 6.0;
+        let rough = (high - low) / n_most;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(10.0 * power);
@@ -41,6 +47,37 @@ impl PlotAxis {
             let _ = write!(out, "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"0\" y2=\"100%\"/>");
             out
         })
+    }
+
+    /// Such lines for a scale that goes upwards.
+    pub(super) fn grid_upwards(&self) -> String {
+        self.ticks.iter().fold(String::new(), |mut out, tick| {
+            let y = 100.0 - self.place(*tick);
+            let _ = write!(out, "<line class=\"grid\" x1=\"0\" x2=\"100%\" y1=\"{y:.2}%\" y2=\"{y:.2}%\"/>");
+            out
+        })
+    }
+
+    /// From one mark to the next.
+    pub(super) fn step(&self) -> f64 {
+        (self.high - self.low) / (self.ticks.len() - 1).max(1) as f64
+    }
+
+    /// Where it ends.
+    pub(super) fn high(&self) -> f64 {
+        self.high
+    }
+
+    /// The numbers at each mark of a scale that goes upwards, with as many digits as tell them apart, to its left.
+    pub(super) fn labels_upwards(&self, height: f64) -> String {
+        let n_digits = numbers::digits_of_step(self.step());
+        let mut out = format!("<svg class=\"axis\" height=\"{height}\" aria-hidden=\"true\">");
+        for tick in &self.ticks {
+            let y = 100.0 - self.place(*tick);
+            let words = numbers::decimal(*tick, n_digits);
+            let _ = write!(out, "<text x=\"100%\" y=\"{y:.2}%\" dy=\"4\" text-anchor=\"end\">{words}</text>");
+        }
+        out + "</svg>"
     }
 
     /// The words at each mark, as one drawing above the rows; a second line where `below` has any.
@@ -75,5 +112,14 @@ mod tests {
         assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
         assert_eq!((axis.place(0.0), axis.place(25.0), axis.place(1e9), axis.place(f64::NAN)), (0.0, 50.0, 100.0, 0.0));
         assert_eq!(PlotAxis::holding(0.0, 0.0).ticks.len(), 6);
+    }
+
+    #[test]
+    fn a_scale_upwards_has_its_largest_mark_on_top_and_digits_that_tell_marks_apart() {
+        let axis = PlotAxis::in_steps(0.912, 0.9995, 4.0);
+        let labels = axis.labels_upwards(100.0);
+        let first = labels.find("y=\"100.00%\" dy=\"4\" text-anchor=\"end\">0.90<").unwrap();
+        assert!(first < labels.find("y=\"0.00%\" dy=\"4\" text-anchor=\"end\">1.00<").unwrap());
+        assert_eq!(labels.matches("<text").count(), axis.grid_upwards().matches("<line").count());
     }
 }

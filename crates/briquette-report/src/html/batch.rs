@@ -1,27 +1,22 @@
 //! The page of a batch: every job a row with its bytes, quality and time, what became of it, and the way to its own page.
 
-use super::axis::PlotAxis;
 use super::escape::{escape, name};
-use super::frame;
+use super::{frame, frontier, way};
+use crate::figures::REFERENCE;
 use crate::{BatchReport, JobResult, JobStatus, numbers};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// Jobs that the page shows.
 const MAX_JOBS: usize = 1000;
 /// Failed jobs that it shows before all others.
 const MAX_FAILED: usize = 500;
-/// Metrics that are plotted.
-const MAX_PLOTS: usize = 4;
-/// How metrics begin that the original has by itself.
-const REFERENCE: &str = "reference_";
 
 /// The page. The same report gives the same bytes. `n_left` jobs were not reached.
 pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     let shown = shown(&report.jobs);
     let metrics = metrics(&shown);
-    let sections = [headline(report, n_left), quality(&shown, &metrics), table(report, &shown, &metrics)];
+    let sections = [headline(report, n_left), frontier::section(report), table(report, &shown, &metrics)];
     let file = numbers::last_part(&report.jobs_file.to_string_lossy()).to_string();
     let footer = format!(
         "Written by {}. One line of JSON for each job: <code>{}</code>",
@@ -70,54 +65,6 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
         counts = if counts.is_empty() { "Nothing to do".into() } else { counts.join(", ") },
         seconds = numbers::seconds(seconds),
     )
-}
-
-/// A plot of bytes and quality for each metric that at least two jobs have.
-fn quality(jobs: &[&JobResult], metrics: &[&str]) -> String {
-    let plots: String = metrics.iter().filter_map(|metric| plot(jobs, metric)).take(MAX_PLOTS).collect();
-    if plots.is_empty() {
-        return plots;
-    }
-    format!(
-        "<section aria-labelledby=\"quality\">\n<h2 id=\"quality\">Bytes and quality</h2>\n\
-         <p class=\"fine\">Each dot is a job: to the right are more bytes of weight files. Hover over it for its name.</p>\n\
-         <div class=\"histograms\">\n{plots}</div>\n</section>\n"
-    )
-}
-
-/// A dot for each job: bytes to the right, the metric upwards.
-fn plot(jobs: &[&JobResult], metric: &str) -> Option<String> {
-    let point = |job: &&JobResult| Some((job.after_bytes? as f64, (*job.metrics.get(metric)?)?, job.job.clone()));
-    let points: Vec<(f64, f64, String)> = jobs.iter().filter_map(point).collect();
-    if points.len() < 2 {
-        return None;
-    }
-    let most = points.iter().map(|(bytes, ..)| *bytes).fold(0.0, f64::max);
-    let low = points.iter().map(|(_, value, _)| *value).fold(f64::INFINITY, f64::min);
-    let high = points.iter().map(|(_, value, _)| *value).fold(f64::NEG_INFINITY, f64::max);
-    // A little room above and below, so that no dot lies on an edge.
-    let room = ((high - low) / 10.0).max(f64::EPSILON * high.abs());
-    let (across, up) = (PlotAxis::holding(0.0, most), PlotAxis::holding(low - room, high + room));
-    let dots = points.iter().fold(String::new(), |mut out, (bytes, value, job)| {
-        let (x, y) = (across.place(*bytes), 100.0 - up.place(*value));
-        let words = format!("{job}: {metric} {}, {}", numbers::decimal(*value, 4), numbers::bytes(*bytes as u64));
-        let _ = write!(
-            out,
-            "<circle class=\"dot\" cx=\"{x:.2}%\" cy=\"{y:.2}%\" r=\"5\"><title>{}</title></circle>",
-            escape(&words)
-        );
-        out
-    });
-    Some(format!(
-        "<figure class=\"histogram\"><figcaption>{metric}<small>from {low} to {high}</small></figcaption>\
-         <svg role=\"img\" aria-label=\"{metric} by bytes\">{grid}{dots}</svg>\
-         <p class=\"ends\"><span>0</span><span>bytes</span><span>{most}</span></p></figure>\n",
-        metric = escape(metric),
-        low = numbers::decimal(low, 4),
-        high = numbers::decimal(high, 4),
-        grid = across.grid(),
-        most = numbers::bytes(most as u64),
-    ))
 }
 
 /// The table of jobs.
@@ -187,75 +134,16 @@ fn remark(job: &JobResult) -> String {
 /// The job's name, which leads to its own page where it has one.
 fn link(job: &JobResult, directory: &Path) -> String {
     let text = name(&job.job);
-    let output = job.output.as_deref().filter(|_| job.status != JobStatus::Failed);
-    match output.and_then(|output| way(directory, output)) {
-        Some(way) => format!("<a href=\"{way}/report.html\">{text}</a>"),
+    match job.made().and_then(|output| way::to_report(directory, output)) {
+        Some(way) => format!("<a href=\"{way}\">{text}</a>"),
         None => text,
     }
-}
-
-/// The way from a directory to another as a link has it: relative, so that the directory may be moved as a whole.
-fn way(from: &Path, to: &Path) -> Option<String> {
-    let (from, to) = (std::path::absolute(from).ok()?, std::path::absolute(to).ok()?);
-    let (from, to) = (std::fs::canonicalize(&from).unwrap_or(from), std::fs::canonicalize(&to).unwrap_or(to));
-    let n_common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
-    let up = from.components().skip(n_common).map(|_| "..".to_string());
-    let down = to.components().skip(n_common).map(|component| match component {
-        Component::Normal(part) => encoded(part.as_encoded_bytes()),
-        other => encoded(other.as_os_str().as_encoded_bytes()),
-    });
-    let parts: Vec<String> = up.chain(down).collect();
-    // A first part with a colon would be taken for a scheme.
-    Some(format!("./{}", parts.join("/")))
-}
-
-/// A part of a path with every byte that a link may misread as its number.
-fn encoded(part: &[u8]) -> String {
-    part.iter().fold(String::new(), |mut out, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'=' | b'+' => out.push(char::from(*byte)),
-            byte => _ = write!(out, "%{byte:02X}"),
-        }
-        out
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn job(name: &str, status: JobStatus) -> JobResult {
-        let is_done = status != JobStatus::Failed;
-        JobResult {
-            job: name.into(),
-            status,
-            output: Some(format!("/out/{name}").into()),
-            before_bytes: is_done.then_some(4000),
-            after_bytes: is_done.then_some(1000),
-            ratio: is_done.then_some(4.0),
-            metrics: BTreeMap::new(),
-            seconds: 0.25,
-            seconds_before: None,
-            trained_with: None,
-            redone: None,
-            error: (!is_done).then(|| "model: no such file".to_string()),
-            exit_code: (!is_done).then_some(4),
-        }
-    }
-
-    fn report(jobs: Vec<JobResult>) -> BatchReport {
-        let count = |status: JobStatus| jobs.iter().filter(|job| job.status == status).count();
-        BatchReport {
-            jobs_file: "configs/sweep.toml".into(),
-            journal: "/out/sweep.journal.jsonl".into(),
-            page: "/out/sweep.report.html".into(),
-            shard: None,
-            n_done: count(JobStatus::Done),
-            n_skipped: count(JobStatus::Skipped),
-            n_failed: count(JobStatus::Failed),
-            jobs,
-        }
-    }
+    use crate::sample::{batch, job};
 
     #[test]
     fn every_job_is_a_row_with_its_figures_and_the_way_to_its_page() {
@@ -263,8 +151,8 @@ mod tests {
         jobs[0].metrics = [("cosine".to_string(), Some(0.98769)), ("accuracy".into(), None)].into();
         jobs[1].metrics = [("cosine".to_string(), Some(0.9)), ("reference_cosine".into(), Some(1.0))].into();
         (jobs[1].seconds_before, jobs[1].trained_with) = (Some(77.0), Some("a b".into()));
-        let page = of_batch(&report(jobs.clone()), 2);
-        assert_eq!(page, of_batch(&report(jobs), 2), "the same report gives the same bytes");
+        let page = of_batch(&batch(jobs.clone()), 2);
+        assert_eq!(page, of_batch(&batch(jobs), 2), "the same report gives the same bytes");
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("<tr><th scope=\"row\">")).collect();
         assert_eq!(rows.len(), 3);
         for phrase in
@@ -293,7 +181,7 @@ mod tests {
         jobs[1].after_bytes = Some(7);
         (jobs[1].error, jobs[0].redone) = (Some(evil.into()), Some(evil.into()));
         jobs[0].output = Some("javascript:alert(1)".into());
-        let mut report = report(jobs);
+        let mut report = batch(jobs);
         report.page = std::path::absolute("sweep.report.html").unwrap();
         report.jobs_file = evil.into();
         let page = of_batch(&report, 0);
@@ -305,22 +193,10 @@ mod tests {
     #[test]
     fn of_very_many_jobs_the_failed_ones_are_there() {
         let of = |i: usize| job(&format!("job{i}"), if i % 1000 == 999 { JobStatus::Failed } else { JobStatus::Done });
-        let report = report((0..20_000).map(of).collect());
+        let report = batch((0..20_000).map(of).collect());
         let page = of_batch(&report, 0);
         assert!(page.len() < 1_000_000 && page.contains("19000 more are in the journal"), "{}", page.len());
         assert_eq!(page.matches(">failed<").count(), 20);
         assert_eq!(page.matches("<tr><th scope=\"row\">").count(), MAX_JOBS);
-    }
-
-    #[test]
-    fn the_way_to_a_directory_is_relative() {
-        for (from, to, expected) in [
-            ("/o", "/o/a/b", "./a/b"),
-            ("/o/x", "/o/a", "./../a"),
-            ("/o", "/o", "./"),
-            ("/o", "/o/100 %?#", "./100%20%25%3F%23"),
-        ] {
-            assert_eq!(way(Path::new(from), Path::new(to)).as_deref(), Some(expected));
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! How a student was trained: its loss, what epochs came to, memory, and the bytes after each part.
 
 use super::escape::escape;
+use crate::figures::REFERENCE;
 use crate::{CurvePoint, DistillReport, Report, numbers};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -88,7 +89,7 @@ fn curve(points: &[CurvePoint]) -> String {
 /// What each epoch came to.
 fn epochs(found: &DistillReport) -> String {
     let names: BTreeSet<&String> = found.epochs.iter().flat_map(|epoch| epoch.metrics.keys()).collect();
-    let names: Vec<&String> = names.into_iter().filter(|name| !name.starts_with("reference_")).collect();
+    let names: Vec<&String> = names.into_iter().filter(|name| !name.starts_with(REFERENCE)).collect();
     if names.is_empty() {
         return String::new();
     }

@@ -1,7 +1,7 @@
 //! Text in columns, measured as a terminal shows it.
 
 use super::Paint;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use crate::width::{fit, take, width};
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -75,11 +75,6 @@ impl TextColumns {
     }
 }
 
-/// Columns that a terminal shows text in.
-pub(super) fn width(text: &str) -> usize {
-    text.width()
-}
-
 fn pad(cell: &str, to: usize, align: Align) -> String {
     let cell = fit(cell, to);
     let blank = " ".repeat(to.saturating_sub(width(&cell)));
@@ -87,30 +82,6 @@ fn pad(cell: &str, to: usize, align: Align) -> String {
         Align::Left => cell + &blank,
         Align::Right => blank + &cell,
     }
-}
-
-/// Text of at most `limit` columns: what is too long loses its middle, since names differ at both ends.
-pub(super) fn fit(text: &str, limit: usize) -> String {
-    if width(text) <= limit {
-        return text.into();
-    }
-    if limit == 0 {
-        return String::new();
-    }
-    let head = take(text.chars(), (limit - 1) / 2);
-    let tail: String = take(text.chars().rev(), limit - 1 - width(&head)).chars().rev().collect();
-    format!("{head}…{tail}")
-}
-
-fn take(chars: impl Iterator<Item = char>, limit: usize) -> String {
-    let mut left = limit;
-    let fits = |c: &char| {
-        let n = c.width().unwrap_or(0);
-        let is_in = n <= left;
-        left = left.saturating_sub(n);
-        is_in
-    };
-    chars.take_while(fits).collect()
 }
 
 /// Lines of at most `limit` columns, broken at spaces, and within a word only where it is longer than a line.
@@ -151,10 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_name_keeps_both_ends_and_wide_characters_count_twice() {
-        assert_eq!(fit("layers.3.up.weight", 9), "laye…ight");
-        assert_eq!((fit("abc", 3), fit("abc", 1), fit("abc", 0)), ("abc".into(), "…".into(), String::new()));
-        assert!(width(&fit("層層層層層層", 6)) <= 6);
+    fn wide_characters_count_twice() {
         assert_eq!(pad("層", 4, Align::Right), "  層");
     }
 

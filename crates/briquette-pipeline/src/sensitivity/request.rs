@@ -1,0 +1,128 @@
+//! The losses of a model's tensors by themselves, as a file and a page.
+
+use super::{find, open_tensors};
+use crate::calibrate::check_output;
+use briquette_core::{Result, Role};
+use briquette_flow::{RunOptions, Workers};
+use briquette_formats::{Choice, draft};
+use briquette_recipe::raw::{
+    RawBudget, RawCalibration, RawData, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
+};
+use briquette_recipe::{Recipe, Sensitivity};
+use briquette_report::{SensitivityReport, html, to_json};
+use std::path::{Path, PathBuf};
+
+/// Of which model, how, and where it goes.
+#[derive(Debug, Clone, Default)]
+pub struct SensitivityRequest {
+    /// The model.
+    pub model: PathBuf,
+    /// Which entry of its file it is.
+    pub choice: Choice,
+    /// Its architecture, where files do not tell.
+    pub arch: Option<String>,
+    /// gradient, measured or relative; gradient where there is data, and relative where there is none.
+    pub how: Option<String>,
+    /// Another of these, to hold it against.
+    pub against: Option<String>,
+    /// The data, under `eval`.
+    pub data: RawData,
+    /// Statistics of the inputs of layers.
+    pub statistics: Option<PathBuf>,
+    /// The most items that run.
+    pub n_samples: Option<usize>,
+    /// Tensors that are looked at; all where it is empty.
+    pub include: Vec<String>,
+    /// Tensors that are not.
+    pub exclude: Vec<String>,
+    /// The file to write; its page lies beside it.
+    pub output: Option<PathBuf>,
+}
+
+/// Finds what a model loses by the error of each tensor that a quantization takes, and writes it down where that is asked, as JSON and as a page. Older
+/// files are replaced where the options say so.
+///
+/// # Errors
+/// Config where there is no such device or data of that kind; Input where data or model are damaged; Refused where the output exists or lies in the
+/// model's directory; Io.
+pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    let recipe = asked.recipe(asked.how.as_deref())?;
+    let checkpoint = crate::open::model(&recipe)?;
+    if let Some(output) = &asked.output {
+        check_output(output, &checkpoint, options.force)?;
+    }
+    let plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop)?;
+    let open = open_tensors(&plan, &checkpoint, &Workers::new(options)?)?;
+    let found = |recipe: &Recipe| {
+        let how = recipe.budget.as_ref().map_or(&Sensitivity::Relative, |budget| &budget.sensitivity);
+        find(recipe, how, &open, &checkpoint, options)
+    };
+    let mut report = found(&recipe)?;
+    if let Some(other) = &asked.against {
+        hold(&mut report, &found(&asked.recipe(Some(other))?)?);
+    }
+    checkpoint.check_unchanged()?;
+    if let Some(output) = &asked.output {
+        draft::replace_file(output, &to_json(&report)?)?;
+        draft::replace_file(&output.with_extension("html"), html::of_sensitivity(&report).as_bytes())?;
+    }
+    Ok(report)
+}
+
+/// Holds losses against others of the same tensors.
+fn hold(report: &mut SensitivityReport, other: &SensitivityReport) {
+    for tensor in &mut report.tensors {
+        tensor.against = other.tensor(&tensor.name).map(|other| other.loss);
+    }
+    let pairs = report.tensors.iter().filter_map(|tensor| Some((tensor.loss, tensor.against?)));
+    let (own, others): (Vec<f64>, Vec<f64>) = pairs.unzip();
+    report.rank_correlation = rank_correlation(&own, &others);
+    report.against = Some(other.how.clone());
+}
+
+#[cfg(feature = "model")]
+use briquette_runs::metrics::spearman as rank_correlation;
+
+#[cfg(not(feature = "model"))]
+fn rank_correlation(_: &[f64], _: &[f64]) -> Option<f64> {
+    None
+}
+
+impl SensitivityRequest {
+    /// A recipe whose budget would look at these losses.
+    fn recipe(&self, how: Option<&str>) -> Result<Recipe> {
+        let has_statistics = self.statistics.is_some();
+        let stage = StageKeys::Quantize(RawQuantize {
+            scheme: Some("step".into()),
+            round: has_statistics.then(|| "gptq".into()),
+            include: (!self.include.is_empty()).then(|| self.include.clone()),
+            exclude: self.exclude.clone(),
+            ..RawQuantize::default()
+        });
+        let is_run = self.data.eval.is_some() && how != Some(Sensitivity::NAMES[2]);
+        let calibration = RawCalibration {
+            data: self.data.eval.clone().filter(|_| is_run),
+            statistics: self.statistics.clone(),
+            max_length: self.data.max_length.filter(|_| is_run),
+            samples: self.n_samples.filter(|_| is_run),
+            ..RawCalibration::default()
+        };
+        let (key, strip_prefix) = (self.choice.key.clone(), self.choice.strip_prefix.clone());
+        let (path, arch) = (Some(self.model.clone()), self.arch.clone());
+        let raw = RawRecipe {
+            model: RawModel { path, arch, key, strip_prefix, ..RawModel::default() },
+            output: RawOutput { path: Some(self.output.clone().unwrap_or("-".into())), ..RawOutput::default() },
+            stage: vec![stage.into()],
+            data: Some(RawData { eval: None, max_length: None, ..self.data.clone() }),
+            calibration: (is_run || has_statistics).then_some(calibration),
+            budget: Some(RawBudget {
+                bits: Some(4.0),
+                sensitivity: how.map(str::to_string),
+                samples: self.n_samples.filter(|_| is_run),
+                ..RawBudget::default()
+            }),
+            ..RawRecipe::default()
+        };
+        Recipe::from_raw(raw, Path::new(""))
+    }
+}

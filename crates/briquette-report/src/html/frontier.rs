@@ -1,0 +1,210 @@
+//! The frontier of a batch: bytes and quality of every model, and a line through those that no other beats.
+
+mod plot;
+
+use crate::BatchReport;
+use crate::figures::REFERENCE;
+use plot::{Candidate, FrontierPlot};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Metrics that are plotted.
+const MAX_PLOTS: usize = 4;
+
+/// A plot for each metric that at least two models have; nothing where there is none.
+pub(super) fn section(report: &BatchReport) -> String {
+    let models = candidates(report);
+    let names = models.iter().flat_map(|model| model.metrics.keys());
+    let names: BTreeSet<&str> = names.map(String::as_str).filter(|name| !name.starts_with(REFERENCE)).collect();
+    let plots = names.into_iter().filter_map(|metric| FrontierPlot::of(&models, metric));
+    let plots: Vec<FrontierPlot> = plots.take(MAX_PLOTS).collect();
+    if plots.is_empty() {
+        return String::new();
+    }
+    let directory = report.page.parent().unwrap_or(Path::new(""));
+    let drawn: String = plots.iter().map(|plot| plot.to_html(directory)).collect();
+    format!(
+        "<section aria-labelledby=\"quality\">\n<h2 id=\"quality\">Bytes and quality</h2>\n\
+         <p class=\"fine\">Each mark is a model and leads to its own page; further right are more bytes of weight files. The line goes \
+         through the models that no other beats: none has as few bytes and is as good. All figures of jobs are in \
+         <a href=\"#all\">the table</a>.</p>\n{legend}<div class=\"frontiers\">\n{drawn}</div>\n</section>\n",
+        legend = legend(&plots),
+    )
+}
+
+/// What there is to choose from: nothing of what failed.
+fn candidates(report: &BatchReport) -> Vec<Candidate<'_>> {
+    let of_jobs = report.jobs.iter().filter(|job| !job.is_failed()).filter_map(|job| {
+        let (output, bytes) = (job.made(), job.after_bytes?);
+        Some(Candidate { name: &job.job, output, bytes, metrics: &job.metrics, is_job: true })
+    });
+    let of_others = report.also.iter().map(|other| Candidate {
+        name: &other.name,
+        output: Some(&other.output),
+        bytes: other.after_bytes,
+        metrics: &other.metrics,
+        is_job: false,
+    });
+    of_jobs.chain(of_others).collect()
+}
+
+/// What the marks mean of which there are any.
+fn legend(plots: &[FrontierPlot]) -> String {
+    let has = |is_job: bool| plots.iter().any(|plot| plot.has(is_job));
+    let parts = [
+        (has(true), "dot", "a job"),
+        (has(false), "other", "made elsewhere"),
+        (true, "edge", "beaten by no other"),
+        (plots.iter().any(FrontierPlot::has_originals), "original", "the original"),
+    ];
+    let parts = parts.into_iter().filter(|(is_there, ..)| *is_there).fold(String::new(), |mut out, (_, key, words)| {
+        let _ = write!(out, "<span><span class=\"key {key}\"></span> {words}</span>");
+        out
+    });
+    format!("<p class=\"legend fine\">{parts}</p>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{batch, job};
+    use crate::{JobResult, JobStatus, OtherOutput};
+    use std::collections::BTreeMap;
+
+    type Metrics = BTreeMap<String, Option<f64>>;
+
+    fn made(name: &str, after_bytes: u64, metrics: &[(&str, f64)]) -> JobResult {
+        let metrics = metrics.iter().map(|(name, value)| (name.to_string(), Some(*value))).collect();
+        JobResult { after_bytes: Some(after_bytes), metrics, ..job(name, JobStatus::Done) }
+    }
+
+    fn other(name: &str, after_bytes: u64, metrics: Metrics) -> OtherOutput {
+        OtherOutput { name: name.into(), output: format!("/else/{name}").into(), after_bytes, metrics }
+    }
+
+    /// The titles of the marks of a class, in their order.
+    fn titles<'a>(page: &'a str, class: &str) -> Vec<&'a str> {
+        let marks = page.lines().filter(|line| line.contains(&format!("class=\"{class}\"")));
+        marks.map(|line| line.split_once("<title>").unwrap().1.split_once("</title>").unwrap().0).collect()
+    }
+
+    fn names<'a>(page: &'a str, class: &str) -> Vec<&'a str> {
+        titles(page, class).into_iter().map(|title| title.split_once(':').unwrap().0).collect()
+    }
+
+    #[test]
+    fn the_line_goes_through_the_best_whichever_way_of_a_metric_that_is() {
+        let sizes = [
+            ("large", 23_000_000, 0.9),
+            ("small", 6_000_000, 0.5),
+            ("worse", 12_000_000, 0.4),
+            ("mid", 9_000_000, 0.6),
+        ];
+        let jobs =
+            |metric: &str| batch(sizes.iter().map(|(name, n, value)| made(name, *n, &[(metric, *value)])).collect());
+        let (cosine, loss) = (section(&jobs("cosine")), section(&jobs("loss")));
+        assert_eq!(
+            (names(&cosine, "model best"), names(&cosine, "model")),
+            (vec!["small", "mid", "large"], vec!["worse"])
+        );
+        assert_eq!((names(&loss, "model best"), names(&loss, "model")), (vec!["small", "worse"], vec!["mid", "large"]));
+        assert!(cosine.contains("more is better; from 0.4000 to 0.9000") && loss.contains("less is better"));
+        // From 5 to 25 MB and from 0.4 to 0.9: 6 MB lie at 5 %, 9 MB at 20 %, 23 MB at 90 %.
+        assert!(cosine.contains("d=\"M5.00 80.00H20.00V60.00H90.00V0.00H100\""), "{cosine}");
+        for end in [">5 MB<", ">25 MB<", ">0.4<", ">0.9<", ">small<", ">mid<", ">large<"] {
+            assert!(cosine.contains(end), "{end}: {cosine}");
+        }
+        assert!(!cosine.contains(">worse<"), "only the best have labels: {cosine}");
+    }
+
+    #[test]
+    fn a_mark_is_a_link_where_there_is_an_output_and_names_do_no_harm() {
+        let evil = "a<script>alert(1)</script>\"'&";
+        let mut jobs = vec![made(evil, 1000, &[(evil, 1.0)]), made("no output", 2000, &[(evil, 2.0)])];
+        (jobs[0].output, jobs[1].output) = (Some("/out/a b".into()), None);
+        let failed = JobResult { status: JobStatus::Failed, ..made("failed", 10, &[(evil, 9.0)]) };
+        jobs.push(failed);
+        let mut report = batch(jobs);
+        report.also.push(other(evil, 500, report.jobs[0].metrics.clone()));
+        report.also[0].output = "/javascript:alert(1)".into();
+        let page = section(&report);
+        assert!(!page.contains("<script>") && !page.contains("\"'&") && page.contains("&lt;script&gt;"), "{page}");
+        assert!(page.contains("<a class=\"model\" href=\"./a%20b/report.html\"><title>a&lt;script&gt;"), "{page}");
+        assert!(page.contains("href=\"./../javascript%3Aalert%281%29/report.html\""), "{page}");
+        assert!(page.contains("<g class=\"model best\"><title>no output:"), "{page}");
+        assert!(!page.contains("failed"), "it made nothing: {page}");
+        assert_eq!(page.matches("href=").count(), 3, "two marks and the table");
+    }
+
+    #[test]
+    fn outputs_from_elsewhere_have_another_mark_and_may_beat_jobs() {
+        let mut report = batch(vec![made("a", 1000, &[("cosine", 0.9)]), made("b", 2000, &[("cosine", 0.95)])]);
+        let alone = section(&report);
+        assert!(!alone.contains("made elsewhere") && alone.matches("<circle").count() == 2);
+        let metrics = Metrics::from([("cosine".into(), Some(0.96))]);
+        report.also = vec![other("theirs", 1500, metrics), other("unmeasured", 1, Metrics::new())];
+        let page = section(&report);
+        assert!(page.contains("made elsewhere") && page.contains("1 more are not drawn"), "{page}");
+        assert_eq!((page.matches("<circle").count(), page.matches("<path class=\"other\"").count()), (2, 1));
+        assert_eq!((names(&page, "model best"), names(&page, "model")), (vec!["a", "theirs"], vec!["b"]));
+        assert_eq!(page, section(&report), "the same report gives the same bytes");
+        let json = |report: &BatchReport| serde_json::to_string(report).unwrap();
+        assert!(json(&report).contains("\"also\":[{\"name\":\"theirs\""));
+        report.also.clear();
+        assert!(!json(&report).contains("also"));
+    }
+
+    #[test]
+    fn one_model_is_no_choice_and_equal_ones_are_all_on_the_line() {
+        let one = made("a", 1000, &[("cosine", 0.9)]);
+        assert_eq!(section(&batch(vec![one.clone()])), "");
+        let page = section(&batch(vec![one.clone(), JobResult { job: "b".into(), ..one.clone() }]));
+        assert_eq!(names(&page, "model best"), ["a", "b"]);
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+        let zero = made("a", 0, &[("kl", 0.0)]);
+        let page = section(&batch(vec![zero.clone(), zero]));
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_drawn() {
+        let mut jobs: Vec<JobResult> = [0.9, f64::NAN, f64::INFINITY, 1e300, 0.8]
+            .iter()
+            .map(|value| made("a", 1000, &[("cosine", *value)]))
+            .collect();
+        jobs.push(made("a", 1000, &[]));
+        jobs[5].metrics.insert("cosine".into(), None);
+        let page = section(&batch(jobs));
+        assert_eq!(page.matches("<circle").count(), 2);
+        assert!(page.contains("4 more are not drawn") && page.contains("from 0.8000 to 0.9000"), "{page}");
+    }
+
+    #[test]
+    fn what_the_original_has_is_a_dashed_line_for_each_value() {
+        let of = |bytes: u64, before: f64| made("a", bytes, &[("perplexity", 20.0), ("reference_perplexity", before)]);
+        let page = section(&batch(vec![of(1, 18.531), of(2, 18.53099), of(3, 40.0)]));
+        assert_eq!(page.matches("<line class=\"original\"").count(), 2, "18.5310 is one");
+        for words in [
+            ">original 18.5310</text>",
+            ">original 40.0000</text>",
+            "the original has 18.5310, 40.0000",
+            "</span> the original<",
+        ] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
+        assert_eq!(page.matches("<figure").count(), 1, "of the original by itself there is none");
+        let without = section(&batch(vec![made("a", 1, &[("kl", 1.0)]), made("b", 2, &[("kl", 2.0)])]));
+        assert!(!without.contains("original"), "{without}");
+    }
+
+    #[test]
+    fn of_very_many_the_best_are_drawn() {
+        let mut jobs: Vec<JobResult> = (0..5000).map(|i| made("a", 2000 + i, &[("cosine", 0.5)])).collect();
+        jobs.push(made("best", 9000, &[("cosine", 0.9)]));
+        let page = section(&batch(jobs));
+        assert_eq!(page.matches("<circle").count(), 1000);
+        assert_eq!(names(&page, "model best"), ["a", "best"]);
+        assert!(page.contains("4001 more are not drawn") && page.len() < 500_000, "{}", page.len());
+    }
+}
