@@ -1,19 +1,19 @@
-//! The best output in so many bytes: a step for each tensor, found by what it costs and what the model loses by it.
+//! The best output in so many bytes, or the smallest that is good enough: a step for each tensor, found by what it costs and what the model loses by it.
 //!
 //! What codes take follows from a sample of weights, but for what moving weights does to them and what blocks have besides: so the output is
 //! made, and made again by what it had too much or too little.
 
+mod costs;
+
 use crate::compress::{Drafted, Sized, draft_of_size};
-use crate::sensitivity::{self, Open};
-use briquette_core::{Error, Result, Storage};
-use briquette_flow::TensorPlan;
-use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::curve::{Curve, OF_SCALE};
+use briquette_core::{Error, Result};
+use briquette_flow::context::RunOptions;
 use briquette_formats::Draft;
-use briquette_quant::{Activations, Candidate, Range, allocate};
-use briquette_recipe::{Budget, GivenScheme, Most, Recipe};
+use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
 use briquette_report::{Origin, Report};
-use std::path::Path;
+use costs::Costs;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// Times that an output is made before what keeps to the bytes is taken, however much they leave.
 const ATTEMPTS: usize = 6;
@@ -25,7 +25,7 @@ const AIM: f64 = 0.998;
 /// The draft of an output that keeps to its budget, and its report.
 ///
 /// # Errors
-/// Config where not even the coarsest steps keep to it; those of a run.
+/// Config where not even the coarsest steps keep to it; Refused where not even the finest are good enough; those of a run.
 pub(crate) fn draft(
     recipe: &Recipe,
     budget: &Budget,
@@ -34,130 +34,204 @@ pub(crate) fn draft(
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
     let costs = Costs::of(recipe, budget, options)?;
-    let wanted_payload = costs.most as f64 * AIM - costs.fixed;
-    let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
-    for attempt in 1..=ATTEMPTS {
-        if attempt == ATTEMPTS {
-            payload = kept.unwrap_or(payload);
-        }
-        let steps = costs.steps(payload)?;
-        let closed = recipe.with_schemes(&steps.schemes)?;
-        let scratch = scratch.map(|scratch| scratch.join(format!("try-{attempt}")));
-        let may_leave = steps.are_finest || attempt == ATTEMPTS;
-        let least = if may_leave { 0 } else { (costs.most as f64 * USED) as u64 };
-        let wanted = Sized { least, most: costs.most };
-        match draft_of_size(&closed, options, origin, scratch.as_deref(), Some(wanted))? {
-            Drafted::Done(draft, report) => return Ok((draft, *report)),
-            Drafted::Missed(found) => {
-                let line = format!("{found} bytes with these steps, and at most {} are wanted: once more", costs.most);
-                options.progress.line(&line);
-                match found <= costs.most {
-                    true => kept = Some(kept.map_or(payload, |kept| kept.max(payload))),
-                    false => over = Some(over.map_or(payload, |over| over.min(payload))),
+    let mut making = Making { recipe, costs, options, origin, scratch };
+    match &budget.target {
+        Target::Metrics(bounds) => making.good(bounds),
+        Target::Bytes(_) | Target::Bits(_) => making.sized(),
+    }
+}
+
+/// An output in the making.
+struct Making<'a> {
+    recipe: &'a Recipe,
+    costs: Costs,
+    options: &'a RunOptions,
+    origin: &'a Origin,
+    scratch: Option<&'a Path>,
+}
+
+impl Making<'_> {
+    /// The output whose weight files have at most the bytes of the budget, and hardly less.
+    fn sized(&mut self) -> Result<(Draft, Report)> {
+        let most = self.costs.most;
+        let wanted_payload = most as f64 * AIM - self.costs.fixed;
+        let moves = self.recipe.stages.iter().any(Stage::moves_weights);
+        let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
+        for attempt in 1..=ATTEMPTS {
+            if attempt == ATTEMPTS {
+                payload = kept.unwrap_or(payload);
+            }
+            let steps = self.costs.steps(payload)?;
+            let may_leave = steps.are_finest || attempt == ATTEMPTS;
+            let least = if may_leave { 0 } else { (most as f64 * USED) as u64 };
+            // What moving weights is worth to each tensor, only the first attempt tells.
+            let is_trial = moves && attempt == 1;
+            let wanted = if is_trial { Sized { least: u64::MAX, most: 0 } } else { Sized { least, most } };
+            let found = match self.make(attempt, &steps, Some(wanted))? {
+                Drafted::Done(draft, report) => return Ok((draft, *report)),
+                Drafted::Missed(found, left) => {
+                    if is_trial {
+                        self.costs.learn(&left);
+                    }
+                    found
                 }
-                // What was foretold wrongly is foretold as wrongly with steps that are nearly the same; where that leads back, half of the way.
-                let share = (found as f64 - costs.fixed).max(1.0) / steps.bytes.max(1.0);
-                let between = kept.zip(over).map(|(kept, over)| (kept + over) / 2.0);
-                let next = wanted_payload / share;
-                let is_between = kept.is_none_or(|kept| next > kept) && over.is_none_or(|over| next < over);
-                payload = if is_between { next } else { between.unwrap_or(next) };
+            };
+            let line = format!("{found} bytes with these steps, and at most {most} are wanted: once more");
+            self.options.progress.line(&line);
+            match found <= most {
+                true => kept = Some(kept.map_or(payload, |kept| kept.max(payload))),
+                false => over = Some(over.map_or(payload, |over| over.min(payload))),
+            }
+            // What was foretold wrongly is foretold as wrongly with steps that are nearly the same; where that leads back, half of the way.
+            let share = (found as f64 - self.costs.fixed).max(1.0) / steps.bytes.max(1.0);
+            let between = kept.zip(over).map(|(kept, over)| (kept + over) / 2.0);
+            let next = wanted_payload / share;
+            let is_between = kept.is_none_or(|kept| next > kept) && over.is_none_or(|over| next < over);
+            payload = if is_between { next } else { between.unwrap_or(next) };
+        }
+        let message = format!("no steps were found that keep to {most} bytes; give a little more");
+        Err(Error::config(message).at("budget"))
+    }
+
+    /// The smallest output that is found whose metrics keep to bounds.
+    fn good(&mut self, bounds: &Bounds) -> Result<(Draft, Report)> {
+        let (mut search, mut best) = (Search::new(self.costs.range()), None);
+        while let Some(payload) = search.next() {
+            let steps = self.costs.steps(payload)?;
+            let Drafted::Done(draft, report) = self.make(search.n_tries(), &steps, None)? else {
+                return Err(Error::bug("a draft of any size was too large"));
+            };
+            let metrics = report.evaluation.as_ref().map(|found| &found.metrics);
+            let margin = margin(bounds, metrics.unwrap_or(&BTreeMap::new()))?;
+            let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "are" } else { "are not" });
+            self.options.progress.line(&format!("{n_bytes} bytes {word} enough for {bounds}"));
+            search.found(payload, margin);
+            if margin >= 0.0 {
+                best = Some((draft, *report));
             }
         }
+        best.ok_or_else(|| Error::refused(format!("not even the finest steps give {bounds}")).at("budget"))
     }
-    let message = format!("no steps were found that keep to {} bytes; give a little more", costs.most);
-    Err(Error::config(message).at("budget"))
+
+    /// An output with these steps.
+    fn make(&self, attempt: usize, steps: &costs::Steps, wanted: Option<Sized>) -> Result<Drafted> {
+        let closed = self.recipe.with_schemes(&steps.schemes)?;
+        let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("try-{attempt}")));
+        draft_of_size(&closed, self.options, self.origin, scratch.as_deref(), wanted)
+    }
 }
 
-/// What the tensors of a model cost.
-struct Costs {
-    curves: Vec<Curve>,
-    /// What a tensor's activations are rounded to, as its scheme says it.
-    suffixes: Vec<&'static str>,
-    /// Whether nothing that ran has it.
-    idle: Vec<bool>,
-    choices: Vec<Vec<Candidate>>,
-    /// Bytes of everything else.
-    fixed: f64,
-    /// The most bytes of the weight files.
-    most: u64,
+/// How far metrics are within bounds: the least of all differences; below 0 where one is not.
+fn margin(bounds: &Bounds, metrics: &BTreeMap<String, f64>) -> Result<f64> {
+    bounds.check_known(metrics).map_err(|error| error.at("budget"))?;
+    let of = |name: &String| metrics.get(name).copied().filter(|value| value.is_finite());
+    let above = bounds.min.iter().map(|(name, bound)| of(name).map_or(f64::NEG_INFINITY, |found| found - bound));
+    let below = bounds.max.iter().map(|(name, bound)| of(name).map_or(f64::NEG_INFINITY, |found| bound - found));
+    Ok(above.chain(below).fold(f64::INFINITY, f64::min))
 }
 
-/// A step for each tensor.
-struct Steps {
-    schemes: Vec<GivenScheme>,
-    /// Bytes of all their blocks.
-    bytes: f64,
-    /// Whether no smaller ones are known.
-    are_finest: bool,
+/// A search for the fewest bytes whose margin is not below 0.
+struct Search {
+    /// Base 2 logarithms of the fewest and the most bytes.
+    range: [f64; 2],
+    next: f64,
+    n_tries: usize,
+    /// The fewest bytes that were enough, and the most that were not, with their margins.
+    enough: Option<(f64, f64)>,
+    short: Option<(f64, f64)>,
 }
 
-impl Costs {
-    /// Looks at the weights of all tensors whose steps are to be found, and at what the model loses by them.
-    fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
-        let checkpoint = crate::open::model(recipe)?;
-        let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
-        let workers = Workers::new(options)?;
-        let is_open = |tensor: &&TensorPlan| {
-            tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None))
-        };
-        let open: Vec<&TensorPlan> = plan.tensors.iter().filter(is_open).collect();
-        if open.is_empty() {
-            return Err(Error::config("no tensor of the model has a step to find; choose some").at("budget"));
+impl Search {
+    /// Times that an output is made.
+    const TRIES: usize = 12;
+    /// Base 2 logarithm of how many times the fewest bytes that are enough may be those that are not.
+    const NEAR: f64 = 0.007;
+    /// The first step of the search, which begins at four bits a weight of the finest eight.
+    const FIRST: f64 = 0.35;
+
+    fn new([fewest, most]: [f64; 2]) -> Self {
+        let range = [fewest.max(1.0).log2(), most.max(2.0).log2()];
+        Self { range, next: (range[1] - 0.9).max(range[0]), n_tries: 0, enough: None, short: None }
+    }
+
+    fn n_tries(&self) -> usize {
+        self.n_tries
+    }
+
+    /// The bytes to try; none where the search is over.
+    fn next(&mut self) -> Option<f64> {
+        let is_at_end = |of: Option<(f64, f64)>, end: f64| of.is_some_and(|(at, _)| (at - end).abs() < 1e-9);
+        let is_near = self.enough.zip(self.short).is_some_and(|((a, _), (b, _))| a - b < Self::NEAR);
+        let is_over = is_near || is_at_end(self.enough, self.range[0]) || is_at_end(self.short, self.range[1]);
+        if is_over || self.n_tries >= Self::TRIES {
+            return None;
         }
-        workers.begin("budget", open.iter().map(|tensor| tensor.info.n_bytes()).sum());
-        let measured: Vec<Open> = workers.map(
-            &open,
-            || (),
-            |(), tensor| {
-                let curve = Curve::of(tensor, &checkpoint, workers.stop())?;
-                workers.advance(tensor.info.n_bytes());
-                Ok((*tensor, curve))
-            },
-        )?;
-        let suffix = |tensor: &&TensorPlan| match tensor.quant.map(|quant| quant.activations) {
-            Some(Activations::DynamicAsymmetric) => "-dynamic",
-            _ => "",
-        };
-        // Its blocks are foretold with no frequencies, its scales as one for each row.
-        let packed = |tensor: &&TensorPlan| match tensor.coding(plan.profile, tensor.info.n_elements()).storage {
-            Storage::Entropy { n_bytes } => n_bytes as f64 + OF_SCALE * tensor.rows.n_rows as f64,
-            Storage::Dense | Storage::Bitmask => 0.0,
-        };
-        let fixed = plan.predict()?.n_bytes as f64 - open.iter().map(packed).sum::<f64>();
-        let n_weights: usize = measured.iter().map(|(_, curve)| curve.n_weights).sum();
-        let most = match budget.most {
-            Most::Bytes(bytes) => bytes,
-            Most::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
-        };
-        let suffixes = open.iter().map(suffix).collect();
-        let found = sensitivity::find(recipe, &budget.sensitivity, &measured, &checkpoint, options)?;
-        let curves: Vec<Curve> = measured.into_iter().map(|(_, curve)| curve).collect();
-        let losses =
-            |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
-        let choices = curves.iter().map(|curve| curve.choices(losses(curve).0)).collect();
-        let idle = curves.iter().map(|curve| losses(curve).1).collect();
-        Ok(Self { curves, suffixes, idle, choices, fixed, most })
+        self.n_tries += 1;
+        Some(self.next.exp2())
     }
 
-    /// The steps that lose the least while blocks take at most so many bytes.
-    fn steps(&self, payload: f64) -> Result<Steps> {
-        let Some(chosen) = allocate(&self.choices, payload) else {
-            let least: f64 =
-                self.choices.iter().map(|choices| choices.iter().map(|it| it.bytes).fold(f64::MAX, f64::min)).sum();
-            let least = self.fixed + least;
-            let message = format!(
-                "found {} bytes, expected at least {least:.0}: what is not rounded takes {:.0}",
-                self.most, self.fixed
-            );
-            return Err(Error::config(message).at("budget"));
+    /// What was found with some bytes.
+    fn found(&mut self, payload: f64, margin: f64) {
+        let at = payload.log2();
+        match margin >= 0.0 {
+            true => self.enough = Some((at, margin)),
+            false => self.short = Some((at, margin)),
+        }
+        let step = Self::FIRST * self.n_tries as f64;
+        self.next = match (self.enough, self.short) {
+            (Some((enough, over)), Some((short, under))) => {
+                // Where a line between both crosses 0, but well within them.
+                let share = if under.is_finite() { under / (under - over) } else { 0.5 };
+                short + (enough - short) * share.clamp(0.15, 0.85)
+            }
+            (Some((enough, _)), None) => (enough - step).max(self.range[0]),
+            (None, Some((short, _))) => (short + step).min(self.range[1]),
+            (None, None) => self.next,
         };
-        let given = |(tensor, &place): (usize, &usize)| GivenScheme {
-            name: self.curves[tensor].name.clone(),
-            scheme: self.curves[tensor].scheme(place) + self.suffixes[tensor],
-            is_idle: self.idle[tensor],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fewest bytes found where `f` says the margin of so many, and how many tries it took.
+    fn fewest(range: [f64; 2], f: impl Fn(f64) -> f64) -> (Option<f64>, usize) {
+        let (mut search, mut best) = (Search::new(range), None);
+        while let Some(payload) = search.next() {
+            let margin = f(payload);
+            search.found(payload, margin);
+            best = if margin >= 0.0 { Some(payload) } else { best };
+        }
+        (best, search.n_tries())
+    }
+
+    #[test]
+    fn the_fewest_bytes_are_found_within_half_a_percent() {
+        let range = [1e5, 1e7];
+        for least in [1.2e5, 7.7e5, 3.21e6, 5.5e6, 9.9e6] {
+            // A loss that falls by four with each doubling, as those of steps do.
+            let (found, n) = fewest(range, |bytes| (least / bytes as f64).powi(2).mul_add(-0.01, 0.01));
+            let found = found.unwrap();
+            assert!(found >= least && found < 1.006 * least, "{found} of {least} in {n}");
+            assert!(n <= 11, "{n} tries for {least}");
+        }
+        assert_eq!(fewest(range, |_| f64::NEG_INFINITY).0, None);
+        let (found, n) = fewest(range, |_| 1.0);
+        assert!((found.unwrap() - 1e5).abs() < 1.0 && n < 8, "{found:?} in {n}");
+    }
+
+    #[test]
+    fn the_worst_metric_counts() {
+        let metrics = BTreeMap::from([("cosine".to_string(), 0.99), ("kl".to_string(), f64::NAN)]);
+        let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
+            let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+            Bounds { min: of(min), max: of(max) }
         };
-        let schemes = chosen.iter().enumerate().map(given).collect();
-        let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
-        Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0) })
+        assert!((margin(&bounds(&[("cosine", 0.98)], &[]), &metrics).unwrap() - 0.01).abs() < 1e-12);
+        assert!(margin(&bounds(&[("cosine", 0.98)], &[("kl", 1.0)]), &metrics).unwrap() < 0.0);
+        assert!(
+            margin(&bounds(&[("accuracy", 0.98)], &[]), &metrics).unwrap_err().to_string().contains("not measured")
+        );
     }
 }

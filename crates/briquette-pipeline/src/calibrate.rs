@@ -1,11 +1,11 @@
 //! Running a model once over data, for statistics of what goes into each layer.
 
-use briquette_core::Result;
+use briquette_core::{Error, Remedy, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::Choice;
+use briquette_formats::{Checkpoint, Choice};
 use briquette_recipe::raw::RawData;
 use briquette_report::CalibrationReport;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to run on what, and where the statistics go.
 #[derive(Debug, Clone, Default)]
@@ -45,22 +45,40 @@ pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<Cal
 /// Config, always.
 #[cfg(not(feature = "model"))]
 pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
-    Err(briquette_core::Error::config("this build cannot run models; build it with the feature model"))
+    Err(Error::config("this build cannot run models; build it with the feature model"))
+}
+
+/// The directory that a path is in.
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
+pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
+    if std::fs::symlink_metadata(output).is_ok() && !may_replace {
+        let message = "exists already; choose another name";
+        return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
+    }
+    let parent = parent_of(output);
+    let directory = model.directory();
+    let is_there = |path: &Path| path.canonicalize().ok();
+    if model.path().is_dir() && is_there(parent).is_some_and(|parent| Some(parent) == is_there(&directory)) {
+        let message = "lies in the model's directory, where it would be taken for weights; choose another place";
+        return Err(Error::refused(message).at(output.display()));
+    }
+    Ok(())
 }
 
 #[cfg(feature = "model")]
 mod run {
     use super::*;
     use crate::evaluate::spec_of;
-    use briquette_core::{Error, Remedy};
-    use briquette_formats::Checkpoint;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
     use briquette_models::Arch;
     use briquette_report::CalibratedLayer;
     use briquette_runs::walk::Room;
     use briquette_runs::{Calibration, Gathering, Samples};
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     pub(super) fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
         let device = briquette_models::device(&options.device)?;
@@ -118,26 +136,5 @@ mod run {
             output: asked.output.display().to_string(),
             n_bytes,
         }
-    }
-
-    /// The directory that a path is in.
-    fn parent_of(path: &Path) -> &Path {
-        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-    }
-
-    /// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
-    fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
-        if std::fs::symlink_metadata(output).is_ok() && !may_replace {
-            let message = "exists already; choose another name";
-            return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
-        }
-        let parent = parent_of(output);
-        let directory = model.directory();
-        let is_there = |path: &Path| path.canonicalize().ok();
-        if model.path().is_dir() && is_there(parent).is_some_and(|parent| Some(parent) == is_there(&directory)) {
-            let message = "lies in the model's directory, where it would be taken for weights; choose another place";
-            return Err(Error::refused(message).at(output.display()));
-        }
-        Ok(())
     }
 }

@@ -12,6 +12,7 @@ use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -26,8 +27,8 @@ pub(crate) struct Sized {
 pub(crate) enum Drafted {
     /// It is as large as it was to be.
     Done(Draft, Box<Report>),
-    /// Its weight files have this many bytes.
-    Missed(u64),
+    /// Its weight files have this many bytes, and by moving the weights of layers so much of the error of their outputs was left: by name.
+    Missed(u64, BTreeMap<String, f64>),
 }
 
 /// The output of those stages, none of which has steps to find, whole and verified, and not yet in its place; given up before it is evaluated where
@@ -59,7 +60,7 @@ pub(crate) fn draft_of_size(
     let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok(match filled {
         Ok(report) => Drafted::Done(draft, Box::new(report)),
-        Err(found) => Drafted::Missed(found),
+        Err((found, left)) => Drafted::Missed(found, left),
     })
 }
 
@@ -75,8 +76,13 @@ struct Begun<'a> {
     wanted: Option<Sized>,
 }
 
-/// All of the draft, verified, evaluated and with its report; or the bytes of weight files that are not as large as wanted.
-fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, u64>> {
+/// All of the draft, verified, evaluated and with its report; or the bytes of weight files that are not as large as wanted, and what is left of errors.
+fn fill(
+    draft: &Draft,
+    plan: Plan,
+    begun: &Begun,
+    options: &RunOptions,
+) -> Result<std::result::Result<Report, (u64, BTreeMap<String, f64>)>> {
     let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
@@ -93,7 +99,11 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
     let n_bytes = written.layout.n_bytes();
     if wanted.is_some_and(|Sized { least, most }| n_bytes < least || n_bytes > most) {
-        return Ok(Err(n_bytes));
+        let layers = solved.map(|solved| solved.layers).unwrap_or_default();
+        let left = layers
+            .iter()
+            .filter_map(|(&index, layer)| Some((plan.tensors[index].info.name.to_string(), layer.error_left()?)));
+        return Ok(Err((n_bytes, left.collect())));
     }
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let evidence = Evidence {

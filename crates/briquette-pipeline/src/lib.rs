@@ -30,7 +30,7 @@ pub mod memory;
 pub mod open;
 mod output;
 pub mod run;
-mod sensitivity;
+pub mod sensitivity;
 mod solve;
 pub mod verify;
 

@@ -2,14 +2,17 @@
 
 #[cfg(feature = "model")]
 mod by_running;
+mod request;
 
 use briquette_core::{Error, InputStats, Result};
 use briquette_flow::curve::Curve;
-use briquette_flow::{RunOptions, TensorPlan};
+use briquette_flow::{Plan, RunOptions, TensorPlan, Workers};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
+use briquette_quant::Range;
 use briquette_recipe::{Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
+pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -18,6 +21,34 @@ const TOLD_AT: f64 = 0.25;
 
 /// A tensor whose step is to be found, and what it takes at each.
 pub(crate) type Open<'a, 'p> = (&'a TensorPlan<'p>, Curve);
+
+/// The tensors of a plan whose steps are to be found, as their weights show them.
+///
+/// # Errors
+/// Config where there are none; those of reading.
+pub(crate) fn open_tensors<'a, 'p>(
+    plan: &'a Plan<'p>,
+    checkpoint: &Checkpoint,
+    workers: &Workers,
+) -> Result<Vec<Open<'a, 'p>>> {
+    let is_open = |tensor: &&TensorPlan| {
+        tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None))
+    };
+    let open: Vec<&TensorPlan> = plan.tensors.iter().filter(is_open).collect();
+    if open.is_empty() {
+        return Err(Error::config("no tensor of the model has a step to find; choose some").at("budget"));
+    }
+    workers.begin("weights", open.iter().map(|tensor| tensor.info.n_bytes()).sum());
+    workers.map(
+        &open,
+        || (),
+        |(), tensor| {
+            let curve = Curve::of(tensor, checkpoint, workers.stop())?;
+            workers.advance(tensor.info.n_bytes());
+            Ok((*tensor, curve))
+        },
+    )
+}
 
 /// What a tensor costs.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -16,7 +16,7 @@ use briquette_flow::ties::{self, Ties};
 use briquette_flow::{Plan, Stop, TensorPlan};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_quant::Range;
-use briquette_recipe::{Budget, CalibrationRun, Most, Recipe, Sensitivity};
+use briquette_recipe::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use interop::Loads;
 pub use statistics::needs_inputs;
 use std::collections::BTreeSet;
@@ -84,9 +84,10 @@ fn calibrated_text(calibration: &CalibrationRun) -> String {
 fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None));
     let n = plan.tensors.iter().filter(is_open).count();
-    let most = match budget.most {
-        Most::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
-        Most::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+    let target = match &budget.target {
+        Target::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
+        Target::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+        Target::Metrics(bounds) => format!("{bounds} in the fewest bytes"),
     };
     let how = match &budget.sensitivity {
         Sensitivity::Measured { n_samples } => {
@@ -96,7 +97,7 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
         Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
         Sensitivity::File(path) => format!("by the losses in {}", path.display()),
     };
-    format!("Steps of {n} tensors are found so that {most}, {how}.")
+    format!("Steps of {n} tensors are found so that {target}, {how}.")
 }
 
 /// Refuses a model that is quantized already, and rules of roles that match no tensor.

@@ -1,5 +1,7 @@
 //! How many bytes weights may take.
 
+use crate::evaluate::Bounds;
+use crate::kind::StageKind;
 use crate::memory::bytes_of;
 use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
@@ -13,19 +15,50 @@ const N_SAMPLES: usize = 64;
 /// What the tensors whose steps are to be found may take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
-    /// How large the output may be.
-    pub most: Most,
+    /// How large the output may be, or how good it has to be.
+    pub target: Target,
     /// What a tensor's error costs.
     pub sensitivity: Sensitivity,
 }
 
-/// How large an output may be.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Most {
-    /// Bytes of all weight files.
+/// How large an output may be, or how good it has to be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Target {
+    /// The most bytes of all weight files.
     Bytes(u64),
-    /// Bits for each weight of the tensors whose steps are found.
+    /// The most bits for each weight of the tensors whose steps are found.
     Bits(f64),
+    /// Bounds of metrics, which the smallest output keeps to that does.
+    Metrics(Bounds),
+}
+
+impl Target {
+    /// The target of a budget.
+    fn from_raw(keys: &RawBudget, raw: &RawRecipe) -> Result<Self> {
+        let has_bounds = !keys.min.is_empty() || !keys.max.is_empty();
+        let given = [("bytes", keys.bytes.is_some()), ("bits", keys.bits.is_some()), ("min", has_bounds)];
+        let given: Vec<&str> = given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect();
+        if let [first, second, ..] = given[..] {
+            let message = format!("budget.{second}: the budget is what budget.{first} says; remove one of the two");
+            return Err(Error::config(message));
+        }
+        match (&keys.bytes, keys.bits) {
+            (Some(text), _) => Ok(Self::Bytes(bytes_of("budget.bytes", text)?)),
+            (_, Some(bits)) => Ok(Self::Bits(bits)),
+            _ if has_bounds && raw.gate.is_some() => {
+                Err(Error::config("gate: the budget has bounds of its own, which hold; remove one of the two"))
+            }
+            _ if has_bounds && raw.has(StageKind::Evaluate) => {
+                Ok(Self::Metrics(Bounds { min: keys.min.clone(), max: keys.max.clone() }))
+            }
+            _ if has_bounds => Err(Error::config(
+                "budget.min: nothing is measured; add an evaluate stage as the last, and its data as data.eval",
+            )),
+            _ => Err(Error::config(
+                "budget.bytes: missing; say how large the weights may be, such as \"9.4MB\", or how good, as budget.min",
+            )),
+        }
+    }
 }
 
 /// What a tensor's error costs.
@@ -108,19 +141,10 @@ impl Budget {
         if raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
             return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
         }
-        let most = match (&keys.bytes, keys.bits) {
-            (Some(text), None) => Most::Bytes(bytes_of("budget.bytes", text)?),
-            (None, Some(bits)) => Most::Bits(bits),
-            (Some(_), Some(_)) => return Err(Error::config("budget.bits: the bytes are given; remove one of the two")),
-            (None, None) => {
-                return Err(Error::config(
-                    "budget.bytes: missing; say how large the weights may be, such as \"9.4MB\"",
-                ));
-            }
-        };
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
-        Ok(Some(Self { most, sensitivity }))
+        let target = Target::from_raw(keys, raw)?;
+        Ok(Some(Self { target, sensitivity }))
     }
 }
 

@@ -45,16 +45,11 @@ impl Bounds {
     /// # Errors
     /// Refused, with the metric and both values; Config where a metric is not measured.
     pub fn check(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
-        for (name, bound, is_min) in
-            self.min.iter().map(|(name, bound)| (name, bound, true)).chain(self.max.iter().map(|(n, b)| (n, b, false)))
-        {
-            let Some(&found) = metrics.get(name) else {
-                let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
-                let message = format!("the metric {name:?} is not measured here, only {}", known.join(", "));
-                return Err(Error::config(message).at("gate"));
-            };
+        self.check_known(metrics).map_err(|error| error.at("gate"))?;
+        for (name, bound, is_min) in self.all() {
+            let found = metrics.get(name).copied().unwrap_or(f64::NAN);
             // Both comparisons are false for NaN, which is right: a metric that is no number meets no bound.
-            let is_met = if is_min { found >= *bound } else { found <= *bound };
+            let is_met = if is_min { found >= bound } else { found <= bound };
             if !is_met {
                 let word = if is_min { "at least" } else { "at most" };
                 let message = format!("{name} is {found:.6}, expected {word} {bound}");
@@ -62,6 +57,32 @@ impl Bounds {
             }
         }
         Ok(())
+    }
+
+    /// Refuses bounds of metrics that are not among these.
+    ///
+    /// # Errors
+    /// Config.
+    pub fn check_known(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
+        let Some((name, ..)) = self.all().find(|(name, ..)| !metrics.contains_key(*name)) else { return Ok(()) };
+        let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
+        Err(Error::config(format!("the metric {name:?} is not measured here, only {}", known.join(", "))))
+    }
+
+    /// The name of each metric, its bound, and whether that is the least.
+    fn all(&self) -> impl Iterator<Item = (&str, f64, bool)> {
+        let min = self.min.iter().map(|(name, bound)| (name.as_str(), *bound, true));
+        min.chain(self.max.iter().map(|(name, bound)| (name.as_str(), *bound, false)))
+    }
+}
+
+impl std::fmt::Display for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each = self.all().map(|(name, bound, is_min)| {
+            let word = if is_min { "at least" } else { "at most" };
+            format!("{name} {word} {bound}")
+        });
+        f.write_str(&each.collect::<Vec<_>>().join(", "))
     }
 }
 

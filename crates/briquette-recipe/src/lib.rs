@@ -46,7 +46,7 @@ mod text;
 mod used;
 mod words;
 
-pub use budget::{Budget, Most, Sensitivity};
+pub use budget::{Budget, Sensitivity, Target};
 pub use calibration::{CalibrationRun, N_SAMPLES};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Student, TrainingSpec};

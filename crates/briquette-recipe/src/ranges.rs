@@ -46,8 +46,10 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The keys that are numbers, without places in lists. `*` stands for any name.
-pub(crate) const KEYS: [(&str, NumberRange); 46] = [
+pub(crate) const KEYS: [(&str, NumberRange); 48] = [
     ("budget.bits", above(0.0, 8.0)),
+    ("budget.max.*", within(-FAR, FAR)),
+    ("budget.min.*", within(-FAR, FAR)),
     ("budget.samples", whole(1, MANY)),
     ("calibration.samples", whole(1, MANY)),
     ("calibration.max_length", whole(1, MAX_SIZE)),

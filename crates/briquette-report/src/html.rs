@@ -16,6 +16,7 @@ mod labels;
 mod measured;
 mod quality;
 mod rows;
+mod sensitivity;
 mod sparsity;
 mod table;
 mod training;
@@ -24,6 +25,7 @@ mod way;
 use super::Report;
 pub use batch::of_batch;
 use escape::escape;
+pub use sensitivity::of_sensitivity;
 
 /// The page. The same report gives the same bytes.
 pub fn to_html(report: &Report) -> String {

@@ -30,12 +30,14 @@ pub use evidence::{Evidence, Timing};
 pub use figures::{
     BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint, DistillReport, EpochPoint, ErrorReport,
     EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept,
-    MemoryFigures, OtherOutput, Report, RunFigures, SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
+    MemoryFigures, OtherOutput, Report, RunFigures, SensitivityReport, SolvedLayer, StageBytes, TensorReport,
+    TensorSensitivity, VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;
 pub use original::Original;
 pub use remarks::untested_text;
+use serde::Serialize;
 use std::borrow::Cow;
 use std::path::Path;
 pub use trace::Trace;
@@ -55,7 +57,7 @@ impl Report {
 ///
 /// # Errors
 /// Bug, where it cannot be written as JSON.
-pub fn to_json(report: &Report) -> Result<Vec<u8>> {
+pub fn to_json(report: &impl Serialize) -> Result<Vec<u8>> {
     let mut json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
     if let Cow::Owned(harmless) = printable_json(&json) {
         json = harmless;

@@ -1,6 +1,7 @@
 //! Arguments, and the help that goes with them.
 
 use super::choice::ChoiceArgs;
+use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
 use super::values::{n_threads, parse_batch_size};
 use briquette::pipeline::Trace;
@@ -191,6 +192,18 @@ pub(crate) enum Command {
         /// What to run it on, and where statistics go
         #[command(flatten)]
         what: CalibrateArgs,
+    },
+    /// Find what a model loses by the error of each tensor, which decides where the bytes of a budget go
+    #[command(after_help = "Examples:\n  \
+        briquette sensitivity models/minilm --data sentences.txt -o minilm.sensitivity.json\n  \
+        briquette sensitivity models/minilm --data sentences.txt --against measured\n  \
+        briquette compress models/minilm -o out/small --bytes 9.4MB --sensitivity-file minilm.sensitivity.json")]
+    Sensitivity {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// How, and on what
+        #[command(flatten)]
+        what: SensitivityArgs,
     },
     /// List what models can run on here: instruction sets and CUDA devices
     #[command(after_help = "Example: briquette devices")]

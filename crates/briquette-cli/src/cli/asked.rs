@@ -66,9 +66,9 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
 
 /// How many bytes weights may take.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
-    let What { bytes, bits, sensitivity, .. } = what.clone();
+    let What { bytes, bits, sensitivity, sensitivity_file, .. } = what.clone();
     let is_given = bytes.is_some() || bits.is_some();
-    is_given.then_some(raw::RawBudget { bytes, bits, sensitivity, ..Default::default() })
+    is_given.then_some(raw::RawBudget { bytes, bits, sensitivity, sensitivity_file, ..Default::default() })
 }
 
 fn layout_of(layout: LayoutArg) -> raw::RawLayout {

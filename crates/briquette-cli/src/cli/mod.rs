@@ -15,6 +15,7 @@ mod options;
 mod panics;
 mod plan;
 mod progress;
+mod sensitivity;
 mod show;
 mod signals;
 mod stage_flags;

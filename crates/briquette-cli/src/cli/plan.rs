@@ -11,7 +11,7 @@ use briquette::pipeline::batch::Document;
 use briquette::pipeline::distill::student_of;
 use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
-use briquette::pipeline::recipe::Most;
+use briquette::pipeline::recipe::Target;
 use briquette::plan::plan_of;
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let student = student_of(&recipe, &checkpoint)?;
     let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let mut prediction = plan.predict()?;
-    if let Some(Most::Bytes(most)) = recipe.budget.as_ref().map(|budget| budget.most) {
+    if let Some(&Target::Bytes(most)) = recipe.budget.as_ref().map(|budget| &budget.target) {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));

@@ -7,10 +7,11 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 19] = [
+const IN_A_RECIPE: [&str; 20] = [
     "bytes",
     "bits",
     "sensitivity",
+    "sensitivity_file",
     "pruning",
     "scope",
     "prune_method",
@@ -76,9 +77,12 @@ pub(crate) struct What {
     /// The same, so that the weights that are rounded have at most so many bits each: 3.2
     #[arg(long, value_name = "BITS", group = "budget", conflicts_with = "range")]
     pub(crate) bits: Option<f64>,
-    /// What a tensor's error costs: measured, by running the model on --data with it alone rounded, or relative, to its weights
+    /// What a tensor's error costs: gradient, by one pass over --data and back, measured, with it alone rounded, or relative, to its weights
     #[arg(long, value_name = "HOW", requires = "budget")]
     pub(crate) sensitivity: Option<String>,
+    /// What errors cost, as `briquette sensitivity` found it
+    #[arg(long, value_name = "FILE", requires = "budget", conflicts_with = "sensitivity")]
+    pub(crate) sensitivity_file: Option<PathBuf>,
     /// How the range of a group is chosen: absmax, minmax, percentile, mse, in symmetric schemes hqq, or, by inputs, weighted
     #[arg(long, value_name = "RANGE", requires = "quantize")]
     pub(crate) range: Option<String>,

@@ -32,11 +32,15 @@ fn touched(command: &Command) -> Vec<PathBuf> {
         Command::Inspect { model, .. } => paths.push(model),
         Command::Plan { model, what } => {
             paths.push(model);
-            paths.extend([&what.statistics, &what.data].into_iter().flatten().map(PathBuf::as_path));
+            paths.extend(
+                [&what.statistics, &what.data, &what.sensitivity_file].into_iter().flatten().map(PathBuf::as_path),
+            );
             of_recipe = what.recipe.as_deref().or(Some(model).filter(|path| is_toml(path)).map(PathBuf::as_path));
         }
-        Command::Compress { model, output, what: What { recipe, statistics, data, .. }, .. } => {
-            paths.extend([model, output, statistics, data].into_iter().flatten().map(PathBuf::as_path));
+        Command::Compress { model, output, what: What { recipe, statistics, data, sensitivity_file, .. }, .. } => {
+            paths.extend(
+                [model, output, statistics, data, sensitivity_file].into_iter().flatten().map(PathBuf::as_path),
+            );
             of_recipe = recipe.as_deref();
         }
         Command::Run { recipe, .. } => of_recipe = Some(recipe),
@@ -55,6 +59,10 @@ fn touched(command: &Command) -> Vec<PathBuf> {
             of_recipe = recipe.as_deref();
         }
         Command::Calibrate { model, what } => paths.extend([model, &what.data, &what.output].map(PathBuf::as_path)),
+        Command::Sensitivity { model, what } => {
+            paths.push(model);
+            paths.extend(what.paths());
+        }
         Command::Export { model, output, .. } => paths.extend([model, output].map(PathBuf::as_path)),
         Command::Report { output } => paths.push(output),
         Command::Devices | Command::Recipe { .. } | Command::Completions { .. } | Command::Man => {}

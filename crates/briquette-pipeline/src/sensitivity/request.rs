@@ -2,7 +2,7 @@
 
 use super::{find, open_tensors};
 use crate::calibrate::check_output;
-use briquette_core::{Result, Role};
+use briquette_core::Result;
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{Choice, draft};
 use briquette_recipe::raw::{

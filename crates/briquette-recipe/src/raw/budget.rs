@@ -2,12 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// How many bytes the weight files may have. Steps of a quantize stage with the scheme "step" or "step-dynamic" are found by it, a step for each
 /// tensor; codes are entropy-coded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct RawBudget {
     /// The most bytes of all weight files, such as "9.4MB".
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -15,6 +16,12 @@ pub struct RawBudget {
     /// The most bits for each weight of the tensors whose steps are found, instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<f64>,
+    /// What metrics have to be at least, instead: the output is the smallest that is found which keeps to it on the data of an evaluate stage.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub min: BTreeMap<String, f64>,
+    /// What metrics may be at most, likewise.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub max: BTreeMap<String, f64>,
     /// What a tensor's error costs: "gradient", by one pass over data and back (the default where there is data); "measured", by running the model with
     /// each tensor alone rounded; or "relative", the square error of a layer's outputs, or of its weights where inputs are not known, over their
     /// square.

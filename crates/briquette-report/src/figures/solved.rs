@@ -25,3 +25,11 @@ pub struct SolvedLayer {
     /// The same of the weights that are written.
     pub outputs: Option<f64>,
 }
+
+impl SolvedLayer {
+    /// The share of the square error of outputs that is left by moving weights.
+    pub fn error_left(&self) -> Option<f64> {
+        let left = self.outputs? / self.outputs_unmoved?;
+        left.is_finite().then_some(left)
+    }
+}

@@ -70,11 +70,14 @@ fn figure(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> String {
         FigureRow {
             label: name(&tensor.name),
             note: numbers::count(tensor.n_weights as u64),
-            marks: axis.grid() + &tensor.against.map_or(String::new(), |loss| dot(loss, "also")) + &dot(tensor.loss, "dot"),
+            marks: axis.grid()
+                + &tensor.against.map_or(String::new(), |loss| dot(loss, "also"))
+                + &dot(tensor.loss, "dot"),
             value: format!("{:.2e} <small>{}</small>", tensor.loss, numbers::percent(tensor.loss / total.max(1e-300))),
         }
     };
-    let against = report.against.as_ref().map_or(String::new(), |other| format!(" Rings are what {} finds.", escape(other)));
+    let against =
+        report.against.as_ref().map_or(String::new(), |other| format!(" Rings are what {} finds.", escape(other)));
     RowFigure {
         id: "losses",
         title: "What is lost, worst first",
@@ -173,10 +176,24 @@ mod tests {
         ]));
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("<tr><th scope=\"row\">")).collect();
         assert_eq!(rows.len(), 3);
-        assert!(rows[0].contains("1.000e-2") && rows[0].contains("3.000e-2") && rows[2].contains("nothing that ran"), "{rows:?}");
+        assert!(
+            rows[0].contains("1.000e-2") && rows[0].contains("3.000e-2") && rows[2].contains("nothing that ran"),
+            "{rows:?}"
+        );
         assert!(page.contains("correlate by 0.988") && page.contains("1.00e-2 <small>100"), "{page}");
-        assert_eq!(page.matches("class=\"dot\"").count() + page.matches("class=\"also\"").count(), 4, "none of what is 0");
+        assert_eq!(
+            page.matches("class=\"dot\"").count() + page.matches("class=\"also\"").count(),
+            4,
+            "none of what is 0"
+        );
         assert!(!page.contains("loud<script>") && !page.contains("<b>.txt") && !page.contains("NaN"));
-        assert_eq!(page, of_sensitivity(&report(vec![tensor("loud<script>", 1e-2, Some(3e-2)), tensor("quiet", 1e-6, Some(2e-6)), tensor("idle", 0.0, None)])));
+        assert_eq!(
+            page,
+            of_sensitivity(&report(vec![
+                tensor("loud<script>", 1e-2, Some(3e-2)),
+                tensor("quiet", 1e-6, Some(2e-6)),
+                tensor("idle", 0.0, None)
+            ]))
+        );
     }
 }

@@ -1,0 +1,128 @@
+//! `sensitivity`: what a model loses by the error of each tensor.
+
+use super::args::Common;
+use super::choice::ChoiceArgs;
+use super::options::options;
+use super::show::show;
+use super::tables::table;
+use briquette::Result;
+use briquette::core::printable::printable;
+use briquette::pipeline::recipe::raw::RawData;
+use briquette::pipeline::report::{SensitivityReport, TensorSensitivity};
+use briquette::pipeline::sensitivity::{SensitivityRequest, sensitivity as run};
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// Tensors that the terminal shows.
+const N_SHOWN: usize = 24;
+
+/// How to find what errors cost.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SensitivityArgs {
+    /// What to run it on: text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// gradient (by one pass over the data and back), measured (with each tensor alone rounded), or relative (to its weights, or outputs)
+    #[arg(long, value_name = "HOW")]
+    how: Option<String>,
+    /// Another of these, to hold it against
+    #[arg(long, value_name = "HOW")]
+    against: Option<String>,
+    /// Statistics of the inputs of layers, for relative: a file that `briquette calibrate` writes
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    statistics: Option<PathBuf>,
+    /// The file to write, for --sensitivity-file; a page of the same name lies beside it, as .html
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+    /// The most items that run: sentences, images, or windows of a text (64)
+    #[arg(long, value_name = "N", requires = "data")]
+    samples: Option<usize>,
+    /// Only tensors whose name matches; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    include: Vec<String>,
+    /// Leave out tensors whose name matches; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Which of the things in its file
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<String>,
+    /// Tokens that texts are cut at
+    #[arg(long, value_name = "N", requires = "data")]
+    max_length: Option<usize>,
+    /// What the shorter side of an image is scaled to, at most 16384
+    #[arg(long, value_name = "PIXELS", requires = "data")]
+    size: Option<usize>,
+}
+
+impl SensitivityArgs {
+    /// What is read and written.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.data, &self.statistics, &self.output].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+/// Finds what errors cost, and shows it.
+pub(super) fn sensitivity(common: &Common, model: &Path, what: &SensitivityArgs) -> Result<u8> {
+    let what = what.clone();
+    let (max_length, size) = (what.max_length, what.size);
+    let request = SensitivityRequest {
+        model: model.to_path_buf(),
+        choice: what.choice.choice(),
+        arch: what.arch,
+        how: what.how,
+        against: what.against,
+        data: RawData { eval: what.data, max_length, size, ..RawData::default() },
+        statistics: what.statistics,
+        n_samples: what.samples,
+        include: what.include,
+        exclude: what.exclude,
+        output: what.output,
+    };
+    let found = run(&request, &options(common, what.force)?)?;
+    show(common, &found, || Ok(text_of(&found, request.output.as_deref())))
+}
+
+fn text_of(found: &SensitivityReport, output: Option<&Path>) -> String {
+    let mut worst: Vec<&TensorSensitivity> = found.tensors.iter().collect();
+    worst.sort_by(|a, b| b.loss.total_cmp(&a.loss).then(a.name.cmp(&b.name)));
+    let total: f64 = worst.iter().map(|tensor| tensor.loss).sum();
+    let row = |tensor: &&TensorSensitivity| {
+        let mut row = vec![
+            printable(&tensor.name),
+            tensor.n_weights.to_string(),
+            format!("{:.3e}", tensor.loss),
+            format!("{:.1} %", 100.0 * tensor.loss / total.max(1e-300)),
+        ];
+        row.extend(found.against.as_ref().map(|_| tensor.against.map_or("-".into(), |loss| format!("{loss:.3e}"))));
+        row.push(if tensor.is_idle { "nothing that ran has it".into() } else { String::new() });
+        row
+    };
+    let loss = format!("loss, {}", found.unit);
+    let mut headings = vec!["tensor", "weights", loss.as_str(), "of all"];
+    headings.extend(found.against.as_deref());
+    headings.push("");
+    let rows: Vec<Vec<String>> = worst.iter().take(N_SHOWN).map(row).collect();
+    let left = worst.len() - rows.len();
+    let mut out = format!(
+        "What is lost by rounding each tensor alone to a quarter of its root mean square, some four bits; by {}\n{}",
+        found.how,
+        table(&headings, &rows)
+    );
+    if left > 0 {
+        out += &format!("and {left} more, of which less is lost\n");
+    }
+    if let (Some(other), Some(rank)) = (&found.against, found.rank_correlation) {
+        out += &format!("ranks correlate with those of {other} by {rank:.3}\n");
+    }
+    if let Some(path) = output {
+        let page = path.with_extension("html");
+        out += &format!("wrote {} and {}\n", printable(&path.to_string_lossy()), printable(&page.to_string_lossy()));
+    }
+    out
+}

@@ -1,0 +1,117 @@
+//! What tensors cost at each step, and the steps that lose the least.
+
+use crate::sensitivity::{self, Open};
+use briquette_core::{Error, Result, Storage};
+use briquette_flow::context::{RunOptions, Workers};
+use briquette_flow::curve::{Curve, OF_SCALE};
+use briquette_quant::{Activations, Candidate, allocate};
+use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
+use std::collections::BTreeMap;
+
+/// The share of an error that is left at least, whatever the calibration says.
+const LEAST_LEFT: f64 = 0.01;
+
+/// What the tensors of a model cost.
+pub(super) struct Costs {
+    curves: Vec<Curve>,
+    /// What a tensor's activations are rounded to, as its scheme says it.
+    suffixes: Vec<&'static str>,
+    /// Whether nothing that ran has it.
+    idle: Vec<bool>,
+    /// What is lost by a step, over its square, where weights stay where they are.
+    losses: Vec<f64>,
+    choices: Vec<Vec<Candidate>>,
+    /// Bytes of everything else.
+    pub(super) fixed: f64,
+    /// The most bytes of the weight files; any where that is not what is asked.
+    pub(super) most: u64,
+}
+
+/// A step for each tensor.
+pub(super) struct Steps {
+    pub(super) schemes: Vec<GivenScheme>,
+    /// Bytes of all their blocks.
+    pub(super) bytes: f64,
+    /// Whether no smaller ones are known.
+    pub(super) are_finest: bool,
+}
+
+impl Costs {
+    /// Looks at the weights of all tensors whose steps are to be found, and at what the model loses by them.
+    ///
+    /// # Errors
+    /// Config where there are none; those of reading and running.
+    pub(super) fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
+        let checkpoint = crate::open::model(recipe)?;
+        let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+        let workers = Workers::new(options)?;
+        let open = sensitivity::open_tensors(&plan, &checkpoint, &workers)?;
+        let suffix = |(tensor, _): &Open| match tensor.quant.map(|quant| quant.activations) {
+            Some(Activations::DynamicAsymmetric) => "-dynamic",
+            _ => "",
+        };
+        // Its blocks are foretold with no frequencies, its scales as one for each row.
+        let packed = |(tensor, _): &Open| match tensor.coding(plan.profile, tensor.info.n_elements()).storage {
+            Storage::Entropy { n_bytes } => n_bytes as f64 + OF_SCALE * tensor.rows.n_rows as f64,
+            Storage::Dense | Storage::Bitmask => 0.0,
+        };
+        let fixed = plan.predict()?.n_bytes as f64 - open.iter().map(packed).sum::<f64>();
+        let n_weights: usize = open.iter().map(|(_, curve)| curve.n_weights).sum();
+        let most = match budget.target {
+            Target::Bytes(bytes) => bytes,
+            Target::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
+            Target::Metrics(_) => u64::MAX,
+        };
+        let suffixes = open.iter().map(suffix).collect();
+        let found = sensitivity::find(recipe, &budget.sensitivity, &open, &checkpoint, options)?;
+        let curves: Vec<Curve> = open.into_iter().map(|(_, curve)| curve).collect();
+        let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
+        let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
+        let choices = choices(&curves, &losses);
+        Ok(Self { curves, suffixes, idle, losses, choices, fixed, most })
+    }
+
+    /// Takes in what share of the error of layers' outputs is left by moving their weights, by name.
+    pub(super) fn learn(&mut self, left: &BTreeMap<String, f64>) {
+        let loss =
+            |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
+        let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
+        self.choices = choices(&self.curves, &losses);
+    }
+
+    /// The fewest and the most bytes that blocks can have.
+    pub(super) fn range(&self) -> [f64; 2] {
+        let sum = |pick: fn(f64, f64) -> f64| -> f64 {
+            self.choices.iter().filter_map(|choices| choices.iter().map(|choice| choice.bytes).reduce(pick)).sum()
+        };
+        [sum(f64::min), sum(f64::max)]
+    }
+
+    /// The steps that lose the least while blocks take at most so many bytes.
+    ///
+    /// # Errors
+    /// Config where even the coarsest take more.
+    pub(super) fn steps(&self, payload: f64) -> Result<Steps> {
+        // Sums of the same numbers in another order are not quite the same.
+        let Some(chosen) = allocate(&self.choices, payload * (1.0 + 1e-12)) else {
+            let least = self.fixed + self.range()[0];
+            let message = format!(
+                "found {} bytes, expected at least {least:.0}: what is not rounded takes {:.0}",
+                self.most, self.fixed
+            );
+            return Err(Error::config(message).at("budget"));
+        };
+        let given = |(tensor, &place): (usize, &usize)| GivenScheme {
+            name: self.curves[tensor].name.clone(),
+            scheme: self.curves[tensor].scheme(place) + self.suffixes[tensor],
+            is_idle: self.idle[tensor],
+        };
+        let schemes = chosen.iter().enumerate().map(given).collect();
+        let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
+        Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0) })
+    }
+}
+
+fn choices(curves: &[Curve], losses: &[f64]) -> Vec<Vec<Candidate>> {
+    curves.iter().zip(losses).map(|(curve, &loss)| curve.choices(loss)).collect()
+}
