@@ -4,6 +4,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
 
 use crate::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
 use briquette_core::{Error, Result};
@@ -19,6 +21,9 @@ pub enum Instructions {
     /// AVX-512 F and VL.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// NEON.
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Neon,
 }
 
 impl Instructions {
@@ -30,6 +35,8 @@ impl Instructions {
             (Self::Avx2, avx2::is_available()),
             #[cfg(target_arch = "x86_64")]
             (Self::Avx512, avx512::is_available()),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            (Self::Neon, true),
         ];
         all.into_iter().filter_map(|(path, is_there)| is_there.then_some(path)).collect()
     }
@@ -79,6 +86,8 @@ impl BlockDecoder {
             Instructions::Avx2 => avx2::decode(&self.slots, &mut states, words, symbols),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => avx512::decode(&self.slots, &mut states, words, symbols),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Instructions::Neon => neon::decode(&self.slots, &mut states, words, symbols),
         };
         let n_more = self.rest(&mut states, &words[n_words..], &mut symbols[n_symbols..]).ok_or_else(damaged)?;
         let is_whole = n_words + n_more == words.len() && odd.is_empty() && states == [LEAST; LANES];
