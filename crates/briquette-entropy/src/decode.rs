@@ -2,6 +2,10 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
 
 use crate::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
 use briquette_core::{Error, Result};
@@ -14,18 +18,27 @@ pub enum Instructions {
     /// AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX-512 F and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// NEON.
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Neon,
 }
 
 impl Instructions {
     /// Those that this processor has, the fastest last.
     pub fn available() -> Vec<Self> {
-        #[cfg(not(target_arch = "x86_64"))]
-        return vec![Self::Plain];
-        #[cfg(target_arch = "x86_64")]
-        [(Self::Plain, true), (Self::Avx2, avx2::is_available())]
-            .into_iter()
-            .filter_map(|(path, is_there)| is_there.then_some(path))
-            .collect()
+        let all = [
+            (Self::Plain, true),
+            #[cfg(target_arch = "x86_64")]
+            (Self::Avx2, avx2::is_available()),
+            #[cfg(target_arch = "x86_64")]
+            (Self::Avx512, avx512::is_available()),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            (Self::Neon, true),
+        ];
+        all.into_iter().filter_map(|(path, is_there)| is_there.then_some(path)).collect()
     }
 }
 
@@ -71,6 +84,10 @@ impl BlockDecoder {
             Instructions::Plain => (0, 0),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => avx2::decode(&self.slots, &mut states, words, symbols),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => avx512::decode(&self.slots, &mut states, words, symbols),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Instructions::Neon => neon::decode(&self.slots, &mut states, words, symbols),
         };
         let n_more = self.rest(&mut states, &words[n_words..], &mut symbols[n_symbols..]).ok_or_else(damaged)?;
         let is_whole = n_words + n_more == words.len() && odd.is_empty() && states == [LEAST; LANES];
