@@ -42,6 +42,7 @@ mod resumed;
 mod roles;
 mod sandbox;
 mod screen;
+mod sensitivity;
 mod signals;
 mod solve;
 mod student_sizes;
