@@ -318,6 +318,20 @@ bench-quality *FLAGS: fetch-smollm2
     done
     $python bench/peers/quality.py --table $out
 
+# What llama.cpp's own quantized files of SmolLM2 take and lose, without and with an importance matrix; half an hour of two cores; needs npm
+[group('measure')]
+bench-llama-files *FLAGS: build fetch-smollm2
+    #!/usr/bin/env bash
+    set -euo pipefail
+    python={{ venv }}-llama/bin/python out=bench-out/llama-files
+    [ -x $python ] || python3 -m venv {{ venv }}-llama
+    $python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements-llama.txt
+    mkdir -p $out
+    [ -f $out/statistics.safetensors ] || {{ briquette }} calibrate models/smollm2 --data models/brown/calibrate.txt --samples 64 \
+      --max-length 512 -o $out/statistics.safetensors --quiet
+    $python bench/peers/llama_cpp_files.py models/smollm2 $out --statistics $out/statistics.safetensors \
+      --briquette {{ briquette }} --data models/brown/test-20k.txt "$@"
+
 # Kill a run of a recipe 20 times at random, and hold the bytes it ends in against those of one that was left alone: just kills configs/minilm-gptq.toml
 [group('measure')]
 kills RECIPE *FLAGS: build
