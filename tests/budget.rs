@@ -96,7 +96,7 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bytes 2kB", "found 2000 bytes, expected at least"),
         ("compress digits -o out --bytes much", "budget.bytes: found \"much\", expected a size"),
         ("compress digits -o out --bits 9", "budget.bits: found 9"),
-        ("compress digits -o out --bits 3 --bytes 1MB", "cannot be used with"),
+        ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
         ("compress digits -o out --quantize step", "step has no size"),
         ("compress digits -o out --quantize int8 --bytes 20kB", "no last stage has steps to find"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
@@ -108,4 +108,86 @@ fn what_cannot_be_kept_is_one_line() {
         sandbox.run(line).assert_fails(2, &[phrase]);
         assert!(!sandbox.path("out").exists(), "{line}");
     }
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn the_smallest_output_that_is_good_enough_is_found() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let line = "compress bert-tiny --data text.txt --eval text.txt --max-length 16 --device cpu --quiet";
+    let report = sandbox.json(&format!("{line} -o out --min cosine=0.99"));
+    let cosine = report["evaluation"]["metrics"]["cosine"].as_f64().unwrap();
+    assert!((0.99..0.997).contains(&cosine), "{cosine}");
+    let smaller = report["after"]["file_bytes"].as_u64().unwrap() * 9 / 10;
+    let report = sandbox.json(&format!("{line} -o smaller --bytes {smaller}"));
+    assert!(report["evaluation"]["metrics"]["cosine"].as_f64().unwrap() < 0.99, "{report}");
+    let plan =
+        sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
+    assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
+    let cases = [
+        ("--min cosine=1.1", 6, "not even the finest steps give cosine at least 1.1"),
+        ("--min kosine=0.9", 2, "not measured here"),
+        ("--min cosine", 2, "expected a metric and a number"),
+        ("--min cosine=0.9 --bytes 1MB", 2, "cannot be used with"),
+    ];
+    for (flags, code, phrase) in cases {
+        sandbox.run(&format!("{line} -o none {flags}")).assert_fails(code, &[phrase]);
+        assert!(!sandbox.path("none").exists());
+    }
+    sandbox.run("compress bert-tiny -o none --data text.txt --min cosine=0.9").assert_fails(2, &["--eval"]);
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    sandbox.ok("compress bert-tiny -o int8 --quantize int8 --eval text.txt --max-length 16 --device cpu");
+    let whole = sandbox.json("inspect int8")["file_bytes"].as_u64().unwrap();
+    let (first, last) = (whole * 6 / 10, whole * 9 / 10);
+    let line = format!(
+        "sweep bert-tiny -o sizes --bytes {first}..{last} --points 3 --data text.txt --eval text.txt --max-length 16 --device cpu"
+    );
+    let found = sandbox.json(&format!("{line} --also int8"));
+    let jobs = found["jobs"].as_array().unwrap();
+    assert_eq!((jobs.len(), found["n_done"].as_u64()), (3, Some(3)), "{found}");
+    let cosine = |job: &Value| job["metrics"]["cosine"].as_f64().unwrap();
+    assert!(cosine(&jobs[0]) < cosine(&jobs[1]) && cosine(&jobs[1]) < cosine(&jobs[2]), "{jobs:?}");
+    for (job, most) in jobs.iter().zip([first, (first as f64 * last as f64).sqrt().round() as u64, last]) {
+        let bytes = job["after_bytes"].as_u64().unwrap();
+        assert!(bytes <= most && bytes as f64 >= 0.99 * most as f64, "{bytes} of {most}");
+    }
+    let page = std::fs::read_to_string(sandbox.path("sizes/sweep.report.html")).unwrap();
+    let links = page.matches("/report.html\"").count();
+    assert!(links >= 7 && page.contains("../int8/report.html"), "{links}: {page}");
+    let again = sandbox.json(&format!("{line} --also int8 --resume"));
+    assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(3), Some(0)));
+    sandbox.run(&line).assert_fails(6, &["sweep.toml: is of another sweep", "--force"]);
+    sandbox.ok("run sizes/sweep.toml --resume");
+    let cases = [
+        ("sweep bert-tiny -o s --bytes 9kB..8kB --eval text.txt", "the smaller size first"),
+        ("sweep bert-tiny -o s --bytes 8kB..9kB", "--eval"),
+        ("sweep bert-tiny -o s --quantize int8 --eval text.txt", "from what to what size"),
+        ("sweep bert-tiny -o s --bytes 8kB..9kB --points 0 --eval text.txt", "--points"),
+    ];
+    for (line, phrase) in cases {
+        sandbox.run(line).assert_fails(2, &[phrase]);
+    }
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn what_another_budget_left_behind_is_not_taken() {
+    let sandbox = Sandbox::with("digits");
+    copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
+    let line = |output: &str, bytes: &str| {
+        format!("compress digits -o {output} --quiet --data data.safetensors --device cpu --bytes {bytes}")
+    };
+    sandbox.ok(&line("fresh", "12kB"));
+    // An output that cannot be made leaves what it found so far, as a killed run does.
+    sandbox.run(&line("out", "9kB --cast f16 --exclude fc1.weight")).assert_fails(2, &["budget"]);
+    sandbox.ok(&line("out", "12kB"));
+    let weights = |output: &str| std::fs::read(sandbox.path(output).join("model.briquette.safetensors")).unwrap();
+    assert!(weights("fresh") == weights("out"));
 }

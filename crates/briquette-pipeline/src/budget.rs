@@ -10,13 +10,13 @@ use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::Draft;
 use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
-use briquette_report::{Origin, Report};
+use briquette_report::{Origin, Report, TensorReport};
 use costs::Costs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Times that an output is made before what keeps to the bytes is taken, however much they leave.
-const ATTEMPTS: usize = 6;
+const ATTEMPTS: usize = 8;
 /// The share of the bytes that an output has at least.
 const USED: f64 = 0.995;
 /// The share of the bytes that steps aim at.
@@ -57,6 +57,7 @@ impl Making<'_> {
         let wanted_payload = most as f64 * AIM - self.costs.fixed;
         let moves = self.recipe.stages.iter().any(Stage::moves_weights);
         let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
+        let mut before: Option<(f64, f64)> = None;
         for attempt in 1..=ATTEMPTS {
             if attempt == ATTEMPTS {
                 payload = kept.unwrap_or(payload);
@@ -76,18 +77,32 @@ impl Making<'_> {
                     found
                 }
             };
-            let line = format!("{found} bytes with these steps, and at most {most} are wanted: once more");
+            let line = match is_trial {
+                true => format!("{found} bytes at first; now with steps by what moving weights left of errors"),
+                false => format!("{found} bytes with these steps, and at most {most} are wanted: once more"),
+            };
             self.options.progress.line(&line);
             match found <= most {
+                // Of other losses than those that follow.
+                _ if is_trial => {}
                 true => kept = Some(kept.map_or(payload, |kept| kept.max(payload))),
                 false => over = Some(over.map_or(payload, |over| over.min(payload))),
             }
-            // What was foretold wrongly is foretold as wrongly with steps that are nearly the same; where that leads back, half of the way.
-            let share = (found as f64 - self.costs.fixed).max(1.0) / steps.bytes.max(1.0);
+            // On a line through this attempt and the one before, or in the same ratio; where that leads back, half of the way.
+            let coded = (found as f64 - self.costs.fixed).max(1.0);
+            let slope =
+                before.map(|(payload_before, coded_before)| (payload - payload_before) / (coded - coded_before));
+            let slope = slope.filter(|slope| (0.1..10.0).contains(slope)).unwrap_or(steps.bytes.max(1.0) / coded);
+            before = Some((payload, coded)).filter(|_| !is_trial);
             let between = kept.zip(over).map(|(kept, over)| (kept + over) / 2.0);
-            let next = wanted_payload / share;
+            let next = (payload + (wanted_payload - coded) * slope).max(self.costs.range()[0]);
             let is_between = kept.is_none_or(|kept| next > kept) && over.is_none_or(|over| next < over);
-            payload = if is_between { next } else { between.unwrap_or(next) };
+            let next = if is_between { next } else { between.unwrap_or(next) };
+            // The coarsest steps again.
+            if !is_trial && (next - payload).abs() < 1.0 && kept.is_none() {
+                break;
+            }
+            payload = next;
         }
         let message = format!("no steps were found that keep to {most} bytes; give a little more");
         Err(Error::config(message).at("budget"))
@@ -106,6 +121,9 @@ impl Making<'_> {
             let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "are" } else { "are not" });
             self.options.progress.line(&format!("{n_bytes} bytes {word} enough for {bounds}"));
             search.found(payload, margin);
+            if search.n_tries() == 1 {
+                self.costs.learn(&left_of(&report));
+            }
             if margin >= 0.0 {
                 best = Some((draft, *report));
             }
@@ -116,9 +134,21 @@ impl Making<'_> {
     /// An output with these steps.
     fn make(&self, attempt: usize, steps: &costs::Steps, wanted: Option<Sized>) -> Result<Drafted> {
         let closed = self.recipe.with_schemes(&steps.schemes)?;
-        let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("try-{attempt}")));
-        draft_of_size(&closed, self.options, self.origin, scratch.as_deref(), wanted)
+        // What a killed run found is taken where its steps were the same.
+        let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
+        let found = draft_of_size(&closed, self.options, self.origin, scratch.as_deref(), wanted)?;
+        // The first attempt is what all others follow from; of those, none is needed again.
+        if let Some(scratch) = scratch.filter(|scratch| attempt > 1 && scratch.exists()) {
+            std::fs::remove_dir_all(&scratch).map_err(|source| Error::io("cannot remove", &scratch, source))?;
+        }
+        Ok(found)
     }
+}
+
+/// What is left of the errors of layers whose weights were moved, by name.
+fn left_of(report: &Report) -> BTreeMap<String, f64> {
+    let left = |tensor: &TensorReport| Some((tensor.name.clone(), tensor.solved.as_ref()?.error_left()?));
+    report.tensors.iter().filter_map(left).collect()
 }
 
 /// How far metrics are within bounds: the least of all differences; below 0 where one is not.

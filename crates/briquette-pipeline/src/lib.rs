@@ -32,6 +32,7 @@ mod output;
 pub mod run;
 pub mod sensitivity;
 mod solve;
+pub mod sweep;
 pub mod verify;
 
 pub use advice::advised;

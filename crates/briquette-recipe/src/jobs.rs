@@ -11,6 +11,8 @@ mod matrix;
 mod multiplied;
 mod overrides;
 pub mod raw;
+mod sweep;
 
 pub use document::{Document, Jobs, schema};
 pub use job::Job;
+pub use sweep::{sizes, sweep};

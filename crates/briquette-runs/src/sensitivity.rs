@@ -9,6 +9,7 @@
 
 mod draws;
 mod squares;
+pub(crate) mod still;
 
 use crate::BlockWalk;
 use crate::outputs::ItemProgress;
@@ -25,6 +26,7 @@ use burn::tensor::{Device, Gradients, Tensor};
 use squares::Squares;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use still::still;
 
 /// Scores of tokens in memory at once, with their gradients.
 const MAX_SCORES: usize = 1 << 23;
@@ -132,6 +134,7 @@ fn of_images(
     progress: ItemProgress,
 ) -> Result<Curvatures> {
     let model = LoadedModel::load(checkpoint, Some(arch), &device.clone().autodiff())?;
+    let model = LoadedModel { network: still(model.network.clone()), ..model };
     let (Data::Images(images), Input::Images(input)) = (data, &model.input) else {
         let message = format!("{arch} cannot run on this kind of data; give some of its own");
         return Err(Error::config(message).at(spec.path.display()));

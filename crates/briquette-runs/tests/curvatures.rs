@@ -5,6 +5,7 @@
 
 use briquette_core::random::uniform;
 use briquette_formats::Checkpoint;
+use briquette_models::batches::Batching;
 use briquette_models::data::DataSpec;
 use briquette_models::{Arch, LoadedModel};
 use briquette_module::Trail;
@@ -104,7 +105,7 @@ fn of_an_encoder_they_foretell_what_cosines_lose() {
     assert_eq!(found.unit, LossUnit::Cosine);
     let outputs = |model: &LoadedModel| {
         let data = spec.open(model.arch.task()).unwrap();
-        let RunOutputs::Rows(rows) = run(model, &data, &spec, Default::default(), &mut |_, _| Ok(())).unwrap() else {
+        let RunOutputs::Rows(rows) = run(model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap() else {
             panic!("an encoder")
         };
         rows
@@ -146,7 +147,7 @@ fn of_a_classifier_too() {
     let found = traces("digits", &spec);
     let rows = |model: &LoadedModel| {
         let data = spec.open(model.arch.task()).unwrap();
-        let RunOutputs::Rows(rows) = run(model, &data, &spec, Default::default(), &mut |_, _| Ok(())).unwrap() else {
+        let RunOutputs::Rows(rows) = run(model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap() else {
             panic!("a classifier")
         };
         rows

@@ -1,5 +1,7 @@
 //! Arguments, and the help that goes with them.
 
+use super::batch::SweepArgs;
+use super::calibrate::CalibrateArgs;
 use super::choice::ChoiceArgs;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
@@ -205,6 +207,22 @@ pub(crate) enum Command {
         #[command(flatten)]
         what: SensitivityArgs,
     },
+    /// Run a budget at several sizes, and draw quality against bytes
+    #[command(after_help = "Examples:\n  \
+        briquette sweep models/minilm -o out/sizes --bytes 6MB..23MB --data train.txt --eval held-out.txt --cast f16\n  \
+        briquette sweep models/minilm -o out/sizes --bytes 6MB..23MB --data train.txt --eval held-out.txt --also out/int8 --resume\n\n\
+        What errors of tensors cost is found once, for all sizes: OUT/sweep.sensitivity.json. The jobs are in OUT/sweep.toml, which \
+        `briquette run` takes too, their journal in OUT/sweep.journal.jsonl; the page is OUT/sweep.report.html.")]
+    Sweep {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// At what sizes, and where
+        #[command(flatten)]
+        sweep: SweepArgs,
+        /// What to do with the model; --bytes is a range, 6MB..23MB, or a list
+        #[command(flatten)]
+        what: What,
+    },
     /// List what models can run on here: instruction sets and CUDA devices
     #[command(after_help = "Example: briquette devices")]
     Devices,
@@ -325,42 +343,4 @@ pub(crate) struct EvalArgs {
     /// What both models compute in: f32, bf16 or f16; codes that are held compute in f32 only
     #[arg(long, value_name = "TYPE")]
     pub(crate) dtype: Option<String>,
-}
-
-/// What to calibrate on.
-#[derive(Debug, Clone, ClapArgs)]
-pub(crate) struct CalibrateArgs {
-    /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
-    #[arg(long, value_name = "PATH")]
-    pub(crate) data: PathBuf,
-    /// The file to write; not in the model's directory
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: PathBuf,
-    /// Replace the file if it exists
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// The most sentences, images, or windows of a text that run
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) samples: u64,
-    /// Chooses them
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Gather Gram matrices too: n² numbers for a layer of n inputs
-    #[arg(long)]
-    pub(crate) gram: bool,
-    /// Which of the things in its file
-    #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
-    #[arg(long, value_name = "ARCH")]
-    pub(crate) arch: Option<String>,
-    /// Tokens that texts are cut at
-    #[arg(long, value_name = "N")]
-    pub(crate) max_length: Option<usize>,
-    /// What the shorter side of an image is scaled to, at most 16384
-    #[arg(long, value_name = "PIXELS")]
-    pub(crate) size: Option<usize>,
-    /// Stop at an image that does not decode, instead of counting it
-    #[arg(long)]
-    pub(crate) strict: bool,
 }

@@ -4,6 +4,7 @@ use super::stage_flags::{LayoutArg, What};
 use briquette::pipeline::recipe;
 use briquette::pipeline::recipe::raw::{self, StageKeys};
 use briquette::{Error, Recipe, Result};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A path that a recipe in another directory may have.
@@ -13,6 +14,21 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// The recipe that the flags stand for, or the one they name with its paths overridden.
 pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
+    let (raw, directory) = raw_recipe_of(model, output, what)?;
+    let is_idle = raw.calibration.is_some() && !raw.needs_statistics();
+    Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
+        Some(path) => recipe::locate(error, path),
+        None if is_idle && error.message.starts_with("calibration:") => idle(what),
+        None => error,
+    })
+}
+
+/// The same before it is judged, and what its paths are relative to.
+pub(super) fn raw_recipe_of(
+    model: Option<&Path>,
+    output: Option<&Path>,
+    what: &What,
+) -> Result<(raw::RawRecipe, PathBuf)> {
     let (mut raw, directory) = match &what.recipe {
         Some(path) => (recipe::read_raw(path)?, recipe::directory_of(path)),
         None => (raw_of(what)?, PathBuf::new()),
@@ -42,12 +58,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
     what.choice.over(&mut raw.model);
-    let is_idle = raw.calibration.is_some() && !raw.needs_statistics();
-    Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
-        Some(path) => recipe::locate(error, path),
-        None if is_idle && error.message.starts_with("calibration:") => idle(what),
-        None => error,
-    })
+    Ok((raw, directory))
 }
 
 /// The error for data or statistics that nothing looks at.
@@ -61,14 +72,21 @@ fn idle(what: &What) -> Error {
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
-    Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), ..Default::default() })
+    let (eval, max_length) = (what.eval.clone(), what.max_length);
+    let data = eval.is_some().then(|| raw::RawData { eval, max_length, ..Default::default() });
+    Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), data, ..Default::default() })
 }
 
 /// How many bytes weights may take.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
-    let What { bytes, bits, sensitivity, sensitivity_file, .. } = what.clone();
-    let is_given = bytes.is_some() || bits.is_some();
-    is_given.then_some(raw::RawBudget { bytes, bits, sensitivity, sensitivity_file, ..Default::default() })
+    let What { bytes, bits, min, max, sensitivity, sensitivity_file, .. } = what.clone();
+    let (min, max): (BTreeMap<_, _>, BTreeMap<_, _>) = (min.into_iter().collect(), max.into_iter().collect());
+    let is_given = has_budget(what);
+    is_given.then_some(raw::RawBudget { bytes, bits, min, max, sensitivity, sensitivity_file, samples: None })
+}
+
+fn has_budget(what: &What) -> bool {
+    what.bytes.is_some() || what.bits.is_some() || !what.min.is_empty() || !what.max.is_empty()
 }
 
 fn layout_of(layout: LayoutArg) -> raw::RawLayout {
@@ -82,6 +100,7 @@ fn layout_of(layout: LayoutArg) -> raw::RawLayout {
 fn calibration_of(what: &What) -> Option<raw::RawCalibration> {
     let What { data, statistics, samples, max_length, .. } = what.clone();
     let is_given = data.is_some() || statistics.is_some();
+    let max_length = max_length.filter(|_| data.is_some());
     is_given.then(|| raw::RawCalibration { data, statistics, samples, max_length, ..Default::default() })
 }
 
@@ -101,7 +120,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             ..Default::default()
         }));
     }
-    let has_budget = what.bytes.is_some() || what.bits.is_some();
+    let has_budget = has_budget(what);
     if let Some(scheme) = what.quantize.as_deref().or(has_budget.then_some("step")) {
         let by_data = has_budget && (what.data.is_some() || what.statistics.is_some());
         stages.push(StageKeys::Quantize(raw::RawQuantize {
@@ -117,6 +136,9 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     if let Some(dtype) = &what.cast {
         let (dtype, exclude) = (Some(dtype.clone()), what.exclude.clone());
         stages.push(StageKeys::Cast(raw::RawCast { dtype, include, exclude, roles: None }));
+    }
+    if what.eval.is_some() {
+        stages.push(StageKeys::Evaluate(Default::default()));
     }
     if stages.is_empty() {
         return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));

@@ -1,16 +1,44 @@
 //! Batches: `run` and `plan` of a jobs file.
 
 use super::args::Common;
+use super::asked::raw_recipe_of;
 use super::compress::compress;
 use super::options::options;
 use super::show::show;
+use super::stage_flags::What;
 use super::tables::{bytes, table};
 use super::text;
+use super::values::n_points;
 use briquette::core::printable::printable;
 use briquette::pipeline::batch::{self, BatchOptions, Document, JobPlan, Jobs, Shard};
 use briquette::pipeline::report::{BatchReport, JobResult, JobStatus};
+use briquette::pipeline::sweep::{self, SweepRequest};
 use briquette::{Error, Result};
-use std::path::Path;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// At what sizes to run a budget.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SweepArgs {
+    /// The directory of all outputs
+    #[arg(long, short, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// Sizes of a range, the first and the last among them
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = n_points())]
+    pub(crate) points: usize,
+    /// Another output to show beside these; may be given several times
+    #[arg(long, value_name = "DIR")]
+    pub(crate) also: Vec<PathBuf>,
+    /// Replace outputs that exist and that briquette wrote
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Skip sizes that are done and unchanged
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Take every n-th size, starting with the i-th (from 0): i/n, auto or auto/n
+    #[arg(long, value_name = "I/N")]
+    pub(crate) shard: Option<String>,
+}
 
 /// Runs a recipe, or the jobs of a file.
 pub(super) fn run(common: &Common, path: &Path, force: bool, resume: bool, shard: Option<&str>) -> Result<u8> {
@@ -23,9 +51,23 @@ pub(super) fn run(common: &Common, path: &Path, force: bool, resume: bool, shard
         }
         Document::Recipe(recipe) => return compress(common, &recipe, force),
     };
+    let report = batch::run(&jobs, &how(resume, shard)?, &options(common, force)?, &mut complain)?;
+    show(common, &report, || Ok(report_text(&report)))?;
+    Ok(report.status().exit_code())
+}
+
+fn how(resume: bool, shard: Option<&str>) -> Result<BatchOptions> {
     let shard = shard.map(|text| Shard::parse(text, |name| std::env::var(name).ok())).transpose()?;
-    let how = BatchOptions { resume, shard: shard.unwrap_or_default() };
-    let report = batch::run(&jobs, &how, &options(common, force)?, &mut complain)?;
+    Ok(BatchOptions { resume, shard: shard.unwrap_or_default() })
+}
+
+/// Runs a budget at several sizes.
+pub(super) fn sweep(common: &Common, model: &Path, asked: &SweepArgs, what: &What) -> Result<u8> {
+    let (recipe, directory) = raw_recipe_of(Some(model), Some(&asked.output), what)?;
+    let (output, also) = (asked.output.clone(), asked.also.clone());
+    let request = SweepRequest { recipe, directory, output, n_points: asked.points, also };
+    let how = how(asked.resume, asked.shard.as_deref())?;
+    let report = sweep::sweep(&request, &how, &options(common, asked.force)?, &mut complain)?;
     show(common, &report, || Ok(report_text(&report)))?;
     Ok(report.status().exit_code())
 }

@@ -1,6 +1,7 @@
 //! `calibrate`: statistics of what goes into each layer.
 
-use super::args::{CalibrateArgs, Common};
+use super::args::Common;
+use super::choice::ChoiceArgs;
 use super::options::options;
 use super::show::show;
 use super::tables::bytes;
@@ -9,10 +10,49 @@ use briquette::core::printable::printable;
 use briquette::pipeline::calibrate::{CalibrationRequest, calibrate as run};
 use briquette::pipeline::recipe::raw;
 use briquette::pipeline::report::CalibrationReport;
-use std::path::Path;
+use clap::Args;
+use std::path::{Path, PathBuf};
 
 /// Layers that a message lists.
 const N_LISTED: usize = 8;
+
+/// What to calibrate on.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) data: PathBuf,
+    /// The file to write; not in the model's directory
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The most sentences, images, or windows of a text that run
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) samples: u64,
+    /// Chooses them
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Gather Gram matrices too: n² numbers for a layer of n inputs
+    #[arg(long)]
+    pub(crate) gram: bool,
+    /// Which of the things in its file
+    #[command(flatten)]
+    pub(crate) choice: ChoiceArgs,
+    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
+    #[arg(long, value_name = "ARCH")]
+    pub(crate) arch: Option<String>,
+    /// Tokens that texts are cut at
+    #[arg(long, value_name = "N")]
+    pub(crate) max_length: Option<usize>,
+    /// What the shorter side of an image is scaled to, at most 16384
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) size: Option<usize>,
+    /// Stop at an image that does not decode, instead of counting it
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
 
 /// Runs a model over data, and says what it saw.
 pub(super) fn calibrate(common: &Common, model: &Path, what: &CalibrateArgs) -> Result<u8> {

@@ -48,6 +48,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Calibrate { model, what } => calibrate::calibrate(common, model, what),
         Command::Sensitivity { model, what } => sensitivity::sensitivity(common, model, what),
+        Command::Sweep { model, sweep, what } => batch::sweep(common, model, sweep, what),
         Command::Devices => devices::list(common),
         Command::Export { model, to, storage, output, allow_untested, force, choice } => {
             let output = raw::RawOutput {

@@ -1,15 +1,18 @@
 //! Flags that make a recipe: what to prune, quantize and cast, and how.
 
 use super::choice::ChoiceArgs;
-use super::values::{parse_role, parse_sparsity};
+use super::values::{parse_bound, parse_role, parse_sparsity};
 use briquette::core::Role;
 use clap::{Args as ClapArgs, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 20] = [
+const IN_A_RECIPE: [&str; 23] = [
     "bytes",
     "bits",
+    "min",
+    "max",
+    "eval",
     "sensitivity",
     "sensitivity_file",
     "pruning",
@@ -32,7 +35,9 @@ const IN_A_RECIPE: [&str; 20] = [
 
 /// What to do with a model: a recipe, or flags that make one.
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
-#[command(group = clap::ArgGroup::new("rounding").args(["quantize", "bytes", "bits"]).multiple(true))]
+#[command(group = clap::ArgGroup::new("texts").args(["data", "eval"]).multiple(true))]
+#[command(group = clap::ArgGroup::new("budget").multiple(true))]
+#[command(group = clap::ArgGroup::new("rounding").args(["quantize", "bytes", "bits", "min", "max"]).multiple(true))]
 pub(crate) struct What {
     /// Take the stages from a recipe; MODEL, --key, --strip-prefix, --output, --format, --storage, --layout, --allow-untested and --allow-nonfinite
     /// override its own
@@ -59,8 +64,8 @@ pub(crate) struct What {
     /// The most items of --data that run: sentences, images, or windows of a text (512)
     #[arg(long, value_name = "N", requires = "data")]
     pub(crate) samples: Option<usize>,
-    /// Tokens that texts of --data are cut at
-    #[arg(long, value_name = "N", requires = "data")]
+    /// Tokens that texts of --data and --eval are cut at
+    #[arg(long, value_name = "N", requires = "texts")]
     pub(crate) max_length: Option<usize>,
     /// Statistics of the inputs of layers, instead of --data: a file that `briquette calibrate` writes
     #[arg(long, value_name = "FILE")]
@@ -77,6 +82,15 @@ pub(crate) struct What {
     /// The same, so that the weights that are rounded have at most so many bits each: 3.2
     #[arg(long, value_name = "BITS", group = "budget", conflicts_with = "range")]
     pub(crate) bits: Option<f64>,
+    /// The same, so that a metric on --eval is at least this, in the fewest bytes: cosine=0.99; may be given several times
+    #[arg(long, value_name = "METRIC=VALUE", group = "budget", conflicts_with_all = ["range", "bytes", "bits"], requires = "eval", value_parser = parse_bound)]
+    pub(crate) min: Vec<(String, f64)>,
+    /// The same, so that a metric on --eval is at most this: perplexity=12
+    #[arg(long, value_name = "METRIC=VALUE", group = "budget", conflicts_with_all = ["range", "bytes", "bits"], requires = "eval", value_parser = parse_bound)]
+    pub(crate) max: Vec<(String, f64)>,
+    /// Run the output and the original on this, and tell the metrics: text, images, an array
+    #[arg(long, value_name = "PATH")]
+    pub(crate) eval: Option<PathBuf>,
     /// What a tensor's error costs: gradient, by one pass over --data and back, measured, with it alone rounded, or relative, to its weights
     #[arg(long, value_name = "HOW", requires = "budget")]
     pub(crate) sensitivity: Option<String>,
@@ -119,6 +133,14 @@ pub(crate) struct What {
     /// Accept NaN and infinity: tensors that have any, or would in the type they are cast to, are left as they are
     #[arg(long)]
     pub(crate) allow_nonfinite: bool,
+}
+
+impl What {
+    /// The data and statistics that are read.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let named = [&self.statistics, &self.data, &self.eval, &self.sensitivity_file];
+        named.into_iter().flatten().map(PathBuf::as_path)
+    }
 }
 
 /// Which way Linear weights lie.

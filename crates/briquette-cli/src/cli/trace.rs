@@ -2,7 +2,6 @@
 
 use super::args::{Args, Command, EvalArgs};
 use super::options::progress_of;
-use super::stage_flags::What;
 use super::{allocator, commands};
 use briquette::formats::draft::OwnFile;
 use briquette::pipeline::Trace;
@@ -32,16 +31,17 @@ fn touched(command: &Command) -> Vec<PathBuf> {
         Command::Inspect { model, .. } => paths.push(model),
         Command::Plan { model, what } => {
             paths.push(model);
-            paths.extend(
-                [&what.statistics, &what.data, &what.sensitivity_file].into_iter().flatten().map(PathBuf::as_path),
-            );
+            paths.extend(what.paths());
             of_recipe = what.recipe.as_deref().or(Some(model).filter(|path| is_toml(path)).map(PathBuf::as_path));
         }
-        Command::Compress { model, output, what: What { recipe, statistics, data, sensitivity_file, .. }, .. } => {
-            paths.extend(
-                [model, output, statistics, data, sensitivity_file].into_iter().flatten().map(PathBuf::as_path),
-            );
-            of_recipe = recipe.as_deref();
+        Command::Compress { model, output, what, .. } => {
+            paths.extend([model, output].into_iter().flatten().map(PathBuf::as_path).chain(what.paths()));
+            of_recipe = what.recipe.as_deref();
+        }
+        Command::Sweep { model, sweep, what } => {
+            paths.extend([model, &sweep.output].map(PathBuf::as_path));
+            paths.extend(sweep.also.iter().map(PathBuf::as_path).chain(what.paths()));
+            of_recipe = what.recipe.as_deref();
         }
         Command::Run { recipe, .. } => of_recipe = Some(recipe),
         Command::Distill { recipe, model, output, .. } => {

@@ -22,3 +22,14 @@ pub(super) fn parse_role(text: &str) -> Result<Role, String> {
     serde_json::from_value(serde_json::Value::String(text.to_string()))
         .map_err(|_| "expected linear, conv, embedding, norm, bias, parameter or unknown".to_string())
 }
+
+pub(super) fn n_points() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1000)
+}
+
+/// `cosine=0.99`.
+pub(super) fn parse_bound(text: &str) -> Result<(String, f64), String> {
+    let wrong = || "expected a metric and a number, such as cosine=0.99".to_string();
+    let (name, bound) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((name.trim().to_string(), bound.trim().parse().map_err(|_| wrong())?))
+}

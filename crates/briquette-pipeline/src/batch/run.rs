@@ -10,9 +10,9 @@ use crate::run::run_of_batch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
 use briquette_flow::context::{RunOptions, Workers};
-use briquette_formats::draft;
+use briquette_formats::{contained, draft, json, limits};
 use briquette_recipe::Recipe;
-use briquette_report::{BatchReport, JobResult, JobStatus, html};
+use briquette_report::{BatchReport, JobResult, JobStatus, OtherOutput, Report, html};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
@@ -40,6 +40,7 @@ pub fn run(
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
     let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
+    let also = jobs.also.iter().map(|output| other(output)).collect::<Result<Vec<_>>>()?;
     let _locks = beside.lock()?;
     let journal = Journal::start(&beside, how.resume)?;
     let (inputs, shared) = (InputHasher::default(), SharedTrainings::at(beside.shared.clone()));
@@ -48,13 +49,32 @@ pub fn run(
     let mut results: Vec<Option<JobResult>> = vec![None; mine.len()];
     let outcome = batch.run_all(&mine, &mut results, each);
     let n_left = results.iter().filter(|result| result.is_none()).count();
-    let report = report(jobs, how.shard, &beside, results.into_iter().flatten().collect());
+    let report = report(jobs, how.shard, (&beside, also), results.into_iter().flatten().collect());
     batch.shared.end(outcome.is_ok() && report.n_failed == 0);
     let written = draft::replace_file(&beside.page, html::of_batch(&report, n_left).as_bytes());
     outcome.and(written).map(|()| report)
 }
 
-fn report(jobs: &Jobs, shard: Shard, beside: &Beside, results: Vec<JobResult>) -> BatchReport {
+/// An output that was made elsewhere, by its report.
+fn other(output: &Path) -> Result<OtherOutput> {
+    let path = output.join("report.json");
+    let file = contained::open(output, Path::new("report.json"))?;
+    let report: Report = json::parse(&file.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
+    let metrics = report.evaluation.iter().flat_map(|found| &found.metrics);
+    Ok(OtherOutput {
+        name: output.file_name().unwrap_or(output.as_os_str()).to_string_lossy().into_owned(),
+        output: output.to_path_buf(),
+        after_bytes: report.after.file_bytes,
+        metrics: metrics.map(|(name, value)| (name.clone(), Some(*value).filter(|value| value.is_finite()))).collect(),
+    })
+}
+
+fn report(
+    jobs: &Jobs,
+    shard: Shard,
+    (beside, also): (&Beside, Vec<OtherOutput>),
+    results: Vec<JobResult>,
+) -> BatchReport {
     let count = |status: JobStatus| results.iter().filter(|result| result.status == status).count();
     BatchReport {
         jobs_file: jobs.path.clone(),
@@ -65,7 +85,7 @@ fn report(jobs: &Jobs, shard: Shard, beside: &Beside, results: Vec<JobResult>) -
         n_skipped: count(JobStatus::Skipped),
         n_failed: count(JobStatus::Failed),
         jobs: results,
-        also: Vec::new(),
+        also,
     }
 }
 

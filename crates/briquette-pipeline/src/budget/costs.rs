@@ -1,7 +1,7 @@
 //! What tensors cost at each step, and the steps that lose the least.
 
 use crate::sensitivity::{self, Open};
-use briquette_core::{Error, Result, Storage};
+use briquette_core::{Error, Hash128, Result, Storage};
 use briquette_flow::context::{RunOptions, Workers};
 use briquette_flow::curve::{Curve, OF_SCALE};
 use briquette_quant::{Activations, Candidate, allocate};
@@ -34,6 +34,14 @@ pub(super) struct Steps {
     pub(super) bytes: f64,
     /// Whether no smaller ones are known.
     pub(super) are_finest: bool,
+}
+
+impl Steps {
+    /// What tells them from others.
+    pub(super) fn hash(&self) -> Hash128 {
+        let each = self.schemes.iter().map(|given| format!("{} {} {}\n", given.name, given.scheme, given.is_idle));
+        Hash128::of_block(each.collect::<String>().as_bytes())
+    }
 }
 
 impl Costs {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Keys that only a jobs file has.
-const JOBS_KEYS: [&str; 3] = ["job", "base", "matrix"];
+const JOBS_KEYS: [&str; 4] = ["job", "base", "matrix", "also"];
 /// Keys that only a recipe has.
 const RECIPE_KEYS: [&str; 8] = ["model", "output", "stage", "data", "calibration", "budget", "memory", "gate"];
 
@@ -29,6 +29,8 @@ pub struct Jobs {
     pub jobs: Vec<Job>,
     /// The deepest directory that holds every output; the journal is here.
     pub directory: PathBuf,
+    /// Outputs that were made elsewhere, shown beside those of the jobs.
+    pub also: Vec<PathBuf>,
     /// Every output, in one spelling, and the place of its job.
     outputs: BTreeMap<PathBuf, usize>,
 }
@@ -89,8 +91,9 @@ impl Jobs {
         let raw: RawJobs = text::parse(text, &path.display().to_string())?;
         let jobs = expand(&Arc::new(JobsFile::of(path, text)), &raw)?;
         let outputs = distinct::check(&jobs).map_err(|error| error.at(path.display()))?;
+        let also = raw.also.iter().map(|other| paths::path_from(&directory_of(path), other)).collect();
         let directory = distinct::common_directory(outputs.keys());
-        Ok(Self { path: path.to_path_buf(), jobs, directory, outputs })
+        Ok(Self { path: path.to_path_buf(), jobs, directory, also, outputs })
     }
 
     /// Everything that the recipes of the jobs may read or write.

@@ -19,6 +19,9 @@ pub struct RawJobs {
     /// Dotted paths of the base's recipe, each with a list of values: every combination is a job, after all `[[job]]`s.
     #[serde(default)]
     pub matrix: BTreeMap<String, Value>,
+    /// Outputs that were made elsewhere, which the page of all jobs shows beside them.
+    #[serde(default)]
+    pub also: Vec<PathBuf>,
 }
 
 /// One job: a recipe from a file or written out here, and changes to it.

@@ -17,13 +17,12 @@ impl Squares {
     /// # Errors
     /// Config where roles of the names match nothing; those of reading from the device.
     pub(super) fn add<M: Module>(&mut self, network: &M, names: &NameMap, gradients: &Gradients) -> Result<()> {
-        let mut visitor = Visitor { gradients, trail: Trail::default(), found: Vec::new() };
+        let mut visitor = Visitor { gradients, trail: Trail::default(), found: Ok(Vec::new()) };
         network.visit(&mut visitor);
         let known = names.parameters(network)?;
         let known: BTreeMap<&str, _> = known.iter().map(|parameter| (parameter.path.as_str(), parameter)).collect();
-        for (path, squares) in visitor.found {
+        for (path, sum) in visitor.found? {
             let Some(parameter) = known.get(path.as_str()) else { continue };
-            let sum = read_f32(squares, &path)?.first().map_or(0.0, |&sum| f64::from(sum));
             *self.0.entry(names.file_name(parameter)).or_default() += sum;
         }
         Ok(())
@@ -44,7 +43,7 @@ impl Squares {
 struct Visitor<'a> {
     gradients: &'a Gradients,
     trail: Trail,
-    found: Vec<(String, Tensor<1>)>,
+    found: Result<Vec<(String, f64)>>,
 }
 
 impl ModuleVisitor for Visitor<'_> {
@@ -60,8 +59,15 @@ impl ModuleVisitor for Visitor<'_> {
         // What was never read is not drawn now.
         if param.is_initialized()
             && let Some(gradient) = param.val().grad(self.gradients)
+            && let Ok(found) = &mut self.found
         {
-            self.found.push((self.trail.path(), gradient.cast(FloatDType::F32).square().sum()));
+            // Here and not on the device, whose sums depend on how many threads it has.
+            match read_f32(gradient.cast(FloatDType::F32), "gradients") {
+                Ok(values) => {
+                    found.push((self.trail.path(), values.iter().map(|&value| f64::from(value).powi(2)).sum()))
+                }
+                Err(error) => self.found = Err(error),
+            }
         }
     }
 }

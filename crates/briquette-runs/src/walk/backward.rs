@@ -5,6 +5,7 @@ use super::states::States;
 use super::{BlockPart, BlockWalk, Room};
 use crate::outputs::ItemProgress;
 use crate::samples::TokenBatch;
+use crate::sensitivity::still::still;
 use briquette_core::{Error, Result};
 use briquette_formats::TensorSource;
 use briquette_models::Network;
@@ -74,7 +75,7 @@ struct Way<'w, 'h> {
 
 impl Way<'_, '_> {
     fn exit(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
-        let (network, names) = self.walk.network_on(weights, BlockPart::Exit, &self.device)?;
+        let (network, names) = self.network(weights, BlockPart::Exit)?;
         for batch in 0..self.walk.n_batches() {
             let (state, tokens) = (self.walk.state(batch)?, &self.walk.batches[batch]);
             let mut towards = Vec::new();
@@ -92,7 +93,7 @@ impl Way<'_, '_> {
     }
 
     fn block(&mut self, weights: &dyn TensorSource, index: usize, before: &States, after: ItemProgress) -> Result<()> {
-        let (network, names) = self.walk.network_on(weights, BlockPart::Block(index), &self.device)?;
+        let (network, names) = self.network(weights, BlockPart::Block(index))?;
         for batch in 0..self.walk.n_batches() {
             let leaf = leaf(self.walk.shaped(batch, before.get(batch)?));
             let (_, padding) = self.walk.batches[batch].to_tensors(&self.device);
@@ -106,7 +107,7 @@ impl Way<'_, '_> {
     }
 
     fn entry(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
-        let (network, names) = self.walk.network_on(weights, BlockPart::Entry, &self.device)?;
+        let (network, names) = self.network(weights, BlockPart::Entry)?;
         for batch in 0..self.walk.n_batches() {
             let (tokens, _) = self.walk.batches[batch].to_tensors(&self.device);
             let gradients = self.toward(batch, self.walk.blocks(&network)?.enter(tokens))?;
@@ -114,6 +115,12 @@ impl Way<'_, '_> {
             after(batch, 0)?;
         }
         Ok(())
+    }
+
+    /// The network with the weights of one part, and gradients.
+    fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
+        let (network, names) = self.walk.network_on(weights, part, &self.device)?;
+        Ok((still(network), names))
     }
 
     /// The gradients of what led to a state, by those of the state.

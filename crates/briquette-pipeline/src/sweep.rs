@@ -1,0 +1,99 @@
+//! A budget at several sizes: one measure, a batch of jobs, and a page with quality against bytes.
+
+use crate::batch::{self, BatchOptions, Jobs};
+use crate::sensitivity::{find, open_tensors};
+use briquette_core::{Error, Remedy, Result};
+use briquette_flow::{RunOptions, Workers};
+use briquette_formats::draft;
+use briquette_recipe::jobs::{sizes, sweep as jobs_of};
+use briquette_recipe::raw::RawRecipe;
+use briquette_recipe::{Recipe, Sensitivity, paths};
+use briquette_report::{BatchReport, JobResult, to_json};
+use std::path::{Path, PathBuf};
+
+/// A recipe with a budget, and at what sizes.
+#[derive(Debug, Clone)]
+pub struct SweepRequest {
+    /// The recipe; its `budget.bytes` are the sizes: `6MB..23MB`, or a list of them.
+    pub recipe: RawRecipe,
+    /// What its paths are relative to.
+    pub directory: PathBuf,
+    /// The directory of all outputs, of the jobs file and the page.
+    pub output: PathBuf,
+    /// Sizes between those of a range, both included.
+    pub n_points: usize,
+    /// Other outputs that are shown beside these.
+    pub also: Vec<PathBuf>,
+}
+
+/// Runs a recipe at several sizes. What errors of tensors cost is found once, and kept in `sweep.sensitivity.json`; the jobs are in `sweep.toml`, and
+/// their page is `sweep.report.html`. Each job is done, resumed and shared among machines as those of any batch.
+///
+/// # Errors
+/// Config where there is no budget, or nothing is evaluated; Refused where another sweep is there; those of a measure and of a batch.
+pub fn sweep(
+    asked: &SweepRequest,
+    how: &BatchOptions,
+    options: &RunOptions,
+    each: &mut dyn FnMut(&JobResult),
+) -> Result<BatchReport> {
+    let path_error = |source| Error::io("cannot resolve", &asked.output, source);
+    let output = std::path::absolute(&asked.output).map_err(path_error)?;
+    let here = std::path::absolute(&asked.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
+    let mut raw = asked.recipe.clone();
+    paths::resolve(&mut raw, &here);
+    let budget =
+        raw.budget.as_mut().ok_or_else(|| Error::config("budget.bytes: missing; say from what to what size"))?;
+    let text =
+        budget.bytes.clone().ok_or_else(|| Error::config("budget.bytes: missing; say from what to what size"))?;
+    let sizes = sizes(&text, asked.n_points)?;
+    budget.bytes = sizes.last().map(|size| format!("{size}B"));
+    raw.output.path = Some(output.join("model"));
+    let recipe = Recipe::from_raw(raw.clone(), Path::new(""))?;
+    if recipe.evaluate.is_none() {
+        return Err(
+            Error::config("nothing is measured; add an evaluate stage and its data, or give --eval").at("sweep")
+        );
+    }
+    std::fs::create_dir_all(&output).map_err(|source| Error::io("cannot create the directory", &output, source))?;
+    let is_found = measured(&recipe, &output, options)?;
+    if let Some((budget, path)) = raw.budget.as_mut().zip(is_found) {
+        (budget.sensitivity, budget.sensitivity_file, budget.samples) = (None, Some(path), None);
+    }
+    let path = output.join("sweep.toml");
+    let also: Vec<PathBuf> =
+        asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
+    put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
+    batch::run(&Jobs::from_file(&path)?, how, options, each)
+}
+
+/// The file of what errors of tensors cost, where that is not known from the weights alone; found, where it is not there.
+fn measured(recipe: &Recipe, output: &Path, options: &RunOptions) -> Result<Option<PathBuf>> {
+    let Some(how) = recipe.budget.as_ref().map(|budget| &budget.sensitivity) else { return Ok(None) };
+    if matches!(how, Sensitivity::Relative | Sensitivity::File(_)) {
+        return Ok(None);
+    }
+    let path = output.join("sweep.sensitivity.json");
+    if path.exists() && !options.force {
+        return Ok(Some(path));
+    }
+    let checkpoint = crate::open::model(recipe)?;
+    let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+    let open = open_tensors(&plan, &checkpoint, &Workers::new(options)?)?;
+    let found = find(recipe, how, &open, &checkpoint, options)?;
+    options.progress.end();
+    draft::replace_file(&path, &to_json(&found)?)?;
+    Ok(Some(path))
+}
+
+/// Writes a file that is not there, or is the same already.
+fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
+    match std::fs::read(path) {
+        Ok(found) if found == bytes => Ok(()),
+        Ok(_) if !may_replace => {
+            let message = "is of another sweep; choose another directory";
+            Err(Error::refused(message).with_remedy(Remedy::Replace).at(path.display()))
+        }
+        _ => draft::replace_file(path, bytes),
+    }
+}
