@@ -76,10 +76,16 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
         format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu --quiet");
     let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "").replace(" --quiet", "")).stdout;
     assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
+    for word in ["loss at four bits", "step", "by gradient, in 1 - cosine", "all together lose"] {
+        assert!(plan.contains(word), "{word}: {plan}");
+    }
     let report = sandbox.json(&line);
     let found = file_bytes(&sandbox, "out");
     assert!(found <= bytes && found as f64 >= 0.99 * bytes as f64, "{found} of {bytes}");
     assert!(report["tensors"].as_array().unwrap().iter().any(|tensor| !tensor["solved"].is_null()), "{report}");
+    let steps = report["allocation"]["tensors"].as_array().unwrap();
+    assert!(steps.len() > 10 && steps.iter().all(|tensor| tensor["bytes"].as_f64().unwrap() > 0.0), "{steps:?}");
+    assert!(std::fs::read_to_string(sandbox.path("out/report.html")).unwrap().contains("Where the bytes went"));
     assert!(!sandbox.path("out.stages").exists());
     let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
     let first = weights();

@@ -10,7 +10,7 @@ use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::Draft;
 use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
-use briquette_report::{Origin, Report, TensorReport};
+use briquette_report::{AllocationReport, Origin, Report, TensorReport};
 use costs::Costs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,17 +34,35 @@ pub(crate) fn draft(
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
     let costs = Costs::of(recipe, budget, options)?;
-    let mut making = Making { recipe, costs, options, origin, scratch };
+    let target = briquette_plan::target_text(&budget.target);
+    let mut making = Making { recipe, costs, target, options, origin, scratch };
     match &budget.target {
         Target::Metrics(bounds) => making.good(bounds),
         Target::Bytes(_) | Target::Bits(_) => making.sized(),
     }
 }
 
+/// The steps that a budget leads to first; nothing is written. Where weights are moved, what that
+/// is worth to each of them is found only then, and steps follow it.
+///
+/// # Errors
+/// As those of a run.
+pub fn foretold(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<AllocationReport> {
+    let costs = Costs::of(recipe, budget, options)?;
+    let payload = match budget.target {
+        Target::Metrics(_) => Search::new(costs.range()).next.exp2(),
+        Target::Bytes(_) | Target::Bits(_) => costs.most as f64 * AIM - costs.fixed,
+    };
+    let steps = costs.steps(payload)?;
+    Ok(costs.report(&briquette_plan::target_text(&budget.target), &steps))
+}
+
 /// An output in the making.
 struct Making<'a> {
     recipe: &'a Recipe,
     costs: Costs,
+    /// What steps are found for, in words.
+    target: String,
     options: &'a RunOptions,
     origin: &'a Origin,
     scratch: Option<&'a Path>,
@@ -134,9 +152,10 @@ impl Making<'_> {
     /// An output with these steps.
     fn make(&self, attempt: usize, steps: &costs::Steps, wanted: Option<Sized>) -> Result<Drafted> {
         let closed = self.recipe.with_schemes(&steps.schemes)?;
+        let origin = &Origin { allocation: Some(self.costs.report(&self.target, steps)), ..self.origin.clone() };
         // What a killed run found is taken where its steps were the same.
         let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
-        let found = draft_of_size(&closed, self.options, self.origin, scratch.as_deref(), wanted)?;
+        let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
         // The first attempt is what all others follow from; of those, none is needed again.
         if let Some(scratch) = scratch.filter(|scratch| attempt > 1 && scratch.exists()) {
             std::fs::remove_dir_all(&scratch).map_err(|source| Error::io("cannot remove", &scratch, source))?;

@@ -13,7 +13,7 @@
 
 mod advice;
 pub mod batch;
-mod budget;
+pub mod budget;
 pub mod calibrate;
 mod chain;
 mod compress;

@@ -92,7 +92,7 @@ pub(crate) fn find(
         n_weights: curve.n_weights,
         rms: curve.rms,
         loss_of_square: cost.of_square,
-        loss: cost.of_square * (TOLD_AT * curve.rms).powi(2),
+        loss: at_four_bits(cost.of_square, curve.rms),
         against: None,
         is_idle: cost.is_idle,
     });
@@ -111,6 +111,11 @@ pub(crate) fn find(
         rank_correlation: None,
         tensors: tensors.collect(),
     })
+}
+
+/// What is lost at some four bits.
+pub(crate) fn at_four_bits(of_square: f64, rms: f64) -> f64 {
+    of_square * (TOLD_AT * rms).powi(2)
 }
 
 /// What a way to find sensitivities is called.

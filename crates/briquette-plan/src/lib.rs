@@ -80,15 +80,20 @@ fn calibrated_text(calibration: &CalibrationRun) -> String {
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
 }
 
+/// What steps are found for, in words.
+pub fn target_text(target: &Target) -> String {
+    match target {
+        Target::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
+        Target::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+        Target::Metrics(bounds) => format!("{bounds} in the fewest bytes"),
+    }
+}
+
 /// What is to be found for the sake of a budget.
 fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None));
     let n = plan.tensors.iter().filter(is_open).count();
-    let target = match &budget.target {
-        Target::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
-        Target::Bits(bits) => format!("they have at most {bits} bits for each weight"),
-        Target::Metrics(bounds) => format!("{bounds} in the fewest bytes"),
-    };
+    let target = target_text(&budget.target);
     let how = match &budget.sensitivity {
         Sensitivity::Measured { n_samples } => {
             format!("by what the model loses on {n_samples} items with each alone rounded")

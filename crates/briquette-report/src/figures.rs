@@ -1,5 +1,6 @@
 //! The figures of a report as plain data, for report.json. Whoever measured them fills them in; pages and terminal only read them.
 
+mod allocation;
 mod batch;
 mod calibration;
 mod evaluation;
@@ -8,6 +9,7 @@ mod sensitivity;
 mod solved;
 mod training;
 
+pub use allocation::{AllocatedTensor, AllocationReport};
 pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus, OtherOutput};
 use briquette_core::Role;
 use briquette_core::stats::ErrorFigures;
@@ -70,6 +72,9 @@ pub struct Report {
     pub stage_bytes: Vec<StageBytes>,
     /// What a reader should know.
     pub remarks: Vec<String>,
+    /// Which steps tensors have for the sake of a budget, where one was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationReport>,
     /// Seconds of each phase.
     pub seconds: Vec<(String, f64)>,
     /// Seconds in all, trainings too, up to the report itself.

@@ -1,5 +1,6 @@
 //! The report as one self-contained page: it makes no request, and it reads without scripts.
 
+mod allocation;
 mod axis;
 mod batch;
 mod best;
@@ -35,6 +36,7 @@ pub fn to_html(report: &Report) -> String {
         composition::section(report),
         measured::section(report),
         training::section(report),
+        allocation::section(report),
         bytes::section(report),
         errors::section(report),
         sparsity::section(report),

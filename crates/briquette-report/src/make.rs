@@ -45,6 +45,7 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Ins
         factorized: evidence.origin.factorized.clone(),
         stage_bytes: stage_bytes(evidence),
         remarks: Vec::new(),
+        allocation: evidence.origin.allocation.clone(),
         seconds: evidence.origin.seconds.iter().cloned().chain(timing.0).collect(),
         total_seconds: evidence.origin.spent + started.elapsed().as_secs_f64(),
         threads: workers.n_threads(),

@@ -1,6 +1,6 @@
 //! What was done to a model before the last stages of its recipe read it.
 
-use super::figures::{DistillReport, FactorReport, StageBytes};
+use super::figures::{AllocationReport, DistillReport, FactorReport, StageBytes};
 use super::original::Original;
 use briquette_recipe::Recipe;
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ pub struct Origin {
     pub metrics: Option<PathBuf>,
     /// Seconds of each part.
     pub seconds: Vec<(String, f64)>,
+    /// Steps that were found for the sake of a budget.
+    pub allocation: Option<AllocationReport>,
     /// Seconds that all of it took before the last stages, in runs before this one too.
     pub spent: f64,
 }

@@ -31,6 +31,7 @@ pub(super) fn empty() -> Report {
         factorized: Vec::new(),
         stage_bytes: Vec::new(),
         remarks: Vec::new(),
+        allocation: None,
         seconds: Vec::new(),
         total_seconds: 0.0,
         threads: 0,

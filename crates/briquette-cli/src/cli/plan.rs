@@ -2,16 +2,19 @@
 
 use super::args::Common;
 use super::asked::recipe_of;
+use super::options::options;
 use super::show::{error_json, show_long};
 use super::stage_flags::What;
 use super::{batch, tables};
 use briquette::flow::{Cut, TensorPlan};
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
+use briquette::pipeline::budget;
 use briquette::pipeline::distill::student_of;
 use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
 use briquette::pipeline::recipe::Target;
+use briquette::pipeline::report::AllocationReport;
 use briquette::plan::plan_of;
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
@@ -33,6 +36,11 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     };
     let checkpoint = briquette::pipeline::open::model(&recipe)?;
     let student = student_of(&recipe, &checkpoint)?;
+    // What the steps of a budget are, a plan is to say.
+    let allocation = match recipe.budget.as_ref().filter(|_| recipe.parts.is_empty()) {
+        Some(budget) => Some(budget::foretold(&recipe, budget, &options(common, false)?)?),
+        None => None,
+    };
     let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let mut prediction = plan.predict()?;
     if let Some(&Target::Bytes(most)) = recipe.budget.as_ref().map(|budget| &budget.target) {
@@ -53,9 +61,11 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         untested: plan.untested.as_deref(),
         remarks: &plan.remarks,
         notes: &notes,
+        allocation: allocation.as_ref(),
     };
     show_long(common, &shown, |out| {
         tables::plan(out, &plan, prediction, file_bytes)?;
+        allocation.iter().try_for_each(|found| tables::allocation(out, found))?;
         notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
         out.write_all(tables::needs(&needs).as_bytes())
     })?;
@@ -78,6 +88,9 @@ struct ShownPlan<'a> {
     untested: Option<&'a str>,
     remarks: &'a [String],
     notes: &'a [String],
+    /// The steps that a budget leads to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocation: Option<&'a AllocationReport>,
 }
 
 /// What becomes of each tensor, one at a time: there may be millions.

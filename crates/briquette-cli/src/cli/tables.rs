@@ -7,7 +7,7 @@ use briquette::pipeline::diff::Diff;
 use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::memory::{Need, Needs};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
-use briquette::pipeline::report::untested_text;
+use briquette::pipeline::report::{AllocatedTensor, AllocationReport, untested_text};
 use std::fmt::Write;
 use std::io;
 
@@ -119,6 +119,29 @@ fn plan_row(tensor: &TensorPlan, plan: &Plan) -> Vec<String> {
 }
 
 /// What running models takes at least, and what it may.
+/// The steps that a budget leads to, and what is foretold of each.
+pub(crate) fn allocation(out: &mut dyn io::Write, found: &AllocationReport) -> io::Result<()> {
+    let total: f64 = found.tensors.iter().map(|tensor| tensor.loss).sum();
+    let row = |tensor: &AllocatedTensor| {
+        vec![
+            printable(&tensor.name),
+            tensor.scheme.clone(),
+            format!("{:.2}", tensor.bits()),
+            bytes(tensor.bytes as u64),
+            format!("{:.3e}", tensor.sensitivity),
+            format!("{:.3e}", tensor.loss),
+        ]
+    };
+    writeln!(
+        out,
+        "\nSteps so that {}, as far as weights show it; what errors cost is by {}, in {}:",
+        found.target, found.how, found.unit
+    )?;
+    let rows: Vec<Vec<String>> = found.tensors.iter().map(row).collect();
+    let headings = ["tensor", "scheme", "bits", "bytes", "loss at four bits", "loss"];
+    writeln!(out, "{}\nall together lose {total:.3e} by this reckoning", table(&headings, &rows).trim_end())
+}
+
 pub(crate) fn needs(needs: &Needs) -> String {
     let most =
         needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));

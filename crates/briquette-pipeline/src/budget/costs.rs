@@ -6,6 +6,7 @@ use briquette_flow::context::{RunOptions, Workers};
 use briquette_flow::curve::{Curve, OF_SCALE};
 use briquette_quant::{Activations, Candidate, allocate};
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
+use briquette_report::{AllocatedTensor, AllocationReport};
 use std::collections::BTreeMap;
 
 /// The share of an error that is left at least, whatever the calibration says.
@@ -20,6 +21,8 @@ pub(super) struct Costs {
     idle: Vec<bool>,
     /// What is lost by a step, over its square, where weights stay where they are.
     losses: Vec<f64>,
+    /// How losses were found, and what they are counted in.
+    words: [String; 2],
     choices: Vec<Vec<Candidate>>,
     /// Bytes of everything else.
     pub(super) fixed: f64,
@@ -30,6 +33,8 @@ pub(super) struct Costs {
 /// A step for each tensor.
 pub(super) struct Steps {
     pub(super) schemes: Vec<GivenScheme>,
+    /// The choice of each tensor.
+    places: Vec<usize>,
     /// Bytes of all their blocks.
     pub(super) bytes: f64,
     /// Whether no smaller ones are known.
@@ -76,7 +81,8 @@ impl Costs {
         let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
         let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
         let choices = choices(&curves, &losses);
-        Ok(Self { curves, suffixes, idle, losses, choices, fixed, most })
+        let words = [found.how, found.unit];
+        Ok(Self { curves, suffixes, idle, losses, words, choices, fixed, most })
     }
 
     /// Takes in what share of the error of layers' outputs is left by moving their weights, by name.
@@ -85,6 +91,28 @@ impl Costs {
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
         let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
         self.choices = choices(&self.curves, &losses);
+    }
+
+    /// What is foretold of some steps.
+    pub(super) fn report(&self, target: &str, steps: &Steps) -> AllocationReport {
+        let tensor = |(tensor, &place): (usize, &usize)| {
+            let (curve, Candidate { bytes, loss }) = (&self.curves[tensor], self.choices[tensor][place]);
+            AllocatedTensor {
+                name: curve.name.clone(),
+                scheme: steps.schemes[tensor].scheme.clone(),
+                n_weights: curve.n_weights,
+                bytes,
+                loss,
+                sensitivity: sensitivity::at_four_bits(self.losses[tensor], curve.rms),
+            }
+        };
+        let [how, unit] = self.words.clone();
+        AllocationReport {
+            target: target.into(),
+            how,
+            unit,
+            tensors: steps.places.iter().enumerate().map(tensor).collect(),
+        }
     }
 
     /// The fewest and the most bytes that blocks can have.
@@ -116,7 +144,7 @@ impl Costs {
         };
         let schemes = chosen.iter().enumerate().map(given).collect();
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
-        Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0) })
+        Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0), places: chosen })
     }
 }
 

@@ -1,0 +1,83 @@
+//! Where the bytes of a budget went: bits of each tensor, the most sensitive first.
+
+use super::axis::PlotAxis;
+use super::escape::{escape, name};
+use super::family::MAX_ROWS;
+use super::rows::{FigureRow, RowFigure};
+use crate::{AllocatedTensor, Report, numbers};
+
+/// The figure; nothing where no budget was kept.
+pub(super) fn section(report: &Report) -> String {
+    let Some(found) = &report.allocation else { return String::new() };
+    let mut tensors: Vec<&AllocatedTensor> = found.tensors.iter().collect();
+    // A weight of the most sensitive costs the most.
+    let worth = |tensor: &AllocatedTensor| tensor.sensitivity / tensor.n_weights.max(1) as f64;
+    tensors.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.name.cmp(&b.name)));
+    let total: f64 = tensors.iter().map(|tensor| tensor.loss).sum();
+    let axis = PlotAxis::holding(0.0, tensors.iter().map(|tensor| tensor.bits()).fold(1.0, f64::max));
+    let n_hidden = tensors.len().saturating_sub(MAX_ROWS);
+    let row = |tensor: &&AllocatedTensor| FigureRow {
+        label: name(&tensor.name),
+        note: escape(&tensor.scheme),
+        marks: format!(
+            "{}<rect class=\"after\" y=\"6\" height=\"8\" width=\"{:.2}%\"/>",
+            axis.grid(),
+            axis.place(tensor.bits())
+        ),
+        value: format!(
+            "{} bits <small>{} of the loss</small>",
+            numbers::decimal(tensor.bits(), 2),
+            numbers::percent(if total > 0.0 { tensor.loss / total } else { 0.0 })
+        ),
+    };
+    RowFigure {
+        id: "allocation",
+        title: "Where the bytes went",
+        lead: format!(
+            "Steps so that {}, by what errors cost ({}, in {}): the tensors whose weights matter most come first, and have finer steps. All of them together \
+             lose {total:.2e} by that reckoning.",
+            escape(&found.target),
+            escape(&found.how),
+            escape(&found.unit)
+        ),
+        axis: axis.labels(|tick| format!("{tick:.0} bits"), |_| String::new()),
+        rows: tensors.iter().take(MAX_ROWS).map(row).collect(),
+        foot: match n_hidden {
+            0 => String::new(),
+            n => format!("{n} tensors whose weights matter less are not drawn; <code>report.json</code> has all."),
+        },
+    }
+    .to_html()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AllocationReport, sample};
+
+    #[test]
+    fn what_matters_most_is_first_and_a_name_cannot_add_to_the_page() {
+        let mut report = sample::empty();
+        assert_eq!(section(&report), "");
+        let tensor = |name: &str, bytes: f64, loss: f64, sensitivity: f64| AllocatedTensor {
+            name: name.into(),
+            scheme: "step0.01".into(),
+            n_weights: 1000,
+            bytes,
+            loss,
+            sensitivity,
+        };
+        report.allocation = Some(AllocationReport {
+            target: "the weight files have at most 9 bytes".into(),
+            how: "gradient".into(),
+            unit: "nats".into(),
+            tensors: vec![tensor("b<b>", 250.0, 3e-3, 1e-4), tensor("a", 500.0, 1e-3, 1e-1)],
+        });
+        let page = section(&report);
+        let (first, second) = (page.find("4.00 bits").unwrap(), page.find("2.00 bits").unwrap());
+        assert!(
+            first < second && page.contains("4.00e-3") && !page.contains("<b>b") && !page.contains("b<b>"),
+            "{page}"
+        );
+    }
+}
