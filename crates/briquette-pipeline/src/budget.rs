@@ -57,6 +57,36 @@ pub fn foretold(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Resul
     Ok(costs.report(&briquette_plan::target_text(&budget.target), &steps))
 }
 
+/// The draft of an output whose weight files have at most so many bytes, and its report: with the steps that `steps` gives for a factor of 1, or the
+/// smallest larger factor that is found.
+///
+/// # Errors
+/// Config where none is found; those of a run.
+pub(crate) fn within(
+    most: u64,
+    n_weights: usize,
+    steps: &dyn Fn(f64) -> Result<Recipe>,
+    options: &RunOptions,
+    origin: &Origin,
+) -> Result<(Draft, Report)> {
+    let mut factor = 1.0_f64;
+    for _ in 0..ATTEMPTS {
+        let found = match draft_of_size(&steps(factor)?, options, origin, None, Some(Sized { least: 0, most }))? {
+            Drafted::Done(draft, report) => return Ok((draft, *report)),
+            Drafted::Missed(found, _) => found,
+        };
+        let line = format!(
+            "{found} bytes with the steps that were learned on, and at most {most} are wanted: once more with larger ones"
+        );
+        options.progress.line(&line);
+        // A bit of each weight less for each doubling.
+        let bits = 8.0 * (found as f64 - most as f64 * AIM) / n_weights.max(1) as f64;
+        factor *= bits.clamp(0.002, 1.0).exp2();
+    }
+    let message = format!("no steps were found that keep to {most} bytes after the training; give a little more");
+    Err(Error::config(message).at("budget"))
+}
+
 /// An output in the making.
 struct Making<'a> {
     recipe: &'a Recipe,

@@ -7,6 +7,7 @@
 
 mod parts;
 mod published;
+mod steps;
 mod training;
 mod work;
 
@@ -24,6 +25,7 @@ use briquette_report::Report;
 use parts::PartsRun;
 use std::path::Path;
 use std::time::Instant;
+use steps::FoundSteps;
 use training::distills;
 pub(crate) use training::{asked_of_training, read_by_training};
 use work::Work;
@@ -107,11 +109,22 @@ impl Chain<'_> {
     /// Every part, then the last stages. What is finished already is taken as it is.
     fn run_parts(&self, work: &Work) -> Result<Report> {
         let Self { recipe, options, .. } = *self;
-        let (model, mut origin) = PartsRun::of(recipe, self.original, work, options)?.run()?;
+        let steps = FoundSteps::of(recipe, work, options)?;
+        let parts = steps.as_ref().map_or(recipe, |found| &found.recipe);
+        let mut run = PartsRun::of(parts, self.original, work, options)?;
+        if let Some(found) = &steps {
+            run.go_on_from(found.model.clone(), "budget".into())?;
+        }
+        let (model, mut origin) = run.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
         origin.spent += self.started.elapsed().as_secs_f64();
-        let scratch = work.part(recipe.parts.len(), Work::SOLVED);
-        let (draft, report) = compressed_draft(&last, options, &origin, Some(&scratch))?;
+        let (draft, report) = match &steps {
+            Some(found) => found.draft(&last, options, &origin)?,
+            None => {
+                let scratch = work.part(recipe.parts.len(), Work::SOLVED);
+                compressed_draft(&last, options, &origin, Some(&scratch))?
+            }
+        };
         if !self.is_shared {
             published::note(work.directory(), &draft, recipe, &self.contents)?;
         }

@@ -18,4 +18,4 @@ pub use allocate::{Candidate, allocate};
 pub use fit::{Fitter, KeptRows, fit};
 pub use range::Range;
 pub use rounding::Rounding;
-pub use scheme::{Activations, QuantSpec, Scheme, UnknownScheme};
+pub use scheme::{Activations, QuantSpec, Scheme, UnknownScheme, scaled_step};

@@ -109,6 +109,14 @@ impl Scheme {
     }
 }
 
+/// The scheme of a step with its step times a factor; none of what is no such scheme.
+pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
+    let rest = scheme.strip_prefix("step")?;
+    let end = ["-tensor", "-dynamic"].into_iter().filter_map(|word| rest.find(word)).min().unwrap_or(rest.len());
+    let size: f64 = rest[..end].parse().ok()?;
+    Some(format!("step{:.3e}{}", size * factor, &rest[end..]))
+}
+
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 

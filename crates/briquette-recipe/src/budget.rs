@@ -1,5 +1,6 @@
 //! How many bytes weights may take.
 
+use crate::distill::Student;
 use crate::evaluate::Bounds;
 use crate::kind::StageKind;
 use crate::memory::bytes_of;
@@ -7,6 +8,7 @@ use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
 use crate::words::one_of;
 use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Items that run for each tensor, where nobody says otherwise.
@@ -133,6 +135,9 @@ impl Budget {
                 false => Ok(None),
             };
         };
+        if parts.iter().any(RecipePart::learns_steps) {
+            check_learned(parts, &keys.min, &keys.max)?;
+        }
         if !stages.iter().any(is_open) {
             let message =
                 "no last stage has steps to find; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
@@ -146,6 +151,21 @@ impl Budget {
         let target = Target::from_raw(keys, raw)?;
         Ok(Some(Self { target, sensitivity }))
     }
+}
+
+/// Refuses what cannot come before or beside a training on steps that a budget finds.
+fn check_learned(parts: &[RecipePart], min: &BTreeMap<String, f64>, max: &BTreeMap<String, f64>) -> Result<()> {
+    let is_same = |part: &RecipePart| part.then.as_distill().is_some_and(|stage| stage.student == Student::Same);
+    if parts.len() != 1 || !parts.iter().all(|part| part.stages.is_empty() && is_same(part)) {
+        let message = "the steps of a budget are those of the model as it is; give steps of your own, as in \"step0.01\", train without, or \
+                       let a distill stage of the whole model be the first and only one before";
+        return Err(Error::config(format!("quantization_aware: {message}")));
+    }
+    if !min.is_empty() || !max.is_empty() {
+        let message = "what a training makes of a size is not known before it; give budget.bytes or budget.bits";
+        return Err(Error::config(format!("budget.min: {message}")));
+    }
+    Ok(())
 }
 
 /// Whether a recipe's budget runs the model on the data of its calibration.

@@ -50,6 +50,14 @@ impl Whole {
     }
 }
 
+impl RecipePart {
+    /// Whether it trains with steps in place that are yet to be found.
+    pub(crate) fn learns_steps(&self) -> bool {
+        let quantize = self.then.as_distill().and_then(|stage| stage.quantize.as_ref());
+        quantize.is_some_and(QuantizeStage::is_open)
+    }
+}
+
 /// One thing to do.
 #[derive(Debug, Clone)]
 pub enum Stage {

@@ -3,10 +3,10 @@
 use crate::quantize::QuantizeStage;
 use crate::raw::{RawOverride, RawQuantize, StageKeys};
 use crate::recipe::Recipe;
-use crate::stage::Stage;
+use crate::stage::{RecipePart, Stage, Whole};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
-use briquette_quant::Scheme;
+use briquette_quant::{Rounding, Scheme};
 
 /// The scheme of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,15 +29,13 @@ impl Recipe {
         recipe.asked.budget = None;
         recipe.asked.output.storage = Some("entropy".into());
         let (idle, running): (Vec<&GivenScheme>, Vec<&GivenScheme>) = schemes.iter().partition(|given| given.is_idle);
-        for stage in &mut recipe.stages {
-            if let Stage::Quantize(stage) = stage {
-                close(&mut stage.scheme);
-                stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
-                for given in &running {
-                    stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme_of(given)?));
-                }
-                stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| glob_of(&given.name)))?)?;
+        for stage in recipe.quantize_stages() {
+            close(&mut stage.scheme);
+            stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
+            for given in &running {
+                stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme_of(given)?));
             }
+            stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| glob_of(&given.name)))?)?;
         }
         for stage in &mut recipe.asked.stage {
             if let StageKeys::Quantize(keys) = &mut stage.keys {
@@ -61,6 +59,43 @@ impl Recipe {
             (recipe.calibration, recipe.asked.calibration) = (None, None);
         }
         Ok(recipe)
+    }
+}
+
+impl Recipe {
+    /// Whether it trains with steps in place that its budget is to find.
+    pub fn learns_steps(&self) -> bool {
+        self.budget.is_some() && self.parts.iter().any(RecipePart::learns_steps)
+    }
+
+    /// The same with weights rounded to the nearest.
+    #[must_use]
+    pub fn to_nearest(mut self) -> Self {
+        for stage in self.quantize_stages() {
+            stage.rounding = Rounding::Nearest;
+        }
+        for stage in &mut self.asked.stage {
+            if let StageKeys::Quantize(keys) = &mut stage.keys {
+                keys.round = None;
+            }
+        }
+        if !self.asked.needs_statistics() {
+            (self.calibration, self.asked.calibration) = (None, None);
+        }
+        self
+    }
+
+    /// The last quantize stages, and those that trainings have in place.
+    fn quantize_stages(&mut self) -> impl Iterator<Item = &mut QuantizeStage> {
+        let last = self.stages.iter_mut().filter_map(|stage| match stage {
+            Stage::Quantize(stage) => Some(stage),
+            _ => None,
+        });
+        let learned = self.parts.iter_mut().filter_map(|part| match &mut part.then {
+            Whole::Distill(stage) => stage.quantize.as_mut(),
+            Whole::Factorize(_) => None,
+        });
+        last.chain(learned)
     }
 }
 

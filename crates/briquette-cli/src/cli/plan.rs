@@ -37,7 +37,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     let checkpoint = briquette::pipeline::open::model(&recipe)?;
     let student = student_of(&recipe, &checkpoint)?;
     // What the steps of a budget are, a plan is to say.
-    let allocation = match recipe.budget.as_ref().filter(|_| recipe.parts.is_empty()) {
+    let allocation = match recipe.budget.as_ref().filter(|_| recipe.parts.is_empty() || recipe.learns_steps()) {
         Some(budget) => Some(budget::foretold(&recipe, budget, &options(common, false)?)?),
         None => None,
     };

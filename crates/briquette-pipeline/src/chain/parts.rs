@@ -57,7 +57,7 @@ impl<'a> PartsRun<'a> {
     }
 
     /// The next part starts from this model.
-    fn go_on_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
+    pub(super) fn go_on_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
         self.origin.add_bytes(stage, Checkpoint::open(&model)?.weight_bytes());
         self.model = model;
         Ok(())

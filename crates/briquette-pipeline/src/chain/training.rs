@@ -51,6 +51,9 @@ pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value 
     if distills(recipe).next().is_some() {
         (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
     }
+    if let Some(budget) = &asked.budget {
+        value["budget"] = json!(budget);
+    }
     if distills(recipe).any(|stage| stage.quantize.is_some()) {
         // The student learns with its weights rounded as this later stage will round them.
         value["quantize"] = json!(after.iter().find(|stage| stage.kind() == Some(StageKind::Quantize)));
