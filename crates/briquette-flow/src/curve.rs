@@ -2,11 +2,13 @@
 
 use crate::piece::PieceReader;
 use crate::{Stop, TensorPlan};
+use briquette_core::decision::{Decision, simulate};
 use briquette_core::encoded::CodeBlocks;
-use briquette_core::{Grid, Result, simd};
+use briquette_core::{Grid, QuantParams, Result, simd};
 use briquette_entropy::counts_of;
 use briquette_formats::TensorSource;
-use briquette_quant::{Candidate, range};
+use briquette_quant::{Candidate, Fitter, KeptRows, QuantSpec, range};
+use std::convert::Infallible;
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
 const SAMPLED: usize = 1 << 20;
@@ -19,9 +21,29 @@ const OCTAVES: std::ops::Range<i32> = -6..4;
 /// Bytes that a block has besides its codes and the frequencies of its table: states, the first code and the last, where it ends.
 const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
 /// Bytes of a scale.
-pub const OF_SCALE: f64 = 2.0;
+const OF_SCALE: f64 = 2.0;
 /// The size of coded codes over their entropy.
 const OVER_ENTROPY: f64 = 1.003;
+
+/// A scheme that a tensor may have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedChoice {
+    /// Its name.
+    pub scheme: String,
+    /// Its grid, and how that is fitted.
+    pub spec: QuantSpec,
+    /// Bytes of all parts of the tensor.
+    pub bytes: f64,
+}
+
+/// What a tensor may have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorChoices {
+    /// Whether it may have any step.
+    pub has_steps: bool,
+    /// Schemes whose groups divide its rows.
+    pub named: Vec<NamedChoice>,
+}
 
 /// A tensor whose step is to be found.
 pub struct Curve {
@@ -41,11 +63,17 @@ pub struct Curve {
     bytes: Vec<f64>,
     /// Base 2 logarithms of the root mean square of the scales of rows, some of which are doubles of the step.
     scales: Vec<f64>,
+    has_steps: bool,
+    /// Schemes, each with twelve times the mean square of the errors that it makes: the square of the step that errs as much.
+    named: Vec<(NamedChoice, f64)>,
 }
 
 impl Curve {
     /// Measures what a tensor would take.
-    pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
         let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows);
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
         let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
@@ -63,6 +91,10 @@ impl Curve {
             (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
         };
         let (bytes, scales) = steps.iter().map(&mut at).unzip();
+        let named = choices.named.into_iter().map(|choice| {
+            let square = 12.0 * square_error(&values, rows.n_cols.max(1), &choice.spec);
+            (choice, square)
+        });
         Ok(Self {
             name: tensor.info.name.clone(),
             n_weights: rows.n_elements(),
@@ -72,16 +104,25 @@ impl Curve {
             steps,
             bytes,
             scales,
+            has_steps: choices.has_steps,
+            named: named.collect(),
         })
     }
 
-    /// All choices, from the smallest step on, with what is lost by each where it is `sensitivity · step²`.
+    /// All choices, steps from the smallest on and then schemes, with what is lost by each where it is `sensitivity · step²`.
     pub fn choices(&self, sensitivity: f64) -> Vec<Candidate> {
         let at = |place: usize| {
             let [_, bytes, scale] = self.at(place);
             Candidate { bytes, loss: sensitivity * (2.0 * scale).exp2() }
         };
-        (0..(self.steps.len() - 1) * BETWEEN).map(at).collect()
+        let named =
+            self.named.iter().map(|(choice, square)| Candidate { bytes: choice.bytes, loss: sensitivity * square });
+        (0..self.n_steps()).map(at).chain(named).collect()
+    }
+
+    /// Steps among the choices.
+    fn n_steps(&self) -> usize {
+        if self.has_steps { (self.steps.len() - 1) * BETWEEN } else { 0 }
     }
 
     /// The square error of the layer's outputs over their square, over that of its weights over theirs: by the root mean squares of its inputs, as if
@@ -98,11 +139,16 @@ impl Curve {
         self.at(place)[0].exp2()
     }
 
-    /// The scheme of a choice: one step for the whole tensor where that holds all weights, and some more for what rounding moves.
-    pub fn scheme(&self, place: usize) -> String {
+    /// The scheme of a choice. Of a step, one for the whole tensor where that holds all weights, and some more for what rounding moves; `suffix` is
+    /// what comes behind it.
+    pub fn scheme(&self, place: usize, suffix: &str) -> String {
+        if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
+            return choice.scheme.clone();
+        }
         let size = format!("{:.3e}", self.step(place));
         let row = format!("step{size}");
-        if size.parse().is_ok_and(|size| is_held(self.most, size)) { format!("{row}-tensor") } else { row }
+        let is_held = size.parse().is_ok_and(|size| is_held(self.most, size));
+        if is_held { format!("{row}-tensor{suffix}") } else { row + suffix }
     }
 
     /// Base 2 logarithm of the step of a choice, its bytes, and base 2 logarithm of the scales of rows.
@@ -111,6 +157,16 @@ impl Curve {
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
         [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
     }
+}
+
+/// The mean square of the errors that a scheme makes of rows.
+fn square_error(values: &[f32], n_cols: usize, spec: &QuantSpec) -> f64 {
+    let (mut affines, rows) = (Vec::new(), KeptRows { values, n_cols, keep: None, inputs: None });
+    let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
+    let quant = Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines));
+    let rounded = simulate(values, values.len() / n_cols, n_cols, &Decision { mask: None, quant });
+    let square: f64 = values.iter().zip(&rounded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    square / values.len().max(1) as f64
 }
 
 /// The mean square of the values of each column.

@@ -105,13 +105,14 @@ impl Making<'_> {
         let wanted_payload = most as f64 * AIM - self.costs.fixed;
         let moves = self.recipe.stages.iter().any(Stage::moves_weights);
         let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
-        let mut before: Option<(f64, f64)> = None;
+        let (mut before, mut kept_steps) = (None::<(f64, f64)>, None);
         for attempt in 1..=ATTEMPTS {
             if attempt == ATTEMPTS {
                 payload = kept.unwrap_or(payload);
             }
             let steps = self.costs.steps(payload)?;
-            let may_leave = steps.are_finest || attempt == ATTEMPTS;
+            // Of a few schemes there may be no others that come nearer.
+            let may_leave = steps.are_finest || attempt == ATTEMPTS || kept_steps == Some(steps.hash());
             let least = if may_leave { 0 } else { (most as f64 * USED) as u64 };
             // What moving weights is worth to each tensor, only the first attempt tells.
             let is_trial = moves && attempt == 1;
@@ -133,7 +134,10 @@ impl Making<'_> {
             match found <= most {
                 // Of other losses than those that follow.
                 _ if is_trial => {}
-                true => kept = Some(kept.map_or(payload, |kept| kept.max(payload))),
+                true => {
+                    kept = Some(kept.map_or(payload, |kept| kept.max(payload)));
+                    kept_steps = Some(steps.hash());
+                }
                 false => over = Some(over.map_or(payload, |over| over.min(payload))),
             }
             // On a line through this attempt and the one before, or in the same ratio; where that leads back, half of the way.

@@ -5,12 +5,12 @@ mod by_running;
 mod request;
 
 use briquette_core::{Error, InputStats, Result};
-use briquette_flow::curve::Curve;
-use briquette_flow::{Plan, RunOptions, TensorPlan, Workers};
+use briquette_flow::curve::{Curve, NamedChoice, TensorChoices};
+use briquette_flow::{Plan, Quant, RunOptions, TensorPlan, Workers};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
-use briquette_quant::Range;
-use briquette_recipe::{Recipe, Sensitivity};
+use briquette_quant::{Range, Scheme};
+use briquette_recipe::{Budget, Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ pub(crate) type Open<'a, 'p> = (&'a TensorPlan<'p>, Curve);
 /// Config where there are none; those of reading.
 pub(crate) fn open_tensors<'a, 'p>(
     plan: &'a Plan<'p>,
+    budget: Option<&Budget>,
     checkpoint: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<Open<'a, 'p>>> {
@@ -43,11 +44,32 @@ pub(crate) fn open_tensors<'a, 'p>(
         &open,
         || (),
         |(), tensor| {
-            let curve = Curve::of(tensor, checkpoint, workers.stop())?;
+            let choices = choices_of(plan, tensor, budget)?;
+            let curve = Curve::of(tensor, checkpoint, choices, workers.stop())?;
             workers.advance(tensor.info.n_bytes());
             Ok((*tensor, curve))
         },
     )
+}
+
+/// What a tensor may have by a budget: of schemes, those whose groups divide its rows.
+fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Result<TensorChoices> {
+    let Some(Budget { has_steps, schemes, .. }) = budget else {
+        return Ok(TensorChoices { has_steps: true, named: Vec::new() });
+    };
+    let fits = |scheme: &&(String, Scheme)| scheme.1.weights.grouping.per_row(tensor.rows.n_cols).is_some();
+    let named = schemes.iter().filter(fits).map(|(name, scheme)| {
+        let mut candidate = tensor.clone();
+        candidate.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
+        let bytes = plan.predict_tensor(&candidate)?.0 as f64;
+        Ok(NamedChoice { scheme: name.clone(), spec: scheme.weights, bytes })
+    });
+    let named = named.collect::<Result<Vec<_>>>()?;
+    if named.is_empty() && !has_steps {
+        let message = "no choice has groups that divide its rows; add one of a scale for each row, such as \"int8\"";
+        return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
+    }
+    Ok(TensorChoices { has_steps: *has_steps, named })
 }
 
 /// What a tensor costs.

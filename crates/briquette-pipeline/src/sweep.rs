@@ -79,7 +79,7 @@ fn measured(recipe: &Recipe, output: &Path, options: &RunOptions) -> Result<Opti
     }
     let checkpoint = crate::open::model(recipe)?;
     let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
-    let open = open_tensors(&plan, &checkpoint, &Workers::new(options)?)?;
+    let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
     let found = find(recipe, how, &open, &checkpoint, options)?;
     options.progress.end();
     draft::replace_file(&path, &to_json(&found)?)?;

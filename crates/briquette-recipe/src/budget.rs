@@ -6,8 +6,9 @@ use crate::kind::StageKind;
 use crate::memory::bytes_of;
 use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
-use crate::words::one_of;
+use crate::words::{one_of, parse_scheme};
 use briquette_core::{Error, Result};
+use briquette_quant::Scheme;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -21,6 +22,10 @@ pub struct Budget {
     pub target: Target,
     /// What a tensor's error costs.
     pub sensitivity: Sensitivity,
+    /// Whether a tensor may have any step.
+    pub has_steps: bool,
+    /// Schemes that a tensor may have.
+    pub schemes: Vec<(String, Scheme)>,
 }
 
 /// How large an output may be, or how good it has to be.
@@ -143,14 +148,36 @@ impl Budget {
                 "no last stage has steps to find; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
             return Err(Error::config(format!("budget: {message}")));
         }
-        if raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
+        let (has_steps, schemes) = choices_of(keys)?;
+        if has_steps && raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
             return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
         }
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
-        Ok(Some(Self { target, sensitivity }))
+        Ok(Some(Self { target, sensitivity, has_steps, schemes }))
     }
+}
+
+/// Whether a tensor may have steps, and the schemes that it may have.
+fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<(String, Scheme)>)> {
+    let Some(names) = &keys.choices else { return Ok((true, Vec::new())) };
+    if names.is_empty() {
+        return Err(Error::config(
+            "budget.choices: found none; say what tensors may have, as in [\"int8\", \"int4-g64\"]",
+        ));
+    }
+    let (steps, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "step");
+    let scheme = |name: &&String| {
+        let scheme = parse_scheme("budget.choices", name)?;
+        match scheme.is_open() {
+            true => {
+                Err(Error::config(format!("budget.choices: found {name:?}; say \"step\", and -dynamic in the stage")))
+            }
+            false => Ok((name.to_string(), scheme)),
+        }
+    };
+    Ok((!steps.is_empty(), named.iter().map(scheme).collect::<Result<_>>()?))
 }
 
 /// Refuses what cannot come before or beside a training on steps that a budget finds.

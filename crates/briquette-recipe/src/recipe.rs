@@ -91,7 +91,7 @@ impl Recipe {
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
             profile: profile_of(raw.output.format.as_deref())?,
-            codes_entropy: codes_entropy(&raw.output, budget.is_some())?,
+            codes_entropy: codes_entropy(&raw.output, budget.as_ref().is_some_and(|budget| budget.has_steps))?,
             allow_untested: raw.output.allow_untested,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts,
@@ -157,10 +157,10 @@ pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
 }
 
 /// Whether codes are to be entropy-coded, which our own format alone has.
-fn codes_entropy(output: &RawOutput, has_budget: bool) -> Result<bool> {
+fn codes_entropy(output: &RawOutput, has_steps: bool) -> Result<bool> {
     let asked = output.storage.as_deref();
     let asked = asked.map(|storage| one_of("output.storage", storage, &[("auto", false), ("entropy", true)]));
-    let is_entropy = asked.transpose()?.unwrap_or(has_budget);
+    let is_entropy = asked.transpose()?.unwrap_or(has_steps);
     let profile = profile_of(output.format.as_deref())?;
     if is_entropy && profile != OutputFormat::Briquette {
         let message = format!(

@@ -27,7 +27,7 @@ impl Recipe {
     pub fn with_schemes(&self, schemes: &[GivenScheme]) -> Result<Self> {
         let mut recipe = Self { budget: None, ..self.clone() };
         recipe.asked.budget = None;
-        recipe.asked.output.storage = Some("entropy".into());
+        recipe.asked.output.storage = recipe.codes_entropy.then(|| "entropy".into());
         let (idle, running): (Vec<&GivenScheme>, Vec<&GivenScheme>) = schemes.iter().partition(|given| given.is_idle);
         for stage in recipe.quantize_stages() {
             close(&mut stage.scheme);

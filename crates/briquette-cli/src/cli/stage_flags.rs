@@ -7,10 +7,11 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::{Path, PathBuf};
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 23] = [
+const IN_A_RECIPE: [&str; 24] = [
     "bytes",
     "bits",
     "min",
+    "choices",
     "max",
     "eval",
     "sensitivity",
@@ -91,6 +92,9 @@ pub(crate) struct What {
     /// Run the output and the original on this, and tell the metrics: text, images, an array
     #[arg(long, value_name = "PATH")]
     pub(crate) eval: Option<PathBuf>,
+    /// What a tensor may have: step (the default), and schemes such as int8,int4-g64; without step nothing is entropy-coded
+    #[arg(long, value_name = "SCHEME,...", value_delimiter = ',', requires = "budget")]
+    pub(crate) choices: Option<Vec<String>>,
     /// What a tensor's error costs: gradient, by one pass over --data and back, measured, with it alone rounded, or relative, to its weights
     #[arg(long, value_name = "HOW", requires = "budget")]
     pub(crate) sensitivity: Option<String>,

@@ -1,9 +1,9 @@
 //! What tensors cost at each step, and the steps that lose the least.
 
 use crate::sensitivity::{self, Open};
-use briquette_core::{Error, Hash128, Result, Storage};
+use briquette_core::{Error, Hash128, Result};
 use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::curve::{Curve, OF_SCALE};
+use briquette_flow::curve::Curve;
 use briquette_quant::{Activations, Candidate, allocate};
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
@@ -58,17 +58,13 @@ impl Costs {
         let checkpoint = crate::open::model(recipe)?;
         let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
         let workers = Workers::new(options)?;
-        let open = sensitivity::open_tensors(&plan, &checkpoint, &workers)?;
+        let open = sensitivity::open_tensors(&plan, Some(budget), &checkpoint, &workers)?;
         let suffix = |(tensor, _): &Open| match tensor.quant.map(|quant| quant.activations) {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
         };
-        // Its blocks are foretold with no frequencies, its scales as one for each row.
-        let packed = |(tensor, _): &Open| match tensor.coding(plan.profile, tensor.info.n_elements()).storage {
-            Storage::Entropy { n_bytes } => n_bytes as f64 + OF_SCALE * tensor.rows.n_rows as f64,
-            Storage::Dense | Storage::Bitmask => 0.0,
-        };
-        let fixed = plan.predict()?.n_bytes as f64 - open.iter().map(packed).sum::<f64>();
+        let packed: u64 = open.iter().map(|(tensor, _)| Ok(plan.predict_tensor(tensor)?.0)).sum::<Result<u64>>()?;
+        let fixed = plan.predict()?.n_bytes as f64 - packed as f64;
         let n_weights: usize = open.iter().map(|(_, curve)| curve.n_weights).sum();
         let most = match budget.target {
             Target::Bytes(bytes) => bytes,
@@ -139,12 +135,15 @@ impl Costs {
         };
         let given = |(tensor, &place): (usize, &usize)| GivenScheme {
             name: self.curves[tensor].name.clone(),
-            scheme: self.curves[tensor].scheme(place) + self.suffixes[tensor],
+            scheme: self.curves[tensor].scheme(place, self.suffixes[tensor]),
             is_idle: self.idle[tensor],
         };
         let schemes = chosen.iter().enumerate().map(given).collect();
+        let least = |choices: &Vec<Candidate>| choices.iter().map(|choice| choice.loss).fold(f64::INFINITY, f64::min);
+        let are_finest =
+            self.choices.iter().zip(&chosen).all(|(choices, &place)| choices[place].loss <= least(choices));
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
-        Ok(Steps { schemes, bytes, are_finest: chosen.iter().all(|&place| place == 0), places: chosen })
+        Ok(Steps { schemes, bytes, are_finest, places: chosen })
     }
 }
 

@@ -52,7 +52,7 @@ pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<S
         check_output(output, &checkpoint, options.force)?;
     }
     let plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop)?;
-    let open = open_tensors(&plan, &checkpoint, &Workers::new(options)?)?;
+    let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
     let found = |recipe: &Recipe| {
         let how = recipe.budget.as_ref().map_or(&Sensitivity::Relative, |budget| &budget.sensitivity);
         find(recipe, how, &open, &checkpoint, options)

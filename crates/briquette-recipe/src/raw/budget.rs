@@ -22,6 +22,10 @@ pub struct RawBudget {
     /// What metrics may be at most, likewise.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub max: BTreeMap<String, f64>,
+    /// What a tensor may have: "step" (the default), and schemes such as "int8" or "int4-g64". Without "step", nothing is entropy-coded unless
+    /// `output.storage` says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Vec<String>>,
     /// What a tensor's error costs: "gradient", by one pass over data and back (the default where there is data); "measured", by running the model with
     /// each tensor alone rounded; or "relative", the square error of a layer's outputs, or of its weights where inputs are not known, over their
     /// square.
