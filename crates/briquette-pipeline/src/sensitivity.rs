@@ -9,7 +9,7 @@ use briquette_flow::curve::{Curve, NamedChoice, TensorChoices};
 use briquette_flow::{Plan, Quant, RunOptions, TensorPlan, Workers};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
-use briquette_quant::{Range, Scheme};
+use briquette_quant::{QuantSpec, Range, Scheme};
 use briquette_recipe::{Budget, Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 pub use request::{SensitivityRequest, sensitivity};
@@ -60,9 +60,11 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
     let fits = |scheme: &&(String, Scheme)| scheme.1.weights.grouping.per_row(tensor.rows.n_cols).is_some();
     let named = schemes.iter().filter(fits).map(|(name, scheme)| {
         let mut candidate = tensor.clone();
-        candidate.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
+        let scale = tensor.quant.map_or(scheme.weights.scale, |quant| quant.spec.scale);
+        let spec = QuantSpec { scale, ..scheme.weights };
+        candidate.quant = Some(Quant { spec, activations: scheme.activations, is_given: false });
         let bytes = plan.predict_tensor(&candidate)?.0 as f64;
-        Ok(NamedChoice { scheme: name.clone(), spec: scheme.weights, bytes })
+        Ok(NamedChoice { scheme: name.clone(), spec, bytes })
     });
     let named = named.collect::<Result<Vec<_>>>()?;
     if named.is_empty() && !has_steps {

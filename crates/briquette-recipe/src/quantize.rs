@@ -118,7 +118,12 @@ impl QuantizeStage {
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize")?;
                 let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
-                parse_scheme("overrides.scheme", name)
+                let mut scheme = parse_scheme("overrides.scheme", name)?;
+                // Those of steps follow from how small they are.
+                if let Some(scale) = scale_of(raw)?.filter(|_| !matches!(scheme.weights.range, Range::Step(_))) {
+                    scheme.weights.scale = scale;
+                }
+                Ok(scheme)
             })?,
         })
     }
@@ -174,10 +179,18 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     if !raw.needs_statistics() {
         refuse("statistics", &raw.statistics, "quantize (with neither range weighted nor round gptq)")?;
     }
-    if let Some(scale) = &raw.scale {
-        scheme.weights.scale = one_of("scale", scale, &[("f32", ScaleType::F32), ("f16", ScaleType::F16)])?;
+    if let Some(scale) = scale_of(raw)? {
+        scheme.weights.scale = scale;
     }
     Ok(scheme)
+}
+
+/// The types of scales.
+pub(crate) const SCALES: [(&str, ScaleType); 2] = [("f32", ScaleType::F32), ("f16", ScaleType::F16)];
+
+/// The type of scales, where it is said.
+fn scale_of(raw: &RawQuantize) -> Result<Option<ScaleType>> {
+    raw.scale.as_deref().map(|scale| one_of("scale", scale, &SCALES)).transpose()
 }
 
 /// What of a stage looks at inputs, as errors say it.

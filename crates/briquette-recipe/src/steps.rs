@@ -1,12 +1,12 @@
 //! Schemes in the place of those whose steps were to be found.
 
-use crate::quantize::QuantizeStage;
+use crate::quantize::{QuantizeStage, SCALES};
 use crate::raw::{RawOverride, RawQuantize, StageKeys};
 use crate::recipe::Recipe;
 use crate::stage::{RecipePart, Stage, Whole};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
-use briquette_quant::{Rounding, Scheme};
+use briquette_quant::{Range, Rounding, Scheme};
 
 /// The scheme of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,16 +29,27 @@ impl Recipe {
         recipe.asked.budget = None;
         recipe.asked.output.storage = recipe.codes_entropy.then(|| "entropy".into());
         let (idle, running): (Vec<&GivenScheme>, Vec<&GivenScheme>) = schemes.iter().partition(|given| given.is_idle);
-        for stage in recipe.quantize_stages() {
+        let mut scale = None;
+        for stage in recipe.quantize_stages().filter(|stage| stage.is_open()) {
+            let of_stage = stage.scheme.weights.scale;
             close(&mut stage.scheme);
             stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
             for given in &running {
-                stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme_of(given)?));
+                let mut scheme = scheme_of(given)?;
+                if !matches!(scheme.weights.range, Range::Step(_)) {
+                    (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
+                }
+                stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme));
             }
             stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| glob_of(&given.name)))?)?;
         }
         for stage in &mut recipe.asked.stage {
-            if let StageKeys::Quantize(keys) = &mut stage.keys {
+            if let StageKeys::Quantize(keys) = &mut stage.keys
+                && is_open(keys)
+            {
+                if let Some((name, _)) = SCALES.into_iter().find(|(_, known)| Some(*known) == scale) {
+                    keys.scale.get_or_insert(name.into());
+                }
                 close_name(&mut keys.scheme);
                 keys.overrides.iter_mut().for_each(|rule| close_name(&mut rule.scheme));
                 keys.overrides.extend(running.iter().map(|given| override_of(given)));
@@ -97,6 +108,12 @@ impl Recipe {
         });
         last.chain(learned)
     }
+}
+
+/// Whether steps of a stage are yet to be found.
+fn is_open(keys: &RawQuantize) -> bool {
+    let is_open = |name: &Option<String>| matches!(name.as_deref(), Some("step" | "step-dynamic"));
+    is_open(&keys.scheme) || keys.overrides.iter().any(|rule| is_open(&rule.scheme))
 }
 
 fn scheme_of(given: &GivenScheme) -> Result<Scheme> {
