@@ -216,7 +216,10 @@ fn a_budget_may_be_spent_on_schemes() {
     assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 120_000, "{report}");
     let cases = [
         ("compress model -o none --bytes 120kB --choices int4-g100", "no choice has groups that divide its rows"),
-        ("compress model -o none --bytes 120kB --choices step0.1-dynamic,steep", "budget.choices: unknown scheme \"steep\""),
+        (
+            "compress model -o none --bytes 120kB --choices step0.1-dynamic,steep",
+            "budget.choices: unknown scheme \"steep\"",
+        ),
         ("compress model -o none --bytes 60kB --choices int8", "expected at least"),
         ("compress model -o none --choices int8", "--b"),
     ];

@@ -40,6 +40,7 @@ mod moments;
 mod order;
 mod outputs;
 mod projection;
+mod rate;
 mod run;
 #[cfg(feature = "tui")]
 mod screen;
@@ -66,6 +67,7 @@ pub use loader::{BatchLoader, first_batch, training_batches};
 pub use order::order;
 pub use outputs::{Outputs, Wanted};
 pub use projection::Projections;
+pub use rate::Rate;
 pub use run::{TrainingOutcome, Watch, n_steps};
 #[cfg(feature = "tui")]
 pub use screen::Screen;

@@ -119,6 +119,8 @@ pub struct Settings {
     /// Whether a [`Layered`](crate::Layered) network keeps only what goes from one layer to the next, and runs each layer once more in the
     /// backward pass: less memory for about a third more time. No loss may compare attention.
     pub by_layer: bool,
+    /// A loss for the bits of rounded weights, beside the others; not on several devices.
+    pub rate: Option<Rate>,
 }
 
 impl Settings {
@@ -143,6 +145,7 @@ impl Settings {
             frozen: Patterns::default(),
             scale_loss: false,
             by_layer: false,
+            rate: None,
         }
     }
 

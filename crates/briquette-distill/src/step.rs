@@ -2,9 +2,10 @@
 
 use crate::average;
 use crate::distiller::Distiller;
-use crate::grads::{self, is_out_of_memory};
+use crate::grads::{self, is_out_of_memory, read};
 use crate::history::StepRecord;
 use crate::items::Items;
+use crate::rate;
 use crate::traced::{DynTeacher, DynTrainingData, Traced, TrainingBatch};
 use crate::trained::{Beside, Trained};
 use briquette_core::random::mixed;
@@ -151,6 +152,13 @@ impl Distiller {
                 sum.accumulate(model, GradientsParams::from_grads(grads, model));
             }
             losses.iter_mut().zip(values).for_each(|(sum, value)| *sum += share * f64::from(value));
+        }
+        if let Some((rate, bits)) =
+            self.settings.rate.as_ref().and_then(|rate| Some((rate, rate::bits(&model.student, rate)?)))
+        {
+            let loss = bits * rate.weight;
+            losses[0] += f64::from(read(loss.clone())?.first().copied().unwrap_or(0.0));
+            sum.accumulate(model, GradientsParams::from_grads(self.scaled(loss).backward(), model));
         }
         Ok((sum.grads(), losses))
     }

@@ -75,6 +75,9 @@ pub struct RawDistill {
     /// distill: train with the rounding of the quantize stage that follows in place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quantization_aware: bool,
+    /// distill, quantization_aware with steps: what a bit of each rounded weight counts beside the losses (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
 }
 
 /// Train a student.
@@ -102,6 +105,8 @@ pub struct DistillStage {
     pub gradual: Option<Gradual>,
     /// The quantize stage whose rounding is in place while it learns.
     pub quantize: Option<QuantizeStage>,
+    /// What a bit of each rounded weight counts beside the losses.
+    pub rate: Option<f64>,
 }
 
 /// What a student is.
@@ -182,6 +187,7 @@ impl DistillStage {
             freeze: Patterns::new(&raw.freeze)?,
             gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
+            rate: raw.rate,
             loss: losses_of(&raw.loss)?,
         };
         stage.check()?;
@@ -196,6 +202,11 @@ impl DistillStage {
         }
         if self.training.patience.is_some() && self.training.metric.is_none() {
             return Err(Error::config("patience: no metric is watched; name one"));
+        }
+        if self.rate.is_some() && self.quantize.is_none() {
+            return Err(Error::config(
+                "rate: no rounding is in place; set quantization_aware, with steps, or remove it",
+            ));
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The keys that are numbers, without places in lists. `*` stands for any name.
-pub(crate) const KEYS: [(&str, NumberRange); 48] = [
+pub(crate) const KEYS: [(&str, NumberRange); 49] = [
     ("budget.bits", above(0.0, 8.0)),
     ("budget.max.*", within(-FAR, FAR)),
     ("budget.min.*", within(-FAR, FAR)),
@@ -92,6 +92,7 @@ pub(crate) const KEYS: [(&str, NumberRange); 48] = [
     ("stage.momentum", below(0.0, 1.0)),
     ("stage.warmup", below(0.0, 1.0)),
     ("stage.clip", above(0.0, FAR)),
+    ("stage.rate", within(0.0, FAR)),
     ("stage.patience", whole(1, MANY)),
     ("stage.save_every", whole(1, MANY)),
     ("stage.prune.sparsity", below(0.0, 1.0)),

@@ -9,6 +9,7 @@ use briquette_flow::RunOptions;
 use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{GivenScheme, Recipe, Target};
 use briquette_report::{AllocationReport, Origin, Report};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What comes before such a training.
@@ -58,9 +59,14 @@ impl FoundSteps {
     /// # Errors
     /// Those of a run.
     pub(super) fn draft(&self, last: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
-        let n_weights: usize = self.allocation.tensors.iter().map(|tensor| tensor.n_weights).sum();
-        let steps = |factor: f64| Ok(last.with_schemes(&given(&self.allocation, factor)?)?.to_nearest());
-        let origin = Origin { allocation: Some(self.allocation.clone()), ..origin.clone() };
+        // What the network does not have, a training leaves behind: a pooler that nothing runs.
+        let trained = Checkpoint::open(&last.model)?;
+        let names: BTreeSet<&str> = trained.tensors().iter().map(|info| info.name.as_str()).collect();
+        let mut allocation = self.allocation.clone();
+        allocation.tensors.retain(|tensor| names.contains(tensor.name.as_str()));
+        let n_weights: usize = allocation.tensors.iter().map(|tensor| tensor.n_weights).sum();
+        let steps = |factor: f64| Ok(last.with_schemes(&given(&allocation, factor)?)?.to_nearest());
+        let origin = Origin { allocation: Some(allocation.clone()), ..origin.clone() };
         budget::within(self.most, n_weights, &steps, options, &origin)
     }
 }

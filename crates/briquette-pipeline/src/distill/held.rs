@@ -3,12 +3,14 @@
 use super::learner::Learner;
 use briquette_core::{DType, Error, Result};
 use briquette_core::{Role, RoleRule};
+use briquette_distill::Rate;
 use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{TensorInfo, WeightLayout};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
 use briquette_plan::role::Roles;
+use briquette_quant::Range;
 use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps after which scales follow weights that moved.
 const STEPS_PER_SCALE: usize = 10;
@@ -79,6 +81,25 @@ pub(super) fn rules(
         }
     }
     Ok(rules)
+}
+
+/// The steps of rounded weights, by their paths, where bits count beside the losses.
+///
+/// # Errors
+/// Config, where there are none.
+pub(super) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeSet<String>) -> Result<Option<Rate>> {
+    let Some((weight, quantize)) = stage.rate.zip(stage.quantize.as_ref()) else { return Ok(None) };
+    let step = |named: &StudentTensor| match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.range
+    {
+        Range::Step(Some(step)) => Some((named.path.clone(), f64::from(step))),
+        _ => None,
+    };
+    let chosen = named.iter().filter(|named| named.is_matrix && quantize.selection.chooses(&named.name, named.role));
+    let steps: BTreeMap<String, f64> = chosen.filter_map(step).collect();
+    match steps.is_empty() {
+        true => Err(Error::config("rate: no weight has a step, whose bits it counts; quantize by steps, or remove it")),
+        false => Ok(Some(Rate { weight, steps })),
+    }
 }
 
 /// Adds what is pruned step by step.

@@ -75,7 +75,12 @@ impl TrainingSetup {
         settings.frozen = held::frozen(stage, &named)?;
         let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);
         let prefix = if n_devices == 1 { "" } else { "student." };
-        let rules = held::rules(stage, asked.pruned, &named, &heads_of(stage, asked, &start)?, n_steps, prefix)?;
+        let heads = heads_of(stage, asked, &start)?;
+        let rules = held::rules(stage, asked.pruned, &named, &heads, n_steps, prefix)?;
+        settings.rate = held::rate(stage, &named, &heads)?;
+        if settings.rate.is_some() && n_devices > 1 {
+            return Err(Error::config("rate: it is not counted on several devices; name one, or remove it"));
+        }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
         Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
