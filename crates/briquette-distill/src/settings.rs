@@ -1,6 +1,7 @@
 //! How to train.
 
 use crate::Blend;
+use crate::rate::Rate;
 use briquette_core::{Error, Result};
 use briquette_nn::Patterns;
 use burn::lr_scheduler::LrSchedulerConfig;

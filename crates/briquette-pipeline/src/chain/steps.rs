@@ -6,7 +6,7 @@ use crate::budget;
 use crate::output::compress;
 use briquette_core::{Error, Result};
 use briquette_flow::RunOptions;
-use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, json, limits};
+use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource, json, limits};
 use briquette_recipe::{GivenScheme, Recipe, Target};
 use briquette_report::{AllocationReport, Origin, Report};
 use std::collections::BTreeSet;
