@@ -228,3 +228,41 @@ fn a_budget_may_be_spent_on_schemes() {
         assert!(!sandbox.path("none").exists(), "{line}");
     }
 }
+
+#[test]
+#[cfg(feature = "model")]
+fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
+    let sandbox = Sandbox::with("digits");
+    copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
+    let recipe = |bytes: &str, keys: &str| {
+        format!(
+            "[model]\npath = \"digits\"\n[output]\npath = \"out\"\n[budget]\nbytes = \"{bytes}\"\n[data]\ntrain = \"data.safetensors\"\n\
+             eval = \"data.safetensors\"\n[calibration]\ndata = \"data.safetensors\"\n[[stage]]\nkind = \"distill\"\n\
+             loss = [{{ kind = \"logits\" }}]\nepochs = 2\nquantization_aware = true\n{keys}\n[[stage]]\nkind = \"quantize\"\nscheme = \"step\"\n\
+             round = \"gptq\"\n[[stage]]\nkind = \"evaluate\"\n"
+        )
+    };
+    sandbox.write("r.toml", recipe("14kB", "rate = 0.001"));
+    let report = sandbox.json("distill r.toml --quiet --device cpu");
+    let bytes = report["after"]["file_bytes"].as_u64().unwrap();
+    assert!(bytes <= 14_000 && bytes > 11_000, "{bytes}");
+    assert!(report["evaluation"]["metrics"]["agreement"].as_f64().unwrap() > 0.95, "{}", report["evaluation"]);
+    let schemes = report["allocation"]["tensors"].as_array().unwrap();
+    assert!(schemes.len() == 4 && schemes.iter().all(|it| it["scheme"].as_str().unwrap().starts_with("step")));
+    sandbox.ok("verify out");
+    assert!(!sandbox.path("out.stages").exists());
+    let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
+    let first = weights();
+    sandbox.ok("distill r.toml --quiet --device cpu --force");
+    assert!(first == weights(), "the same again");
+    let cases = [
+        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "no last stage has steps to find"),
+        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "rate: no rounding is in place"),
+        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known before it"),
+        (recipe("14kB", "rate = -1"), "rate: found -1"),
+    ];
+    for (text, phrase) in cases {
+        sandbox.write("bad.toml", text);
+        sandbox.run("distill bad.toml --device cpu --force").assert_fails(2, &[phrase]);
+    }
+}
