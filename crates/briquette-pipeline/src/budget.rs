@@ -50,7 +50,7 @@ pub(crate) fn draft(
 pub fn foretold(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<AllocationReport> {
     let costs = Costs::of(recipe, budget, options)?;
     let payload = match budget.target {
-        Target::Metrics(_) => Search::new(costs.range()).next.exp2(),
+        Target::Metrics(_) => SizeSearch::new(costs.range()).next.exp2(),
         Target::Bytes(_) | Target::Bits(_) => costs.most as f64 * AIM - costs.fixed,
     };
     let steps = costs.steps(payload)?;
@@ -73,7 +73,7 @@ pub(crate) fn within(
     for _ in 0..ATTEMPTS {
         let found = match draft_of_size(&steps(factor)?, options, origin, None, Some(Sized { least: 0, most }))? {
             Drafted::Done(draft, report) => return Ok((draft, *report)),
-            Drafted::Missed(found, _) => found,
+            Drafted::Missed(miss) => miss.n_bytes,
         };
         let line = format!(
             "{found} bytes with the steps that were learned on, and at most {most} are wanted: once more with larger ones"
@@ -119,11 +119,11 @@ impl Making<'_> {
             let wanted = if is_trial { Sized { least: u64::MAX, most: 0 } } else { Sized { least, most } };
             let found = match self.make(attempt, &steps, Some(wanted))? {
                 Drafted::Done(draft, report) => return Ok((draft, *report)),
-                Drafted::Missed(found, left) => {
+                Drafted::Missed(miss) => {
                     if is_trial {
-                        self.costs.learn(&left);
+                        self.costs.learn(&miss.left);
                     }
-                    found
+                    miss.n_bytes
                 }
             };
             let line = match is_trial {
@@ -162,7 +162,7 @@ impl Making<'_> {
 
     /// The smallest output that is found whose metrics keep to bounds.
     fn good(&mut self, bounds: &Bounds) -> Result<(Draft, Report)> {
-        let (mut search, mut best) = (Search::new(self.costs.range()), None);
+        let (mut search, mut best) = (SizeSearch::new(self.costs.range()), None);
         while let Some(payload) = search.next() {
             let steps = self.costs.steps(payload)?;
             let Drafted::Done(draft, report) = self.make(search.n_tries(), &steps, None)? else {
@@ -214,7 +214,7 @@ fn margin(bounds: &Bounds, metrics: &BTreeMap<String, f64>) -> Result<f64> {
 }
 
 /// A search for the fewest bytes whose margin is not below 0.
-struct Search {
+struct SizeSearch {
     /// Base 2 logarithms of the fewest and the most bytes.
     range: [f64; 2],
     next: f64,
@@ -224,7 +224,7 @@ struct Search {
     short: Option<(f64, f64)>,
 }
 
-impl Search {
+impl SizeSearch {
     /// Times that an output is made.
     const TRIES: usize = 12;
     /// Base 2 logarithm of how many times the fewest bytes that are enough may be those that are not.
@@ -280,7 +280,7 @@ mod tests {
 
     /// The fewest bytes found where `f` says the margin of so many, and how many tries it took.
     fn fewest(range: [f64; 2], f: impl Fn(f64) -> f64) -> (Option<f64>, usize) {
-        let (mut search, mut best) = (Search::new(range), None);
+        let (mut search, mut best) = (SizeSearch::new(range), None);
         while let Some(payload) = search.next() {
             let margin = f(payload);
             search.found(payload, margin);
@@ -294,7 +294,7 @@ mod tests {
         let range = [1e5, 1e7];
         for least in [1.2e5, 7.7e5, 3.21e6, 5.5e6, 9.9e6] {
             // A loss that falls by four with each doubling, as those of steps do.
-            let (found, n) = fewest(range, |bytes| (least / bytes as f64).powi(2).mul_add(-0.01, 0.01));
+            let (found, n) = fewest(range, |bytes| (least / bytes).powi(2).mul_add(-0.01, 0.01));
             let found = found.unwrap();
             assert!(found >= least && found < 1.006 * least, "{found} of {least} in {n}");
             assert!(n <= 11, "{n} tries for {least}");

@@ -27,8 +27,16 @@ pub(crate) struct Sized {
 pub(crate) enum Drafted {
     /// It is as large as it was to be.
     Done(Draft, Box<Report>),
-    /// Its weight files have this many bytes, and by moving the weights of layers so much of the error of their outputs was left: by name.
-    Missed(u64, BTreeMap<String, f64>),
+    /// It is not.
+    Missed(Miss),
+}
+
+/// What a draft of another size than wanted showed.
+pub(crate) struct Miss {
+    /// Bytes of its weight files.
+    pub(crate) n_bytes: u64,
+    /// The share of the error of layers' outputs that moving their weights left, by name.
+    pub(crate) left: BTreeMap<String, f64>,
 }
 
 /// The output of those stages, none of which has steps to find, whole and verified, and not yet in its place; given up before it is evaluated where
@@ -60,7 +68,7 @@ pub(crate) fn draft_of_size(
     let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok(match filled {
         Ok(report) => Drafted::Done(draft, Box::new(report)),
-        Err((found, left)) => Drafted::Missed(found, left),
+        Err(miss) => Drafted::Missed(miss),
     })
 }
 
@@ -77,12 +85,7 @@ struct Begun<'a> {
 }
 
 /// All of the draft, verified, evaluated and with its report; or the bytes of weight files that are not as large as wanted, and what is left of errors.
-fn fill(
-    draft: &Draft,
-    plan: Plan,
-    begun: &Begun,
-    options: &RunOptions,
-) -> Result<std::result::Result<Report, (u64, BTreeMap<String, f64>)>> {
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
     let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
@@ -103,7 +106,7 @@ fn fill(
         let left = layers
             .iter()
             .filter_map(|(&index, layer)| Some((plan.tensors[index].info.name.to_string(), layer.error_left()?)));
-        return Ok(Err((n_bytes, left.collect())));
+        return Ok(Err(Miss { n_bytes, left: left.collect() }));
     }
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
     let evidence = Evidence {

@@ -20,7 +20,7 @@ use std::path::Path;
 const TOLD_AT: f64 = 0.25;
 
 /// A tensor whose step is to be found, and what it takes at each.
-pub(crate) type Open<'a, 'p> = (&'a TensorPlan<'p>, Curve);
+pub(crate) type OpenTensor<'a, 'p> = (&'a TensorPlan<'p>, Curve);
 
 /// The tensors of a plan whose steps are to be found, as their weights show them.
 ///
@@ -31,7 +31,7 @@ pub(crate) fn open_tensors<'a, 'p>(
     budget: Option<&Budget>,
     checkpoint: &Checkpoint,
     workers: &Workers,
-) -> Result<Vec<Open<'a, 'p>>> {
+) -> Result<Vec<OpenTensor<'a, 'p>>> {
     let is_open = |tensor: &&TensorPlan| {
         tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None))
     };
@@ -83,8 +83,8 @@ struct Cost {
     is_idle: bool,
 }
 
-/// Costs, and what they are counted in.
-struct Costs {
+/// FoundCosts, and what they are counted in.
+struct FoundCosts {
     costs: Vec<Cost>,
     unit: &'static str,
 }
@@ -97,11 +97,11 @@ struct Costs {
 pub(crate) fn find(
     recipe: &Recipe,
     how: &Sensitivity,
-    open: &[Open],
+    open: &[OpenTensor],
     checkpoint: &Checkpoint,
     options: &RunOptions,
 ) -> Result<SensitivityReport> {
-    let Costs { costs, unit } = match how {
+    let FoundCosts { costs, unit } = match how {
         Sensitivity::File(path) => return of_file(path, open, checkpoint),
         Sensitivity::Relative => relative(recipe, open, checkpoint)?,
         Sensitivity::Gradient { n_samples } => gradient(recipe, *n_samples, open, checkpoint, options)?,
@@ -154,7 +154,7 @@ fn name_of(how: &Sensitivity) -> &'static str {
 }
 
 /// What an earlier run found of all these tensors.
-fn of_file(path: &Path, open: &[Open], checkpoint: &Checkpoint) -> Result<SensitivityReport> {
+fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<SensitivityReport> {
     let bytes = InputFile::open(path)?.read_all(limits::MAX_OWN_BYTES)?;
     let found: SensitivityReport = json::parse(&bytes, "a file of sensitivities", path)?;
     if (found.format.as_str(), found.version) != (SensitivityReport::FORMAT, SensitivityReport::VERSION) {
@@ -187,19 +187,19 @@ fn of_file(path: &Path, open: &[Open], checkpoint: &Checkpoint) -> Result<Sensit
 }
 
 /// The square error of a layer's outputs over their square, where the mean squares of its inputs are known; of its weights elsewhere.
-fn relative(recipe: &Recipe, open: &[Open], checkpoint: &Checkpoint) -> Result<Costs> {
+fn relative(recipe: &Recipe, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<FoundCosts> {
     let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
     for path in recipe.stages.iter().filter_map(briquette_recipe::Stage::statistics) {
         let file = StatisticsFile::read(path)?;
         file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
         layers.extend(file.layers);
     }
-    let cost = |(tensor, curve): &Open| {
+    let cost = |(tensor, curve): &OpenTensor| {
         let stats = layers.get(tensor.info.name.strip_suffix(".weight").unwrap_or(&tensor.info.name));
         let energy = stats.and_then(|stats| curve.output_error(&stats.view().rms));
         Cost { of_square: of_weights(curve) * energy.unwrap_or(1.0), is_idle: false }
     };
-    Ok(Costs { costs: open.iter().map(cost).collect(), unit: "relative" })
+    Ok(FoundCosts { costs: open.iter().map(cost).collect(), unit: "relative" })
 }
 
 /// The square error of a step over the square of the weights, a weight: that of a step is a twelfth of its square.
@@ -212,8 +212,8 @@ const FLOOR: f64 = 0.02;
 
 /// No tensor costs next to nothing.
 #[cfg_attr(not(feature = "model"), allow(dead_code))]
-fn with_floor(mut costs: Vec<Cost>, open: &[Open]) -> Vec<Cost> {
-    let usual = |(cost, (_, curve)): (&Cost, &Open)| cost.of_square / of_weights(curve);
+fn with_floor(mut costs: Vec<Cost>, open: &[OpenTensor]) -> Vec<Cost> {
+    let usual = |(cost, (_, curve)): (&Cost, &OpenTensor)| cost.of_square / of_weights(curve);
     let mut all: Vec<f64> = costs.iter().zip(open).filter(|(cost, _)| !cost.is_idle).map(usual).collect();
     all.sort_by(f64::total_cmp);
     let median = all.get(all.len() / 2).copied().unwrap_or(1.0).max(1e-12);
@@ -227,7 +227,7 @@ fn with_floor(mut costs: Vec<Cost>, open: &[Open]) -> Vec<Cost> {
 use by_running::{gradient, measured};
 
 #[cfg(not(feature = "model"))]
-fn gradient(_: &Recipe, _: usize, _: &[Open], _: &Checkpoint, _: &RunOptions) -> Result<Costs> {
+fn gradient(_: &Recipe, _: usize, _: &[OpenTensor], _: &Checkpoint, _: &RunOptions) -> Result<FoundCosts> {
     Err(Error::config("budget.sensitivity: this build cannot run models; take \"relative\""))
 }
 

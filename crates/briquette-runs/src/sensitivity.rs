@@ -23,7 +23,7 @@ use briquette_models::text::Pooling;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
-use squares::Squares;
+use squares::GradientSquares;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use still::still;
@@ -81,7 +81,7 @@ pub fn curvatures(
     };
     let walk = BlockWalk::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
-    let mut found = OfText { pooling, seed: samples.seed, squares: Squares::default() };
+    let mut found = OfText { pooling, seed: samples.seed, squares: GradientSquares::default() };
     backward(walk, checkpoint, room, &mut found, progress)?;
     let unit = if pooling.is_some() { LossUnit::Cosine } else { LossUnit::Nats };
     Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
@@ -92,7 +92,7 @@ struct OfText {
     /// Of an encoder.
     pooling: Option<Pooling>,
     seed: u64,
-    squares: Squares,
+    squares: GradientSquares,
 }
 
 impl Backwards for OfText {
@@ -139,7 +139,7 @@ fn of_images(
         let message = format!("{arch} cannot run on this kind of data; give some of its own");
         return Err(Error::config(message).at(spec.path.display()));
     };
-    let (input, mut squares, mut n_items) = (spec.image_input(input)?, Squares::default(), 0);
+    let (input, mut squares, mut n_items) = (spec.image_input(input)?, GradientSquares::default(), 0);
     let chosen = samples.of(images.len())?;
     for (index, batch) in chosen.chunks(BATCH_SIZE).enumerate() {
         let pixels = pixels_of(images, batch, &input, spec.strict)?;

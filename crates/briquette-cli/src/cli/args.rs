@@ -3,14 +3,13 @@
 use super::batch::SweepArgs;
 use super::calibrate::CalibrateArgs;
 use super::choice::ChoiceArgs;
+use super::common::Common;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
-use super::values::{n_threads, parse_batch_size};
-use briquette::pipeline::Trace;
+use super::values::parse_batch_size;
 use briquette::pipeline::recipe::raw::RawBatchSize;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Compress neural networks: prune, quantize, verify what was written, report what it saved.
 #[derive(Debug, Parser)]
@@ -32,29 +31,6 @@ const EXAMPLES: &str = "Examples:
 Exit codes: 0 ok, 1 internal error, 2 usage or configuration, 3 batch partly failed, 4 bad input or a difference
 found, 5 I/O, space or memory, 6 refused by policy, 129/130/143 stopped by SIGHUP, SIGINT or SIGTERM. Where nothing
 else was printed, --json prints an error too: {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
-
-/// Flags of every command.
-#[derive(Debug, Clone, ClapArgs)]
-pub(crate) struct Common {
-    /// Worker threads; 0 means one for each core
-    #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = n_threads(), help_heading = "Common")]
-    pub(crate) threads: usize,
-    /// Print one JSON document on stdout instead of text, also of a failure; completions and the manual page stay text
-    #[arg(long, global = true, help_heading = "Common")]
-    pub(crate) json: bool,
-    /// Print nothing but errors
-    #[arg(long, short, global = true, help_heading = "Common")]
-    pub(crate) quiet: bool,
-    /// Write a Chrome trace of the phases and their memory, for about:tracing or Perfetto; replaces an earlier trace and no other file
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Common")]
-    pub(crate) trace: Option<PathBuf>,
-    /// What goes into it
-    #[arg(skip)]
-    pub(crate) tracer: Option<Arc<Trace>>,
-    /// Where models run: auto, cpu, cuda or cuda:N
-    #[arg(long, global = true, default_value = "auto", value_name = "DEVICE", help_heading = "Common")]
-    pub(crate) device: String,
-}
 
 /// What to do.
 #[derive(Debug, Subcommand)]

@@ -1,7 +1,7 @@
 //! Batches: `run` and `plan` of a jobs file.
 
-use super::args::Common;
 use super::asked::raw_recipe_of;
+use super::common::Common;
 use super::compress::compress;
 use super::options::options;
 use super::show::show;

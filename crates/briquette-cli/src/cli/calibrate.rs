@@ -1,7 +1,7 @@
 //! `calibrate`: statistics of what goes into each layer.
 
-use super::args::Common;
 use super::choice::ChoiceArgs;
+use super::common::Common;
 use super::options::options;
 use super::show::show;
 use super::tables::bytes;

@@ -1,8 +1,9 @@
 //! One function for each command: options to library call to text.
 
-use super::args::{Args, Command, Common, RecipeCommand, SchemaOf};
+use super::args::{Args, Command, RecipeCommand, SchemaOf};
 use super::asked::{absolute, recipe_of};
 use super::choice::ChoiceArgs;
+use super::common::Common;
 use super::compress::{compress, report_text};
 use super::options::options;
 use super::show::{show, show_long};

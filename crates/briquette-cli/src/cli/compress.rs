@@ -1,6 +1,6 @@
 //! Running one recipe and showing its report.
 
-use super::args::Common;
+use super::common::Common;
 use super::options::options;
 use super::show::show;
 use super::text;

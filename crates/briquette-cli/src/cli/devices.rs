@@ -1,6 +1,6 @@
 //! What models can run on here.
 
-use super::args::Common;
+use super::common::Common;
 use super::show::show;
 use super::tables::bytes;
 use briquette::{Error, Result};

@@ -1,6 +1,7 @@
 //! `eval`: running models.
 
-use super::args::{Common, EvalArgs};
+use super::args::EvalArgs;
+use super::common::Common;
 use super::options::options;
 use super::show::show_and_check;
 use super::tables::{bytes, table};

@@ -7,6 +7,7 @@ mod batch;
 mod calibrate;
 mod choice;
 mod commands;
+mod common;
 mod compress;
 mod devices;
 mod evaluate;

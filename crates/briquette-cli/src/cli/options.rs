@@ -1,6 +1,6 @@
 //! From flags to how a command runs: threads, progress, signals and the device.
 
-use super::args::Common;
+use super::common::Common;
 use super::{allocator, progress, signals};
 use briquette::core::memory::MemoryMeter;
 use briquette::pipeline::{Progress, Stop, limit_threads};

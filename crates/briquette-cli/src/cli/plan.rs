@@ -1,7 +1,7 @@
 //! `plan`: what would become of each tensor, as a table or as JSON.
 
-use super::args::Common;
 use super::asked::recipe_of;
+use super::common::Common;
 use super::options::options;
 use super::show::{error_json, show_long};
 use super::stage_flags::What;

@@ -1,7 +1,7 @@
 //! `sensitivity`: what a model loses by the error of each tensor.
 
-use super::args::Common;
 use super::choice::ChoiceArgs;
+use super::common::Common;
 use super::options::options;
 use super::show::show;
 use super::tables::table;

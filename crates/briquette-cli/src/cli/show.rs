@@ -1,6 +1,6 @@
 //! What a command found, as text for people or as JSON for programs.
 
-use super::args::Common;
+use super::common::Common;
 use super::text;
 use briquette::{Error, Result};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! What tensors cost at each step, and the steps that lose the least.
 
-use crate::sensitivity::{self, Open};
+use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
 use briquette_flow::context::{RunOptions, Workers};
 use briquette_flow::curve::Curve;
@@ -59,7 +59,7 @@ impl Costs {
         let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
         let workers = Workers::new(options)?;
         let open = sensitivity::open_tensors(&plan, Some(budget), &checkpoint, &workers)?;
-        let suffix = |(tensor, _): &Open| match tensor.quant.map(|quant| quant.activations) {
+        let suffix = |(tensor, _): &OpenTensor| match tensor.quant.map(|quant| quant.activations) {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
         };

@@ -1,6 +1,6 @@
 //! What a model loses, found by running it.
 
-use super::{Cost, Costs, Open, TOLD_AT, with_floor};
+use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
 use crate::evaluate::spec_of;
 use crate::solve::{Simulated, arch_of, rows_of};
 use briquette_core::{Affine, Error, Grid, Result, simd};
@@ -49,10 +49,10 @@ impl<'a> Run<'a> {
 pub(super) fn gradient(
     recipe: &Recipe,
     n_samples: usize,
-    open: &[Open],
+    open: &[OpenTensor],
     checkpoint: &Checkpoint,
     options: &RunOptions,
-) -> Result<Costs> {
+) -> Result<FoundCosts> {
     let Run { arch, device, data, spec, samples, room } = Run::of(recipe, n_samples, checkpoint, options)?;
     options.progress.begin("gradients", 0);
     let mut after = |done, total| {
@@ -63,12 +63,12 @@ pub(super) fn gradient(
         curvatures(checkpoint, arch, &device, (&data, &spec), (samples, room), &mut after)
     })?;
     // The mean square error of a step is a twelfth of its square, and a loss half of the curvature times it.
-    let cost = |(tensor, _): &Open| {
+    let cost = |(tensor, _): &OpenTensor| {
         let trace = found.traces.get(tensor.info.name.as_ref() as &str).copied().unwrap_or(0.0);
         Cost { of_square: trace / 24.0, is_idle: trace <= 0.0 }
     };
     let costs = with_floor(open.iter().map(cost).collect(), open);
-    Ok(Costs { costs, unit: unit_of(found.unit) })
+    Ok(FoundCosts { costs, unit: unit_of(found.unit) })
 }
 
 fn unit_of(unit: LossUnit) -> &'static str {
@@ -82,10 +82,10 @@ fn unit_of(unit: LossUnit) -> &'static str {
 pub(super) fn measured(
     recipe: &Recipe,
     n_samples: usize,
-    open: &[Open],
+    open: &[OpenTensor],
     checkpoint: &Checkpoint,
     options: &RunOptions,
-) -> Result<Costs> {
+) -> Result<FoundCosts> {
     let Run { arch, device, data, spec, samples, room } = Run::of(recipe, n_samples, checkpoint, options)?;
     let unit = match arch.task() {
         ModelTask::Encoder => LossUnit::Cosine,
@@ -112,7 +112,7 @@ pub(super) fn measured(
             found.push(Cost { of_square: loss / (step * step), is_idle: loss.abs() < LEAST });
             options.progress.items(found.len(), open.len());
         }
-        Ok(Costs { costs: with_floor(found, open), unit: unit_of(unit) })
+        Ok(FoundCosts { costs: with_floor(found, open), unit: unit_of(unit) })
     })
 }
 

@@ -4,7 +4,7 @@ mod plot;
 
 use crate::BatchReport;
 use crate::figures::REFERENCE;
-use plot::{Candidate, FrontierPlot};
+use plot::{FrontierPlot, ShownModel};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -34,12 +34,12 @@ pub(super) fn section(report: &BatchReport) -> String {
 }
 
 /// What there is to choose from: nothing of what failed.
-fn candidates(report: &BatchReport) -> Vec<Candidate<'_>> {
+fn candidates(report: &BatchReport) -> Vec<ShownModel<'_>> {
     let of_jobs = report.jobs.iter().filter(|job| !job.is_failed()).filter_map(|job| {
         let (output, bytes) = (job.made(), job.after_bytes?);
-        Some(Candidate { name: &job.job, output, bytes, metrics: &job.metrics, is_job: true })
+        Some(ShownModel { name: &job.job, output, bytes, metrics: &job.metrics, is_job: true })
     });
-    let of_others = report.also.iter().map(|other| Candidate {
+    let of_others = report.also.iter().map(|other| ShownModel {
         name: &other.name,
         output: Some(&other.output),
         bytes: other.after_bytes,

@@ -49,12 +49,12 @@ mod tests {
     #[test]
     fn classes_are_drawn_as_often_as_they_are_probable() {
         let logs = [0.1_f32, 0.6, 0.3].map(f32::ln);
-        let mut counts = [0; 3];
+        let mut counts = [0_i32; 3];
         (0..10_000).for_each(|place| counts[drawn(&logs, uniform(3, place)) as usize] += 1);
         for (count, expected) in counts.into_iter().zip([1000, 6000, 3000]) {
-            assert!((count - expected as i32).abs() < 200, "{counts:?}");
+            assert!((count - expected).abs() < 200, "{counts:?}");
         }
-        assert_eq!(drawn(&logs, 0.99999999), 2);
+        assert_eq!(drawn(&logs, 0.999_999), 2);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 /// The sum of the squares of the gradients of each parameter, by its name in files.
 #[derive(Default)]
-pub(super) struct Squares(BTreeMap<String, f64>);
+pub(super) struct GradientSquares(BTreeMap<String, f64>);
 
-impl Squares {
+impl GradientSquares {
     /// Adds the gradients of a network's parameters, as far as it has any.
     ///
     /// # Errors

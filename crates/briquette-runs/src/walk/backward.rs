@@ -56,7 +56,7 @@ pub(crate) fn backward(
         before.push(states);
         walk.advance(weights, &mut after)?;
     }
-    let mut way = Way { device: walk.device.clone().autodiff(), towards: States::with_room(room), walk, how };
+    let mut way = WayBack { device: walk.device.clone().autodiff(), towards: States::with_room(room), walk, how };
     way.exit(weights, &mut after)?;
     while let Some(states) = before.pop() {
         way.block(weights, before.len(), &states, &mut after)?;
@@ -65,7 +65,7 @@ pub(crate) fn backward(
 }
 
 /// The way back through a network.
-struct Way<'w, 'h> {
+struct WayBack<'w, 'h> {
     walk: BlockWalk<'w>,
     device: Device,
     /// The gradient of each batch at where the way has come to.
@@ -73,7 +73,7 @@ struct Way<'w, 'h> {
     how: &'h mut dyn Backwards,
 }
 
-impl Way<'_, '_> {
+impl WayBack<'_, '_> {
     fn exit(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Exit)?;
         for batch in 0..self.walk.n_batches() {

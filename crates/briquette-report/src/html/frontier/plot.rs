@@ -29,7 +29,7 @@ const LABEL_COLUMNS: usize = 16;
 const TOLD_COLUMNS: usize = 30;
 
 /// A model that may be chosen: what a job made, or what was made elsewhere.
-pub(super) struct Candidate<'a> {
+pub(super) struct ShownModel<'a> {
     pub(super) name: &'a str,
     pub(super) output: Option<&'a Path>,
     pub(super) bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Candidate<'a> {
 
 /// A candidate with its value of one metric.
 pub(super) struct FrontierPoint<'a> {
-    model: &'a Candidate<'a>,
+    model: &'a ShownModel<'a>,
     value: f64,
     is_best: bool,
 }
@@ -62,7 +62,7 @@ fn drawable(metrics: &BTreeMap<String, Option<f64>>, name: &str) -> Option<f64> 
 
 impl<'a> FrontierPlot<'a> {
     /// None where fewer than two models have the metric: there is nothing to choose.
-    pub(super) fn of(models: &'a [Candidate<'a>], metric: &'a str) -> Option<Self> {
+    pub(super) fn of(models: &'a [ShownModel<'a>], metric: &'a str) -> Option<Self> {
         let point = |model| Some(FrontierPoint { model, value: drawable(model.metrics, metric)?, is_best: false });
         let mut points: Vec<FrontierPoint> = models.iter().filter_map(point).collect();
         if points.len() < 2 {
@@ -224,7 +224,7 @@ impl<'a> FrontierPlot<'a> {
 }
 
 /// What the originals of the models have, each value once as it is shown.
-fn originals(models: &[Candidate], metric: &str) -> Vec<f64> {
+fn originals(models: &[ShownModel], metric: &str) -> Vec<f64> {
     let name = format!("{REFERENCE}{metric}");
     let mut found: Vec<f64> = models.iter().filter_map(|model| drawable(model.metrics, &name)).collect();
     found.sort_by(f64::total_cmp);

@@ -1,6 +1,6 @@
 //! The law holds what ships: a model compressed from its file, and the same model in burn with the same rules attached and exported,
 //! are the same bytes; both decode to `simulate`, and so do the layers that run on codes.
-#![cfg(feature = "flex")]
+#![cfg(all(feature = "nn", feature = "flex"))]
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::encoded::ScaleType;
