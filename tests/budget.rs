@@ -238,7 +238,7 @@ fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
         format!(
             "[model]\npath = \"digits\"\n[output]\npath = \"out\"\n[budget]\nbytes = \"{bytes}\"\n[data]\ntrain = \"data.safetensors\"\n\
              eval = \"data.safetensors\"\n[calibration]\ndata = \"data.safetensors\"\n[[stage]]\nkind = \"distill\"\n\
-             loss = [{{ kind = \"logits\" }}]\nepochs = 2\nquantization_aware = true\n{keys}\n[[stage]]\nkind = \"quantize\"\nscheme = \"step\"\n\
+             loss = [{{ kind = \"logits\" }}]\nepochs = 2\ndropout = false\nquantization_aware = true\n{keys}\n[[stage]]\nkind = \"quantize\"\nscheme = \"step\"\n\
              round = \"gptq\"\n[[stage]]\nkind = \"evaluate\"\n"
         )
     };

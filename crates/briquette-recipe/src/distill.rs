@@ -75,6 +75,9 @@ pub struct RawDistill {
     /// distill: train with the rounding of the quantize stage that follows in place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quantization_aware: bool,
+    /// distill: whether the student's dropout is on while it learns (true). One that starts with the weights of its teacher hardly needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<bool>,
     /// distill, quantization_aware with steps: what a bit of each rounded weight counts beside the losses (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
@@ -107,6 +110,8 @@ pub struct DistillStage {
     pub quantize: Option<QuantizeStage>,
     /// What a bit of each rounded weight counts beside the losses.
     pub rate: Option<f64>,
+    /// Whether the student's dropout is on while it learns.
+    pub has_dropout: bool,
 }
 
 /// What a student is.
@@ -188,6 +193,7 @@ impl DistillStage {
             gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
             rate: raw.rate,
+            has_dropout: raw.dropout.unwrap_or(true),
             loss: losses_of(&raw.loss)?,
         };
         stage.check()?;

@@ -9,7 +9,7 @@ use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::Checkpoint;
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
 use briquette_nn::Compression;
 use briquette_plan::heads;
 use briquette_recipe::{DistillStage, QuantizeStage};
@@ -54,6 +54,9 @@ impl TrainingSetup {
         plain.seed(settings.seed);
         meter.begin_phase(&format!("load student {}", asked.model.display()));
         let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
+        if !stage.has_dropout {
+            student.network = without_dropout(student.network);
+        }
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(asked.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
