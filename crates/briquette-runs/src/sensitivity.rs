@@ -9,7 +9,6 @@
 
 mod draws;
 mod squares;
-pub(crate) mod still;
 
 use crate::BlockWalk;
 use crate::outputs::ItemProgress;
@@ -20,13 +19,12 @@ use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec, ImageInput, Images};
 use briquette_models::text::Pooling;
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network, still};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use still::still;
 
 /// Scores of tokens in memory at once, with their gradients.
 const MAX_SCORES: usize = 1 << 23;

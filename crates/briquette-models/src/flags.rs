@@ -1,4 +1,4 @@
-//! Networks that train without dropout.
+//! Switching off what networks do while they train alone.
 
 use burn::module::{Flag, Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
@@ -6,13 +6,20 @@ use burn::tensor::{Bool, Int, Tensor};
 /// How burn names the container of a dropout's fields.
 const DROPOUT: &str = "Struct:Dropout";
 
-/// The network with all of its dropout switched off, whether it trains or not.
+/// The network with all of its dropout off, whether it trains or not.
 pub fn without_dropout<M: Module>(network: M) -> M {
-    network.map(&mut Off { containers: Vec::new() })
+    network.map(&mut Off { containers: Vec::new(), is_chosen: |container| container == DROPOUT })
+}
+
+/// The network without what only trains, and with gradients all the same: no dropout, and batch norms by the statistics that they have.
+pub fn still<M: Module>(network: M) -> M {
+    network.map(&mut Off { containers: Vec::new(), is_chosen: |_| true })
 }
 
 struct Off {
     containers: Vec<String>,
+    /// Whether the flags of a container go off.
+    is_chosen: fn(&str) -> bool,
 }
 
 impl ModuleMapper for Off {
@@ -25,7 +32,7 @@ impl ModuleMapper for Off {
     }
 
     fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        match self.containers.last().is_some_and(|container| container == DROPOUT) {
+        match (self.is_chosen)(self.containers.last().map_or("", String::as_str)) {
             true => flag.with_value(false),
             false => flag,
         }
@@ -48,7 +55,7 @@ impl ModuleMapper for Off {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig};
+    use crate::layers::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
     use burn::tensor::Device;
 
     #[test]
@@ -59,5 +66,17 @@ mod tests {
         assert!(norm.training.is_enabled() && !dropout.training.is_enabled());
         let (norm, dropout) = (norm, dropout).valid().train();
         assert!(norm.training.is_enabled() && !dropout.training.is_enabled(), "after an evaluation too");
+        assert!(!still(norm).training.is_enabled());
+    }
+
+    #[test]
+    fn nothing_is_dropped_and_gradients_are_there() {
+        let device = Device::flex().autodiff();
+        let (linear, dropout): (Linear, Dropout) =
+            still((LinearConfig::new(64, 8).init(&device), DropoutConfig::new(0.9).init()));
+        let x = Tensor::<2>::ones([4, 64], &device);
+        assert_eq!(dropout.forward(x.clone()).into_data(), x.clone().into_data());
+        let gradients = linear.forward(dropout.forward(x)).sum().backward();
+        assert!(linear.weight.val().grad(&gradients).is_some());
     }
 }
