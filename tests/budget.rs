@@ -169,6 +169,9 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert!(links >= 7 && page.contains("../int8/report.html"), "{links}: {page}");
     let again = sandbox.json(&format!("{line} --also int8 --resume"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(3), Some(0)));
+    // Losses that were found otherwise are found again, and the outputs that follow from them made again.
+    let again = sandbox.json(&format!("{line} --also int8 --resume --sensitivity measured"));
+    assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(0), Some(3)), "{again}");
     sandbox.run(&line).assert_fails(6, &["sweep.toml: is of another sweep", "--force"]);
     sandbox.ok("run sizes/sweep.toml --resume");
     let cases = [

@@ -107,10 +107,6 @@ pub(crate) fn find(
         Sensitivity::Gradient { n_samples } => gradient(recipe, *n_samples, open, checkpoint, options)?,
         Sensitivity::Measured { n_samples } => measured(recipe, *n_samples, open, checkpoint, options)?,
     };
-    let n_samples = match how {
-        Sensitivity::Gradient { n_samples } | Sensitivity::Measured { n_samples } => Some(*n_samples),
-        _ => None,
-    };
     let tensors = open.iter().zip(costs).map(|((tensor, curve), cost)| TensorSensitivity {
         name: tensor.info.name.to_string(),
         n_weights: curve.n_weights,
@@ -120,7 +116,6 @@ pub(crate) fn find(
         against: None,
         is_idle: cost.is_idle,
     });
-    let data = recipe.calibration.as_ref().filter(|_| n_samples.is_some()).and_then(|run| run.data.eval.as_deref());
     Ok(SensitivityReport {
         format: SensitivityReport::FORMAT.into(),
         version: SensitivityReport::VERSION,
@@ -129,8 +124,8 @@ pub(crate) fn find(
         fingerprint: fingerprint(checkpoint)?.to_string(),
         how: name_of(how).into(),
         unit: unit.into(),
-        data: data.map(|path| path.display().to_string()),
-        n_samples,
+        data: data_of(recipe, how),
+        n_samples: samples_of(how),
         against: None,
         rank_correlation: None,
         tensors: tensors.collect(),
@@ -155,18 +150,7 @@ fn name_of(how: &Sensitivity) -> &'static str {
 
 /// What an earlier run found of all these tensors.
 fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<SensitivityReport> {
-    let bytes = InputFile::open(path)?.read_all(limits::MAX_OWN_BYTES)?;
-    let found: SensitivityReport = json::parse(&bytes, "a file of sensitivities", path)?;
-    if (found.format.as_str(), found.version) != (SensitivityReport::FORMAT, SensitivityReport::VERSION) {
-        let message = format!(
-            "found format {:?}, version {}, expected {:?}, version {}; write it with `briquette sensitivity`",
-            found.format,
-            found.version,
-            SensitivityReport::FORMAT,
-            SensitivityReport::VERSION
-        );
-        return Err(Error::input(message).at(path.display()));
-    }
+    let found = read(path)?;
     let own = fingerprint(checkpoint)?.to_string();
     if found.fingerprint != own {
         let message = format!(
@@ -184,6 +168,44 @@ fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<
         }
         None => Ok(found),
     }
+}
+
+/// Whether a file has what this way would find on as many items of the same data.
+pub(crate) fn is_found_so(path: &Path, recipe: &Recipe, how: &Sensitivity) -> bool {
+    read(path).is_ok_and(|found| {
+        let (n_samples, data) = (samples_of(how), data_of(recipe, how));
+        (found.how.as_str(), found.n_samples, found.data) == (name_of(how), n_samples, data)
+    })
+}
+
+/// The items that a way runs.
+fn samples_of(how: &Sensitivity) -> Option<usize> {
+    match how {
+        Sensitivity::Gradient { n_samples } | Sensitivity::Measured { n_samples } => Some(*n_samples),
+        Sensitivity::Relative | Sensitivity::File(_) => None,
+    }
+}
+
+/// What a way runs the model on.
+fn data_of(recipe: &Recipe, how: &Sensitivity) -> Option<String> {
+    let run = recipe.calibration.as_ref().filter(|_| samples_of(how).is_some())?;
+    Some(run.data.eval.as_deref()?.display().to_string())
+}
+
+fn read(path: &Path) -> Result<SensitivityReport> {
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_OWN_BYTES)?;
+    let found: SensitivityReport = json::parse(&bytes, "a file of sensitivities", path)?;
+    if (found.format.as_str(), found.version) != (SensitivityReport::FORMAT, SensitivityReport::VERSION) {
+        let message = format!(
+            "found format {:?}, version {}, expected {:?}, version {}; write it with `briquette sensitivity`",
+            found.format,
+            found.version,
+            SensitivityReport::FORMAT,
+            SensitivityReport::VERSION
+        );
+        return Err(Error::input(message).at(path.display()));
+    }
+    Ok(found)
 }
 
 /// The square error of a layer's outputs over their square, where the mean squares of its inputs are known; of its weights elsewhere.

@@ -1,13 +1,13 @@
 //! A budget at several sizes: one measure, a batch of jobs, and a page with quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
-use crate::sensitivity::{find, open_tensors};
+use crate::sensitivity::{find, is_found_so, open_tensors};
 use briquette_core::{Error, Remedy, Result};
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::draft;
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
 use briquette_recipe::raw::RawRecipe;
-use briquette_recipe::{Recipe, Sensitivity, paths};
+use briquette_recipe::{Recipe, paths};
 use briquette_report::{BatchReport, JobResult, to_json};
 use std::path::{Path, PathBuf};
 
@@ -56,34 +56,31 @@ pub fn sweep(
         );
     }
     std::fs::create_dir_all(&output).map_err(|source| Error::io("cannot create the directory", &output, source))?;
-    let is_found = measured(&recipe, &output, options)?;
-    if let Some((budget, path)) = raw.budget.as_mut().zip(is_found) {
+    let losses = recipe.budget.as_ref().is_some_and(|budget| budget.sensitivity.runs_model());
+    let losses = losses.then(|| output.join("sweep.sensitivity.json"));
+    if let Some((budget, path)) = raw.budget.as_mut().zip(losses.clone()) {
         (budget.sensitivity, budget.sensitivity_file, budget.samples) = (None, Some(path), None);
     }
     let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =
         asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
+    losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options))?;
     batch::run(&Jobs::from_file(&path)?, how, options, each)
 }
 
-/// The file of what errors of tensors cost, where that is not known from the weights alone; found, where it is not there.
-fn measured(recipe: &Recipe, output: &Path, options: &RunOptions) -> Result<Option<PathBuf>> {
-    let Some(how) = recipe.budget.as_ref().map(|budget| &budget.sensitivity) else { return Ok(None) };
-    if matches!(how, Sensitivity::Relative | Sensitivity::File(_)) {
-        return Ok(None);
-    }
-    let path = output.join("sweep.sensitivity.json");
-    if path.exists() && !options.force {
-        return Ok(Some(path));
+/// Finds what errors of tensors cost and writes it down, where the file has not just that.
+fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
+    let Some(how) = recipe.budget.as_ref().map(|budget| &budget.sensitivity) else { return Ok(()) };
+    if !options.force && is_found_so(path, recipe, how) {
+        return Ok(());
     }
     let checkpoint = crate::open::model(recipe)?;
     let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
     let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
     let found = find(recipe, how, &open, &checkpoint, options)?;
     options.progress.end();
-    draft::replace_file(&path, &to_json(&found)?)?;
-    Ok(Some(path))
+    draft::replace_file(path, &to_json(&found)?)
 }
 
 /// Writes a file that is not there, or is the same already.

@@ -91,6 +91,11 @@ impl Sensitivity {
     /// The names of ways to find it.
     pub const NAMES: [&str; 3] = ["gradient", "measured", "relative"];
 
+    /// Whether the model is run to find it.
+    pub fn runs_model(&self) -> bool {
+        matches!(self, Self::Gradient { .. } | Self::Measured { .. })
+    }
+
     /// What a recipe with resolved paths asks for.
     fn from_raw(keys: &RawBudget, has_data: bool) -> Result<Self> {
         if let Some(path) = &keys.sensitivity_file {
