@@ -12,9 +12,9 @@ mod unpacked;
 
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::threads_for;
-use crate::path::Path;
 use crate::simd::{OutputBlock, PANEL};
 use crate::weights::Int8Weights;
+use briquette_float::Path;
 use depthwise::Taps;
 pub use epilogue::ConvEpilogue;
 use image::Image;

@@ -4,8 +4,8 @@ use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
-use crate::path::Path;
 use crate::simd::{self, Int4Panel, OutputBlock, PANEL};
+use briquette_float::Path;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
@@ -65,6 +65,21 @@ impl PackedInt4 {
     /// Bytes held: half a byte for each weight, 4 for each scale.
     pub fn n_bytes(&self) -> usize {
         self.codes.len() + 4 * self.scales.len()
+    }
+
+    /// The weights of one output, as f32.
+    ///
+    /// # Panics
+    /// If there is no such output, or `out` is not as long as there are inputs.
+    pub fn read_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.n_out && out.len() == self.n_in, "output {row} of {self:?}");
+        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        let groups = out.chunks_mut(self.group).zip(panel.codes.chunks(16 * self.group));
+        for ((out, codes), scales) in groups.zip(panel.scales.as_chunks::<PANEL>().0) {
+            for (out, codes) in out.iter_mut().zip(codes.as_chunks::<16>().0) {
+                *out = f32::from((codes[lane % 16] >> (lane / 16 * 4) & 15) as i8 - 8) * scales[lane];
+            }
+        }
     }
 
     /// The weights as f32, `[n_out, n_in]`.
@@ -142,6 +157,11 @@ mod tests {
         let mut floats = |n: usize| (0..n).map(|_| next() as f32 / (1_u64 << 30) as f32 - 1.0).collect::<Vec<f32>>();
         let (scales, x, bias) = (floats(n * n_groups), floats(m * k), floats(n));
         let packed = PackedInt4::new(&codes, &scales, n, k, group);
+        let mut row = vec![f32::NAN; k];
+        for (o, floats) in packed.to_floats().chunks(k.max(1)).enumerate() {
+            packed.read_row(o, &mut row);
+            assert_eq!(row, floats, "output {o} of K {k} N {n} by {group}");
+        }
         let mut slow = vec![0.0; m * n];
         int4_linear(Path::SCALAR, &x, m, &packed, Some(&bias), &mut slow);
         for (i, &value) in slow.iter().enumerate() {

@@ -2,10 +2,10 @@
 
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::{for_panels, threads_for};
-use crate::path::Path;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{Kernel, OutputBlock, RowBlock};
 use crate::weights::Int8Weights;
+use briquette_float::Path;
 use std::cell::RefCell;
 
 /// Rows are quantized and multiplied in blocks whose codes stay in the L2 cache.

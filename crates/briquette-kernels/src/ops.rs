@@ -27,8 +27,10 @@ mod weights;
 pub use activations::{ActivationOps, simulate_activations};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
-pub use device::runs_on;
-pub use fused::{AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rows_at_once};
+pub use device::{looks_up, runs_on};
+pub use fused::{
+    AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rms_norm, rotate, rows_at_once, swiglu,
+};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
-pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear};
+pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

@@ -3,10 +3,10 @@
 use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
-use crate::path::Path;
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns};
-use crate::weights::{Int8Weights, sealed};
+use crate::weights::{Int8Weights, row_of_panel, sealed};
 use briquette_core::Result;
+use briquette_float::Path;
 
 /// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
 ///
@@ -61,6 +61,10 @@ impl Int8Weights for PackedInt8 {
 
     fn n_in(&self) -> usize {
         self.n_in
+    }
+
+    fn read_row(&self, row: usize, out: &mut [f32]) {
+        row_of_panel(self.panel(row / PANEL), row % PANEL, self.scales[row], out);
     }
 
     fn n_bytes(&self) -> usize {

@@ -5,18 +5,15 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
-mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
 mod dispatch;
-mod float;
 #[cfg(target_arch = "x86_64")]
 mod float_panel;
 mod int4;
-pub(crate) mod isa;
 mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -30,13 +27,11 @@ mod sparse_panels;
 mod turn;
 mod weight_only;
 
-pub(crate) use attend::{HeadRows, attend};
 pub(crate) use block::OutputBlock;
 pub(crate) use dispatch::{
     depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, quantize, quantize_row, turn_bytes,
     turn_square, value_range,
 };
-pub(crate) use float::{add_norm, gelu};
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;
 pub(crate) use operands::{PANEL, PanelColumns, RowBlock};

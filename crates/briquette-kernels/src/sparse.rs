@@ -3,10 +3,10 @@
 use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
-use crate::path::Path;
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns, SparsePanels};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::Result;
+use briquette_float::Path;
 use std::cell::RefCell;
 
 thread_local! {

@@ -4,9 +4,9 @@ use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
-use crate::path::Path;
 use crate::simd::OutputBlock;
 use crate::weights::Int8Weights;
+use briquette_float::Path;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
@@ -43,6 +43,13 @@ mod tests {
 
     fn agrees(m: usize, k: usize, n: usize, seed: u64) {
         let (dense, sparse, x, bias) = (packed(n, k, seed), sparse(n, k, seed), floats(m * k, 9), floats(n, 3));
+        let mut row = vec![f32::NAN; k];
+        for (o, floats) in dense.to_floats().chunks(k.max(1)).enumerate() {
+            dense.read_row(o, &mut row);
+            assert_eq!(row, floats, "output {o} of K {k} N {n}");
+            sparse.read_row(o, &mut row);
+            assert_eq!(row, floats, "sparse, output {o} of K {k} N {n}");
+        }
         let mut slow = vec![0.0; m * n];
         weight_only_linear(Path::SCALAR, &x, m, &dense, Some(&bias), &mut slow);
         for (i, &value) in slow.iter().enumerate() {

@@ -2,8 +2,8 @@
 
 use crate::float_rows::FloatRows;
 use crate::panel_layout::panel_bytes;
-use crate::path::Path;
 use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns};
+use briquette_float::Path;
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs: [`PackedInt8`](crate::PackedInt8) or
 /// [`SparseInt8`](crate::SparseInt8).
@@ -15,11 +15,29 @@ pub trait Int8Weights: sealed::Panels {
     /// Bytes held.
     fn n_bytes(&self) -> usize;
 
+    /// The weights of one output, as f32.
+    ///
+    /// # Panics
+    /// If there is no such output, or `out` is not as long as there are inputs.
+    fn read_row(&self, row: usize, out: &mut [f32]) {
+        let mut panel = vec![0; panel_bytes(self.n_in())];
+        self.unpack(row / PANEL, &mut panel);
+        row_of_panel(&panel, row % PANEL, self.scale(row), out);
+    }
+
     /// The weights as f32, `[n_out, n_in]`.
     fn to_floats(&self) -> Vec<f32> {
         let (codes, n_in) = (to_rows(self), self.n_in().max(1));
         let value = |(i, code): (usize, &i8)| f32::from(*code) * self.scale(i / n_in);
         codes.iter().enumerate().map(value).collect()
+    }
+}
+
+/// Output `lane` of a panel, as f32.
+pub(crate) fn row_of_panel(panel: &[i8], lane: usize, scale: f32, out: &mut [f32]) {
+    assert_eq!(panel.len(), panel_bytes(out.len()), "inputs of an output");
+    for (out, group) in out.chunks_mut(4).zip(panel.as_chunks::<{ 4 * PANEL }>().0) {
+        out.iter_mut().zip(&group[4 * lane..]).for_each(|(out, code)| *out = f32::from(*code) * scale);
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the network of an architecture has to do: a new one implements this in its own file, and has a row in `arch.rs`.
 
+use crate::cache::KeyValues;
 use crate::low_rank::Linears;
 use crate::student_config::Smaller;
 use briquette_core::Result;
+use briquette_float::CacheType;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 
@@ -86,4 +88,14 @@ pub trait Decoder {
 
     /// Entries of the vocabulary.
     fn vocab_size(&self) -> usize;
+
+    /// The most tokens that a sequence can have.
+    fn max_positions(&self) -> usize;
+
+    /// Keys and values of a sequence of no tokens yet.
+    fn key_values(&self, kind: CacheType) -> KeyValues;
+
+    /// Tokens `[batch, n]`, which follow those of `caches`, to what the head takes, `[batch, n, width]`; their keys and values are added to
+    /// the caches, one for each sequence.
+    fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3>;
 }

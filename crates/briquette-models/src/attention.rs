@@ -1,11 +1,13 @@
 //! Attention over heads, shared by encoders and decoders.
 
+use crate::cache::KeyValues;
 use crate::layers::Dropout;
+use briquette_float::cached_attention;
 use briquette_kernels::ops;
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Bool, Tensor, TensorData};
 
 /// `[batch, length, heads * width]` to `[batch, length, heads, width]`.
 pub(crate) fn by_head(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
@@ -31,17 +33,43 @@ fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
     x.reshape([batch, n_heads * times, length, width])
 }
 
-/// Attention of every token to those up to itself: `[batch, length, heads * width]` of queries `[batch, length, heads, width]`, and of keys and
-/// values that may have fewer heads.
-pub(crate) fn attend_causally(q: Tensor<4>, [k, v]: [Tensor<4>; 2]) -> Tensor<3> {
-    let [batch, length, n_heads, _] = q.dims();
+/// Attention of every token to those up to itself, all `[batch, length, heads * width]`; keys and values may have fewer heads.
+pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_heads: usize) -> Tensor<3> {
     if ops::fuses(&q) {
-        let merged = [q, k, v].map(|x| x.reshape([batch as i32, length as i32, -1]));
-        return ops::attention(merged, n_heads, None);
+        return ops::attention([q, k, v], n_heads, None);
     }
-    let [q, k, v] = [q, k, v].map(|x| x.swap_dims(1, 2));
-    let times = n_heads / k.dims()[1];
+    let [q, k, v] = [(q, n_heads), (k, n_kv_heads), (v, n_kv_heads)].map(|(x, n_heads)| split_heads(x, n_heads));
+    let times = n_heads / n_kv_heads;
     attend(q, repeat_heads(k, times), repeat_heads(v, times), None)
+}
+
+/// As [`attend_causally`], of tokens that follow those of `caches`, one for each sequence; their keys and values of this layer are added to
+/// those.
+pub(crate) fn attend_to_kept(
+    [q, k, v]: [Tensor<3>; 3],
+    [n_heads, n_kv_heads]: [usize; 2],
+    layer: usize,
+    caches: &mut [KeyValues],
+) -> Tensor<3> {
+    let (device, dtype, [batch, length, width]) = (q.device(), q.dtype(), q.dims());
+    for (kept, rows) in [k.clone(), v.clone()].into_iter().map(to_host).enumerate() {
+        let each = rows.len() / batch;
+        rows.chunks(each.max(1)).zip(&mut *caches).for_each(|(rows, cache)| cache.layers[layer][kept].push(rows));
+    }
+    if caches.iter().all(|cache| cache.layers[layer][0].n_tokens() == length) && length > 1 {
+        return attend_causally([q, k, v], n_heads, n_kv_heads);
+    }
+    let (q, each) = (to_host(q), length * width);
+    let mut out = vec![0.0; q.len()];
+    for ((q, out), cache) in q.chunks(each).zip(out.chunks_mut(each)).zip(caches) {
+        let [keys, values] = &cache.layers[layer];
+        cached_attention(q, n_heads, [keys, values], out);
+    }
+    Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
+}
+
+fn to_host(x: Tensor<3>) -> Vec<f32> {
+    x.into_data().try_into_vec_as::<f32>().expect("floats")
 }
 
 /// `softmax(q k^T / sqrt(width)) v`, merged back to `[batch, length, heads * width]`.

@@ -1,16 +1,17 @@
 //! Llama's decoder, with the parameter names of Hugging Face's `LlamaForCausalLM`: RMS norms, rotary positions, grouped
 //! queries, gated feed-forward blocks, and a head of its own or the embedding's.
 
+mod cached;
 mod checkpoint;
 mod config;
 
-use crate::attention::{attend_causally, by_head};
+use crate::attention::attend_causally;
 use crate::fresh;
-use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig};
+use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig, normed};
 use crate::low_rank::{Linears, below};
 use crate::rope::Rotation;
+use briquette_kernels::ops::swiglu;
 use burn::module::Module;
-use burn::tensor::activation::silu;
 use burn::tensor::{Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
 pub use config::{LlamaConfig, RopeParameters};
@@ -22,13 +23,14 @@ impl LlamaConfig {
     /// If the sizes were not read by [`crate::LoadedModel::open`] and contradict each other.
     pub fn init(&self, device: &Device) -> Llama {
         let layers = (0..self.num_hidden_layers).map(|_| self.layer(device)).collect();
-        let embed_tokens =
-            fresh::table(self.vocab_size, self.hidden_size, self.initializer_range, self.padding, device);
+        let table = fresh::table(self.vocab_size, self.hidden_size, self.initializer_range, self.padding, device);
+        let embed_tokens = if self.tie_word_embeddings { table.as_head() } else { table };
         let head = || fresh::linear(self.hidden_size, self.vocab_size, false, self.initializer_range, device);
         Llama {
             model: LlamaModel { embed_tokens, layers, norm: self.norm(device) },
             lm_head: (!self.tie_word_embeddings).then(head),
             inverse_frequencies: self.inverse_frequencies(),
+            max_positions: self.max_positions(),
         }
     }
 
@@ -69,10 +71,15 @@ struct LlamaAttention {
 
 impl LlamaAttention {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let q = rotation.apply(by_head(self.q_proj.forward(x.clone()), self.n_heads));
-        let k = rotation.apply(by_head(self.k_proj.forward(x.clone()), self.n_kv_heads));
-        let v = by_head(self.v_proj.forward(x), self.n_kv_heads);
-        self.o_proj.forward(attend_causally(q, [k, v]))
+        let [q, k, v] = self.projected(x, rotation);
+        self.o_proj.forward(attend_causally([q, k, v], self.n_heads, self.n_kv_heads))
+    }
+
+    /// Queries, keys and values `[batch, length, heads * width]`, the former two turned by their positions.
+    fn projected(&self, x: Tensor<3>, rotation: &Rotation) -> [Tensor<3>; 3] {
+        let q = rotation.apply(self.q_proj.forward(x.clone()), self.n_heads);
+        let k = rotation.apply(self.k_proj.forward(x.clone()), self.n_kv_heads);
+        [q, k, self.v_proj.forward(x)]
     }
 }
 
@@ -89,7 +96,7 @@ impl LlamaMlp {
     }
 
     fn gated(&self, x: Tensor<3>) -> Tensor<3> {
-        silu(self.gate_proj.forward(x.clone())) * self.up_proj.forward(x)
+        swiglu(self.gate_proj.forward(x.clone()), self.up_proj.forward(x))
     }
 }
 
@@ -104,16 +111,20 @@ struct LlamaLayer {
 impl LlamaLayer {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
         let x = self.attended(x, rotation);
-        x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+        self.fed_forward(x)
+    }
+
+    fn fed_forward(&self, x: Tensor<3>) -> Tensor<3> {
+        x.clone() + self.mlp.forward(normed(&self.post_attention_layernorm, x))
     }
 
     fn attended(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        x.clone() + self.self_attn.forward(self.input_layernorm.forward(x), rotation)
+        x.clone() + self.self_attn.forward(normed(&self.input_layernorm, x), rotation)
     }
 
     /// As far as the input of its last layer.
     fn only_show(&self, x: Tensor<3>, rotation: &Rotation) {
-        let x = self.post_attention_layernorm.forward(self.attended(x, rotation));
+        let x = normed(&self.post_attention_layernorm, self.attended(x, rotation));
         self.mlp.down_proj.only_show(self.mlp.gated(x));
     }
 }
@@ -132,6 +143,8 @@ pub struct Llama {
     lm_head: Option<Linear>,
     #[module(skip)]
     inverse_frequencies: Vec<f32>,
+    #[module(skip)]
+    max_positions: usize,
 }
 
 impl Linears for Llama {
@@ -171,21 +184,22 @@ impl Llama {
 
     /// Tokens `[batch, length]` to what the head takes, `[batch, length, width]`.
     pub fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let [_, length] = tokens.dims();
-        let rotation = Rotation::new(&self.inverse_frequencies, length, &tokens.device());
+        let rotation = self.rotation(tokens.dims()[1]);
         let embedded = self.model.embed_tokens.forward(tokens);
         let last = self.model.layers.iter().fold(embedded, |x, layer| layer.forward(x, &rotation));
-        self.model.norm.forward(last)
+        self.normed(last)
+    }
+
+    /// Of the first `length` positions.
+    fn rotation(&self, length: usize) -> Rotation {
+        Rotation::new(&self.inverse_frequencies, 0..length)
     }
 
     /// The head: `[batch, length, width]` to `[batch, length, vocabulary]`.
     pub fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
             Some(head) => head.forward(last_state),
-            None => {
-                let table: Tensor<2> = self.model.embed_tokens.weight.val();
-                last_state.matmul(table.transpose().unsqueeze())
-            }
+            None => self.model.embed_tokens.product(last_state),
         }
     }
 
@@ -222,13 +236,13 @@ impl Llama {
     /// # Panics
     /// If there is no such layer.
     pub fn layer(&self, index: usize, state: Tensor<3>) -> Tensor<3> {
-        let rotation = Rotation::new(&self.inverse_frequencies, state.dims()[1], &state.device());
+        let rotation = self.rotation(state.dims()[1]);
         self.model.layers[index].forward(state, &rotation)
     }
 
     /// Shows the linear layers of layer `index` what they take.
     pub(crate) fn show_layer(&self, index: usize, state: Tensor<3>) {
-        let rotation = Rotation::new(&self.inverse_frequencies, state.dims()[1], &state.device());
+        let rotation = self.rotation(state.dims()[1]);
         self.model.layers[index].only_show(state, &rotation);
     }
 
@@ -239,7 +253,7 @@ impl Llama {
 
     /// What the head takes, of the state after the last layer.
     pub(crate) fn normed(&self, state: Tensor<3>) -> Tensor<3> {
-        self.model.norm.forward(state)
+        normed(&self.model.norm, state)
     }
 
     /// Layers it has.

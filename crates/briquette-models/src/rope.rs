@@ -1,36 +1,63 @@
 //! Rotary positions: each pair of a head's features is turned by an angle that grows with the position.
 
+use crate::attention::by_head;
+use briquette_float::Turns;
+use briquette_kernels::ops;
 use burn::tensor::{Device, Tensor, TensorData};
+use std::sync::{Arc, OnceLock};
 
-/// The sines and cosines of `length` positions, `[1, length, 1, width]`.
+/// The angles of some positions.
 pub(crate) struct Rotation {
-    sin: Tensor<4>,
-    cos: Tensor<4>,
+    turns: Arc<Turns>,
+    /// Sines and cosines `[tokens, width]`, for devices that turn by burn's operations.
+    tables: OnceLock<[Tensor<2>; 2]>,
 }
 
 impl Rotation {
     /// Angles are `position * inverse_frequency`, in f32 as the reference computes them.
-    pub(crate) fn new(inverse_frequencies: &[f32], length: usize, device: &Device) -> Self {
-        let half = inverse_frequencies.len();
-        let mut angles = Vec::with_capacity(length * 2 * half);
-        for position in 0..length {
-            // Features i and i + half are a pair, turned by the same angle: the list of angles is repeated for the second half.
-            for _ in 0..2 {
-                angles.extend(inverse_frequencies.iter().map(|frequency| position as f32 * frequency));
-            }
-        }
-        let table = |function: fn(f32) -> f32| {
-            let values: Vec<f32> = angles.iter().map(|&angle| function(angle)).collect();
-            Tensor::from_data(TensorData::new(values, [1, length, 1, 2 * half]), device)
-        };
-        Self { sin: table(f32::sin), cos: table(f32::cos) }
+    pub(crate) fn new(inverse_frequencies: &[f32], positions: impl IntoIterator<Item = usize>) -> Self {
+        Self { turns: Arc::new(Turns::new(inverse_frequencies, positions)), tables: OnceLock::new() }
     }
 
-    /// Turns `[batch, length, heads, width]`, in its own type.
-    pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let half = x.dims()[3] / 2;
-        let [sin, cos] = [&self.sin, &self.cos].map(|table| table.clone().cast(x.dtype()));
+    /// Turns `[batch, length, heads * width]`, in its own type, by as many positions as there are tokens in all, or in each sequence.
+    pub(crate) fn apply(&self, x: Tensor<3>, n_heads: usize) -> Tensor<3> {
+        if ops::fuses(&x) {
+            return ops::rotate(x, n_heads, Arc::clone(&self.turns));
+        }
+        let ([batch, length, all], device) = (x.dims(), x.device());
+        let width = all / n_heads;
+        let [sin, cos] = self.tables.get_or_init(|| self.tables_on(width, &device)).clone();
+        let n = sin.dims()[0] / length;
+        let [sin, cos] = [sin, cos].map(|table| table.reshape([n, length, 1, width]).cast(x.dtype()));
+        let (x, half) = (by_head(x, n_heads), width / 2);
         let swapped = Tensor::cat(vec![-x.clone().narrow(3, half, half), x.clone().narrow(3, 0, half)], 3);
-        x * cos + swapped * sin
+        (x * cos + swapped * sin).reshape([batch, length, all])
+    }
+
+    /// Features `i` and `i + half` are a pair, turned by the same angle: the angles are repeated for the second half.
+    fn tables_on(&self, width: usize, device: &Device) -> [Tensor<2>; 2] {
+        [self.turns.sin(), self.turns.cos()].map(|values| {
+            let twice: Vec<f32> = values.chunks(width / 2).flat_map(|row| [row, row].concat()).collect();
+            let n = twice.len() / width;
+            Tensor::from_data(TensorData::new(twice, [n, width]), device)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Distribution, Tolerance};
+
+    #[test]
+    fn one_pass_turns_as_operations_of_burn_do() {
+        let device = Device::flex();
+        for positions in [vec![0, 1, 2], vec![4, 5, 6, 0, 1, 2]] {
+            let rotation = Rotation::new(&[1.0, 0.3], positions);
+            let x = Tensor::<3>::random([2, 3, 8], Distribution::Normal(0.0, 1.0), &device);
+            let fused = rotation.apply(x.clone(), 2).into_data();
+            let plain = rotation.apply(x.autodiff(), 2).into_data();
+            fused.assert_approx_eq::<f32>(&plain, Tolerance::absolute(1e-6));
+        }
     }
 }

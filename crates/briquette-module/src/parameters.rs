@@ -7,6 +7,10 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use std::collections::BTreeMap;
 
+/// The field of our layers that tells what their codes are used for, and its variant for a table that is a head too.
+const CODES: &str = "codes";
+const AS_HEAD: &str = "Head";
+
 /// The kind of a parameter's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -41,6 +45,8 @@ pub struct Parameter {
     pub why: &'static str,
     /// Whether its layer runs on codes: it is one of `briquette_nn::layers`.
     pub runs_on_codes: bool,
+    /// Whether it is a table that outputs are multiplied by too: the head of a model that ties it to its embedding.
+    pub is_head: bool,
 }
 
 impl Parameter {
@@ -82,6 +88,8 @@ pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
         let role = if parameter.kind == Kind::Float { taken.role } else { Role::Other };
         (parameter.layer, parameter.role, parameter.axis) = (taken.layer, role, taken.axis);
         (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours);
+        let variant = structs.get(&format!("{}.{CODES}", parent(&parameter.path)));
+        parameter.is_head = taken.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
     }
     found
 }
@@ -132,6 +140,7 @@ impl Walk {
             axis,
             why,
             runs_on_codes: is_ours,
+            is_head: false,
         });
     }
 }

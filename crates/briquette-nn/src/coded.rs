@@ -100,6 +100,16 @@ impl Use {
     }
 }
 
+/// A stored tensor whose codes replace a parameter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredUse {
+    /// Its index.
+    pub(crate) index: usize,
+    pub(crate) what: Use,
+    /// Which axis of the parameter counts outputs.
+    pub(crate) axis: OutputAxis,
+}
+
 /// Codes that are to replace a parameter, as rows of outputs.
 #[derive(Debug, Clone)]
 pub(crate) struct Coded {
@@ -127,11 +137,11 @@ impl Coded {
         Self { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
     }
 
-    /// The codes of a stored tensor, read by all threads, a few blocks of rows at a time. Rows of a matrix are outputs, which are the last axis in a linear layer.
+    /// The codes of a stored tensor, read by all threads, a few blocks of rows at a time.
     ///
     /// # Errors
     /// Those of reading.
-    pub(crate) fn of_stored(stored: &StoredDir, index: usize, what: Use, rank: usize) -> Result<Self> {
+    pub(crate) fn of_stored(stored: &StoredDir, StoredUse { index, axis, .. }: StoredUse) -> Result<Self> {
         let tensor = &stored.tensors[index];
         let Rows { n_rows, n_cols, .. } = tensor.rows();
         let mut codes = vec![0; n_rows * n_cols];
@@ -146,8 +156,6 @@ impl Coded {
         if tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
             scales = vec![scales.first().copied().unwrap_or(1.0); n_rows];
         }
-        let is_matrix = rank == 2 && what != Use::Table;
-        let axis = if is_matrix { OutputAxis::Last } else { OutputAxis::First };
         let rows = Rows { axis, ..tensor.rows() };
         Ok(Self { rows, codes, scales, is_sparse: tensor.is_held_sparse() })
     }

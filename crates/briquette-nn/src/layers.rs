@@ -14,4 +14,4 @@ pub use conv2d::{Conv2d, Conv2dConfig, Then};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::{Linear, LinearConfig};
-pub use runs_on_codes::RunsOnCodes;
+pub use runs_on_codes::{RunsOnCodes, TableUse};

@@ -1,6 +1,6 @@
 //! Filling a module from a checkpoint, one tensor at a time.
 
-use crate::coded::{Coded, Use};
+use crate::coded::{Coded, StoredUse};
 use crate::{Kind, NameMap, Parameter};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
 use briquette_formats::burnpack::to_burn;
@@ -59,7 +59,7 @@ pub(crate) fn fill<M: Module>(
     module: M,
     checkpoint: &Checkpoint,
     places: BTreeMap<String, ParameterPlace>,
-    uses: BTreeMap<String, (usize, Use)>,
+    uses: BTreeMap<String, StoredUse>,
 ) -> Result<M> {
     fill_from(module, WeightSource::of(checkpoint), places, uses)
 }
@@ -68,7 +68,7 @@ fn fill_from<M: Module>(
     module: M,
     source: WeightSource,
     places: BTreeMap<String, ParameterPlace>,
-    uses: BTreeMap<String, (usize, Use)>,
+    uses: BTreeMap<String, StoredUse>,
 ) -> Result<M> {
     let mut loader = Loader { source, places, uses, trail: Trail::default(), error: None };
     let module = module.map(&mut loader);
@@ -194,7 +194,7 @@ fn list(what: &str, names: &[String]) -> Option<String> {
 struct Loader<'a> {
     source: WeightSource<'a>,
     places: BTreeMap<String, ParameterPlace>,
-    uses: BTreeMap<String, (usize, Use)>,
+    uses: BTreeMap<String, StoredUse>,
     trail: Trail,
     error: Option<Error>,
 }
@@ -222,11 +222,10 @@ impl Loader<'_> {
         if self.error.is_some() || self.trail.reparameterized().is_some() {
             return None;
         }
-        let &(index, what) = self.uses.get(&self.trail.path())?;
-        let axis =
-            if what == Use::Table || D != 2 || is_kept_turned(param) { OutputAxis::First } else { OutputAxis::Last };
-        match Coded::of_stored(self.source.stored?, index, what, D) {
-            Ok(coded) => Some(coded.along(axis).to_burn(param.lazy_shape().dims(), what, &param.lazy_device())),
+        let stored = *self.uses.get(&self.trail.path())?;
+        let axis = if is_kept_turned(param) { OutputAxis::First } else { stored.axis };
+        match Coded::of_stored(self.source.stored?, stored) {
+            Ok(coded) => Some(coded.along(axis).to_burn(param.lazy_shape().dims(), stored.what, &param.lazy_device())),
             Err(error) => {
                 self.error = Some(error);
                 None

@@ -1,6 +1,6 @@
 //! Fills a module from a compressed directory, and keeps codes as codes.
 
-use crate::coded::{Coded, Use};
+use crate::coded::{Coded, StoredUse, Use};
 use crate::load::{ParameterPlace, fill, places_of};
 use crate::packed::Packed;
 use crate::{Kind, NameMap, Parameter, holds_codes};
@@ -8,7 +8,7 @@ use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Role, Rows};
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
-use briquette_kernels::{ActivationGrid, MAX_DEPTH};
+use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let wanted = names.parameters(&module)?;
     let mut places = places_of(&wanted, checkpoint, names)?;
+    let looks_up = module.devices().iter().all(ops::looks_up);
     let (mut uses, mut of_codes) = (BTreeMap::new(), BTreeMap::new());
     for parameter in wanted {
         let holds_codes = parameter.reparameterized.as_deref() == Some(Packed::NAME);
@@ -33,12 +34,12 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
         if parameter.reparameterized.is_some() && !holds_codes {
             continue;
         }
-        let what = use_of(&parameter, place, checkpoint);
+        let what = use_of(&parameter, place, checkpoint, looks_up);
         check_activations(&parameter, place, checkpoint, what)?;
         if let Some(what) = what {
             places.remove(&parameter.path);
             let uses = if holds_codes { &mut of_codes } else { &mut uses };
-            uses.insert(parameter.path, (place.index, what));
+            uses.insert(parameter.path, StoredUse { index: place.index, what, axis: parameter.axis });
         }
     }
     let mut module = fill(module, checkpoint, places, of_codes)?;
@@ -60,9 +61,10 @@ pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &N
     let wanted = names.parameters(module)?;
     let places = places_of(&wanted, checkpoint, names)?;
     let holds_codes = module.devices().iter().all(holds_codes);
+    let looks_up = module.devices().iter().all(ops::looks_up);
     let held = |parameter: &Parameter| {
         let place = *places.get(&parameter.path).filter(|_| holds_codes)?;
-        Some(use_of(parameter, place, checkpoint)?.n_bytes(&checkpoint.stored()?.tensors[place.index]))
+        Some(use_of(parameter, place, checkpoint, looks_up)?.n_bytes(&checkpoint.stored()?.tensors[place.index]))
     };
     let n_elements = |parameter: &Parameter| parameter.shape.0.iter().product::<usize>();
     let plain = |parameter: &Parameter| n_elements(parameter) * if parameter.kind == Kind::Bool { 1 } else { 4 };
@@ -88,15 +90,27 @@ impl Use {
     }
 }
 
-/// What a tensor's codes are used for, where layers can hold them.
-fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint) -> Option<Use> {
+/// What a tensor's codes are used for, where layers can hold them; `looks_up` says whether rows are looked up in codes that are laid out
+/// to be multiplied by.
+fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint, looks_up: bool) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
     let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
     if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 {
         return None;
     }
+    let (n_in, activations) = (parameter.rows().n_cols, activations_of(tensor));
+    let is_by_row = !matches!(grouping, Grouping::Group(_));
+    let as_product = || match (grouping, activations?) {
+        (Grouping::Group(group), None) if bits <= 4 => Some(Use::Int4 { group }),
+        (_, None) if is_by_row && bits <= 4 => Some(Use::Int4 { group: n_in }),
+        (_, grid) if is_by_row && n_in <= MAX_DEPTH => Some(Use::Int8(grid)),
+        _ => None,
+    };
     if parameter.role == Role::Embedding {
-        return (!matches!(grouping, Grouping::Group(_)) && tensor.axis == OutputAxis::First).then_some(Use::Table);
+        let in_panels = looks_up && parameter.runs_on_codes && (parameter.is_head || bits <= 4);
+        let table = || is_by_row.then_some(Use::Table);
+        let what = if in_panels { as_product().or_else(table) } else { table() };
+        return what.filter(|_| tensor.axis == OutputAxis::First);
     }
     // In the file, rows count outputs whichever axis does in the tensor.
     let is_by_output = match parameter.conv_dims() {
@@ -106,24 +120,23 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint)
     if !is_by_output {
         return None;
     }
-    let n_in = parameter.rows().n_cols;
-    let grid = match tensor.activations {
+    match (activations?, parameter.conv_dims()) {
+        (Some(grid), Some(dims)) if is_by_row && n_in <= MAX_DEPTH => Some(Use::Conv(grid, dims)),
+        (None, Some(_)) if is_by_row => Some(Use::Decoded),
+        (_, Some(_)) => None,
+        (_, None) => as_product(),
+    }
+}
+
+/// How the activations of a tensor are rounded, within where they are not; `None` where that is not run here.
+fn activations_of(tensor: &StoredTensor) -> Option<Option<ActivationGrid>> {
+    Some(match tensor.activations {
         None => None,
         Some(ActivationRounding::Asymmetric) => Some(ActivationGrid::Asymmetric),
         Some(ActivationRounding::Symmetric) => Some(ActivationGrid::Symmetric),
         Some(ActivationRounding::SymmetricFull) => Some(ActivationGrid::SymmetricFull),
         Some(ActivationRounding::Other) => return None,
-    };
-    let is_by_row = !matches!(grouping, Grouping::Group(_));
-    match (grouping, grid, parameter.conv_dims()) {
-        (_, Some(grid), Some(dims)) if is_by_row && n_in <= MAX_DEPTH => Some(Use::Conv(grid, dims)),
-        (_, None, Some(_)) if is_by_row => Some(Use::Decoded),
-        (_, _, Some(_)) => None,
-        (Grouping::Group(group), None, _) if bits <= 4 => Some(Use::Int4 { group }),
-        (_, None, _) if is_by_row && bits <= 4 => Some(Use::Int4 { group: n_in }),
-        _ if is_by_row && n_in <= MAX_DEPTH => Some(Use::Int8(grid)),
-        _ => None,
-    }
+    })
 }
 
 /// Refuses codes that other programs would run on rounded activations and Briquette on floats: the results would differ.
@@ -149,7 +162,7 @@ fn check_activations(
 
 struct StoredPacker<'a> {
     stored: &'a StoredDir,
-    uses: BTreeMap<String, (usize, Use)>,
+    uses: BTreeMap<String, StoredUse>,
     error: &'a mut Option<Error>,
 }
 
@@ -161,13 +174,13 @@ impl Reparameterizer for StoredPacker<'_> {
         path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Packed>) {
-        let Some((index, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
+        let Some(stored) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let coded = Coded::of_stored(self.stored, index, what, D);
-        let (param, packed) = Packed::replace_or_keep(coded, what, param, self.error);
+        let coded = Coded::of_stored(self.stored, stored);
+        let (param, packed) = Packed::replace_or_keep(coded, stored.what, param, self.error);
         if packed.is_none() {
-            let name = &self.stored.tensors[index].info.name;
+            let name = &self.stored.tensors[stored.index].info.name;
             *self.error = self.error.take().map(|error| error.at(format_args!("tensor {name:?}")));
         }
         (param, packed)

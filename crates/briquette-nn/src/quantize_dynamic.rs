@@ -5,7 +5,7 @@ use crate::held::AS_FLOATS;
 use crate::packed::Packed;
 use crate::{Held, Parameter, Patterns, Roles, held, parameters, view};
 use briquette_core::{Error, Result, Role};
-use briquette_kernels::{ActivationGrid, MAX_DEPTH};
+use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
 use briquette_module::read_f32;
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
@@ -94,14 +94,15 @@ impl DynamicSpec {
         let paths = || found.iter().map(|parameter| parameter.path.as_str());
         self.included.check_used("parameter", paths())?;
         self.excluded.check_used("parameter", paths())?;
+        let looks_up = module.devices().iter().all(ops::looks_up);
         let uses = found.into_iter().filter_map(|parameter| {
-            let what = self.use_of(&parameter)?;
+            let what = self.use_of(&parameter, looks_up)?;
             Some((parameter.path.clone(), (parameter, what)))
         });
         Ok(uses.collect())
     }
 
-    fn use_of(&self, parameter: &Parameter) -> Option<Use> {
+    fn use_of(&self, parameter: &Parameter, looks_up: bool) -> Option<Use> {
         let is_in = self.included.is_empty() || self.included.matches(&parameter.path);
         if !is_in || self.excluded.matches(&parameter.path) {
             return None;
@@ -115,6 +116,7 @@ impl DynamicSpec {
         match parameter.role {
             Role::Linear if parameter.is_linear_weight() => Some(Use::Int8(Some(self.grid))),
             Role::Linear | Role::Conv => Some(Use::Decoded),
+            Role::Embedding if self.has_tables && parameter.is_head && looks_up => Some(Use::Int8(Some(self.grid))),
             Role::Embedding if self.has_tables => Some(Use::Table),
             _ => None,
         }

@@ -13,4 +13,5 @@ mod pooled;
 mod probe;
 mod renewed;
 mod rules;
+mod tied;
 mod training;

@@ -6,15 +6,16 @@ use crate::metrics;
 use crate::samples::BATCH_TOKENS;
 use crate::stopwatch::Stopwatch;
 use briquette_core::{Error, ErrorKind, Remedy, Result};
+use briquette_float::log_sum_exp;
 use briquette_models::batches::{image_batches, stacked, text_batches};
 use briquette_models::data::{ImageInput, Images, Sentences};
 use briquette_models::text::{Tokens, padded};
-use briquette_models::{Decoder, Input, LoadedModel};
+use briquette_models::{Decoder, Input, LoadedModel, device_name};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 use std::sync::Arc;
 
 /// Scores of tokens in memory at once, in each lane: a vocabulary is large, and a window of its scores would outweigh the model.
-const MAX_SCORES: usize = 1 << 23;
+const MAX_SCORES: usize = 1 << 21;
 
 /// Told after every batch: items done, and in all. An error stops the run and is what it returns.
 pub type ItemProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
@@ -295,17 +296,27 @@ pub(crate) fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -
 
 /// The same, of what the head takes and the tokens.
 pub(crate) fn nll_of_states(network: &dyn Decoder, states: Tensor<3>, ids: Tensor<2, Int>) -> Result<f64> {
-    let [batch, length] = ids.dims();
+    let length = ids.dims()[1];
     let next = ids.narrow(1, 1, length - 1);
     let mut nll = 0.0;
     each_scores(network, states.narrow(1, 0, length - 1), |start, scores| {
         let n = scores.dims()[1];
-        let scores = log_softmax(scores.cast(FloatDType::F32), 2);
-        let each = scores.gather(2, next.clone().narrow(1, start, n).unsqueeze_dim::<3>(2));
-        nll -= to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>();
+        nll += nll_of_scores(scores, next.clone().narrow(1, start, n))?;
         Ok(())
     })?;
     Ok(nll)
+}
+
+/// The same, of scores `[batch, tokens, vocabulary]` and what came next. On the CPU scores are read where they lie.
+fn nll_of_scores(scores: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
+    let ([batch, n, width], scores) = (scores.dims(), scores.cast(FloatDType::F32));
+    if device_name(&scores.device()) == "cpu" {
+        let scores = to_host(scores.reshape([batch * n, width]))?;
+        let rows = metrics::rows(&scores.values, width).zip(next.into_data().iter::<i64>().collect::<Vec<_>>());
+        return Ok(rows.map(|(row, next)| log_sum_exp(row) - f64::from(row[next as usize])).sum());
+    }
+    let each = log_softmax(scores, 2).gather(2, next.unsqueeze_dim::<3>(2));
+    Ok(-to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>())
 }
 
 /// Calls `each` with the first token and the scores `[batch, tokens, vocabulary]` of a few tokens at a time.

@@ -1,8 +1,8 @@
 //! The codes of one image, channels last.
 
 use crate::activations::{ActivationElement, ActivationGrid};
-use crate::path::Path;
 use crate::simd::{self, RowQuantizer, ValueRange};
+use briquette_float::Path;
 use rayon::prelude::*;
 
 /// Values whose range a thread finds at once.

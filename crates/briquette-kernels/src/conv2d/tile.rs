@@ -4,10 +4,10 @@ use super::image::Image;
 use super::shape::Conv2dShape;
 use super::unpacked::Unpacked;
 use crate::linear::multiply_panels;
-use crate::path::Path;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{self, OutputBlock};
 use crate::weights::Int8Weights;
+use briquette_float::Path;
 use std::ops::Range;
 
 /// Memory for a tile, used again for the next.

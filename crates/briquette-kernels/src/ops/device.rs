@@ -10,6 +10,11 @@ pub fn runs_on(device: &Device) -> bool {
     !device.is_autodiff() && (is_cpu(device) || cube::is_cuda(device))
 }
 
+/// Whether rows are looked up in weights that are laid out to be multiplied by: see [`look_up`](super::look_up).
+pub fn looks_up(device: &Device) -> bool {
+    is_cpu(device)
+}
+
 /// Whether it is the CPU, with no gradients recorded.
 pub(super) fn is_cpu(device: &Device) -> bool {
     match device.as_dispatch() {

@@ -1,9 +1,11 @@
-//! GELU, layer norm and attention, each in one pass over memory on the CPU.
+//! GELU, gates, norms, rotary positions and attention, each in one pass over memory on the CPU.
 
 use super::device::is_cpu;
+use briquette_float::Turns;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
+use std::sync::Arc;
 
 /// As many as fit into the L2 cache of a thread: a row of a small transformer takes a few KiB at its widest.
 const ROWS_PER_THREAD: usize = 512;
@@ -39,6 +41,15 @@ pub trait FusedOps: Backend {
     /// The layer norm of `x + shortcut` over the last dimension.
     fn fused_add_norm(x: FloatTensor<Self>, shortcut: FloatTensor<Self>, norm: Norm) -> FloatTensor<Self>;
 
+    /// `x / sqrt(mean(x²) + epsilon) * gamma` over the last dimension.
+    fn fused_rms_norm(x: FloatTensor<Self>, gamma: Vec<f32>, epsilon: f64) -> FloatTensor<Self>;
+
+    /// `silu(gate) * up`.
+    fn fused_swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The heads of tokens, each turned by its position.
+    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<Turns>) -> FloatTensor<Self>;
+
     /// Attention of `[batch, length, heads * width]`; keys and values may have fewer heads.
     fn fused_attention(
         q: FloatTensor<Self>,
@@ -59,7 +70,7 @@ pub fn rows_at_once(device: &Device) -> Option<usize> {
     is_cpu(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
 }
 
-/// GELU: see [`gelu`](crate::gelu()); burn's own where nothing is fused.
+/// GELU: see [`gelu`](briquette_float::gelu); burn's own where nothing is fused.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if !fuses(&x) {
         return activation::gelu(x);
@@ -67,7 +78,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_gelu(x.into_dispatch()))
 }
 
-/// The layer norm of `x + shortcut`: see [`add_norm`](crate::add_norm()); burn's own where nothing is fused.
+/// The layer norm of `x + shortcut`: see [`add_norm`](briquette_float::add_norm); burn's own where nothing is fused.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -87,8 +98,32 @@ pub fn add_norm<const D: usize>(
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, Norm { gamma, beta, epsilon }))
 }
 
+/// The RMS norm of `x` in f32: see [`rms_norm`](briquette_float::rms_norm).
+///
+/// # Panics
+/// If `gamma` is not as long as a row, or [`fuses`] says no.
+pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rms_norm(x.into_dispatch(), floats(gamma), epsilon))
+}
+
+/// `silu(gate) * up`: see [`swiglu`](briquette_float::swiglu); burn's own operations where nothing is fused.
+pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    if !fuses(&gate) || up.dtype() != DType::F32 {
+        return activation::silu(gate) * up;
+    }
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_swiglu(gate.into_dispatch(), up.into_dispatch()))
+}
+
+/// The heads of `[batch, tokens, heads * width]`, turned by the positions of their tokens: see [`rotate`](briquette_float::rotate).
+///
+/// # Panics
+/// If the heads are not as wide as the turns are for, or [`fuses`] says no.
+pub fn rotate(x: Tensor<3>, n_heads: usize, turns: Arc<Turns>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rotate(x.into_dispatch(), n_heads, turns))
+}
+
 /// Attention of queries, keys and values `[batch, length, heads * width]`, of which the latter two may have fewer heads: see
-/// [`attention`](crate::attention()). Tokens that are `padding` are not seen; without it, a query sees the tokens up to its own.
+/// [`attention`](briquette_float::attention). Tokens that are `padding` are not seen; without it, a query sees the tokens up to its own.
 ///
 /// # Panics
 /// If the shapes disagree, or [`fuses`] says no.

@@ -94,6 +94,23 @@ pub fn embedding(ids: Tensor<2, Int>, table: &Table) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_embedding(ids.into_dispatch(), table.clone()))
 }
 
+/// Rows of weights that are laid out to be multiplied by, for `ids` `[n, tokens]`: `[n, tokens, n_in]`, as f32. A table that is a head too
+/// is kept once.
+///
+/// # Panics
+/// If an id is not a row, or the weights are not laid out for the CPU.
+pub fn look_up(ids: Tensor<2, Int>, weights: &LinearWeights) -> Tensor<3> {
+    let ([n, length], n_in, device) = (ids.dims(), weights.n_in(), ids.device());
+    let kept = weights.placed.on_host().expect(super::host_or_cuda::ELSEWHERE);
+    let mut out = vec![0.0; n * length * n_in];
+    for (id, out) in ids.into_data().iter::<i64>().zip(out.chunks_exact_mut(n_in.max(1))) {
+        let row = usize::try_from(id).unwrap_or(usize::MAX);
+        assert!(row < weights.n_out(), "id {id} in a table of {} rows", weights.n_out());
+        kept.read_row(row, out);
+    }
+    Tensor::from_data(TensorData::new(out, [n, length, n_in]), &device)
+}
+
 /// The weights as rows of floats, `[rows, columns]`, where and of what type `like` is.
 pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
     let (device, dtype) = (like.device(), like.dtype());

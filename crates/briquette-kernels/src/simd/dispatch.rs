@@ -3,8 +3,6 @@
 
 use super::block::OutputBlock;
 use super::int4::{self, Int4Panel};
-#[cfg(target_arch = "x86_64")]
-use super::isa::{Isa, has_fma};
 use super::operands::{PANEL, PanelColumns};
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
@@ -15,11 +13,13 @@ use super::weight_only;
 use super::{avx2, avx512};
 use crate::activations::ActivationGrid;
 use crate::float_rows::FloatRows;
-use crate::path::Path;
+use briquette_float::Path;
+#[cfg(target_arch = "x86_64")]
+use briquette_float::{Isa, has_fma};
 
 /// The range and the largest magnitude of values.
 pub(crate) fn value_range(path: Path, x: &[f32], grid: ActivationGrid) -> ValueRange {
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::value_range(x, grid) },
@@ -33,7 +33,7 @@ pub(crate) fn value_range(path: Path, x: &[f32], grid: ActivationGrid) -> ValueR
 /// Codes of values; `codes` may be longer than `x`.
 pub(crate) fn quantize(path: Path, x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     assert!(x.len() <= codes.len(), "{} codes for {} values", codes.len(), x.len());
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the lengths were just compared.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize(x, row, codes) },
@@ -55,7 +55,7 @@ pub(crate) fn quantize_row(path: Path, x: &[f32], grid: ActivationGrid, codes: &
 pub(crate) fn depthwise(path: Path, taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
     assert_eq!(weights.len(), taps.len() * sums.len(), "weights of {} taps", taps.len());
     assert!(taps.iter().all(|codes| codes.len() == sums.len()), "codes of each channel");
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the lengths were just checked.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(taps, weights, sums) },
@@ -69,7 +69,7 @@ pub(crate) fn depthwise(path: Path, taps: &[&[u8]], weights: &[i32], sums: &mut 
 /// Transposes a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.
 pub(crate) fn turn_square(path: Path, from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
     assert!(stride >= SIDE && from.len() >= (SIDE - 1) * stride + SIDE, "16 rows of 16");
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so; the lengths were just checked.
         Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_avx512(from, stride, to) },
@@ -79,7 +79,7 @@ pub(crate) fn turn_square(path: Path, from: &[f32], stride: usize, to: &mut [[f3
 
 /// Transposes 8 planes of 64 bytes, `[c][p]` to `[p][c]`.
 pub(crate) fn turn_bytes(path: Path, planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_bytes_avx512(planes) },
@@ -89,7 +89,7 @@ pub(crate) fn turn_bytes(path: Path, planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
 
 /// `Σ (codes[i] - zero) * weights[i]`.
 pub(crate) fn dot(path: Path, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::dot(codes, weights, zero) },
@@ -105,7 +105,7 @@ pub(crate) fn multiply_int4_panel(path: Path, rows: &FloatRows, panel: Int4Panel
     let n_in = panel.codes.len() / (PANEL / 2);
     assert_eq!([rows.n_rows(), rows.n_in()], [out.n_rows(), n_in], "rows of activations");
     assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(rows, panel, bias, &mut out) },
@@ -130,7 +130,7 @@ pub(crate) fn multiply_float_panel(
         (rows.n_in().div_ceil(4) * 4 * PANEL, columns.n),
         "codes and columns of the panel"
     );
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { weight_only::multiply_panel_avx512(rows, panel, columns, &mut out) },
@@ -145,7 +145,7 @@ pub(crate) fn multiply_float_panel(
 
 /// Writes all codes of panel `index`, zeros included.
 pub(crate) fn expand_panel(path: Path, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a path exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::expand_panel(panels, index, codes) },

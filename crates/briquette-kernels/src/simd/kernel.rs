@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
-use super::isa::Isa;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::operands::{PANEL, PanelColumns, RowBlock};
@@ -10,7 +9,8 @@ use super::scalar;
 use super::sparse_panels::SparsePanels;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
-use crate::path::Path;
+use briquette_float::Isa;
+use briquette_float::Path;
 
 /// Rows, and what the instructions of a path need set up to multiply them by one panel after another.
 pub(crate) struct Kernel<'a> {
@@ -57,7 +57,7 @@ impl<'a> Kernel<'a> {
         self.check_shapes(panel.len() / PANEL, columns, &out);
         let (rows, out) = (self.rows, &mut out);
         let _ = next; // Only the kernel of AMX prefetches it.
-        match self.path.0 {
+        match self.path.isa() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
             Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe {
@@ -90,7 +90,7 @@ impl<'a> Kernel<'a> {
     ) -> bool {
         self.check_shapes(4 * panels.n_groups(), columns, out);
         let (rows, (masks, values)) = (self.rows, panels.panel(index));
-        match self.path.0 {
+        match self.path.isa() {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx if rows.n_rows() > amx::FEW_SPARSE_ROWS => {
                 // SAFETY: a path exists only where `is_available` said so; the shapes were just checked, and the panel is

@@ -1,14 +1,14 @@
 //! The most int8 operations a core does when nothing is loaded or stored.
 #![allow(unsafe_code)]
 
-use super::isa::{Isa, is_available};
+use briquette_float::Path;
 use std::arch::asm;
 use std::time::Instant;
 
 /// Operations a second (two for each product) of `vpdpbusd` on 512-bit registers, the best of some runs. `None` where
 /// the processor has no AVX-512 VNNI.
 pub fn register_peak() -> Option<f64> {
-    is_available(Isa::Avx512Vnni).then(|| (0..200).map(|_| run_once()).fold(0.0, f64::max))
+    Path::named("avx512-vnni").map(|_| (0..200).map(|_| run_once()).fold(0.0, f64::max))
 }
 
 fn run_once() -> f64 {

@@ -3,11 +3,13 @@
 use super::{Llama, LlamaConfig};
 use crate::Input;
 use crate::architecture::{Architecture, Blocks, Decoder};
+use crate::cache::KeyValues;
 use crate::config::{Folder, check_layers, has_tensor};
 use crate::fresh::{padding_of, range_of};
 use crate::input::Longest;
 use crate::student_config::{LAYER_TYPES, Smaller, keep_layers, with_sizes};
 use briquette_core::Result;
+use briquette_float::CacheType;
 use briquette_formats::Checkpoint;
 use briquette_nn::NameMap;
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -138,5 +140,17 @@ impl Decoder for Llama {
 
     fn vocab_size(&self) -> usize {
         Self::vocab_size(self)
+    }
+
+    fn max_positions(&self) -> usize {
+        self.max_positions
+    }
+
+    fn key_values(&self, kind: CacheType) -> KeyValues {
+        Self::key_values(self, kind)
+    }
+
+    fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
+        Self::next_state(self, tokens, caches)
     }
 }

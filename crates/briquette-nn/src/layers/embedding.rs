@@ -1,6 +1,6 @@
 //! A table of vectors.
 
-use super::RunsOnCodes;
+use super::{RunsOnCodes, TableUse};
 use crate::kept::Kept;
 use crate::packed::kept_on;
 use briquette_kernels::ops;
@@ -27,7 +27,7 @@ impl EmbeddingConfig {
     pub fn init(&self, device: &Device) -> Embedding {
         let like = burn::nn::EmbeddingConfig::new(self.n_embedding, self.d_model);
         let like = like.with_initializer(self.initializer.clone()).init(device);
-        Embedding { weight: like.weight, codes: RunsOnCodes }
+        Embedding { weight: like.weight, codes: TableUse::LookedUp(RunsOnCodes) }
     }
 }
 
@@ -37,24 +37,41 @@ impl EmbeddingConfig {
 pub struct Embedding {
     /// `[n_embedding, d_model]`.
     pub weight: Param<Tensor<2>>,
-    /// Tells this layer from burn's.
-    pub codes: RunsOnCodes,
+    /// Tells this layer from burn's, and whether the table is a head too.
+    pub codes: TableUse,
 }
 
 impl Embedding {
+    /// The same table, as one that outputs are multiplied by too ([`product`](Self::product)): its codes are laid out for that, once, and
+    /// looked up there.
+    #[must_use]
+    pub fn as_head(self) -> Self {
+        Self { codes: TableUse::Head(RunsOnCodes), ..self }
+    }
+
+    /// The table as a head: `y = x · weightᵀ`, `[batch, length, d_model]` to `[batch, length, n_embedding]`.
+    ///
+    /// # Panics
+    /// If the last dimension is not `d_model`.
+    pub fn product(&self, x: Tensor<3>) -> Tensor<3> {
+        match kept_on(&self.weight, &x.device()) {
+            Some(Kept::Linear(weights)) => ops::linear(x, &weights, None),
+            _ => x.matmul(self.weight.val().transpose().unsqueeze()),
+        }
+    }
+
     /// Ids `[batch, length]` to vectors `[batch, length, d_model]`.
     ///
     /// # Panics
     /// If an id is not below `n_embedding`.
     pub fn forward(&self, input: Tensor<2, Int>) -> Tensor<3> {
-        match kept_on(&self.weight, &input.device()) {
-            Some(Kept::Table(table)) => {
-                let dtype = self.weight.base().dtype();
-                let found = ops::embedding(input, &table);
-                if found.dtype() == dtype { found } else { found.cast(dtype) }
-            }
-            _ => embedding(self.weight.val(), input),
-        }
+        let found = match kept_on(&self.weight, &input.device()) {
+            Some(Kept::Table(table)) => ops::embedding(input, &table),
+            Some(Kept::Linear(weights)) => ops::look_up(input, &weights),
+            _ => return embedding(self.weight.val(), input),
+        };
+        let dtype = self.weight.base().dtype();
+        if found.dtype() == dtype { found } else { found.cast(dtype) }
     }
 }
 

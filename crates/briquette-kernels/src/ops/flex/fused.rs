@@ -1,12 +1,13 @@
 //! The fused operations.
 
 use super::tensor::{change, elements};
-use crate::float::{self, AttentionShape};
 use crate::ops::fused::{AttentionHeads, FusedOps, Norm};
+use briquette_float::{self as float, AttentionShape, Turns};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::TensorData;
+use std::sync::Arc;
 
 impl FusedOps for Flex {
     fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -16,6 +17,19 @@ impl FusedOps for Flex {
     fn fused_add_norm(x: FloatTensor<Self>, shortcut: FloatTensor<Self>, norm: Norm) -> FloatTensor<Self> {
         let shortcut = shortcut.to_contiguous();
         change(x, |x| float::add_norm(x, elements(&shortcut), &norm.gamma, &norm.beta, norm.epsilon as f32))
+    }
+
+    fn fused_rms_norm(x: FloatTensor<Self>, gamma: Vec<f32>, epsilon: f64) -> FloatTensor<Self> {
+        change(x, |x| float::rms_norm(x, &gamma, epsilon as f32))
+    }
+
+    fn fused_swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        let up = up.to_contiguous();
+        change(gate, |gate| float::swiglu(gate, elements(&up)))
+    }
+
+    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<Turns>) -> FloatTensor<Self> {
+        change(x, |x| float::rotate(x, n_heads, &turns))
     }
 
     fn fused_attention(

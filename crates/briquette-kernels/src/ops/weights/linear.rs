@@ -37,6 +37,15 @@ impl HostLinear {
         }
     }
 
+    /// The weights of one output, as f32.
+    pub(in crate::ops) fn read_row(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Self::Int8(weights) => weights.read_row(row, out),
+            Self::Sparse(weights) => weights.read_row(row, out),
+            Self::Int4(weights) => weights.read_row(row, out),
+        }
+    }
+
     /// Codes `[n_out, n_in]`, zeros included, and the scales of each row.
     pub(super) fn codes(&self) -> (Vec<i8>, Vec<f32>) {
         match self {

@@ -1,13 +1,13 @@
 //! Which instructions the kernels use, chosen while the program runs.
 
-use crate::simd::isa::{Isa, is_available};
+use crate::isa::{Isa, is_available};
 use std::fmt;
 
 /// A set of instructions that this processor has.
 ///
 /// There is no way to make one for a processor that lacks them, so a path can be passed to any kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Path(pub(crate) Isa);
+pub struct Path(Isa);
 
 impl Path {
     /// Plain code, everywhere; what the others are tested against.
@@ -23,6 +23,11 @@ impl Path {
     /// The path called `name`, as [`Path::name`] spells it, if this processor has it.
     pub fn named(name: &str) -> Option<Self> {
         Self::available().into_iter().find(|path| path.name() == name)
+    }
+
+    /// The instructions it stands for.
+    pub const fn isa(self) -> Isa {
+        self.0
     }
 
     /// `amx`, `avx512-vnni`, `avx-vnni`, `avx2`, `neon-dot` or `scalar`.

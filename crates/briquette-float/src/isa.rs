@@ -1,13 +1,20 @@
 //! Which instruction sets there are, and which of them this processor and the system have.
 #![allow(unsafe_code)]
 
+/// A set of instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Isa {
+pub enum Isa {
+    /// AVX-512 and tiles of 8-bit products.
     Amx,
+    /// AVX-512 with 8-bit products, byte compression and FMA.
     Avx512Vnni,
+    /// AVX2 with 8-bit products.
     AvxVnni,
+    /// AVX2.
     Avx2,
+    /// NEON with 8-bit products.
     NeonDot,
+    /// None beyond those of every processor.
     Scalar,
 }
 
@@ -30,7 +37,7 @@ pub(crate) fn is_available(isa: Isa) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::has_fma;
+pub use x86::has_fma;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -39,7 +46,7 @@ mod x86 {
     use std::sync::OnceLock;
 
     /// Whether it has AVX2 and FMA, which loops over floats are compiled for.
-    pub(in crate::simd) fn has_fma() -> bool {
+    pub fn has_fma() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
     }
 

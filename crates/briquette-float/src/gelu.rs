@@ -1,8 +1,8 @@
 //! GELU.
 
-use super::PAYS;
+use crate::loops;
 use crate::path::{Path, active_path};
-use crate::simd;
+use crate::threads::PAYS;
 use rayon::prelude::*;
 
 /// `x * Phi(x)` of every element, in place: within 1e-6 of the exact function.
@@ -16,7 +16,7 @@ pub fn gelu(x: &mut [f32]) {
 }
 
 fn gelu_on(path: Path, x: &mut [f32]) {
-    simd::gelu(path, x);
+    loops::gelu(path, x);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Attention, a head at a time: scores never leave the cache.
 
+use crate::attend::{HeadRows, attend};
 use crate::path::{Path, active_path};
-use crate::simd::{self, HeadRows};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -76,7 +76,7 @@ fn heads(path: Path, shape: AttentionShape, [q, k, v]: [&[f32]; 3], padding: &[b
         let rows = |values, n, head| HeadRows::new(values, length, n * width, head * width, width);
         let kv_head = head * n_kv_heads / n_heads;
         let of_head = [rows(q, n_heads, head), rows(k, n_kv_heads, kv_head), rows(v, n_kv_heads, kv_head)];
-        simd::attend(path, of_head, (padding, is_causal), out, &mut scratch);
+        attend(path, of_head, (padding, is_causal), out, &mut scratch);
     }
     SCRATCH.set(scratch);
 }

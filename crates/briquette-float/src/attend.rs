@@ -1,9 +1,9 @@
 //! One head of attention.
 #![allow(unsafe_code)]
 
-use super::float::{exp, on_path, reduce};
 #[cfg(target_arch = "x86_64")]
-use super::isa::Isa;
+use crate::isa::Isa;
+use crate::loops::{exp, on_path, reduce};
 use crate::path::Path;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -92,7 +92,7 @@ fn multiply(path: Path, rows: [&[f32]; ROWS], (matrix, stride): (&[f32], usize),
     assert!(rows.iter().all(|row| row.len() == depth), "rows of one length");
     assert!(matrix.len() == depth * stride && n_cols <= stride, "a matrix of rows that are long enough");
     assert!(n_cols.is_multiple_of(BLOCK) && out.len() == ROWS * n_cols, "blocks of columns");
-    match path.0 {
+    match path.isa() {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni => {
             for at in (0..n_cols / 64 * 64).step_by(64) {

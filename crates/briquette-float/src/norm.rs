@@ -1,8 +1,8 @@
 //! Layer norm of a sum.
 
-use super::rows_per_task;
+use crate::loops;
 use crate::path::active_path;
-use crate::simd;
+use crate::threads::rows_per_task;
 use rayon::prelude::*;
 
 /// `x[r] = (s - mean(s)) / sqrt(var(s) + epsilon) * gamma + beta` with `s = x[r] + shortcut[r]`, in place, for rows as long
@@ -18,7 +18,7 @@ pub fn add_norm(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], ep
     }
     assert!(x.len().is_multiple_of(n_cols), "{} values in rows of {n_cols}", x.len());
     let (path, n) = (active_path(), rows_per_task(x.len() / n_cols, n_cols) * n_cols);
-    let run = |x: &mut [f32], shortcut: &[f32]| simd::add_norm(path, x, shortcut, gamma, beta, epsilon);
+    let run = |x: &mut [f32], shortcut: &[f32]| loops::add_norm(path, x, shortcut, gamma, beta, epsilon);
     if n >= x.len() {
         run(x, shortcut);
     } else if shortcut.is_empty() {
@@ -43,7 +43,7 @@ mod tests {
             for path in Path::available() {
                 for shortcut in [&shortcut[..], &[]] {
                     let mut y = x.clone();
-                    simd::add_norm(path, &mut y, shortcut, &gamma, &beta, 1e-5);
+                    loops::add_norm(path, &mut y, shortcut, &gamma, &beta, 1e-5);
                     for row in 0..3 {
                         let sum = |col: usize| {
                             let at = row * n_cols + col;

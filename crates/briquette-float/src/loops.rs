@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use super::isa::Isa;
+use crate::isa::Isa;
 use crate::path::Path;
 
 /// Lanes of sums and maxima: as many on every path, so that all of them give the same bits.
@@ -45,18 +45,18 @@ macro_rules! on_path {
         fn avx2($($name: $kind),*) {
             $body($($name),*)
         }
-        match $path.0 {
+        match $path.isa() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a path exists only where `is_available` said so.
             Isa::Amx | Isa::Avx512Vnni => unsafe { avx512($($name),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the features were just detected.
-            Isa::AvxVnni | Isa::Avx2 if $crate::simd::isa::has_fma() => unsafe { avx2($($name),*) },
+            Isa::AvxVnni | Isa::Avx2 if $crate::isa::has_fma() => unsafe { avx2($($name),*) },
             _ => $body($($name),*),
         }
     }};
 }
-pub(super) use on_path;
+pub(crate) use on_path;
 
 #[inline(always)]
 fn gelu_of(x: f32) -> f32 {
@@ -87,7 +87,7 @@ pub(crate) fn gelu(path: Path, x: &mut [f32]) {
 
 /// `e^x` for x of at most 0: within 2 units in the last place, 0 below [`LOWEST`], NaN for NaN.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     let kept = if x < LOWEST { LOWEST } else { x };
     // Adding 1.5 * 2^23 rounds to a whole number, which then lies in the low bits.
     let shifted = kept.mul_add(std::f32::consts::LOG2_E, 12_582_912.0);
@@ -107,7 +107,7 @@ pub(super) fn exp(x: f32) -> f32 {
 /// Combines a row in lanes, then the lanes in order.
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 #[inline(always)]
-pub(super) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
     let (whole, rest) = row.as_chunks::<LANES>();
     for chunk in whole {

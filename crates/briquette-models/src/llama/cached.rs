@@ -1,0 +1,51 @@
+//! A Llama that goes on from keys and values that were kept.
+
+use super::{Llama, LlamaAttention, LlamaLayer};
+use crate::attention::attend_to_kept;
+use crate::cache::KeyValues;
+use crate::rope::Rotation;
+use briquette_float::CacheType;
+use burn::tensor::{Int, Tensor};
+
+impl LlamaAttention {
+    /// As [`forward`](Self::forward), of tokens that follow those of `caches`, one for each sequence.
+    fn follow(&self, x: Tensor<3>, rotation: &Rotation, layer: usize, caches: &mut [KeyValues]) -> Tensor<3> {
+        let heads = [self.n_heads, self.n_kv_heads];
+        self.o_proj.forward(attend_to_kept(self.projected(x, rotation), heads, layer, caches))
+    }
+}
+
+impl LlamaLayer {
+    fn follow(&self, x: Tensor<3>, rotation: &Rotation, layer: usize, caches: &mut [KeyValues]) -> Tensor<3> {
+        let normed = crate::layers::normed(&self.input_layernorm, x.clone());
+        self.fed_forward(x + self.self_attn.follow(normed, rotation, layer, caches))
+    }
+}
+
+impl Llama {
+    /// Keys and values of a sequence of no tokens yet.
+    pub fn key_values(&self, kind: CacheType) -> KeyValues {
+        let of_layer = |layer: &LlamaLayer| {
+            let attention = &layer.self_attn;
+            [attention.n_kv_heads, attention.k_proj.dims()[1] / attention.n_kv_heads]
+        };
+        KeyValues::new(kind, self.model.layers.iter().map(of_layer))
+    }
+
+    /// Tokens `[batch, n]`, which follow those of `caches`, to what the head takes, `[batch, n, width]`. Their keys and values are added to
+    /// the caches. Keys and values are kept and attended to on the CPU, wherever the model is.
+    ///
+    /// # Panics
+    /// If there is not one cache for each sequence, or a token is beyond the vocabulary.
+    pub fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
+        let [batch, n] = tokens.dims();
+        assert_eq!(batch, caches.len(), "a cache for each sequence");
+        let positions = caches.iter().map(KeyValues::n_tokens).flat_map(|first| first..first + n);
+        let rotation = Rotation::new(&self.inverse_frequencies, positions);
+        let mut state = self.embed(tokens);
+        for (index, layer) in self.model.layers.iter().enumerate() {
+            state = layer.follow(state, &rotation, index, caches);
+        }
+        self.normed(state)
+    }
+}

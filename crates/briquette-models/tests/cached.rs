@@ -1,0 +1,59 @@
+//! A decoder that goes on from keys and values it has kept finds what it finds of the whole sequence.
+
+use briquette_models::{CacheType, Decoder, KeyValues, LoadedModel};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::path::Path;
+
+fn model(name: &str) -> LoadedModel {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name);
+    LoadedModel::open(&path, None, &Device::flex()).unwrap()
+}
+
+fn tensor(rows: &[&[i32]]) -> Tensor<2, Int> {
+    let values: Vec<i32> = rows.concat();
+    Tensor::from_data(TensorData::new(values, [rows.len(), rows[0].len()]), &Device::flex())
+}
+
+fn caches(decoder: &dyn Decoder, kind: CacheType, n: usize) -> Vec<KeyValues> {
+    (0..n).map(|_| decoder.key_values(kind)).collect()
+}
+
+fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
+    (a - b).abs().max().into_scalar::<f32>()
+}
+
+#[test]
+fn steps_find_what_the_whole_sequence_finds() {
+    let tokens = [3, 1, 7, 5, 2, 9, 4];
+    for name in ["llama-tied", "llama-untied", "llama-qwen"] {
+        let model = model(name);
+        let decoder = model.network.as_decoder();
+        let whole = decoder.last_state(tensor(&[&tokens]));
+        for (kind, most) in [(CacheType::F32, 1e-5), (CacheType::F16, 1e-2), (CacheType::Int8, 0.1)] {
+            let mut kept = caches(decoder, kind, 1);
+            // A prompt, several tokens at once, then one at a time.
+            for part in [0..3, 3..5, 5..6, 6..7] {
+                let found = decoder.next_state(tensor(&[&tokens[part.clone()]]), &mut kept);
+                let expected = whole.clone().narrow(1, part.start, part.len());
+                let apart = apart(found, expected);
+                assert!(apart < most, "{name} {kind} {part:?}: {apart}");
+            }
+            assert_eq!(kept[0].n_tokens(), tokens.len());
+            assert!(kept[0].n_bytes() > 0);
+        }
+    }
+}
+
+#[test]
+fn sequences_of_different_lengths_take_steps_together() {
+    let model = model("llama-tied");
+    let decoder = model.network.as_decoder();
+    let (long, short): ([i32; 5], [i32; 3]) = ([3, 1, 7, 5, 2], [8, 6, 4]);
+    let mut kept = caches(decoder, CacheType::F32, 2);
+    decoder.next_state(tensor(&[&long[..4]]), &mut kept[..1]);
+    decoder.next_state(tensor(&[&short[..2]]), &mut kept[1..]);
+    let found = decoder.next_state(tensor(&[&long[4..], &short[2..]]), &mut kept);
+    let last = |tokens: &[i32]| decoder.last_state(tensor(&[tokens])).narrow(1, tokens.len() - 1, 1);
+    let expected = Tensor::cat(vec![last(&long), last(&short)], 0);
+    assert!(apart(found, expected) < 1e-5);
+}

@@ -1,0 +1,83 @@
+//! A table that is a head too.
+
+use briquette_formats::Checkpoint;
+use briquette_nn::layers::{Embedding, EmbeddingConfig};
+use briquette_nn::{
+    Compression, DynamicSpec, Export, NameMap, Quantize, held, load_compressed, load_into, parameters, quantize_dynamic,
+};
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+
+#[derive(Module, Debug)]
+struct Tied {
+    table: Embedding,
+}
+
+impl Tied {
+    fn new() -> Self {
+        Self { table: EmbeddingConfig::new(50, 64).init(&Device::flex()).as_head() }
+    }
+
+    /// What is looked up, and its products with every row.
+    fn forward(&self) -> [Tensor<3>; 2] {
+        let ids = Tensor::<2, Int>::from_data([[1, 49, 0], [7, 7, 30]], &Device::flex());
+        let found = self.table.forward(ids);
+        [found.clone(), self.table.product(found)]
+    }
+}
+
+/// The largest difference, relative to the largest value.
+fn apart(a: &Tensor<3>, b: &Tensor<3>) -> f32 {
+    (a.clone() - b.clone()).abs().max().into_scalar::<f32>() / a.clone().abs().max().into_scalar::<f32>()
+}
+
+#[test]
+fn a_head_is_known_by_its_layer_and_a_table_is_none() {
+    assert!(parameters(&Tied::new())[0].is_head);
+    let table = EmbeddingConfig::new(5, 4).init(&Device::flex());
+    assert!(!parameters(&Tied { table })[0].is_head);
+}
+
+#[test]
+fn codes_are_kept_once_looked_up_and_multiplied_as_integers() {
+    let plain = Tied::new();
+    let quick = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().module;
+    let found = held(&quick);
+    assert_eq!((found.len(), found["int8"].n_weights), (1, 50 * 64), "{found:?}");
+    for (plain, quick) in plain.forward().iter().zip(&quick.forward()) {
+        assert!(apart(plain, quick) < 0.02);
+    }
+    let undone = quick.clone().materialize();
+    assert_eq!(
+        undone.forward()[0].to_data(),
+        quick.forward()[0].to_data(),
+        "rows that are looked up are the codes' values"
+    );
+}
+
+#[test]
+fn directories_load_as_codes_that_mean_the_same() {
+    for (scheme, kind, tolerance) in [
+        ("int8-dynamic", "int8", 0.03),
+        ("int8", "int8 weight-only", 1e-5),
+        ("int4", "int4", 1e-5),
+        ("int4-g8", "int4", 1e-5),
+        ("int8-g8", "f32", 0.0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = Compression::new().quantize(Quantize::new("table.weight", scheme).unwrap());
+        let out = dir.path().join("model");
+        Export::to(&out).write(&rules.attach(Tied::new()).unwrap()).unwrap();
+        let (checkpoint, names) = (Checkpoint::open(&out).unwrap(), NameMap::torch());
+        let floats = load_into(Tied::new(), &checkpoint, &names).unwrap();
+        let codes = load_compressed(Tied::new(), &checkpoint, &names).unwrap();
+        assert_eq!(held(&codes).keys().collect::<Vec<_>>(), [kind], "{scheme}");
+        let ([found, scores], [looked_up, products]) = (floats.forward(), codes.forward());
+        assert_eq!(found.into_data(), looked_up.into_data(), "{scheme}");
+        assert!(apart(&scores, &products) <= tolerance, "{scheme}");
+        // What is loaded a second time stays codes.
+        let products = codes.forward()[1].to_data();
+        let again = load_compressed(codes, &checkpoint, &names).unwrap();
+        assert_eq!(again.forward()[1].to_data(), products, "{scheme}");
+    }
+}
