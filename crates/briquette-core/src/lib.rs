@@ -28,6 +28,7 @@ pub mod decision;
 pub mod dtype;
 pub mod encoded;
 pub mod error;
+pub mod float;
 pub mod grid;
 pub mod grouping;
 pub mod hash;

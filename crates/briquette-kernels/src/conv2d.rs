@@ -14,7 +14,7 @@ use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::threads_for;
 use crate::simd::{OutputBlock, PANEL};
 use crate::weights::Int8Weights;
-use briquette_float::Path;
+use briquette_core::float::Path;
 use depthwise::Taps;
 pub use epilogue::ConvEpilogue;
 use image::Image;

@@ -5,7 +5,7 @@ use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::simd::{self, Int4Panel, OutputBlock, PANEL};
-use briquette_float::Path;
+use briquette_core::float::Path;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;

@@ -5,7 +5,7 @@ use crate::panels::{for_panels, threads_for};
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{Kernel, OutputBlock, RowBlock};
 use crate::weights::Int8Weights;
-use briquette_float::Path;
+use briquette_core::float::Path;
 use std::cell::RefCell;
 
 /// Rows are quantized and multiplied in blocks whose codes stay in the L2 cache.

@@ -29,7 +29,7 @@ pub use activations::{ActivationOps, simulate_activations};
 pub use cube::gpu_of;
 pub use device::{looks_up, runs_on};
 pub use fused::{
-    AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, rms_norm, rotate, rows_at_once, swiglu,
+    AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, product, rms_norm, rotate, rows_at_once, swiglu,
 };
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};

@@ -6,7 +6,7 @@ use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, r
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns};
 use crate::weights::{Int8Weights, row_of_panel, sealed};
 use briquette_core::Result;
-use briquette_float::Path;
+use briquette_core::float::Path;
 
 /// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
 ///

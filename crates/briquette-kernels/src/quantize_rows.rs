@@ -3,7 +3,7 @@
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::aligned_bytes::AlignedBytes;
 use crate::simd::{self, RowBlock};
-use briquette_float::Path;
+use briquette_core::float::Path;
 use rayon::prelude::*;
 
 /// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole

@@ -29,8 +29,8 @@ mod weight_only;
 
 pub(crate) use block::OutputBlock;
 pub(crate) use dispatch::{
-    depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, quantize, quantize_row, turn_bytes,
-    turn_square, value_range,
+    depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, multiply_weight_rows, quantize,
+    quantize_row, turn_bytes, turn_square, value_range,
 };
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;

@@ -6,7 +6,7 @@ use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, r
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns, SparsePanels};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::Result;
-use briquette_float::Path;
+use briquette_core::float::Path;
 use std::cell::RefCell;
 
 thread_local! {

@@ -6,7 +6,7 @@ use crate::linear::assert_shapes;
 use crate::panels::threads_for;
 use crate::simd::OutputBlock;
 use crate::weights::Int8Weights;
-use briquette_float::Path;
+use briquette_core::float::Path;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;

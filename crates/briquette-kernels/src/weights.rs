@@ -3,7 +3,7 @@
 use crate::float_rows::FloatRows;
 use crate::panel_layout::panel_bytes;
 use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns};
-use briquette_float::Path;
+use briquette_core::float::Path;
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs: [`PackedInt8`](crate::PackedInt8) or
 /// [`SparseInt8`](crate::SparseInt8).

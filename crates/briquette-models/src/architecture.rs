@@ -4,7 +4,7 @@ use crate::cache::KeyValues;
 use crate::low_rank::Linears;
 use crate::student_config::Smaller;
 use briquette_core::Result;
-use briquette_float::CacheType;
+use briquette_core::float::CacheType;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 

@@ -2,7 +2,7 @@
 
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
-use briquette_float::cached_attention;
+use briquette_core::float::cached_attention;
 use briquette_kernels::ops;
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;

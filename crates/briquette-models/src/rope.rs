@@ -1,7 +1,7 @@
 //! Rotary positions: each pair of a head's features is turned by an angle that grows with the position.
 
 use crate::attention::by_head;
-use briquette_float::Turns;
+use briquette_core::float::Turns;
 use briquette_kernels::ops;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Arc, OnceLock};

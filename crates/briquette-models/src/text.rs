@@ -78,6 +78,32 @@ impl TextTokenizer {
         self.checked(&self.encode_whole(text)?)
     }
 
+    /// The tokens of a whole text that a model is to go on with. Special tokens are put around it unless it `has_special` ones already, as
+    /// what a chat template makes does.
+    ///
+    /// # Errors
+    /// Input where the text is empty, the vocabulary lacks an entry, or the model's table does.
+    pub fn encode_prompt(&self, text: &str, has_special: bool) -> Result<Tokens> {
+        let encoding = self.inner.encode_fast(text, !has_special).map_err(|source| self.failed(&source))?;
+        if text.is_empty() || encoding.get_ids().is_empty() {
+            return Err(Error::input("the prompt is empty; give the words to go on from"));
+        }
+        self.checked(&encoding)
+    }
+
+    /// The text of some tokens, special ones left out.
+    ///
+    /// # Errors
+    /// Input where one is not of the vocabulary.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        self.inner.decode(tokens, true).map_err(|source| self.failed(&source))
+    }
+
+    /// Text from tokens as they come.
+    pub fn stream(&self) -> TokenStream<'_> {
+        TokenStream { tokenizer: self, tokens: Vec::new(), shown: 0 }
+    }
+
     fn encode_whole(&self, text: &str) -> Result<Encoding> {
         self.inner.encode_fast(text, true).map_err(|source| self.failed(&source))
     }
@@ -110,6 +136,51 @@ impl TextTokenizer {
         }
         // An empty text has an embedding too. Over no token at all, the softmax of attention would be 0 / 0.
         Ok(Tokens(if ids.is_empty() { vec![0] } else { ids.to_vec() }))
+    }
+}
+
+/// Text from tokens as they come: a token may be a part of a character, and how it is spelled may depend on those before it.
+#[derive(Debug)]
+pub struct TokenStream<'a> {
+    tokenizer: &'a TextTokenizer,
+    /// Those since the last line that is done.
+    tokens: Vec<u32>,
+    /// Bytes of their text that were handed out.
+    shown: usize,
+}
+
+impl TokenStream<'_> {
+    /// What another token adds to the text; nothing while a character is not whole.
+    ///
+    /// # Errors
+    /// Input where it is not of the vocabulary.
+    pub fn push(&mut self, token: u32) -> Result<String> {
+        self.tokens.push(token);
+        let text = self.tokenizer.decode(&self.tokens)?;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        Ok(self.take(text))
+    }
+
+    /// What is left of the text once there are no more tokens.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn finish(mut self) -> Result<String> {
+        let text = self.tokenizer.decode(&self.tokens)?;
+        Ok(self.take(text))
+    }
+
+    fn take(&mut self, text: String) -> String {
+        let new = text.get(self.shown..).unwrap_or_default().to_string();
+        self.shown = self.shown.max(text.len());
+        if new.ends_with('\n') {
+            // A line is spelled without those before it; all of them again for each token would take ever longer.
+            self.tokens.clear();
+            self.shown = 0;
+        }
+        new
     }
 }
 

@@ -4,6 +4,7 @@ use super::batch::SweepArgs;
 use super::calibrate::CalibrateArgs;
 use super::choice::ChoiceArgs;
 use super::common::Common;
+use super::generate::GenerateArgs;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
 use super::values::parse_batch_size;
@@ -159,6 +160,20 @@ pub(crate) enum Command {
         /// What to run it on
         #[command(flatten)]
         what: EvalArgs,
+    },
+    /// Have a language model go on from a prompt, and the one it came from: does it still speak, and how fast
+    #[command(after_help = "Examples:\n  \
+        briquette generate models/smollm2 --prompt 'Why is the sky blue?'\n  \
+        briquette generate out/small --against models/smollm2 --prompt 'Why is the sky blue?' --max-tokens 64\n  \
+        briquette generate out/small --prompts questions.txt --temperature 0.7 --top-p 0.9 --seed 1 --json\n\n\
+        The chat template beside the model is used where there is one, unless --raw is given. Text goes to stdout as it comes, \
+        figures to stderr. Without --temperature the same model gives the same text each time.")]
+    Generate {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// What to go on from, and how
+        #[command(flatten)]
+        what: GenerateArgs,
     },
     /// Run a model over some data and write statistics of the inputs of its layers, for --prune-method wanda and --range weighted
     #[command(after_help = "Examples:\n  \

@@ -7,7 +7,7 @@ use super::common::Common;
 use super::compress::{compress, report_text};
 use super::options::options;
 use super::show::{show, show_long};
-use super::{batch, calibrate, devices, evaluate, man, plan, progress, sensitivity, tables, text};
+use super::{batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, text};
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
@@ -47,6 +47,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             show(common, &found, || Ok(tables::diff(&found)))
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
+        Command::Generate { model, what } => generate::generate(common, model, what),
         Command::Calibrate { model, what } => calibrate::calibrate(common, model, what),
         Command::Sensitivity { model, what } => sensitivity::sensitivity(common, model, what),
         Command::Sweep { model, sweep, what } => batch::sweep(common, model, sweep, what),

@@ -11,6 +11,7 @@ mod common;
 mod compress;
 mod devices;
 mod evaluate;
+mod generate;
 mod man;
 mod options;
 mod panics;

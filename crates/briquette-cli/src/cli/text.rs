@@ -25,6 +25,20 @@ pub(crate) fn print(text: &str) -> Result<()> {
     write(|out| out.write_all(text.as_bytes()))
 }
 
+/// Writes a piece of a line to stdout, and shows it at once; made harmless as by [`print`]. False where nobody reads it any more.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_piece(piece: &str) -> Result<bool> {
+    HAS_PRINTED.store(true, Ordering::Relaxed);
+    let mut out = std::io::stdout().lock();
+    match out.write_all(printable_lines(piece, false).as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::io("cannot write", Path::new("stdout"), error)),
+        Ok(()) => Ok(true),
+    }
+}
+
 /// Writes to stdout bit by bit what may be too long to be in memory at once; made harmless as by [`print`].
 ///
 /// # Errors

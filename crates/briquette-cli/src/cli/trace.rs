@@ -59,6 +59,10 @@ fn touched(command: &Command) -> Vec<PathBuf> {
             of_recipe = recipe.as_deref();
         }
         Command::Calibrate { model, what } => paths.extend([model, &what.data, &what.output].map(PathBuf::as_path)),
+        Command::Generate { model, what } => {
+            paths.push(model);
+            paths.extend(what.paths());
+        }
         Command::Sensitivity { model, what } => {
             paths.push(model);
             paths.extend(what.paths());

@@ -5,7 +5,7 @@ use super::packed::swap_inner;
 use super::shape::Conv2dShape;
 use crate::simd;
 use crate::weights::{Int8Weights, to_rows};
-use briquette_float::Path;
+use briquette_core::float::Path;
 use std::ops::Range;
 
 /// The weights of such a convolution, unpacked for one call.

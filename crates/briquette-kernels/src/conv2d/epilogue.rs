@@ -1,7 +1,7 @@
 //! What is done to the outputs of a convolution before they are written.
 
 use crate::simd::{self, OutputBlock, SIDE};
-use briquette_float::Path;
+use briquette_core::float::Path;
 
 /// `y = v * scale[o] + shift[o]`, to which what is in `y` already may be added, and of which negatives may become 0: a
 /// bias, a batch norm, a shortcut and ReLU in the pass that writes the outputs. NaN stays NaN.

@@ -2,7 +2,7 @@
 
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::simd::{self, RowQuantizer, ValueRange};
-use briquette_float::Path;
+use briquette_core::float::Path;
 use rayon::prelude::*;
 
 /// Values whose range a thread finds at once.

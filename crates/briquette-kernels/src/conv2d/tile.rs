@@ -7,7 +7,7 @@ use crate::linear::multiply_panels;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{self, OutputBlock};
 use crate::weights::Int8Weights;
-use briquette_float::Path;
+use briquette_core::float::Path;
 use std::ops::Range;
 
 /// Memory for a tile, used again for the next.

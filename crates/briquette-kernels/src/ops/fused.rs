@@ -1,7 +1,7 @@
 //! GELU, gates, norms, rotary positions and attention, each in one pass over memory on the CPU.
 
 use super::device::is_cpu;
-use briquette_float::Turns;
+use briquette_core::float::Turns;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Device, Tensor, activation, module};
@@ -44,6 +44,9 @@ pub trait FusedOps: Backend {
     /// `x / sqrt(mean(x²) + epsilon) * gamma` over the last dimension.
     fn fused_rms_norm(x: FloatTensor<Self>, gamma: Vec<f32>, epsilon: f64) -> FloatTensor<Self>;
 
+    /// `x · weightsᵀ` over the last dimension.
+    fn fused_product(x: FloatTensor<Self>, weights: FloatTensor<Self>) -> FloatTensor<Self>;
+
     /// `silu(gate) * up`.
     fn fused_swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
 
@@ -70,7 +73,7 @@ pub fn rows_at_once(device: &Device) -> Option<usize> {
     is_cpu(device).then(|| ROWS_PER_THREAD * rayon::current_num_threads())
 }
 
-/// GELU: see [`gelu`](briquette_float::gelu); burn's own where nothing is fused.
+/// GELU: see [`gelu`](briquette_core::float::gelu); burn's own where nothing is fused.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if !fuses(&x) {
         return activation::gelu(x);
@@ -78,7 +81,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_gelu(x.into_dispatch()))
 }
 
-/// The layer norm of `x + shortcut`: see [`add_norm`](briquette_float::add_norm); burn's own where nothing is fused.
+/// The layer norm of `x + shortcut`: see [`add_norm`](briquette_core::float::add_norm); burn's own where nothing is fused.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -98,7 +101,7 @@ pub fn add_norm<const D: usize>(
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, Norm { gamma, beta, epsilon }))
 }
 
-/// The RMS norm of `x` in f32: see [`rms_norm`](briquette_float::rms_norm).
+/// The RMS norm of `x` in f32: see [`rms_norm`](briquette_core::float::rms_norm).
 ///
 /// # Panics
 /// If `gamma` is not as long as a row, or [`fuses`] says no.
@@ -106,7 +109,15 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) ->
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rms_norm(x.into_dispatch(), floats(gamma), epsilon))
 }
 
-/// `silu(gate) * up`: see [`swiglu`](briquette_float::swiglu); burn's own operations where nothing is fused.
+/// `x · weightsᵀ` of weights `[n_out, n_in]`: see [`float_product`](crate::float_product()); burn's own where nothing is fused.
+pub fn product(x: Tensor<3>, weights: Tensor<2>) -> Tensor<3> {
+    if !fuses(&x) || !fuses(&weights) {
+        return x.matmul(weights.transpose().unsqueeze());
+    }
+    Tensor::from_dispatch(<Dispatch as FusedOps>::fused_product(x.into_dispatch(), weights.into_dispatch()))
+}
+
+/// `silu(gate) * up`: see [`swiglu`](briquette_core::float::swiglu); burn's own operations where nothing is fused.
 pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     if !fuses(&gate) || up.dtype() != DType::F32 {
         return activation::silu(gate) * up;
@@ -114,7 +125,7 @@ pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_swiglu(gate.into_dispatch(), up.into_dispatch()))
 }
 
-/// The heads of `[batch, tokens, heads * width]`, turned by the positions of their tokens: see [`rotate`](briquette_float::rotate).
+/// The heads of `[batch, tokens, heads * width]`, turned by the positions of their tokens: see [`rotate`](briquette_core::float::rotate).
 ///
 /// # Panics
 /// If the heads are not as wide as the turns are for, or [`fuses`] says no.
@@ -123,7 +134,7 @@ pub fn rotate(x: Tensor<3>, n_heads: usize, turns: Arc<Turns>) -> Tensor<3> {
 }
 
 /// Attention of queries, keys and values `[batch, length, heads * width]`, of which the latter two may have fewer heads: see
-/// [`attention`](briquette_float::attention). Tokens that are `padding` are not seen; without it, a query sees the tokens up to its own.
+/// [`attention`](briquette_core::float::attention). Tokens that are `padding` are not seen; without it, a query sees the tokens up to its own.
 ///
 /// # Panics
 /// If the shapes disagree, or [`fuses`] says no.

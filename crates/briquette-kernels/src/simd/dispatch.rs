@@ -10,12 +10,12 @@ use super::sparse_panels::SparsePanels;
 use super::turn::{self, SIDE};
 use super::weight_only;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::{avx2, avx512, float_panel};
 use crate::activations::ActivationGrid;
 use crate::float_rows::FloatRows;
-use briquette_float::Path;
+use briquette_core::float::Path;
 #[cfg(target_arch = "x86_64")]
-use briquette_float::{Isa, has_fma};
+use briquette_core::float::{Isa, has_fma};
 
 /// The range and the largest magnitude of values.
 pub(crate) fn value_range(path: Path, x: &[f32], grid: ActivationGrid) -> ValueRange {
@@ -140,6 +140,21 @@ pub(crate) fn multiply_float_panel(
             weight_only::multiply_panel_fma(rows, panel, columns, &mut out)
         },
         _ => weight_only::multiply_panel(rows, panel, columns, &mut out),
+    }
+}
+
+/// Rows of floats times up to 32 rows of weights: `out[m, n] = Σ x[m, i] * weights[n][i]`.
+///
+/// # Panics
+/// If the path has no AVX-512, or the shapes do not fit.
+pub(crate) fn multiply_weight_rows(path: Path, rows: &FloatRows, weights: &[f32], mut out: OutputBlock) {
+    assert_eq!((rows.n_rows(), weights.len()), (out.n_rows(), rows.n_in() * out.n_cols()), "rows and weights");
+    assert!(out.n_cols() <= PANEL, "outputs of a panel");
+    match path.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { float_panel::multiply_weight_rows(rows, weights, &mut out) },
+        _ => panic!("{path} has no rows of weights"),
     }
 }
 

@@ -1,13 +1,68 @@
 //! Rows of floats times a panel of floats. Codes are decoded to one where there are more rows than a tile has.
 #![allow(unsafe_code)]
 
+use super::block::OutputBlock;
 use super::operands::PANEL;
+use super::turn::{SIDE, turn_avx512};
 use crate::aligned_bytes::AlignedBytes;
+use crate::float_rows::{FloatRows, FloatTile};
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
 thread_local! {
     static FLOATS: RefCell<AlignedBytes> = RefCell::new(AlignedBytes::default());
+}
+
+/// `out[m, n] = Σ x[m, i] * weights[n][i]`, with fused multiplications, inputs in order, of as many rows of weights as `out` has columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+pub(super) fn multiply_weight_rows(rows: &FloatRows, weights: &[f32], out: &mut OutputBlock) {
+    with_floats(rows.n_in(), |floats| {
+        lay_out(weights, floats);
+        for rows in rows.tiles() {
+            macro_rules! for_rows {
+                ($($n:literal)*) => {
+                    match rows.n_rows {
+                        $($n => tile::<$n>(&rows, floats, out),)*
+                        _ => unreachable!("more rows than a tile has"),
+                    }
+                };
+            }
+            for_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+        }
+    });
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+fn tile<const M: usize>(rows: &FloatTile, floats: &[[f32; PANEL]], out: &mut OutputBlock) {
+    let sums = sums::<M>(rows.x.as_chunks().0, floats);
+    for (i, sums) in sums.into_iter().enumerate() {
+        let row = out.row(rows.first + i);
+        let n = row.len();
+        row.copy_from_slice(&to_array(sums)[..n]);
+    }
+}
+
+/// Rows of up to 32 outputs to a panel: input by input, zeros for outputs that there are not.
+#[target_feature(enable = "avx512f")]
+fn lay_out(weights: &[f32], panel: &mut [[f32; PANEL]]) {
+    let n_in = panel.len();
+    let n_out = weights.len().checked_div(n_in).unwrap_or(0);
+    let mut square = [[0.0; SIDE]; SIDE];
+    for half in [0, SIDE] {
+        let whole = if half + SIDE <= n_out { n_in / SIDE * SIDE } else { 0 };
+        for at in (0..whole).step_by(SIDE) {
+            // SAFETY: 16 rows from `half` on, each with 16 inputs from `at` on.
+            unsafe { turn_avx512(&weights[half * n_in + at..], n_in, &mut square) };
+            for (panel, inputs) in panel[at..at + SIDE].iter_mut().zip(&square) {
+                panel[half..half + SIDE].copy_from_slice(inputs);
+            }
+        }
+        for (input, panel) in panel.iter_mut().enumerate().skip(whole) {
+            for (lane, value) in panel[half..half + SIDE].iter_mut().enumerate() {
+                *value = if half + lane < n_out { weights[(half + lane) * n_in + input] } else { 0.0 };
+            }
+        }
+    }
 }
 
 /// Gives `f` memory for a panel `[n_in][32]` of floats, of any values.

@@ -9,8 +9,8 @@ use super::scalar;
 use super::sparse_panels::SparsePanels;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
-use briquette_float::Isa;
-use briquette_float::Path;
+use briquette_core::float::Isa;
+use briquette_core::float::Path;
 
 /// Rows, and what the instructions of a path need set up to multiply them by one panel after another.
 pub(crate) struct Kernel<'a> {

@@ -1,7 +1,7 @@
 //! The most int8 operations a core does when nothing is loaded or stored.
 #![allow(unsafe_code)]
 
-use briquette_float::Path;
+use briquette_core::float::Path;
 use std::arch::asm;
 use std::time::Instant;
 

@@ -9,7 +9,7 @@ use crate::fresh::{padding_of, range_of};
 use crate::input::Longest;
 use crate::student_config::{LAYER_TYPES, Smaller, keep_layers, with_sizes};
 use briquette_core::Result;
-use briquette_float::CacheType;
+use briquette_core::float::CacheType;
 use briquette_formats::Checkpoint;
 use briquette_nn::NameMap;
 use burn::tensor::{Bool, Device, Int, Tensor};

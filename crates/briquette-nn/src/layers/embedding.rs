@@ -56,7 +56,7 @@ impl Embedding {
     pub fn product(&self, x: Tensor<3>) -> Tensor<3> {
         match kept_on(&self.weight, &x.device()) {
             Some(Kept::Linear(weights)) => ops::linear(x, &weights, None),
-            _ => x.matmul(self.weight.val().transpose().unsqueeze()),
+            _ => ops::product(x, self.weight.val()),
         }
     }
 

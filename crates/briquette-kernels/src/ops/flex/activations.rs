@@ -4,7 +4,7 @@ use super::tensor::change;
 use crate::activations::ActivationGrid;
 use crate::ops::activations::ActivationOps;
 use crate::quantize_rows::round_rows;
-use briquette_float::active_path;
+use briquette_core::float::active_path;
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 

@@ -1,8 +1,9 @@
 //! The fused operations.
 
 use super::tensor::{change, elements};
+use crate::float_product;
 use crate::ops::fused::{AttentionHeads, FusedOps, Norm};
-use briquette_float::{self as float, AttentionShape, Turns};
+use briquette_core::float::{self, AttentionShape, Turns};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -21,6 +22,14 @@ impl FusedOps for Flex {
 
     fn fused_rms_norm(x: FloatTensor<Self>, gamma: Vec<f32>, epsilon: f64) -> FloatTensor<Self> {
         change(x, |x| float::rms_norm(x, &gamma, epsilon as f32))
+    }
+
+    fn fused_product(x: FloatTensor<Self>, weights: FloatTensor<Self>) -> FloatTensor<Self> {
+        let [x, weights] = [x, weights].map(|tensor| tensor.to_contiguous());
+        let ([batch, length, n_in], [n_out, _]) = (x.layout().shape().dims(), weights.layout().shape().dims());
+        let mut y = vec![0.0; batch * length * n_out];
+        float_product(elements(&x), batch * length, elements(&weights), [n_out, n_in], &mut y);
+        FlexTensor::from_data(TensorData::new(y, [batch, length, n_out]))
     }
 
     fn fused_swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -11,7 +11,7 @@ use crate::ops::quantized::QuantizedOps;
 use crate::ops::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::ops::weights::{Conv2dCall, HostLinear, LinearWeights, Table, Weights};
 use crate::weight_only::weight_only_linear;
-use briquette_float::active_path;
+use briquette_core::float::active_path;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};

@@ -196,7 +196,7 @@ pub(super) unsafe fn store_sums(sums: &mut Sums, is_tall: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette_float::Path;
+    use briquette_core::float::Path;
 
     #[test]
     fn tiles_in_use_are_refused_and_given_back() {

@@ -1,6 +1,6 @@
 //! Which instructions the kernels use, chosen while the program runs.
 
-use crate::isa::{Isa, is_available};
+use super::isa::{Isa, is_available};
 use std::fmt;
 
 /// A set of instructions that this processor has.

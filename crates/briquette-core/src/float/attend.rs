@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use crate::isa::Isa;
-use crate::loops::{exp, on_path, reduce};
-use crate::path::Path;
+use super::isa::Isa;
+use super::loops::{exp, on_path, reduce};
+use super::path::Path;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use crate::isa::Isa;
-use crate::path::Path;
+use super::isa::Isa;
+use super::path::Path;
 
 /// Lanes of sums and maxima: as many on every path, so that all of them give the same bits.
 const LANES: usize = 16;
@@ -51,7 +51,7 @@ macro_rules! on_path {
             Isa::Amx | Isa::Avx512Vnni => unsafe { avx512($($name),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the features were just detected.
-            Isa::AvxVnni | Isa::Avx2 if $crate::isa::has_fma() => unsafe { avx2($($name),*) },
+            Isa::AvxVnni | Isa::Avx2 if $crate::float::isa::has_fma() => unsafe { avx2($($name),*) },
             _ => $body($($name),*),
         }
     }};
@@ -80,7 +80,7 @@ fn gelu_all(x: &mut [f32]) {
     }
 }
 
-/// See [`crate::gelu`].
+/// See [`gelu`](super::gelu()).
 pub(crate) fn gelu(path: Path, x: &mut [f32]) {
     on_path!(path, gelu_all(x: &mut [f32]));
 }
@@ -143,7 +143,7 @@ fn add_norm_all(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], ep
     }
 }
 
-/// See [`crate::add_norm`].
+/// See [`add_norm`](super::add_norm()).
 pub(crate) fn add_norm(path: Path, x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
     on_path!(path, add_norm_all(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32));
 }

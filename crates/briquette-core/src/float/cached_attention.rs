@@ -1,10 +1,10 @@
 //! Attention of new tokens to all that are kept.
 #![allow(unsafe_code)]
 
-use crate::cached_rows::{CachedRows, KeptValues};
-use crate::isa::Isa;
-use crate::loops::{exp, on_path, reduce};
-use crate::path::{Path, active_path};
+use super::cached_rows::{CachedRows, KeptValues};
+use super::isa::Isa;
+use super::loops::{exp, on_path, reduce};
+use super::path::{Path, active_path};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -167,7 +167,7 @@ fn softmax(row: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AttentionShape, CacheType, attention};
+    use crate::float::{AttentionShape, CacheType, attention};
 
     fn floats(n: usize, seed: usize) -> Vec<f32> {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()

@@ -1,10 +1,10 @@
 //! The gate of a feed-forward block.
 #![allow(unsafe_code)]
 
-use crate::isa::Isa;
-use crate::loops::{exp, on_path};
-use crate::path::{Path, active_path};
-use crate::threads::PAYS;
+use super::isa::Isa;
+use super::loops::{exp, on_path};
+use super::path::{Path, active_path};
+use super::threads::PAYS;
 use rayon::prelude::*;
 
 /// `silu(gate) * up` of every element, in place of the gate, with `silu(x) = x / (1 + e^-x)`.

@@ -1,7 +1,7 @@
 //! Attention, a head at a time: scores never leave the cache.
 
-use crate::attend::{HeadRows, attend};
-use crate::path::{Path, active_path};
+use super::attend::{HeadRows, attend};
+use super::path::{Path, active_path};
 use rayon::prelude::*;
 use std::cell::RefCell;
 

@@ -2,8 +2,6 @@
 //! likelihoods; and keys and values that are kept from one token to the next.
 //!
 //! Loops are written once and compiled for each set of instructions ([`Path`]). What differs by no more than the order of a sum says so.
-//!
-//! Non-goals: products of matrices and burn's tensors (`briquette-kernels`).
 
 mod attend;
 mod attention;

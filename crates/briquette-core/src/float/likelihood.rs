@@ -1,9 +1,9 @@
 //! How likely scores find what came next.
 #![allow(unsafe_code)]
 
-use crate::isa::Isa;
-use crate::loops::{exp, on_path, reduce};
-use crate::path::{Path, active_path};
+use super::isa::Isa;
+use super::loops::{exp, on_path, reduce};
+use super::path::{Path, active_path};
 
 /// Elements whose sum is taken in f32 before it is added in f64.
 const BLOCK: usize = 1024;

@@ -1,8 +1,8 @@
 //! Layer norm of a sum.
 
-use crate::loops;
-use crate::path::active_path;
-use crate::threads::rows_per_task;
+use super::loops;
+use super::path::active_path;
+use super::threads::rows_per_task;
 use rayon::prelude::*;
 
 /// `x[r] = (s - mean(s)) / sqrt(var(s) + epsilon) * gamma + beta` with `s = x[r] + shortcut[r]`, in place, for rows as long
@@ -30,8 +30,8 @@ pub fn add_norm(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], ep
 
 #[cfg(test)]
 mod tests {
+    use super::super::Path;
     use super::*;
-    use crate::Path;
 
     #[test]
     fn every_path_is_near_the_exact_norm() {

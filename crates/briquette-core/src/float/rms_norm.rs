@@ -1,10 +1,10 @@
 //! RMS norm.
 #![allow(unsafe_code)]
 
-use crate::isa::Isa;
-use crate::loops::{on_path, reduce};
-use crate::path::{Path, active_path};
-use crate::threads::rows_per_task;
+use super::isa::Isa;
+use super::loops::{on_path, reduce};
+use super::path::{Path, active_path};
+use super::threads::rows_per_task;
 use rayon::prelude::*;
 
 /// `y[r] = x[r] / sqrt(mean(x[r]²) + epsilon) * gamma` for rows as long as `gamma`, in place.

@@ -1,8 +1,8 @@
 //! GELU.
 
-use crate::loops;
-use crate::path::{Path, active_path};
-use crate::threads::PAYS;
+use super::loops;
+use super::path::{Path, active_path};
+use super::threads::PAYS;
 use rayon::prelude::*;
 
 /// `x * Phi(x)` of every element, in place: within 1e-6 of the exact function.

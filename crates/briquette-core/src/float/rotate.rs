@@ -1,10 +1,10 @@
 //! Rotary positions.
 #![allow(unsafe_code)]
 
-use crate::isa::Isa;
-use crate::loops::on_path;
-use crate::path::{Path, active_path};
-use crate::threads::rows_per_task;
+use super::isa::Isa;
+use super::loops::on_path;
+use super::path::{Path, active_path};
+use super::threads::rows_per_task;
 use rayon::prelude::*;
 
 /// The angles by which tokens are turned, a row for each: `[tokens, width / 2]`.

@@ -1,0 +1,218 @@
+//! `generate`: what decoders go on with after a prompt.
+
+use super::choice::ChoiceArgs;
+use super::common::Common;
+use briquette::Result;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// What is to go on, and how.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GenerateArgs {
+    /// What to go on from, or - for what stdin has; several are one batch
+    #[arg(long, short, value_name = "TEXT", required_unless_present = "prompts")]
+    pub(crate) prompt: Vec<String>,
+    /// A file of prompts, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// The model it came from, which goes on from the same prompts first
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) against: Option<PathBuf>,
+    /// The most tokens for each prompt
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(crate) max_tokens: usize,
+    /// What the model is told before each prompt, where it has a chat template
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+    /// Take prompts as they are, though the model has a chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// What scores are divided by before a token is drawn; 0 takes the most likely one each time
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temperature: f32,
+    /// Draw from so many of the most likely tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Draw from the most likely tokens that have this share of probability together
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Chooses the draws
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// How keys and values are kept: f32, f16 or int8
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub(crate) cache: String,
+    /// Which of the things in their files
+    #[command(flatten)]
+    pub(crate) choice: ChoiceArgs,
+    /// The architecture, where files do not tell: llama
+    #[arg(long, value_name = "ARCH")]
+    pub(crate) arch: Option<String>,
+}
+
+impl GenerateArgs {
+    /// What is read.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.prompts, &self.against].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+/// Goes on from prompts, and shows it as it comes.
+#[cfg(feature = "model")]
+pub(super) fn generate(common: &Common, model: &Path, what: &GenerateArgs) -> Result<u8> {
+    run::generate(common, model, what)
+}
+
+/// This build cannot run models.
+#[cfg(not(feature = "model"))]
+pub(super) fn generate(_common: &Common, _model: &Path, _what: &GenerateArgs) -> Result<u8> {
+    Err(briquette::Error::config("this build cannot run models; build it with the feature model"))
+}
+
+#[cfg(feature = "model")]
+mod run {
+    use super::super::options::options;
+    use super::super::tables::bytes;
+    use super::super::text;
+    use super::*;
+    use briquette::core::printable::printable;
+    use briquette::runs::{GenerateRequest, Generated, Sampling};
+    use briquette::{Error, RunOptions, models};
+    use serde::Serialize;
+    use std::io::Read;
+
+    /// The longest file of prompts.
+    const MAX_BYTES: u64 = 64 << 20;
+
+    /// What is printed as JSON.
+    #[derive(Serialize)]
+    struct Document<'a> {
+        before: Option<&'a Generated>,
+        after: &'a Generated,
+        /// For each prompt, how many of the first tokens are those of the original.
+        equal_tokens: Option<Vec<usize>>,
+    }
+
+    pub(super) fn generate(common: &Common, model: &Path, what: &GenerateArgs) -> Result<u8> {
+        let options = options(common, false)?;
+        let prompts = prompts(what)?;
+        let is_one = prompts.len() == 1 && what.against.is_none();
+        let request = |model: &Path| -> Result<GenerateRequest> {
+            Ok(GenerateRequest {
+                model: model.to_path_buf(),
+                choice: what.choice.choice(),
+                arch: what
+                    .arch
+                    .as_deref()
+                    .map(|name| name.parse().map_err(|error: Error| error.at("--arch")))
+                    .transpose()?,
+                prompts: prompts.clone(),
+                system: what.system.clone(),
+                is_raw: what.raw,
+                max_tokens: what.max_tokens,
+                cache: what.cache.parse().map_err(|message| Error::config(message).at("--cache"))?,
+                sampling: Sampling {
+                    temperature: what.temperature,
+                    top_k: what.top_k,
+                    top_p: what.top_p,
+                    seed: what.seed,
+                },
+                device: models::device(&common.device)?,
+            })
+        };
+        let before = what.against.as_deref().map(|original| {
+            let name = format!("before, {}", original.display());
+            texts(common, &request(original)?, &options, Some(&name))
+        });
+        let before = before.transpose()?;
+        let name = format!("after, {}", model.display());
+        let name = what.against.is_some().then_some(name.as_str());
+        let after = texts(common, &request(model)?, &options, name)?;
+        let equal_tokens = before.as_ref().map(|before| equal_tokens(before, &after));
+        if common.json {
+            text::print_json(&Document { before: before.as_ref(), after: &after, equal_tokens })?;
+        } else if !common.quiet {
+            before.iter().for_each(|before| tell("before", before));
+            tell(if is_one || before.is_none() { "generated" } else { "after" }, &after);
+            for (n_equal, sequence) in equal_tokens.iter().flatten().zip(&after.sequences) {
+                text::complain(&format!("the first {n_equal} of {} tokens are the same", sequence.tokens.len()));
+            }
+        }
+        Ok(0)
+    }
+
+    /// Prompts of the command line, then those of a file.
+    fn prompts(what: &GenerateArgs) -> Result<Vec<String>> {
+        let failed = |path: &Path, error| Error::io("cannot read", path, error);
+        let mut prompts = Vec::new();
+        for prompt in &what.prompt {
+            if prompt != "-" {
+                prompts.push(prompt.clone());
+                continue;
+            }
+            let mut text = String::new();
+            let read = std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text);
+            read.map_err(|error| failed(Path::new("stdin"), error))?;
+            prompts.push(text.trim_end_matches(['\r', '\n']).to_string());
+        }
+        if let Some(path) = &what.prompts {
+            let file = std::fs::File::open(path).map_err(|error| failed(path, error))?;
+            let mut text = String::new();
+            file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| failed(path, error))?;
+            prompts.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_string));
+        }
+        match prompts.is_empty() {
+            true => Err(Error::input("there is no prompt in it; write one a line").at("--prompts")),
+            false => Ok(prompts),
+        }
+    }
+
+    /// Texts of one model. That of a single prompt is shown as it comes, those of several when they are done.
+    fn texts(
+        common: &Common,
+        request: &GenerateRequest,
+        options: &RunOptions,
+        name: Option<&str>,
+    ) -> Result<Generated> {
+        let (streams, mut is_open) = (!common.json && request.prompts.len() == 1, false);
+        if let (Some(name), false) = (name, common.json) {
+            text::print(&format!("== {}\n", printable(name)))?;
+        }
+        let mut each = |_: usize, piece: &str| {
+            options.stop.check()?;
+            is_open |= streams && !piece.is_empty();
+            if streams { text::print_piece(piece) } else { Ok(true) }
+        };
+        let found =
+            models::guarded(&request.device, || briquette::runs::generate(request, options.meter.as_ref(), &mut each));
+        if is_open {
+            // The line that was begun ends, also where it was stopped.
+            text::print("\n")?;
+        }
+        let found = found?;
+        if !streams && !common.json {
+            for sequence in &found.sequences {
+                text::print(&format!("-- {}\n{}\n", printable(&sequence.prompt), sequence.text))?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a model took, on stderr: stdout has the text only.
+    fn tell(name: &str, found: &Generated) {
+        let n_tokens: usize = found.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+        let rate = found.tokens_per_s.map_or("-".to_string(), |rate| format!("{rate:.1}"));
+        let peak = found.peak_bytes.map_or(String::new(), |peak| format!(", at most {} while it ran", bytes(peak)));
+        text::complain(&format!(
+            "{name}: {n_tokens} tokens, {rate} a second ({:.0} a second of the prompt); weights {}, keys and values {}{peak}",
+            found.prompt_tokens_per_s,
+            bytes(found.weights_bytes),
+            bytes(found.cache_bytes),
+        ));
+    }
+
+    fn equal_tokens(before: &Generated, after: &Generated) -> Vec<usize> {
+        let pairs = before.sequences.iter().zip(&after.sequences);
+        pairs.map(|(a, b)| a.tokens.iter().zip(&b.tokens).take_while(|(a, b)| a == b).count()).collect()
+    }
+}
