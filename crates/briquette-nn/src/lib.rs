@@ -158,7 +158,6 @@ mod recurrent;
 mod refresh;
 mod rounded_input;
 mod rules;
-mod schedule;
 mod scores;
 mod sparsity;
 mod view;
@@ -171,6 +170,7 @@ pub use briquette_module::{
     Kind, Layer, Layout, LossScaler, NameMap, OwnLayer, Parameter, Probe, Quiet, Roles, ToDType, parameters,
 };
 pub use briquette_module::{Observed, Observing, observable, observe, observe_some};
+pub use briquette_prune::Schedule;
 pub use briquette_prune::Score;
 pub use compress::{CompressionReport, ModuleTensors, ParameterReport, compress_by};
 pub use compression::Compression;
@@ -182,5 +182,4 @@ pub use load_compressed::{load_compressed, predicted_bytes};
 pub use packed::{Packed, holds_codes};
 pub use quantize_dynamic::{DynamicSpec, Quantized, quantize_dynamic};
 pub use rules::{Prune, Quantize, Scope, WeightRow};
-pub use schedule::Schedule;
 pub use sparsity::{Sparsity, decisions, sparsity};

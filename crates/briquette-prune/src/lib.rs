@@ -16,10 +16,12 @@
 pub mod budget;
 pub mod low_rank;
 mod reconstruction;
+mod schedule;
 pub mod score;
 pub mod select;
 
 pub use budget::Ratio;
 pub use reconstruction::Reconstruction;
+pub use schedule::Schedule;
 pub use score::Score;
 pub use select::{Histogram, Threshold};

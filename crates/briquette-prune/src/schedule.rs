@@ -1,7 +1,7 @@
 //! When to renew decisions, and how sparse to be at each step.
 
+use crate::{Ratio, budget};
 use briquette_core::{Error, Result};
-use briquette_prune::{Ratio, budget};
 use std::ops::Range;
 
 /// The course of a sparsity over training steps.
@@ -15,7 +15,7 @@ enum Course {
 /// When a decision is renewed: every `n` steps from a begin to an end, both included.
 ///
 /// Steps count the optimizer's updates, so the first is 1 and attaching is 0: a schedule over `0..300` decides last, and reaches its
-/// full sparsity, when [`refresh`](crate::Compression::refresh) is called after the 300th. Call that after each step, or every few:
+/// full sparsity, when `refresh` of what is attached is called after the 300th. Call that after each step, or every few:
 /// what came due in between is decided at the next call, as of that call's step.
 ///
 /// With `d = (t - begin) / (end - begin)`, sparsity is `s(t) = s0` before the begin, `s1` from the end on, and between:
@@ -58,12 +58,12 @@ impl Schedule {
     }
 
     /// Whether the sparsity goes to its full value at once.
-    pub(crate) fn is_constant(&self) -> bool {
+    pub fn is_constant(&self) -> bool {
         self.course == Course::Constant
     }
 
     /// Refuses a schedule that never comes due: renewed every 0 steps, or with an end before the begin.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.every == 0 || self.end < self.begin {
             let Self { begin, end, every, .. } = self;
             return Err(Error::config(format!("a schedule over {begin}..{end} every {every} steps never comes due")));
@@ -82,7 +82,7 @@ impl Schedule {
     }
 
     /// The last step up to this one at which decisions are renewed; `None` before the begin.
-    pub(crate) fn last_due(&self, step: usize) -> Option<usize> {
+    pub fn last_due(&self, step: usize) -> Option<usize> {
         if step >= self.end {
             return Some(self.end);
         }
@@ -91,12 +91,12 @@ impl Schedule {
     }
 
     /// Whether decisions are renewed at a step after `since`, up to `step`, or at `step` itself.
-    pub(crate) fn is_due_since(&self, since: usize, step: usize) -> bool {
+    pub fn is_due_since(&self, since: usize, step: usize) -> bool {
         self.last_due(step).is_some_and(|due| due > since || due == step)
     }
 
     /// The begin alone: one decision.
-    pub(crate) fn begin_only(self) -> Self {
+    pub fn begin_only(self) -> Self {
         Self { end: self.begin, ..self }
     }
 
