@@ -9,6 +9,7 @@ mod cached_attention;
 mod cached_rows;
 mod gelu;
 mod isa;
+mod lanes;
 mod likelihood;
 mod loops;
 mod norm;

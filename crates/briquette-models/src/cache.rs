@@ -12,8 +12,8 @@ pub struct KeyValues {
 impl KeyValues {
     /// Of no tokens yet; heads of keys, and their width, for each layer.
     pub(crate) fn new(kind: CacheType, layers: impl Iterator<Item = [usize; 2]>) -> Self {
-        let rows = |n_heads, width| CachedRows::new(kind, n_heads, width);
-        Self { layers: layers.map(|[n_heads, width]| [rows(n_heads, width), rows(n_heads, width)]).collect() }
+        let of_layer = |[n, width]: [usize; 2]| [CachedRows::keys(kind, n, width), CachedRows::values(kind, n, width)];
+        Self { layers: layers.map(of_layer).collect() }
     }
 
     /// Tokens that were seen.

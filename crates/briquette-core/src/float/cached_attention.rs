@@ -1,11 +1,14 @@
 //! Attention of new tokens to all that are kept.
 #![allow(unsafe_code)]
 
-use super::cached_rows::{CachedRows, KeptValues};
+use super::cached_rows::{BLOCK, CachedRows, KeptValues};
 use super::isa::Isa;
+use super::lanes::FloatLanes;
 use super::loops::{exp, on_path, reduce};
 use super::path::{Path, active_path};
 use rayon::prelude::*;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::RefCell;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
@@ -31,6 +34,7 @@ fn on(path: Path, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], o
     if q.is_empty() {
         return;
     }
+    assert!(keys.is_keys() && !values.is_keys(), "keys, then values");
     assert!(values.n_tokens() == n_tokens && values.width == width && values.n_heads == n_kv_heads, "keys and values");
     assert!(q.len() == out.len() && q.len().is_multiple_of(n_heads * width), "queries and outputs");
     assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads}");
@@ -53,11 +57,30 @@ fn on(path: Path, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], o
 fn attend(path: Path, q: &[f32], [keys, values]: [&CachedRows; 2], head: usize, n_seen: usize, out: &mut [f32]) {
     let mut scratch = SCRATCH.take();
     scratch.clear();
-    scratch.resize(q.len() / keys.width * n_seen + keys.width, 0.0);
-    let (row, weights) = scratch.split_at_mut(keys.width);
+    let n_of_block = keys.width.next_multiple_of(BLOCK) * BLOCK;
+    scratch.resize(q.len() / keys.width * n_seen + n_of_block, 0.0);
+    let (block, weights) = scratch.split_at_mut(n_of_block);
     let (keys, values) = (KeptHead { rows: keys, head }, KeptHead { rows: values, head });
-    on_path!(path, all(q: &[f32], keys: KeptHead, values: KeptHead, row: &mut [f32], weights: &mut [f32], out: &mut [f32]));
+    match path.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512(q, keys, values, block, weights, out) },
+        _ => {
+            on_path!(path, plain(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]))
+        }
+    }
     SCRATCH.set(scratch);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
+fn avx512(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
+    all::<std::arch::x86_64::__m512>(q, keys, values, block, weights, out);
+}
+
+#[inline(always)]
+fn plain(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
+    all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
 }
 
 /// One head of kept rows.
@@ -67,27 +90,84 @@ struct KeptHead<'a> {
     head: usize,
 }
 
-impl KeptHead<'_> {
-    /// The values of a token.
+impl<'a> KeptHead<'a> {
+    /// The keys of 16 tokens, `[width][16]`, and what those of each token are to be multiplied by. They may be written to `scratch`.
     #[inline(always)]
-    fn read(&self, token: usize, row: &mut [f32]) {
-        let at = token * self.rows.n_heads + self.head;
-        let (first, n) = (at * self.rows.width, row.len());
-        match &self.rows.kept {
-            KeptValues::F32(values) => row.copy_from_slice(&values[first..first + n]),
+    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    fn keys(&self, block: usize, scratch: &'a mut [f32]) -> (&'a [[f32; BLOCK]], [f32; BLOCK]) {
+        let (at, n) = (block * self.rows.n_heads + self.head, scratch.len());
+        let places = at * n..(at + 1) * n;
+        let mut scales = [1.0; BLOCK];
+        let keys = match &self.rows.kept {
+            KeptValues::F32(values) => &values[places],
             KeptValues::F16(bits) => {
-                let bits = &bits[first..first + n];
+                let bits = &bits[places];
                 for i in 0..n {
-                    row[i] = widened(bits[i]);
+                    scratch[i] = widened(bits[i]);
                 }
+                scratch
             }
-            KeptValues::Int8(codes, scales) => {
-                let (codes, scale) = (&codes[first..first + n], scales[at]);
+            KeptValues::Int8(codes, each) => {
+                let codes = &codes[places];
                 for i in 0..n {
-                    row[i] = f32::from(codes[i]) * scale;
+                    scratch[i] = f32::from(codes[i]);
+                }
+                scales.copy_from_slice(&each[at * BLOCK..(at + 1) * BLOCK]);
+                scratch
+            }
+        };
+        (keys.as_chunks().0, scales)
+    }
+
+    /// The values of 16 tokens, `[16][stride]`, with zeros behind those of each token where their number is no multiple of 16. They may be
+    /// written to `scratch`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    fn values(&self, block: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        let (width, stride) = (self.rows.width, scratch.len() / BLOCK);
+        let at = (block * self.rows.n_heads + self.head) * BLOCK;
+        if let (KeptValues::F32(values), true) = (&self.rows.kept, width == stride) {
+            return &values[at * width..(at + BLOCK) * width];
+        }
+        for token in 0..BLOCK {
+            let (from, row) = ((at + token) * width, &mut scratch[token * stride..][..width]);
+            match &self.rows.kept {
+                KeptValues::F32(values) => row.copy_from_slice(&values[from..from + width]),
+                KeptValues::F16(bits) => {
+                    let bits = &bits[from..from + width];
+                    for i in 0..row.len() {
+                        row[i] = widened(bits[i]);
+                    }
+                }
+                KeptValues::Int8(codes, scales) => {
+                    let (codes, scale) = (&codes[from..from + width], scales[at + token]);
+                    for i in 0..row.len() {
+                        row[i] = f32::from(codes[i]) * scale;
+                    }
                 }
             }
         }
+        scratch
+    }
+
+    /// Tells the processor that what is kept of 16 tokens will be read.
+    #[inline(always)]
+    fn fetch(&self, block: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let (at, n) = (block * self.rows.n_heads + self.head, BLOCK * self.rows.width);
+            let (first, n_bytes) = match &self.rows.kept {
+                KeptValues::F32(values) => (values.as_ptr().cast::<i8>(), 4 * n),
+                KeptValues::F16(bits) => (bits.as_ptr().cast(), 2 * n),
+                KeptValues::Int8(codes, _) => (codes.as_ptr(), n),
+            };
+            for line in (0..n_bytes).step_by(64) {
+                // SAFETY: a prefetch may be of any address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(at * n_bytes + line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = block;
     }
 }
 
@@ -100,68 +180,124 @@ fn widened(bits: u16) -> f32 {
 }
 
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
-fn all(q: &[f32], keys: KeptHead, values: KeptHead, row: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
-    let (width, n_queries) = (row.len(), q.len() / row.len());
+fn all<L: FloatLanes>(
+    q: &[f32],
+    keys: KeptHead,
+    values: KeptHead,
+    block: &mut [f32],
+    weights: &mut [f32],
+    out: &mut [f32],
+) {
+    let (width, n_queries) = (keys.rows.width, q.len() / keys.rows.width);
     let n_seen = weights.len() / n_queries;
-    let scale = 1.0 / (width as f32).sqrt();
-    for token in 0..n_seen {
-        keys.read(token, row);
+    let (scale, keys_of) = (L::splat(1.0 / (width as f32).sqrt()), keys);
+    for at in 0..n_seen.div_ceil(BLOCK) {
+        let (keys, scales) = keys_of.keys(at, &mut block[..width * BLOCK]);
+        keys_of.fetch(at + 1);
+        values.fetch(at);
+        let scales = L::load(&scales).mul(scale);
         for query in 0..n_queries {
-            weights[query * n_seen + token] = dot(&q[query * width..(query + 1) * width], row) * scale;
+            let mut products = [0.0; BLOCK];
+            scores::<L>(&q[query * width..(query + 1) * width], keys).mul(scales).store(&mut products);
+            let weights = &mut weights[query * n_seen..(query + 1) * n_seen][at * BLOCK..];
+            let n = weights.len().min(BLOCK);
+            weights[..n].copy_from_slice(&products[..n]);
         }
     }
     for query in 0..n_queries {
         softmax(&mut weights[query * n_seen..(query + 1) * n_seen]);
     }
-    for i in 0..out.len() {
-        out[i] = 0.0;
-    }
-    for token in 0..n_seen {
-        values.read(token, row);
-        for query in 0..n_queries {
-            let (weight, out) = (weights[query * n_seen + token], &mut out[query * width..(query + 1) * width]);
-            for i in 0..width {
-                out[i] = weight.mul_add(row[i], out[i]);
-            }
+    // Zeros behind rows: keys may have been written there.
+    block.fill(0.0);
+    for first in (0..n_queries).step_by(4) {
+        let n = 4.min(n_queries - first);
+        let weights = &weights[first * n_seen..(first + n) * n_seen];
+        let out = &mut out[first * width..(first + n) * width];
+        match n {
+            1 => add_up::<L, 1>(values, block, weights, out),
+            2 => add_up::<L, 2>(values, block, weights, out),
+            3 => add_up::<L, 3>(values, block, weights, out),
+            _ => add_up::<L, 4>(values, block, weights, out),
         }
     }
 }
 
+/// `Σ q[i] keys[i]` of 16 tokens: four sums by turns, for each waits for the one before.
+#[inline(always)]
+fn scores<L: FloatLanes>(q: &[f32], keys: &[[f32; BLOCK]]) -> L {
+    let zero = L::splat(0.0);
+    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
+    let ((q, rest_of_q), (keys, rest_of_keys)) = (q.as_chunks::<4>(), keys.as_chunks::<4>());
+    for at in 0..q.len().min(keys.len()) {
+        let (q, keys) = (&q[at], &keys[at]);
+        a = L::splat(q[0]).mul_add(L::load(&keys[0]), a);
+        b = L::splat(q[1]).mul_add(L::load(&keys[1]), b);
+        c = L::splat(q[2]).mul_add(L::load(&keys[2]), c);
+        d = L::splat(q[3]).mul_add(L::load(&keys[3]), d);
+    }
+    for at in 0..rest_of_q.len().min(rest_of_keys.len()) {
+        a = L::splat(rest_of_q[at]).mul_add(L::load(&rest_of_keys[at]), a);
+    }
+    a.add(b).add(c.add(d))
+}
+
+/// `Σ weights[t] values[t]` of `N` queries.
+#[inline(always)]
+fn add_up<L: FloatLanes, const N: usize>(values: KeptHead, block: &mut [f32], weights: &[f32], out: &mut [f32]) {
+    let width = values.rows.width;
+    for first in (0..width).step_by(4 * BLOCK) {
+        match (width - first).div_ceil(BLOCK) {
+            1 => add_up_from::<L, N, 1>(values, first, block, weights, out),
+            2 => add_up_from::<L, N, 2>(values, first, block, weights, out),
+            3 => add_up_from::<L, N, 3>(values, first, block, weights, out),
+            _ => add_up_from::<L, N, 4>(values, first, block, weights, out),
+        }
+    }
+}
+
+/// The same of `C` times 16 columns from `first` on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; 16];
-    let (whole_a, rest_a) = a.as_chunks::<16>();
-    let (whole_b, rest_b) = b.as_chunks::<16>();
-    for at in 0..whole_a.len() {
-        for i in 0..16 {
-            lanes[i] = whole_a[at][i].mul_add(whole_b[at][i], lanes[i]);
+fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
+    values: KeptHead,
+    first: usize,
+    block: &mut [f32],
+    weights: &[f32],
+    out: &mut [f32],
+) {
+    let (width, n_seen, stride) = (values.rows.width, weights.len() / N, block.len() / BLOCK);
+    let mut sums = [[L::splat(0.0); C]; N];
+    for at in 0..n_seen.div_ceil(BLOCK) {
+        let rows = values.values(at, block);
+        for token in at * BLOCK..n_seen.min((at + 1) * BLOCK) {
+            let row = rows[token % BLOCK * stride + first..].as_chunks::<BLOCK>().0;
+            let row: &[[f32; BLOCK]; C] = row.first_chunk().expect("columns up to the stride");
+            for query in 0..N {
+                let weight = L::splat(weights[query * n_seen + token]);
+                for column in 0..C {
+                    sums[query][column] = weight.mul_add(L::load(&row[column]), sums[query][column]);
+                }
+            }
         }
     }
-    for i in 0..rest_a.len() {
-        lanes[i] = rest_a[i].mul_add(rest_b[i], lanes[i]);
-    }
-    // Halves on halves, as vectors are added up.
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
+    for query in 0..N {
+        for column in 0..C {
+            let mut found = [0.0; BLOCK];
+            sums[query][column].store(&mut found);
+            let out = &mut out[query * width..(query + 1) * width][first + column * BLOCK..];
+            let n = out.len().min(BLOCK);
+            out[..n].copy_from_slice(&found[..n]);
         }
     }
-    lanes[0]
 }
 
 #[inline(always)]
 fn softmax(row: &mut [f32]) {
     let larger = |a: f32, b: f32| if a < b { b } else { a };
     let max = reduce(row, f32::NEG_INFINITY, larger, larger);
-    for i in 0..row.len() {
-        row[i] = exp(row[i] - max);
-    }
+    row.iter_mut().for_each(|score| *score = exp(*score - max));
     let inverse = 1.0 / reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
-    for i in 0..row.len() {
-        row[i] *= inverse;
-    }
+    row.iter_mut().for_each(|score| *score *= inverse);
 }
 
 #[cfg(test)]
@@ -179,7 +315,7 @@ mod tests {
         let shape = AttentionShape { batch: 1, length, n_heads, n_kv_heads: n_kv, width, is_causal: true };
         let mut whole = vec![0.0; q.len()];
         attention(shape, &q, &k, &v, &[], &mut whole);
-        let mut rows = [CachedRows::new(kind, n_kv, width), CachedRows::new(kind, n_kv, width)];
+        let mut rows = [CachedRows::keys(kind, n_kv, width), CachedRows::values(kind, n_kv, width)];
         rows[0].push(&k[..width * n_kv]);
         rows[0].push(&k[width * n_kv..]);
         rows[1].push(&v);
@@ -217,19 +353,23 @@ mod tests {
     #[test]
     fn what_is_not_finite_is_never_hidden() {
         for kind in CacheType::ALL {
-            let mut rows = CachedRows::new(kind, 1, 4);
-            rows.push(&[1.0, f32::INFINITY, 0.5, 0.0]);
-            let mut out = [0.0; 4];
-            cached_attention(&[1.0; 4], 1, [&rows, &rows], &mut out);
-            assert!(out.iter().any(|value| value.is_nan()), "{kind} {out:?}");
+            for infinite in [0, 1] {
+                let mut rows = [CachedRows::keys(kind, 1, 4), CachedRows::values(kind, 1, 4)];
+                for (at, rows) in rows.iter_mut().enumerate() {
+                    rows.push(&[1.0, if at == infinite { f32::INFINITY } else { 2.0 }, 0.5, 0.0]);
+                }
+                let mut out = [0.0; 4];
+                cached_attention(&[1.0; 4], 1, rows.each_ref(), &mut out);
+                assert!(out.iter().any(|value| !value.is_finite()), "{kind} {out:?}");
+            }
         }
     }
 
     #[test]
     #[should_panic(expected = "2 queries of 1 tokens")]
     fn more_queries_than_keys_are_refused() {
-        let mut rows = CachedRows::new(CacheType::F32, 1, 2);
-        rows.push(&[1.0, 2.0]);
-        cached_attention(&[1.0; 4], 1, [&rows, &rows], &mut [0.0; 4]);
+        let mut rows = [CachedRows::keys(CacheType::F32, 1, 2), CachedRows::values(CacheType::F32, 1, 2)];
+        rows.iter_mut().for_each(|rows| rows.push(&[1.0, 2.0]));
+        cached_attention(&[1.0; 4], 1, rows.each_ref(), &mut [0.0; 4]);
     }
 }

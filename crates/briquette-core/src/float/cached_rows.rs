@@ -48,12 +48,26 @@ impl FromStr for CacheType {
     }
 }
 
-/// Rows of heads, `[tokens, heads, width]`, one for each token that was seen.
+/// Tokens whose keys lie side by side.
+pub(crate) const BLOCK: usize = super::lanes::N_LANES;
+
+/// Keys or values of heads, for each token that was seen.
 #[derive(Debug, Clone)]
 pub struct CachedRows {
     pub(crate) n_heads: usize,
     pub(crate) width: usize,
+    n_tokens: usize,
+    order: KeptOrder,
     pub(crate) kept: KeptValues,
+}
+
+/// How numbers lie in memory, as attention goes over them: those of a head follow each other for 16 tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeptOrder {
+    /// `[tokens / 16, heads, 16, width]`.
+    Values,
+    /// `[tokens / 16, heads, width, 16]`.
+    Keys,
 }
 
 #[derive(Debug, Clone)]
@@ -61,19 +75,28 @@ pub(crate) enum KeptValues {
     F32(Vec<f32>),
     /// Bits of f16.
     F16(Vec<u16>),
-    /// Codes, and the scale of each head of each token.
+    /// Codes, and the scale of each head of each token, in the same order.
     Int8(Vec<i8>, Vec<f32>),
 }
 
 impl CachedRows {
-    /// No rows yet.
-    pub const fn new(kind: CacheType, n_heads: usize, width: usize) -> Self {
+    /// No keys yet, of heads of so many numbers.
+    pub const fn keys(kind: CacheType, n_heads: usize, width: usize) -> Self {
+        Self::new(kind, n_heads, width, KeptOrder::Keys)
+    }
+
+    /// No values yet.
+    pub const fn values(kind: CacheType, n_heads: usize, width: usize) -> Self {
+        Self::new(kind, n_heads, width, KeptOrder::Values)
+    }
+
+    const fn new(kind: CacheType, n_heads: usize, width: usize, order: KeptOrder) -> Self {
         let kept = match kind {
             CacheType::F32 => KeptValues::F32(Vec::new()),
             CacheType::F16 => KeptValues::F16(Vec::new()),
             CacheType::Int8 => KeptValues::Int8(Vec::new(), Vec::new()),
         };
-        Self { n_heads, width, kept }
+        Self { n_heads, width, n_tokens: 0, order, kept }
     }
 
     /// Adds rows of tokens. int8: `code = round(x / scale)` with `scale = max |x| / 127` over a head; what is not finite makes its head NaN.
@@ -83,35 +106,61 @@ impl CachedRows {
     pub fn push(&mut self, rows: &[f32]) {
         let n_cols = self.n_heads * self.width;
         assert!(rows.len().is_multiple_of(n_cols.max(1)), "{} values in rows of {n_cols}", rows.len());
+        if rows.is_empty() {
+            return;
+        }
+        self.grow(self.n_tokens + rows.len() / n_cols);
+        for row in rows.chunks_exact(n_cols) {
+            for (head, values) in row.chunks_exact(self.width).enumerate() {
+                self.put(head, values);
+            }
+            self.n_tokens += 1;
+        }
+    }
+
+    /// Makes place for so many tokens in all.
+    fn grow(&mut self, n_tokens: usize) {
+        let n_places = n_tokens.next_multiple_of(BLOCK);
+        let (n_heads, n_cols) = (self.n_heads, self.n_heads * self.width);
+        match &mut self.kept {
+            KeptValues::F32(values) => resize(values, n_places, n_cols),
+            KeptValues::F16(values) => resize(values, n_places, n_cols),
+            KeptValues::Int8(codes, scales) => {
+                resize(codes, n_places, n_cols);
+                resize(scales, n_places, n_heads);
+            }
+        }
+    }
+
+    /// Writes a head of the next token.
+    fn put(&mut self, head: usize, row: &[f32]) {
+        let (block, lane) = (self.n_tokens / BLOCK * self.n_heads + head, self.n_tokens % BLOCK);
+        // The place of its scale, of its first number, and from one number to the next.
+        let at = block * BLOCK + lane;
+        let (first, step) = match self.order {
+            KeptOrder::Values => (at * self.width, 1),
+            KeptOrder::Keys => (block * BLOCK * self.width + lane, BLOCK),
+        };
         match &mut self.kept {
             KeptValues::F32(values) => {
-                make_room(values, rows.len(), n_cols);
-                values.extend_from_slice(rows);
+                values[first..].iter_mut().step_by(step).zip(row).for_each(|(kept, value)| *kept = *value);
             }
             KeptValues::F16(values) => {
-                make_room(values, rows.len(), n_cols);
-                values.extend(rows.iter().map(|value| f16::from_f32(*value).to_bits()));
+                let kept = values[first..].iter_mut().step_by(step).zip(row);
+                kept.for_each(|(kept, value)| *kept = f16::from_f32(*value).to_bits());
             }
             KeptValues::Int8(codes, scales) => {
-                make_room(codes, rows.len(), n_cols);
-                make_room(scales, rows.len() / self.width.max(1), self.n_heads);
-                for head in rows.chunks_exact(self.width.max(1)) {
-                    let (scale, inverse) = scale_of(head);
-                    codes.extend(head.iter().map(|value| (value * inverse).round_ties_even() as i8));
-                    scales.push(scale);
-                }
+                let (scale, inverse) = scale_of(row);
+                let kept = codes[first..].iter_mut().step_by(step).zip(row);
+                kept.for_each(|(kept, value)| *kept = (value * inverse).round_ties_even() as i8);
+                scales[at] = scale;
             }
         }
     }
 
     /// Tokens whose rows are kept.
-    pub fn n_tokens(&self) -> usize {
-        let n_values = match &self.kept {
-            KeptValues::F32(values) => values.len(),
-            KeptValues::F16(values) => values.len(),
-            KeptValues::Int8(codes, _) => codes.len(),
-        };
-        n_values / (self.n_heads * self.width).max(1)
+    pub const fn n_tokens(&self) -> usize {
+        self.n_tokens
     }
 
     /// Bytes of memory that the rows take.
@@ -122,13 +171,19 @@ impl CachedRows {
             KeptValues::Int8(codes, scales) => codes.capacity() + 4 * scales.capacity(),
         }
     }
+
+    pub(crate) fn is_keys(&self) -> bool {
+        self.order == KeptOrder::Keys
+    }
 }
 
-/// Reserves memory for `n` more values, and then some tokens or an eighth of all more: doubling would leave up to half of it unused.
-fn make_room<T>(values: &mut Vec<T>, n: usize, n_cols: usize) {
-    if values.capacity() < values.len() + n {
-        values.reserve_exact(n + (values.len() / 8).max(TOKENS_AHEAD * n_cols));
+/// Zeros up to `n_rows` rows in all. Memory is reserved for some tokens or an eighth of all more: doubling would leave up to half of it unused.
+fn resize<T: Copy + Default>(values: &mut Vec<T>, n_rows: usize, n_cols: usize) {
+    let n = n_rows * n_cols;
+    if values.capacity() < n {
+        values.reserve_exact(n - values.len() + (values.len() / 8).max(TOKENS_AHEAD * n_cols));
     }
+    values.resize(n, T::default());
 }
 
 /// The scale of a head, and what its values are multiplied by: NaN and 0 where one of them is not finite.
@@ -148,11 +203,12 @@ mod tests {
     #[test]
     fn rows_take_as_many_bytes_as_their_type_says() {
         for (kind, of_token) in [(CacheType::F32, 4 * 128), (CacheType::F16, 2 * 128), (CacheType::Int8, 128 + 4 * 2)] {
-            let mut rows = CachedRows::new(kind, 2, 64);
-            rows.push(&[1.0; 128]);
-            rows.push(&[2.0; 128 * 999]);
-            let room = rows.n_bytes() / of_token;
-            assert!(rows.n_tokens() == 1000 && (1000..1130).contains(&room), "{kind} {room}");
+            for mut rows in [CachedRows::keys(kind, 2, 64), CachedRows::values(kind, 2, 64)] {
+                rows.push(&[1.0; 128]);
+                rows.push(&[2.0; 128 * 999]);
+                let room = rows.n_bytes() / of_token;
+                assert!(rows.n_tokens() == 1000 && (1000..1130).contains(&room), "{kind} {room}");
+            }
             assert_eq!(kind.name().parse(), Ok(kind));
         }
         assert!("int4".parse::<CacheType>().unwrap_err().contains("expected f32, f16 or int8"));

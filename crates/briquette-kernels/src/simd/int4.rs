@@ -61,6 +61,12 @@ mod avx512 {
     use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
 
+    /// Two groups are summed up side by side where no more rows than this are multiplied.
+    const MAX_ROWS_OF_TWO: usize = 2;
+    /// How far ahead weights are fetched: bytes of codes, and groups.
+    const CODES_AHEAD: usize = 8192;
+    const SCALES_AHEAD: usize = 16;
+
     /// A panel without its scales, input by input.
     #[derive(Clone, Copy)]
     enum Int4PanelView<'a> {
@@ -108,24 +114,66 @@ mod avx512 {
         out: &mut OutputBlock,
     ) {
         let inputs = rows.x.as_chunks::<M>().0;
-        let mut totals = [[_mm512_setzero_ps(); 2]; M];
-        for (g, scales) in panel.scales.as_chunks::<PANEL>().0.iter().enumerate() {
-            let at = g * panel.group..inputs.len().min((g + 1) * panel.group);
+        let (mut totals, mut scales) = ([[_mm512_setzero_ps(); 2]; M], panel.scales.as_chunks::<PANEL>().0);
+        let mut done = 0;
+        if let (Int4PanelView::Codes(codes), true) = (weights, M <= MAX_ROWS_OF_TWO) {
+            while let [first, second, rest @ ..] = scales
+                && done + 2 * panel.group <= inputs.len()
+            {
+                let (middle, end) = (done + panel.group, done + 2 * panel.group);
+                let [a, b] = sums_of_two(
+                    [&inputs[done..middle], &inputs[middle..end]],
+                    [&codes[done..middle], &codes[middle..end]],
+                );
+                add_scaled(&a, first, &mut totals);
+                add_scaled(&b, second, &mut totals);
+                (scales, done) = (rest, end);
+            }
+        }
+        for scales in scales {
+            let at = done..inputs.len().min(done + panel.group);
+            done = at.end;
             let sums = match weights {
                 Int4PanelView::Codes(codes) => sums_of_codes(&inputs[at.clone()], &codes[at]),
                 Int4PanelView::Floats(floats) => sums(&inputs[at.clone()], &floats[at]),
             };
-            for j in 0..2 {
-                // SAFETY: 16 of 32 scales.
-                let scales = unsafe { _mm512_loadu_ps(scales.as_ptr().add(16 * j)) };
-                for (total, sum) in totals.iter_mut().zip(&sums) {
-                    total[j] = _mm512_fmadd_ps(sum[j], scales, total[j]);
-                }
-            }
+            add_scaled(&sums, scales, &mut totals);
         }
         for (i, total) in totals.into_iter().enumerate() {
             finish(&to_array(total), bias, out.row(rows.first + i));
         }
+    }
+
+    /// Adds the sums of a group times its scales.
+    #[inline]
+    #[target_feature(enable = "avx512f,fma")]
+    fn add_scaled<const M: usize>(sums: &[[__m512; 2]; M], scales: &[f32; PANEL], totals: &mut [[__m512; 2]; M]) {
+        for j in 0..2 {
+            // SAFETY: 16 of 32 scales; a prefetch may be of any address.
+            let scales = unsafe {
+                let scales = scales.as_ptr().add(16 * j);
+                _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(SCALES_AHEAD * PANEL).cast());
+                _mm512_loadu_ps(scales)
+            };
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                total[j] = _mm512_fmadd_ps(sum[j], scales, total[j]);
+            }
+        }
+    }
+
+    /// As [`sums_of_codes`], of two groups side by side: of one alone, where there are few rows, each sum waits for the one before.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+    fn sums_of_two<const M: usize>(inputs: [&[[f32; M]]; 2], codes: [&[[u8; PANEL / 2]]; 2]) -> [[[__m512; 2]; M]; 2] {
+        let mut sums = [[[_mm512_setzero_ps(); 2]; M]; 2];
+        let [first, second] = [0, 1].map(|g| inputs[g].iter().zip(codes[g]));
+        for pair in first.zip(second) {
+            for (sums, (x, codes)) in sums.iter_mut().zip([pair.0, pair.1]) {
+                let [low, high] = widen(codes);
+                add_products(x, low, high, sums);
+            }
+        }
+        sums
     }
 
     /// As [`sums`], of codes.
@@ -148,7 +196,7 @@ mod avx512 {
         let values = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
         // SAFETY: 16 readable bytes; a prefetch may be of any address.
         let codes = unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(1024).cast());
+            _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(CODES_AHEAD).cast());
             _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()))
         };
         [_mm512_permutexvar_ps(codes, values), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), values)]
