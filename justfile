@@ -37,6 +37,11 @@ quantize MODEL SCHEME="int8-dynamic" *FLAGS: build
     @shift; [ $# -eq 0 ] || shift; \
       {{ briquette }} compress "{{ MODEL }}" -o "out/{{ replace_regex(file_name(MODEL), weight_suffix, "") }}-{{ SCHEME }}" --force --quantize {{ SCHEME }} "$@"
 
+# What a decoder goes on with after PROMPT, and how fast; `--against MODEL` has the original speak first
+[group('compress')]
+generate MODEL PROMPT *FLAGS: build
+    @prompt="$2"; shift 2; {{ briquette }} generate "{{ MODEL }}" --prompt "$prompt" "$@"
+
 # Run a recipe or a jobs file
 [group('compress')]
 batch RECIPE *FLAGS: build
@@ -269,6 +274,35 @@ bench-kernels *FLAGS: peers
     @cargo build --release --quiet -p briquette-kernels --example bench_linear --example bench_layers
     @{{ venv }}/bin/python bench/kernels.py {{ target }}/release/examples/bench_linear --python {{ venv }}/bin/python \
       --layers {{ target }}/release/examples/bench_layers "$@"
+
+# Whether random budgets of the digits network, MiniLM and SmolLM2 are kept and used; FLAGS of bench/budgets.py
+[group('measure')]
+bench-budgets *FLAGS: build fetch-minilm fetch-smollm2
+    @python3 bench/budgets.py {{ briquette }} "$@"
+
+# MiniLM's latency beside torch, OpenVINO and onnxruntime; FLAGS of bench/minilm_latency.py
+[group('measure')]
+bench-minilm *FLAGS: peers fetch-minilm
+    #!/usr/bin/env bash
+    set -euo pipefail
+    python={{ venv }}-runtimes/bin/python
+    [ -x $python ] || python3 -m venv {{ venv }}-runtimes
+    $python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements-runtimes.txt
+    cargo build --release --quiet -p briquette-runs --example bench_minilm
+    {{ venv }}/bin/python bench/minilm_latency.py {{ target }}/release/examples/bench_minilm --python {{ venv }}/bin/python \
+      --runtimes-python $python "$@"
+
+# SmolLM2's latency beside torch and llama.cpp, windows of tokens and one token at a time; FLAGS of bench/decoder_latency.py; needs npm
+[group('measure')]
+bench-decoder *FLAGS: build peers fetch-smollm2
+    #!/usr/bin/env bash
+    set -euo pipefail
+    python={{ venv }}-llama/bin/python
+    [ -x $python ] || python3 -m venv {{ venv }}-llama
+    $python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements-llama.txt
+    cargo build --release --quiet -p briquette-runs --example bench_decoder
+    python3 bench/decoder_latency.py {{ target }}/release/examples/bench_decoder {{ briquette }} --python {{ venv }}/bin/python \
+      --llama-python $python "$@"
 
 # ResNet-152 on images of 2240x2240 within 1 GiB: prune, quantize, tile; FLAGS of scripts/resnet152.py, such as --model and --images
 [group('measure')]

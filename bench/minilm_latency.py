@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""MiniLM's latency: ours as floats, dynamic int8 and sparse dynamic int8, against torch in f32 and quantize_dynamic, in
-turn, as a Markdown table.
+"""MiniLM's latency: ours as floats, dynamic int8 and sparse dynamic int8, against torch in f32 and quantize_dynamic, and against OpenVINO
+and onnxruntime as floats and int8, in turn, as a Markdown table.
 
 usage: minilm_latency.py BENCH_MINILM --python PYTHON [--model models/minilm] [--threads 1] [--batches 1,32]
-       [--length 128] [--rounds 3] [--seconds 3] [--baseline BENCH_MINILM]
+       [--length 128] [--rounds 3] [--seconds 3] [--baseline BENCH_MINILM] [--runtimes-python PYTHON] [--out bench-out/runtimes]
 
-BENCH_MINILM is the example of that name of briquette-runs, built with --release; PYTHON one that has torch and
-transformers; a baseline is another build of it, of which only f32 is timed. The best time of all rounds counts, on both
-sides, so that what else the machine did weighs little. Ratios are of times: below 1, ours is faster.
+BENCH_MINILM is the example of that name of briquette-runs, built with --release; PYTHON one that has torch and transformers, and onnx where
+the runtimes are measured too, by a PYTHON with what bench/peers/requirements-runtimes.txt names; a baseline is another build of ours, of
+which only f32 is timed. The best time of all rounds counts, on all sides, so that what else the machine did weighs little. Ratios are of
+times: below 1, ours is faster.
 """
 
 import argparse
@@ -17,6 +18,8 @@ import subprocess
 import sys
 
 ENGINES = ("fbgemm", "onednn")
+OPENVINO = ("openvino int8, static by nncf", "openvino int8, dynamic")
+RUNTIMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "runtimes.py")
 PEER = r"""
 import json, sys, time, warnings
 warnings.filterwarnings("ignore")
@@ -61,6 +64,11 @@ def theirs(args):
     return lines_of(command, args.threads)
 
 
+def runtimes(args):
+    command = [args.runtimes_python, RUNTIMES, "run", args.out, "--threads", str(args.threads), "--batches", args.batches]
+    return lines_of([*command, "--length", str(args.length), "--seconds", str(args.seconds)], args.threads)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("bench")
@@ -72,10 +80,16 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=3)
     p.add_argument("--baseline")
+    p.add_argument("--runtimes-python")
+    p.add_argument("--out", default="bench-out/runtimes")
     args = p.parse_args()
+    if args.runtimes_python:
+        subprocess.run([args.python, RUNTIMES, "export", args.model, args.out], check=True, stdout=subprocess.DEVNULL)
     best, seen = {}, {}
     for _ in range(args.rounds):
         found = ours(args, args.bench, "f32,int8,sparse") + theirs(args)
+        if args.runtimes_python:
+            found += runtimes(args)
         if args.baseline:
             found += [{**line, "what": "baseline f32"} for line in ours(args, args.baseline, "f32")]
         for line in found:
@@ -90,14 +104,17 @@ def table(args, best, seen):
     peer = {batch: min(best[engine, batch] for engine in ENGINES) for batch in batches}
     floats = {batch: best.get(("baseline f32", batch), best["f32", batch]) for batch in batches}
     print(f"MiniLM, {args.length} tokens, {args.threads} thread(s), best of {args.rounds} rounds\n")
-    heads = [f"{what}, batch {batch}" for batch in batches for what in ("ms", "/ torch int8", "burn f32 /")]
+    rivals = {batch: min(best.get((kind, batch), float("inf")) for kind in OPENVINO) for batch in batches}
+    kinds = ("ms", "/ torch int8", "/ OpenVINO int8", "burn f32 /") if args.runtimes_python else ("ms", "/ torch int8", "burn f32 /")
+    heads = [f"{what}, batch {batch}" for batch in batches for what in kinds]
     print("| | " + " | ".join(heads) + " | bytes | cosine, least, Spearman |")
     print("|---|" + "---|" * (len(heads) + 2))
     for what, line in seen.items():
         cells = []
         for batch in batches:
             ms = best[what, batch]
-            cells += [f"{ms:.1f}", f"{ms / peer[batch]:.2f}", f"{floats[batch] / ms:.2f}"]
+            against = [f"{ms / rivals[batch]:.2f}"] if args.runtimes_python else []
+            cells += [f"{ms:.1f}", f"{ms / peer[batch]:.2f}", *against, f"{floats[batch] / ms:.2f}"]
         fidelity = line.get("fidelity")
         cells.append(f"{line['bytes'] / 1e6:.2f} MB" if "bytes" in line else "")
         cells.append(", ".join(f"{value:.4f}" for value in fidelity.values()) if fidelity else "")

@@ -24,6 +24,7 @@ mod evaluate;
 mod export;
 mod faults;
 mod frozen;
+mod generate;
 mod goldens;
 mod halves;
 mod hangup;

@@ -17,24 +17,19 @@ Needs requirements-llama.txt, and npm, for its registry has llama.cpp as librari
 import argparse
 import collections
 import ctypes
-import hashlib
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 
 import gguf
+import llama_cpp
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-PACKAGE = "@node-llama-cpp/linux-x64@3.22.1"
-TARBALL_SHA256 = "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
-INSIDE = "package/bins/linux-x64"
-LIBRARY = "libllama.v0.5.0.so"
 WINDOW = 512
 
 
@@ -162,13 +157,7 @@ class Llama:
     """The library, and what it said last."""
 
     def __init__(self, scratch):
-        subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=scratch, check=True, stdout=subprocess.DEVNULL)
-        (tarball,) = scratch.glob("*.tgz")
-        if hashlib.sha256(tarball.read_bytes()).hexdigest() != TARBALL_SHA256:
-            sys.exit(f"{PACKAGE}: its sha256 is not {TARBALL_SHA256}")
-        with tarfile.open(tarball) as archive:
-            archive.extractall(scratch, filter="data")
-        self.library = ctypes.CDLL(str(scratch / INSIDE / LIBRARY))
+        self.library = ctypes.CDLL(str(llama_cpp.fetched(scratch) / llama_cpp.LIBRARY))
         self.library.llama_model_quantize_default_params.restype = QuantizeParams
         self.library.llama_model_quantize.restype = ctypes.c_uint32
         self.library.llama_model_quantize.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(QuantizeParams)]

@@ -1,5 +1,7 @@
 //! A decoder that goes on from keys and values it has kept finds what it finds of the whole sequence.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_models::{CacheType, Decoder, KeyValues, LoadedModel};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::Path;

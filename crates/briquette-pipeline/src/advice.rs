@@ -25,6 +25,7 @@ fn flag_of(key: &str) -> Option<&'static str> {
     Some(match key {
         "data.labels" => "--labels",
         "data.max_length" => "--max-length",
+        "data.stride" => "--stride",
         "data.size" => "--size",
         "data.tile" => "--tile",
         "data.strict" => "--strict",

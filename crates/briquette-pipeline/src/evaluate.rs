@@ -51,8 +51,8 @@ mod run {
     use briquette_models::{Arch, Held};
     use briquette_recipe::BatchSize;
     use briquette_recipe::raw::RawData;
-    use briquette_report::{HeldFigures, MemoryFigures, RunFigures};
-    use briquette_runs::{Evaluation, Fits, Latency, Request};
+    use briquette_report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
+    use briquette_runs::{Evaluation, Fits, Latency, PROMPT, Request};
     use std::collections::BTreeMap;
 
     /// What is tried first where the size of a batch is to be found.
@@ -86,6 +86,11 @@ mod run {
             batch_size_before: found.reference_batch_size,
             is_batch_auto: request.fits.is_auto,
             metrics: found.metrics,
+            continuation: found.continuation.map(|after| ContinuationFigures {
+                prompt: PROMPT.into(),
+                before: found.reference_continuation,
+                after,
+            }),
             before,
             after: figures(&found.latency, found.memory, found.held),
         })
@@ -140,6 +145,7 @@ mod run {
             path: data.eval.unwrap_or_default(),
             labels: data.labels,
             max_length: data.max_length,
+            stride: data.stride,
             size: data.size,
             crop: data.crop,
             tile: data.tile,

@@ -46,7 +46,7 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The keys that are numbers, without places in lists. `*` stands for any name.
-pub(crate) const KEYS: [(&str, NumberRange); 49] = [
+pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("budget.bits", above(0.0, 8.0)),
     ("budget.max.*", within(-FAR, FAR)),
     ("budget.min.*", within(-FAR, FAR)),
@@ -57,6 +57,7 @@ pub(crate) const KEYS: [(&str, NumberRange); 49] = [
     ("data.share", above(0.0, 1.0)),
     ("data.label_noise", within(0.0, 1.0)),
     ("data.max_length", whole(1, MAX_SIZE)),
+    ("data.stride", whole(1, MAX_SIZE)),
     ("data.size", whole(1, MAX_SIDE)),
     ("data.crop", whole(1, MAX_SIDE)),
     ("data.tile", whole(1, MAX_SIDE)),

@@ -15,7 +15,7 @@ use briquette_core::Role;
 use briquette_core::stats::ErrorFigures;
 pub use calibration::{CalibratedLayer, CalibrationReport};
 pub(crate) use evaluation::REFERENCE;
-pub use evaluation::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
+pub use evaluation::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
 use schemars::JsonSchema;
 pub use sensitivity::{SensitivityReport, TensorSensitivity};

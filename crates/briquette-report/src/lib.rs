@@ -28,10 +28,10 @@ use briquette_core::{Error, Result};
 use briquette_formats::Draft;
 pub use evidence::{Evidence, Timing};
 pub use figures::{
-    AllocatedTensor, AllocationReport, BatchReport, BatchStatus, CalibratedLayer, CalibrationReport, CurvePoint,
-    DistillReport, EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint, GoneTensor, HeldFigures,
-    JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures, SensitivityReport, SolvedLayer,
-    StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
+    AllocatedTensor, AllocationReport, BatchReport, BatchStatus, CalibratedLayer, CalibrationReport,
+    ContinuationFigures, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint,
+    GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
+    SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
 };
 pub use make::make;
 pub use origin::Origin;

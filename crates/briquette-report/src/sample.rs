@@ -1,9 +1,9 @@
 //! Reports to test with.
 
 use super::figures::{
-    BatchReport, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint, GoneTensor,
-    HeldFigures, JobResult, JobStatus, MemoryFigures, Report, RunFigures, StageBytes, TensorReport, VERSION,
-    WeightHistogram,
+    BatchReport, ContinuationFigures, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint,
+    GoneTensor, HeldFigures, JobResult, JobStatus, MemoryFigures, Report, RunFigures, StageBytes, TensorReport,
+    VERSION, WeightHistogram,
 };
 use briquette_core::Role;
 use std::collections::BTreeMap;
@@ -129,6 +129,11 @@ fn evaluation() -> EvaluationReport {
         batch_size_before: Some(32),
         is_batch_auto: false,
         metrics: [("cosine".to_string(), 0.9995), ("pair_spearman".to_string(), 0.999)].into(),
+        continuation: Some(ContinuationFigures {
+            prompt: "It had begun to snow, and".into(),
+            before: Some(" the street was white.".into()),
+            after: " the street was wet.".into(),
+        }),
         before: Some(run(4000)),
         after: run(1000),
     }

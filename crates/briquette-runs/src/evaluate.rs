@@ -1,25 +1,27 @@
 //! What a model is worth: against labels, and against the model it came from.
 
 use crate::budget::Budget;
+use crate::generate::continuation;
+use crate::kept_states::KeptStates;
+use crate::likelihood::likelihood;
 use crate::metrics;
-pub use crate::outputs::RunOutputs;
-use crate::outputs::{self, ItemProgress, OutputRows};
-use crate::walk::{Room, run_offloaded};
+use crate::nearness::{HeadAndStates, Nearness, nearness};
+use crate::outputs::{self, ItemProgress};
+use crate::quality::metrics_of;
+pub use crate::run_outputs::RunOutputs;
+use crate::walk::{Room, exit_of, run_offloaded};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
 use briquette_models::batches::Batching;
-use briquette_models::data::{Data, DataSpec, ImageInput, Images, Sentences};
+use briquette_models::data::{Data, DataSpec, ImageInput};
 use briquette_models::memory::{Memory, MemoryWatch};
-use briquette_models::{Arch, Input, LoadedModel, ModelTask};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network};
 use briquette_nn::Held;
 use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// Sentences whose pairs are compared; their number grows with the square.
-const MAX_PAIRED: usize = 2000;
 
 /// What to evaluate, against what, on what.
 #[derive(Debug, Clone)]
@@ -72,6 +74,10 @@ pub struct Evaluation {
     /// What was measured: `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`,
     /// `kl`, `perplexity`; and `reference_` of those that the reference has of its own.
     pub metrics: BTreeMap<String, f64>,
+    /// What the model goes on with after [`PROMPT`](crate::generate::PROMPT), where it is a decoder with room for that.
+    pub continuation: Option<String>,
+    /// What the reference does.
+    pub reference_continuation: Option<String>,
     /// How long the model took.
     pub latency: Latency,
     /// How long the reference took.
@@ -126,41 +132,108 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
     // Opened before anything runs: running the reference takes long, and would be in vain where data cannot be read.
     let data = request.data.open(arch.task())?;
-    let run = |checkpoint: &Checkpoint, arch: Arch, progress: ItemProgress| -> Result<_> {
-        let mut watch = MemoryWatch::start(meters, checkpoint, arch, request.fits.dtype, &request.device);
-        if let Some(directory) = &request.offload {
-            let room = Room { max_bytes: request.fits.limit.map(|limit| limit / 4), directory };
-            let over = (&data, &request.data);
+    if let (Some(_), Some(_)) = (&request.offload, request.data.stride) {
+        return Err(
+            Error::config("memory.offload runs windows side by side; leave it out, or the stride").at("data.stride")
+        );
+    }
+    let original = reference.as_ref().map(|(checkpoint, arch)| (checkpoint, *arch));
+    let runner = Runner { request, data: &data, meters, original };
+    let before = original.map(|(checkpoint, arch)| runner.run(checkpoint, arch, None, progress)).transpose()?;
+    let (before, of_before) = before.unzip();
+    let of_before = of_before.unwrap_or_default();
+    let (found, after) = runner.run(&checkpoint, arch, of_before.kept.as_ref(), progress)?;
+    let mut evaluation = compare(arch, &data, &found, before.as_ref())?;
+    if let Some(Nearness { agreement, kl }) = after.nearness {
+        evaluation.metrics.extend([("agreement".to_string(), agreement), ("kl".to_string(), kl)]);
+    }
+    Ok(Evaluation {
+        memory: after.memory,
+        reference_memory: of_before.memory,
+        held: after.held,
+        reference_held: of_before.held,
+        continuation: after.continuation,
+        reference_continuation: of_before.continuation,
+        ..evaluation
+    })
+}
+
+/// What a run leaves behind beside its outputs.
+#[derive(Default)]
+struct Ran {
+    memory: Vec<Memory>,
+    held: BTreeMap<String, Held>,
+    continuation: Option<String>,
+    kept: Option<KeptStates>,
+    nearness: Option<Nearness>,
+}
+
+/// Runs one model after the other.
+#[derive(Clone, Copy)]
+struct Runner<'a> {
+    request: &'a Request,
+    data: &'a Data,
+    meters: &'a [&'a dyn MemoryMeter],
+    original: Option<(&'a Checkpoint, Arch)>,
+}
+
+impl Runner<'_> {
+    /// Runs a model; a decoder is compared with what the original left, `before`, where that ran.
+    fn run(
+        &self,
+        checkpoint: &Checkpoint,
+        arch: Arch,
+        before: Option<&KeptStates>,
+        progress: ItemProgress,
+    ) -> Result<(RunOutputs, Ran)> {
+        let Request { fits: Fits { is_auto, limit, dtype }, device, data: spec, .. } = self.request;
+        let is_decoder = arch.task() == ModelTask::Decoder;
+        let keeps = is_decoder && self.original.is_some();
+        let mut kept = keeps.then(|| KeptStates::create_in(&std::env::temp_dir())).transpose()?;
+        let mut watch = MemoryWatch::start(self.meters, checkpoint, arch, *dtype, device);
+        if let Some(directory) = &self.request.offload {
+            let room = Room { max_bytes: limit.map(|limit| limit / 4), directory };
             watch.loaded();
-            let found = run_offloaded(checkpoint, arch, &request.device, over, room, progress)?;
+            let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
-            return Ok((found, (watch.dropped(), BTreeMap::new())));
+            let head = if before.is_some() { exit_of(checkpoint, arch, device)? } else { None };
+            let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
+            return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
-        let mut model = LoadedModel::load(checkpoint, Some(arch), &request.device)?;
-        if let Some(dtype) = request.fits.dtype {
+        let mut model = LoadedModel::load(checkpoint, Some(arch), device)?;
+        if let Some(dtype) = *dtype {
             model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;
         }
         watch.loaded();
         let held = briquette_nn::held(&model.network);
-        let Fits { is_auto, limit, .. } = request.fits;
         // The device's meters come after the process's. Only a meter that keeps a peak can tell what a batch took.
-        let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
-        let budget = Budget { batching: request.batching, is_auto, limit, meter, warms_up: true };
-        let found = run(&model, &data, &request.data, budget, progress)?;
+        let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
+        let budget =
+            Budget { batching: self.request.batching, is_auto: *is_auto, limit: *limit, meter, warms_up: true };
+        let found = run_keeping(&model, self.data, spec, kept.as_mut(), budget, progress)?;
         watch.ran();
-        watch.drop_network(model.network, &request.device);
+        // What follows is no part of what was measured.
+        let continuation = if is_decoder { continuation(&model)? } else { None };
+        let nearness = self.nearness(before, Some(&model.network), kept.as_ref(), progress)?;
+        watch.drop_network(model.network, device);
         drop(model.input);
-        Ok((found, (watch.dropped(), held)))
-    };
-    let reference = match reference {
-        Some((checkpoint, arch)) => Some(run(&checkpoint, arch, progress)?),
-        None => None,
-    };
-    let (found, (memory, held)) = run(&checkpoint, arch, progress)?;
-    let (reference, figures) = reference.unzip();
-    let (reference_memory, reference_held) = figures.unwrap_or_default();
-    let evaluation = compare(arch, &data, &found, reference.as_ref())?;
-    Ok(Evaluation { memory, reference_memory, held, reference_held, ..evaluation })
+        Ok((found, Ran { memory: watch.dropped(), held, continuation, kept, nearness }))
+    }
+
+    /// How near a decoder is to the original, of which the head is loaded alone, by what both left.
+    fn nearness(
+        &self,
+        before: Option<&KeptStates>,
+        network: Option<&Network>,
+        kept: Option<&KeptStates>,
+        progress: ItemProgress,
+    ) -> Result<Option<Nearness>> {
+        let (Some((checkpoint, arch)), Some(before)) = (self.original, before) else { return Ok(None) };
+        let (Some(network), Some(states)) = (network, kept) else { return Ok(None) };
+        let device = &self.request.device;
+        let Some(head) = exit_of(checkpoint, arch, device)? else { return Ok(None) };
+        nearness(HeadAndStates { network: &head, states: before }, HeadAndStates { network, states }, device, progress)
+    }
 }
 
 /// The model to compare with, which takes the same data.
@@ -185,11 +258,23 @@ pub fn run<'a>(
     how: impl Into<Budget<'a>>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
+    run_keeping(model, data, spec, None, how.into(), progress)
+}
+
+/// As [`run`]; what the head of a decoder takes is kept where `kept` is given.
+fn run_keeping(
+    model: &LoadedModel,
+    data: &Data,
+    spec: &DataSpec,
+    kept: Option<&mut KeptStates>,
+    how: Budget,
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
     let mut model = model.for_running();
     if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
         model.set_max_length(max_length)?;
     }
-    let (model, how): (&LoadedModel, Budget) = (&model, how.into());
+    let model = &model;
     match (data, &model.input) {
         (Data::Sentences(sentences), Input::Text { .. }) if model.arch.task() == ModelTask::Encoder => {
             outputs::embed(model, sentences, how, progress).map(RunOutputs::Rows)
@@ -198,7 +283,7 @@ pub fn run<'a>(
             model.tokenizer()?;
             let named =
                 |error: Error| if error.kind == ErrorKind::Input { error.at(spec.path.display()) } else { error };
-            outputs::likelihood(model, text, how, progress).map(RunOutputs::Likelihood).map_err(named)
+            likelihood(model, text, spec.stride, kept, how, progress).map(RunOutputs::Likelihood).map_err(named)
         }
         (Data::Images(images), Input::Images(input)) => {
             let input: ImageInput = spec.image_input(input)?;
@@ -216,23 +301,7 @@ pub fn run<'a>(
 /// # Errors
 /// Input where labels are out of range or the outputs of the two do not compare.
 pub fn compare(arch: Arch, data: &Data, found: &RunOutputs, reference: Option<&RunOutputs>) -> Result<Evaluation> {
-    let mut metrics = BTreeMap::new();
-    match (data, found, reference) {
-        (Data::Document(_), RunOutputs::Likelihood(found), reference) => {
-            metrics.insert("perplexity".to_string(), metrics::perplexity(found.nll, found.n_tokens));
-            if let Some(RunOutputs::Likelihood(reference)) = reference {
-                let perplexity = metrics::perplexity(reference.nll, reference.n_tokens);
-                metrics.insert("reference_perplexity".to_string(), perplexity);
-            }
-        }
-        (Data::Sentences(sentences), RunOutputs::Rows(found), reference) => {
-            metrics.extend(of_embeddings(sentences, found, rows_of(reference, found)?));
-        }
-        (Data::Images(images), RunOutputs::Rows(found), reference) => {
-            metrics.extend(of_scores(images, found, rows_of(reference, found)?)?);
-        }
-        _ => return Err(Error::bug("a run does not belong to its data")),
-    }
+    let metrics = metrics_of(data, found, reference)?;
     let (n_items, n_skipped, latency) = summary(found);
     Ok(Evaluation {
         arch,
@@ -241,6 +310,8 @@ pub fn compare(arch: Arch, data: &Data, found: &RunOutputs, reference: Option<&R
         batch_size: found.batch_size(),
         reference_batch_size: reference.map(RunOutputs::batch_size),
         metrics,
+        continuation: None,
+        reference_continuation: None,
         latency,
         reference_latency: reference.map(|run| summary(run).2),
         held: BTreeMap::new(),
@@ -255,75 +326,4 @@ fn summary(run: &RunOutputs) -> (usize, usize, Latency) {
         RunOutputs::Rows(rows) => (rows.places.len(), rows.n_skipped, Latency::of(&rows.batch_ms, rows.places.len())),
         RunOutputs::Likelihood(found) => (found.n_tokens, 0, Latency::of(&found.batch_ms, found.n_tokens)),
     }
-}
-
-/// The reference's rows, which must be of the same width.
-fn rows_of<'a>(reference: Option<&'a RunOutputs>, found: &OutputRows) -> Result<Option<&'a OutputRows>> {
-    match reference {
-        Some(RunOutputs::Rows(reference)) if (reference.width, &reference.places) == (found.width, &found.places) => {
-            Ok(Some(reference))
-        }
-        Some(RunOutputs::Rows(reference)) => {
-            let message = format!("the reference gives {} values an item, the model {}", reference.width, found.width);
-            Err(Error::input(format!("{message}; they cannot be compared")))
-        }
-        Some(RunOutputs::Likelihood(_)) => Err(Error::bug("a run does not belong to its data")),
-        None => Ok(None),
-    }
-}
-
-type NamedMetrics = Vec<(String, f64)>;
-
-fn of_embeddings(sentences: &Sentences, found: &OutputRows, reference: Option<&OutputRows>) -> NamedMetrics {
-    let mut metrics = NamedMetrics::new();
-    if let Some(reference) = reference {
-        metrics.extend(cosines(found, reference));
-        let paired = |outputs: &OutputRows| {
-            let n = outputs.values.len().min(MAX_PAIRED * outputs.width);
-            metrics::pair_cosines(&outputs.values[..n], outputs.width)
-        };
-        let spearman = metrics::spearman(&paired(reference), &paired(found));
-        metrics.extend(spearman.map(|value| ("pair_spearman".into(), value)));
-        metrics.extend(of_pairs(sentences, reference).map(|value| ("reference_sts_spearman".into(), value)));
-    }
-    metrics.extend(of_pairs(sentences, found).map(|value| ("sts_spearman".into(), value)));
-    metrics
-}
-
-/// How alike the rows of two runs are: on average, and at the least.
-fn cosines(found: &OutputRows, reference: &OutputRows) -> NamedMetrics {
-    let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
-    let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
-    let least = cosines.iter().copied().fold(1.0, f64::min);
-    vec![("cosine".into(), metrics::mean(cosines.into_iter())), ("cosine_min".into(), least)]
-}
-
-/// How well cosines rank the pairs that people judged.
-fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
-    let row = |index: usize| &outputs.values[index * outputs.width..(index + 1) * outputs.width];
-    let cosines: Vec<f64> = sentences.pairs.iter().map(|&(a, b, _)| metrics::cosine(row(a), row(b))).collect();
-    let scores: Vec<f64> = sentences.pairs.iter().map(|&(.., score)| score).collect();
-    metrics::spearman(&cosines, &scores)
-}
-
-fn of_scores(images: &Images, found: &OutputRows, reference: Option<&OutputRows>) -> Result<NamedMetrics> {
-    let mut metrics = NamedMetrics::new();
-    let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
-    if let Some(labels) = labels {
-        images.check_labels(found.width)?;
-        let mut push = |prefix: &str, outputs: &OutputRows| {
-            metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
-            if found.width > 5 {
-                metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, &labels, 5)));
-            }
-        };
-        push("", found);
-        reference.iter().for_each(|reference| push("reference_", reference));
-    }
-    if let Some(reference) = reference {
-        metrics.extend(cosines(found, reference));
-        metrics.push(("agreement".into(), metrics::agreement(&reference.values, &found.values, found.width)));
-        metrics.push(("kl".into(), metrics::kl(&reference.values, &found.values, found.width)));
-    }
-    Ok(metrics)
 }

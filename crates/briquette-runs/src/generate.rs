@@ -11,6 +11,36 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
+/// What decoders are to go on from where reports show whether they still speak.
+pub const PROMPT: &str = "The old man looked out of the window. It had begun to snow, and";
+/// Tokens that they go on for.
+const CONTINUED: usize = 32;
+
+/// What a model goes on with after [`PROMPT`], the most likely token each time; `None` where it has no tokenizer, or no positions left.
+///
+/// # Errors
+/// As [`generate`].
+pub(crate) fn continuation(model: &LoadedModel) -> Result<Option<String>> {
+    let request = GenerateRequest {
+        model: PathBuf::new(),
+        choice: Choice::default(),
+        arch: None,
+        prompts: vec![PROMPT.to_string()],
+        system: None,
+        is_raw: true,
+        max_tokens: CONTINUED,
+        cache: CacheType::F32,
+        sampling: Sampling::default(),
+        device: model.network.device(),
+    };
+    let Ok(prompts) = prompts_of(model, &request) else { return Ok(None) };
+    let mut run = Generation::new(model, &request, &prompts)?;
+    let each: EachPiece = &mut |_, _| Ok(true);
+    run.read_prompts(each)?;
+    run.take_steps(each)?;
+    Ok(run.sequences.into_iter().next().map(|sequence| sequence.text))
+}
+
 /// What is to go on, and how.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
@@ -100,7 +130,7 @@ pub fn generate(request: &GenerateRequest, meter: &dyn MemoryMeter, each: EachPi
     let model = LoadedModel::load(&checkpoint, Some(arch), &request.device)?;
     let prompts = prompts_of(&model, request)?;
     meter.reset_peak();
-    let mut run = Run::new(&model, request, &prompts)?;
+    let mut run = Generation::new(&model, request, &prompts)?;
     let outcome = run.read_prompts(each).and_then(|()| run.take_steps(each));
     let peak_bytes = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     outcome?;
@@ -139,7 +169,7 @@ fn prompts_of(model: &LoadedModel, request: &GenerateRequest) -> Result<Vec<Vec<
 }
 
 /// Sequences while they grow.
-struct Run<'a> {
+struct Generation<'a> {
     model: &'a LoadedModel,
     request: &'a GenerateRequest,
     decoder: &'a dyn Decoder,
@@ -160,7 +190,7 @@ struct Growing<'a> {
     ending: Option<Ending>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Generation<'a> {
     fn new(model: &'a LoadedModel, request: &'a GenerateRequest, prompts: &'a [Vec<u32>]) -> Result<Self> {
         let (decoder, tokenizer) = (model.network.as_decoder(), model.tokenizer()?);
         let growing = |_: &Vec<u32>| Growing {

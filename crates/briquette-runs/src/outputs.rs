@@ -1,21 +1,15 @@
 //! Running a model over data: one row of outputs for each item, and how long batches took.
 
 use crate::budget::{Budget, Pace};
-use crate::lanes;
 use crate::metrics;
-use crate::samples::BATCH_TOKENS;
 use crate::stopwatch::Stopwatch;
-use briquette_core::float::log_sum_exp;
 use briquette_core::{Error, ErrorKind, Remedy, Result};
 use briquette_models::batches::{image_batches, stacked, text_batches};
 use briquette_models::data::{ImageInput, Images, Sentences};
 use briquette_models::text::{Tokens, padded};
-use briquette_models::{Decoder, Input, LoadedModel, device_name};
-use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
+use briquette_models::{Input, LoadedModel};
+use burn::tensor::{Device, FloatDType, Tensor};
 use std::sync::Arc;
-
-/// Scores of tokens in memory at once, in each lane: a vocabulary is large, and a window of its scores would outweigh the model.
-const MAX_SCORES: usize = 1 << 21;
 
 /// Told after every batch: items done, and in all. An error stops the run and is what it returns.
 pub type ItemProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
@@ -59,38 +53,6 @@ impl OutputRows {
         let places = rows.iter().map(|(index, _)| *index).collect();
         let values = rows.into_iter().flat_map(|(_, row)| row).collect();
         Ok(Self { width, values, places, batch_ms, n_skipped, batch_size })
-    }
-}
-
-/// How likely a decoder found a text.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Likelihood {
-    /// The sum of negative log likelihoods, in nats.
-    pub nll: f64,
-    /// Tokens predicted.
-    pub n_tokens: usize,
-    /// Milliseconds of each batch.
-    pub batch_ms: Vec<f64>,
-    /// Windows of the largest batch.
-    pub batch_size: usize,
-}
-
-/// What a run leaves behind.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RunOutputs {
-    /// Of encoders and classifiers.
-    Rows(OutputRows),
-    /// Of decoders.
-    Likelihood(Likelihood),
-}
-
-impl RunOutputs {
-    /// Items of the largest batch.
-    pub fn batch_size(&self) -> usize {
-        match self {
-            Self::Rows(rows) => rows.batch_size,
-            Self::Likelihood(found) => found.batch_size,
-        }
     }
 }
 
@@ -241,104 +203,12 @@ impl ScoreCollector<'_> {
     }
 }
 
-/// How likely a decoder finds a text, cut into windows of the tokenizer's `max_length`; the first token of each is not
-/// predicted, and a last window of one token is left out.
-///
-/// # Errors
-/// Input where the text is below two tokens; Refused where outputs are not finite.
-pub fn likelihood<'a>(
-    model: &LoadedModel,
-    text: &str,
-    how: impl Into<Budget<'a>>,
-    progress: ItemProgress,
-) -> Result<Likelihood> {
-    let tokenizer = model.tokenizer()?;
-    let tokens = tokenizer.encode_all(text)?.0;
-    let windows: Vec<&[u32]> = tokens.chunks(tokenizer.max_length()).filter(|window| window.len() > 1).collect();
-    if windows.is_empty() {
-        return Err(Error::input("the text is shorter than two tokens; nothing to predict"));
-    }
-    let (device, how): (Device, Budget) = (device_of(model), how.into());
-    let mut stopwatch = Stopwatch::on(&device, how.warms_up);
-    let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
-    // All windows are equally long but the last, which cannot share a batch with them.
-    for same in windows.chunk_by(|a, b| a.len() == b.len()) {
-        pace.run(same, |group| {
-            found.nll += stopwatch.time(group.len(), || nll_of(model, group, &device))?;
-            found.n_tokens += group.iter().map(|window| window.len() - 1).sum::<usize>();
-            n_done += group.len();
-            progress(n_done, windows.len())
-        })?;
-    }
-    (found.batch_ms, found.batch_size) = (stopwatch.batch_ms, pace.largest);
-    if found.nll.is_finite() {
-        Ok(found)
-    } else {
-        Err(Error::refused("outputs are not finite; the weights are damaged"))
-    }
-}
-
-/// The sum of negative log likelihoods of equally long windows.
-pub(crate) fn nll_of(model: &LoadedModel, windows: &[&[u32]], device: &Device) -> Result<f64> {
-    let (length, network) = (windows[0].len(), &model.network);
-    let of_some = |windows: &[&[u32]]| {
-        let ids: Vec<i32> = windows.iter().flat_map(|window| window.iter().map(|&id| id as i32)).collect();
-        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [windows.len(), length]), device);
-        let decoder = network.as_decoder();
-        nll_of_states(decoder, decoder.last_state(ids.clone()), ids)
-    };
-    let n_lanes = lanes::n_lanes(device);
-    let of_lane = if n_lanes == 1 { windows.len() } else { (BATCH_TOKENS / length.max(1)).clamp(1, windows.len()) };
-    let parts: Vec<&[&[u32]]> = windows.chunks(of_lane).collect();
-    let nll = parts.chunks(n_lanes).map(|parts| Ok(lanes::run(parts.to_vec(), of_some)?.into_iter().sum::<f64>()));
-    nll.sum()
-}
-
-/// The same, of what the head takes and the tokens.
-pub(crate) fn nll_of_states(network: &dyn Decoder, states: Tensor<3>, ids: Tensor<2, Int>) -> Result<f64> {
-    let length = ids.dims()[1];
-    let next = ids.narrow(1, 1, length - 1);
-    let mut nll = 0.0;
-    each_scores(network, states.narrow(1, 0, length - 1), |start, scores| {
-        let n = scores.dims()[1];
-        nll += nll_of_scores(scores, next.clone().narrow(1, start, n))?;
-        Ok(())
-    })?;
-    Ok(nll)
-}
-
-/// The same, of scores `[batch, tokens, vocabulary]` and what came next. On the CPU scores are read where they lie.
-fn nll_of_scores(scores: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
-    let ([batch, n, width], scores) = (scores.dims(), scores.cast(FloatDType::F32));
-    if device_name(&scores.device()) == "cpu" {
-        let scores = to_host(scores.reshape([batch * n, width]))?;
-        let rows = metrics::rows(&scores.values, width).zip(next.into_data().iter::<i64>().collect::<Vec<_>>());
-        return Ok(rows.map(|(row, next)| log_sum_exp(row) - f64::from(row[next as usize])).sum());
-    }
-    let each = log_softmax(scores, 2).gather(2, next.unsqueeze_dim::<3>(2));
-    Ok(-to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>())
-}
-
-/// Calls `each` with the first token and the scores `[batch, tokens, vocabulary]` of a few tokens at a time.
-pub(crate) fn each_scores(
-    network: &dyn Decoder,
-    states: Tensor<3>,
-    mut each: impl FnMut(usize, Tensor<3>) -> Result<()>,
-) -> Result<()> {
-    let [batch, length, _] = states.dims();
-    let step = (MAX_SCORES / (batch * network.vocab_size()).max(1)).max(1);
-    (0..length).step_by(step).try_for_each(|start| {
-        let n = step.min(length - start);
-        each(start, network.scores(states.clone().narrow(1, start, n)))
-    })
-}
-
-struct HostRows {
+pub(crate) struct HostRows {
     width: usize,
-    values: Vec<f32>,
+    pub(crate) values: Vec<f32>,
 }
 
-fn to_host(tensor: Tensor<2>) -> Result<HostRows> {
+pub(crate) fn to_host(tensor: Tensor<2>) -> Result<HostRows> {
     let [_, width] = tensor.dims();
     // A device out of memory says so here, where its outputs are read.
     let failed =

@@ -5,7 +5,7 @@ mod observers;
 mod offloaded;
 mod states;
 
-use crate::outputs::each_scores;
+use crate::likelihood::each_scores;
 use crate::samples::TokenBatch;
 pub(crate) use backward::{Backwards, backward};
 use briquette_core::{Error, InputStats, Result};
@@ -245,6 +245,17 @@ impl<'a> BlockWalk<'a> {
         let data = TensorData::new(values, [n, length, width]);
         Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32)
     }
+}
+
+/// The network of a checkpoint with the weights of what comes after its blocks only, as floats: a head. `None` where it is no row of blocks.
+///
+/// # Errors
+/// Input where the checkpoint does not fit; those of reading.
+pub(crate) fn exit_of(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<Network>> {
+    let (network, names) = Network::blank(arch, checkpoint, device)?;
+    let Some(parts) = network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)) else { return Ok(None) };
+    let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
+    load_some(network, checkpoint, checkpoint.layout(), &names, &is_chosen).map(Some)
 }
 
 /// Which part of a network each tensor belongs to, by its name in files.

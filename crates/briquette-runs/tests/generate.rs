@@ -1,5 +1,8 @@
 //! Text that a decoder goes on with.
 
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{ErrorKind, Result};
 use briquette_models::{CacheType, LoadedModel};

@@ -316,6 +316,9 @@ pub(crate) struct EvalArgs {
     /// Tokens that texts are cut at
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
+    /// Tokens from one window of a decoder's text to the next, at most those of a window; fewer give each token more before it
+    #[arg(long, value_name = "N")]
+    pub(crate) stride: Option<usize>,
     /// What the shorter side of an image is scaled to, at most 16384
     #[arg(long, value_name = "PIXELS")]
     pub(crate) size: Option<usize>,

@@ -8,7 +8,7 @@ use super::tables::{bytes, table};
 use briquette::core::printable::printable;
 use briquette::pipeline::evaluate::evaluate;
 use briquette::pipeline::recipe::{Evaluate, StageKind, directory_of, paths, raw, read_raw};
-use briquette::pipeline::report::{EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
+use briquette::pipeline::report::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     data.eval = what.data.clone().or(data.eval.take());
     data.labels = what.labels.clone().or(data.labels.take());
     data.max_length = what.max_length.or(data.max_length);
+    data.stride = what.stride.or(data.stride);
     data.size = what.size.or(data.size);
     data.tile = what.tile.or(data.tile);
     data.strict |= what.strict;
@@ -52,6 +53,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
 /// Quality, latency and memory as tables.
 pub(super) fn text_of(found: &EvaluationReport) -> String {
     let mut out = quality(found);
+    out += &found.continuation.as_ref().map_or_else(String::new, continued);
     let runs: Vec<(&str, &RunFigures)> =
         found.before.iter().map(|run| ("before", run)).chain([("after", &found.after)]).collect();
     let rows: Vec<Vec<String>> = runs
@@ -86,6 +88,16 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         printable(&found.data),
         batches(found)
     );
+    out
+}
+
+/// What a decoder goes on with, before and after.
+fn continued(found: &ContinuationFigures) -> String {
+    let one_line = |text: &str| printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string();
+    let mut out = format!("\n\"{}\" goes on\n", found.prompt);
+    for (name, text) in found.before.iter().map(|text| ("before", text)).chain([("after", &found.after)]) {
+        out += &format!("  {name:<6}  {}\n", one_line(text));
+    }
     out
 }
 

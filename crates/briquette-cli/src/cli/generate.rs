@@ -28,13 +28,13 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     pub(crate) raw: bool,
     /// What scores are divided by before a token is drawn; 0 takes the most likely one each time
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Draw from so many of the most likely tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Draw from the most likely tokens that have this share of probability together
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Chooses the draws
     #[arg(long, value_name = "SEED", default_value_t = 0)]
@@ -86,7 +86,7 @@ mod run {
 
     /// What is printed as JSON.
     #[derive(Serialize)]
-    struct Document<'a> {
+    struct GeneratedDocument<'a> {
         before: Option<&'a Generated>,
         after: &'a Generated,
         /// For each prompt, how many of the first tokens are those of the original.
@@ -130,7 +130,7 @@ mod run {
         let after = texts(common, &request(model)?, &options, name)?;
         let equal_tokens = before.as_ref().map(|before| equal_tokens(before, &after));
         if common.json {
-            text::print_json(&Document { before: before.as_ref(), after: &after, equal_tokens })?;
+            text::print_json(&GeneratedDocument { before: before.as_ref(), after: &after, equal_tokens })?;
         } else if !common.quiet {
             before.iter().for_each(|before| tell("before", before));
             tell(if is_one || before.is_none() { "generated" } else { "after" }, &after);

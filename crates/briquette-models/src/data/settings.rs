@@ -7,7 +7,8 @@ use briquette_core::{Error, Remedy, Result};
 /// The kinds of data that settings differ by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum DataKind {
-    Text,
+    Sentences,
+    Document,
     Folder,
     Array,
 }
@@ -18,16 +19,18 @@ impl DataSpec {
     /// # Errors
     /// Config, naming the setting and what it is for.
     pub(super) fn check_settings(&self, task: ModelTask) -> Result<()> {
-        use DataKind::{Array, Folder, Text};
+        use DataKind::{Array, Document, Folder, Sentences};
         let (kind, is) = match (task, self.path.is_dir()) {
-            (ModelTask::Encoder | ModelTask::Decoder, _) => (Text, "this model takes text"),
+            (ModelTask::Encoder, _) => (Sentences, "this model takes text line by line"),
+            (ModelTask::Decoder, _) => (Document, "this model takes a text"),
             (ModelTask::Classifier, true) => (Folder, "the data is a folder of images"),
             (ModelTask::Classifier, false) => (Array, "the data is an array"),
         };
         let images: &[DataKind] = &[Folder, Array];
-        let settings: [(&'static str, bool, &[DataKind], &str); 7] = [
+        let settings: [(&'static str, bool, &[DataKind], &str); 8] = [
             ("data.labels", self.labels.is_some(), &[Array], "says where the labels of an array are"),
-            ("data.max_length", self.max_length.is_some(), &[Text], "cuts texts"),
+            ("data.max_length", self.max_length.is_some(), &[Sentences, Document], "cuts texts"),
+            ("data.stride", self.stride.is_some(), &[Document], "lets the windows of a decoder's text overlap"),
             ("data.size", self.size.is_some(), &[Folder], "scales the images of a folder"),
             ("data.crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
             // Of an array tiles are refused too, but in `Images::tiles`, whose message says why.
@@ -63,6 +66,8 @@ mod tests {
             (DataSpec { labels, ..file.clone() }, "C", ""),
             (DataSpec { max_length: Some(3), ..folder.clone() }, "C", "data.max_length"),
             (DataSpec { max_length: Some(3), ..file.clone() }, "D", ""),
+            (DataSpec { stride: Some(3), ..file.clone() }, "D", ""),
+            (DataSpec { stride: Some(3), ..file.clone() }, "E", "data.stride"),
             (DataSpec { size: Some(3), ..file.clone() }, "C", "data.size"),
             (DataSpec { size: Some(3), crop: Some([3, 3]), strict: true, ..folder.clone() }, "C", ""),
             (DataSpec { crop: Some([3, 3]), ..file.clone() }, "D", "data.crop"),

@@ -17,6 +17,8 @@ pub struct DataSpec {
     pub labels: Option<PathBuf>,
     /// Tokens that texts are cut at; the model's own limit where it is absent.
     pub max_length: Option<usize>,
+    /// Tokens from the beginning of one window of a decoder's text to the next; those of a window where it is absent.
+    pub stride: Option<usize>,
     /// What the shorter side of an image is scaled to.
     pub size: Option<usize>,
     /// Height and width cut from the middle of an image.

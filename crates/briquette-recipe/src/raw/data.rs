@@ -31,6 +31,10 @@ pub struct RawData {
     /// Tokens that texts are cut at; the model's own limit when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<usize>,
+    /// Tokens from the beginning of one window of a decoder's text to the next, at most those of a window, which is what it is when
+    /// absent: with fewer, every token but the first ones has more before it, and the run takes longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stride: Option<usize>,
     /// What the shorter side of an image is scaled to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,

@@ -30,10 +30,24 @@ pub struct EvaluationReport {
     pub is_batch_auto: bool,
     /// What was measured, by name; `reference_` of what the original has of its own.
     pub metrics: BTreeMap<String, f64>,
+    /// What a decoder goes on with after a prompt.
+    #[serde(default)]
+    pub continuation: Option<ContinuationFigures>,
     /// The original.
     pub before: Option<RunFigures>,
     /// The model.
     pub after: RunFigures,
+}
+
+/// What decoders go on with after a prompt, taking the most likely token each time: whether a compressed one still speaks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContinuationFigures {
+    /// What they go on from.
+    pub prompt: String,
+    /// What the original goes on with.
+    pub before: Option<String>,
+    /// What the model does.
+    pub after: String,
 }
 
 /// What one model took to run.

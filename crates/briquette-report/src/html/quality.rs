@@ -1,6 +1,7 @@
 //! What running it showed: quality, latency and memory, before and after.
 
 use super::escape::escape;
+use crate::figures::ContinuationFigures;
 use crate::{Report, running};
 use std::fmt::Write;
 
@@ -20,6 +21,20 @@ pub(super) fn section(report: &Report) -> String {
         "<section aria-labelledby=\"quality\">\n<h2 id=\"quality\">Quality, speed and memory</h2>\n\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"quality\">\n<table class=\"figures\">\n\
          <thead><tr><th scope=\"col\">Figure</th><th scope=\"col\">Before</th><th scope=\"col\">After</th>\
-         <th scope=\"col\">How it was measured</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n</section>\n"
+         <th scope=\"col\">How it was measured</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n{continued}</section>\n",
+        continued = evaluation.continuation.as_ref().map_or_else(String::new, continued)
+    )
+}
+
+/// A prompt, and what models go on with.
+fn continued(found: &ContinuationFigures) -> String {
+    let texts = found.before.iter().map(|text| ("before", text)).chain([("after", &found.after)]);
+    let rows = texts.fold(String::new(), |mut out, (name, text)| {
+        let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escape(text));
+        out
+    });
+    format!(
+        "<p>What it goes on with after <q>{}</q>, the most likely token each time:</p>\n<dl class=\"continued\">\n{rows}</dl>\n",
+        escape(&found.prompt)
     )
 }

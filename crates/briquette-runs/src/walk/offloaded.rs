@@ -1,7 +1,10 @@
 //! Running a model that is larger than the memory: block by block.
 
 use super::{BlockWalk, NetworkParts, Room};
-use crate::outputs::{ItemProgress, Likelihood, OutputRows, RunOutputs, nll_of_states};
+use crate::kept_states::KeptStates;
+use crate::likelihood::{Likelihood, nll_of_states, rows_of};
+use crate::outputs::{ItemProgress, OutputRows};
+use crate::run_outputs::RunOutputs;
 use crate::samples::{Samples, token_batches};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -21,9 +24,10 @@ pub fn run_offloaded(
     device: &Device,
     over: (&Data, &DataSpec),
     room: Room,
+    kept: Option<&mut KeptStates>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
-    run_with(checkpoint, (arch, checkpoint), device, over, Samples::ALL, room, progress)
+    run(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
 }
 
 /// As [`run_offloaded`], over some of the data, with the weights that a source has for the checkpoint's tensors.
@@ -32,11 +36,23 @@ pub fn run_offloaded(
 /// As there.
 pub fn run_with(
     checkpoint: &Checkpoint,
+    of: (Arch, &dyn TensorSource),
+    device: &Device,
+    over: (&Data, &DataSpec),
+    samples: Samples,
+    room: Room,
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
+    run(checkpoint, of, device, over, samples, (room, None), progress)
+}
+
+fn run(
+    checkpoint: &Checkpoint,
     (arch, weights): (Arch, &dyn TensorSource),
     device: &Device,
     (data, spec): (&Data, &DataSpec),
     samples: Samples,
-    room: Room,
+    (room, kept): (Room, Option<&mut KeptStates>),
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let mut input = arch.input(checkpoint)?;
@@ -51,7 +67,7 @@ pub fn run_with(
         walk.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(walk, weights, (since, n_items)).map(RunOutputs::Likelihood),
+        (ModelTask::Decoder, _) => likelihood(walk, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
         (_, Input::Text { pooling, .. }) => {
             let mut rows = Vec::new();
             walk.leave(weights, None, |batch, network, state| {
@@ -72,11 +88,17 @@ fn likelihood(
     mut walk: BlockWalk,
     weights: &dyn TensorSource,
     (since, n_items): (Instant, usize),
+    mut kept: Option<&mut KeptStates>,
 ) -> Result<Likelihood> {
     let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
     walk.leave(weights, None, |batch, network, state| {
         let (ids, _) = batch.to_tensors(&network.device());
-        found.nll += nll_of_states(network.as_decoder(), state, ids)?;
+        let n = batch.length() - 1;
+        let state = state.narrow(1, 0, n);
+        if let Some(kept) = kept.as_mut().filter(|kept| kept.has_room()) {
+            kept.push(&rows_of(state.clone())?, n)?;
+        }
+        found.nll += nll_of_states(network.as_decoder(), state, ids.narrow(1, 1, n))?;
         found.n_tokens += batch.places.len() * (batch.length() - 1);
         Ok(())
     })?;

@@ -1,0 +1,212 @@
+//! How likely a decoder finds a text.
+
+use crate::budget::{Budget, Pace};
+use crate::kept_states::KeptStates;
+use crate::lanes;
+use crate::metrics;
+use crate::outputs::{ItemProgress, device_of, to_host};
+use crate::samples::BATCH_TOKENS;
+use crate::stopwatch::Stopwatch;
+use briquette_core::float::log_sum_exp;
+use briquette_core::{Error, Remedy, Result};
+use briquette_models::{Decoder, LoadedModel, ModelTask, device_name};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
+
+/// Scores of tokens in memory at once, in each lane: a vocabulary is large, and a window of its scores would outweigh the model.
+const MAX_SCORES: usize = 1 << 21;
+
+/// How likely a decoder found a text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Likelihood {
+    /// The sum of negative log likelihoods, in nats.
+    pub nll: f64,
+    /// Tokens predicted.
+    pub n_tokens: usize,
+    /// Milliseconds of each batch.
+    pub batch_ms: Vec<f64>,
+    /// Windows of the largest batch.
+    pub batch_size: usize,
+}
+
+/// A piece of a text that runs at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TextWindow<'a> {
+    tokens: &'a [u32],
+    /// Of its last tokens, how many are predicted here.
+    n_scored: usize,
+}
+
+/// Windows of `max_length` tokens, of which each begins `stride` tokens after the one before it. A token counts in the first window that
+/// has it; the first of all is not predicted, nor the first of a window that shares none with the one before it.
+fn windows(tokens: &[u32], max_length: usize, stride: usize) -> Vec<TextWindow<'_>> {
+    let (mut found, mut first, mut n_seen) = (Vec::new(), 0, 0);
+    while n_seen < tokens.len() {
+        let end = tokens.len().min(first + max_length);
+        let window = &tokens[first..end];
+        let n_scored = (end - n_seen).min(window.len() - 1);
+        found.extend((n_scored > 0).then_some(TextWindow { tokens: window, n_scored }));
+        (first, n_seen) = (first + stride, end);
+    }
+    found
+}
+
+/// How likely a decoder finds a text, cut into windows of the tokenizer's `max_length` that begin `stride` tokens apart, side by side where
+/// nothing is said. With a stride below the length every token but those of the first window has at least `max_length - stride` before it:
+/// the perplexity of models of fixed length as transformers' guide has it. What the head takes is kept where `kept` is given.
+///
+/// # Errors
+/// Input where the text is below two tokens; Config where the stride is longer than a window; Refused where outputs are not finite.
+pub fn likelihood<'a>(
+    model: &LoadedModel,
+    text: &str,
+    stride: Option<usize>,
+    mut kept: Option<&mut KeptStates>,
+    how: impl Into<Budget<'a>>,
+    progress: ItemProgress,
+) -> Result<Likelihood> {
+    let tokenizer = model.tokenizer()?;
+    let max_length = tokenizer.max_length();
+    let stride = stride.unwrap_or(max_length);
+    if stride == 0 || stride > max_length {
+        let message = format!(
+            "found {stride}, expected 1 to the {max_length} tokens of a window; tokens in between would be left out"
+        );
+        return Err(Error::config(message).at("data.stride").with_remedy(Remedy::SetKey("data.stride")));
+    }
+    let tokens = tokenizer.encode_all(text)?.0;
+    let windows = windows(&tokens, max_length, stride);
+    if windows.is_empty() {
+        return Err(Error::input("the text is shorter than two tokens; nothing to predict"));
+    }
+    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let mut stopwatch = Stopwatch::on(&device, how.warms_up);
+    let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
+    // All windows are alike but the first and the last, which cannot share a batch with the others.
+    for same in windows.chunk_by(|a, b| (a.tokens.len(), a.n_scored) == (b.tokens.len(), b.n_scored)) {
+        pace.run(same, |group| {
+            let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
+            let scored = stopwatch.time(group.len(), || scored(model, group, keeps, &device))?;
+            for (nll, states) in scored {
+                found.nll += nll;
+                if let (Some(kept), true) = (&mut kept, keeps) {
+                    kept.push(&states, group[0].n_scored)?;
+                }
+            }
+            found.n_tokens += group.iter().map(|window| window.n_scored).sum::<usize>();
+            n_done += group.len();
+            progress(n_done, windows.len())
+        })?;
+    }
+    (found.batch_ms, found.batch_size) = (stopwatch.batch_ms, pace.largest);
+    if found.nll.is_finite() {
+        Ok(found)
+    } else {
+        Err(Error::refused("outputs are not finite; the weights are damaged"))
+    }
+}
+
+/// The sum of negative log likelihoods of all tokens of a window but the first.
+///
+/// # Errors
+/// Config where the model is no decoder; Io where its device does not hand scores out.
+pub fn nll_of(model: &LoadedModel, tokens: &[u32]) -> Result<f64> {
+    if model.arch.task() != ModelTask::Decoder {
+        return Err(Error::config(format!("found {}, expected a decoder", model.arch)));
+    }
+    let window = TextWindow { tokens, n_scored: tokens.len().saturating_sub(1) };
+    Ok(scored(model, &[window], false, &device_of(model))?.iter().map(|(nll, _)| nll).sum())
+}
+
+/// For some of a batch of windows that are alike, the sum of negative log likelihoods, and what the head took of each where that `keeps`.
+type WindowScore = (f64, Vec<Vec<f32>>);
+
+fn scored(model: &LoadedModel, windows: &[TextWindow], keeps: bool, device: &Device) -> Result<Vec<WindowScore>> {
+    let (length, network) = (windows[0].tokens.len(), &model.network);
+    let of_some = |windows: &[TextWindow]| -> Result<WindowScore> {
+        let decoder = network.as_decoder();
+        let ids: Vec<i32> = windows.iter().flat_map(|window| window.tokens.iter().map(|&id| id as i32)).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [windows.len(), length]), device);
+        let n_scored = windows[0].n_scored;
+        let states = decoder.last_state(ids.clone()).narrow(1, length - 1 - n_scored, n_scored);
+        let kept = if keeps { rows_of(states.clone())? } else { Vec::new() };
+        Ok((nll_of_states(decoder, states, ids.narrow(1, length - n_scored, n_scored))?, kept))
+    };
+    let n_lanes = lanes::n_lanes(device);
+    let of_lane = if n_lanes == 1 { windows.len() } else { (BATCH_TOKENS / length.max(1)).clamp(1, windows.len()) };
+    let parts: Vec<&[TextWindow]> = windows.chunks(of_lane).collect();
+    let mut all = Vec::new();
+    for parts in parts.chunks(n_lanes) {
+        all.extend(lanes::run(parts.to_vec(), of_some)?);
+    }
+    Ok(all)
+}
+
+/// The states of each window on the host.
+pub(crate) fn rows_of(states: Tensor<3>) -> Result<Vec<Vec<f32>>> {
+    let [batch, n, width] = states.dims();
+    let found = to_host(states.cast(FloatDType::F32).reshape([batch, n * width]))?;
+    Ok(metrics::rows(&found.values, n * width).map(<[f32]>::to_vec).collect())
+}
+
+/// The sum of negative log likelihoods of what came `next`, `[batch, tokens]`, by what the head takes before each, `[batch, tokens, width]`.
+pub(crate) fn nll_of_states(network: &dyn Decoder, states: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
+    let mut nll = 0.0;
+    each_scores(network, states, |start, scores| {
+        let n = scores.dims()[1];
+        nll += nll_of_scores(scores, next.clone().narrow(1, start, n))?;
+        Ok(())
+    })?;
+    Ok(nll)
+}
+
+/// The same, of scores `[batch, tokens, vocabulary]`. On the CPU they are read where they lie.
+fn nll_of_scores(scores: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
+    let ([batch, n, width], scores) = (scores.dims(), scores.cast(FloatDType::F32));
+    if device_name(&scores.device()) == "cpu" {
+        let scores = to_host(scores.reshape([batch * n, width]))?;
+        let rows = metrics::rows(&scores.values, width).zip(next.into_data().iter::<i64>().collect::<Vec<_>>());
+        return Ok(rows.map(|(row, next)| log_sum_exp(row) - f64::from(row[next as usize])).sum());
+    }
+    let each = log_softmax(scores, 2).gather(2, next.unsqueeze_dim::<3>(2));
+    Ok(-to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>())
+}
+
+/// Calls `each` with the first token and the scores `[batch, tokens, vocabulary]` of a few tokens at a time.
+pub(crate) fn each_scores(
+    network: &dyn Decoder,
+    states: Tensor<3>,
+    mut each: impl FnMut(usize, Tensor<3>) -> Result<()>,
+) -> Result<()> {
+    let [batch, length, _] = states.dims();
+    let step = (MAX_SCORES / (batch * network.vocab_size()).max(1)).max(1);
+    (0..length).step_by(step).try_for_each(|start| {
+        let n = step.min(length - start);
+        each(start, network.scores(states.clone().narrow(1, start, n)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(n: u32, max_length: usize, stride: usize) -> Vec<(u32, usize, usize)> {
+        let tokens: Vec<u32> = (0..n).collect();
+        let found = windows(&tokens, max_length, stride);
+        found.iter().map(|window| (window.tokens[0], window.tokens.len(), window.n_scored)).collect()
+    }
+
+    #[test]
+    fn every_token_counts_once_in_the_first_window_that_has_it() {
+        // Side by side, the first token of each is not predicted.
+        assert_eq!(spans(10, 4, 4), [(0, 4, 3), (4, 4, 3), (8, 2, 1)]);
+        assert_eq!(spans(9, 4, 4), [(0, 4, 3), (4, 4, 3)]);
+        assert_eq!(spans(10, 4, 2), [(0, 4, 3), (2, 4, 2), (4, 4, 2), (6, 4, 2)]);
+        assert_eq!(spans(9, 4, 3), [(0, 4, 3), (3, 4, 3), (6, 3, 2)]);
+        assert_eq!(spans(3, 4, 1), [(0, 3, 2)]);
+        assert_eq!(spans(1, 4, 1), []);
+        for (n, max_length, stride) in [(50, 7, 3), (51, 8, 1), (49, 8, 7)] {
+            let all: usize = spans(n, max_length, stride).iter().map(|(.., n_scored)| n_scored).sum();
+            assert_eq!(all, n as usize - 1, "with less than a window between windows, all but the first");
+        }
+    }
+}

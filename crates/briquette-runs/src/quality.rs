@@ -1,0 +1,111 @@
+//! What the outputs of a model are worth: by labels, and by those of the model it came from.
+
+use crate::metrics;
+use crate::outputs::OutputRows;
+use crate::run_outputs::RunOutputs;
+use briquette_core::{Error, Result};
+use briquette_models::data::{Data, Images, Sentences};
+use std::collections::BTreeMap;
+
+/// Sentences whose pairs are compared; their number grows with the square.
+const MAX_PAIRED: usize = 2000;
+
+/// What was measured, by name.
+///
+/// # Errors
+/// Input where labels are out of range or the outputs of the two do not compare.
+pub(crate) fn metrics_of(
+    data: &Data,
+    found: &RunOutputs,
+    reference: Option<&RunOutputs>,
+) -> Result<BTreeMap<String, f64>> {
+    let mut metrics = BTreeMap::new();
+    match (data, found, reference) {
+        (Data::Document(_), RunOutputs::Likelihood(found), reference) => {
+            metrics.insert("perplexity".to_string(), metrics::perplexity(found.nll, found.n_tokens));
+            if let Some(RunOutputs::Likelihood(reference)) = reference {
+                let perplexity = metrics::perplexity(reference.nll, reference.n_tokens);
+                metrics.insert("reference_perplexity".to_string(), perplexity);
+            }
+        }
+        (Data::Sentences(sentences), RunOutputs::Rows(found), reference) => {
+            metrics.extend(of_embeddings(sentences, found, rows_of(reference, found)?));
+        }
+        (Data::Images(images), RunOutputs::Rows(found), reference) => {
+            metrics.extend(of_scores(images, found, rows_of(reference, found)?)?);
+        }
+        _ => return Err(Error::bug("a run does not belong to its data")),
+    }
+    Ok(metrics)
+}
+
+/// The reference's rows, which must be of the same width.
+fn rows_of<'a>(reference: Option<&'a RunOutputs>, found: &OutputRows) -> Result<Option<&'a OutputRows>> {
+    match reference {
+        Some(RunOutputs::Rows(reference)) if (reference.width, &reference.places) == (found.width, &found.places) => {
+            Ok(Some(reference))
+        }
+        Some(RunOutputs::Rows(reference)) => {
+            let message = format!("the reference gives {} values an item, the model {}", reference.width, found.width);
+            Err(Error::input(format!("{message}; they cannot be compared")))
+        }
+        Some(RunOutputs::Likelihood(_)) => Err(Error::bug("a run does not belong to its data")),
+        None => Ok(None),
+    }
+}
+
+type NamedMetrics = Vec<(String, f64)>;
+
+fn of_embeddings(sentences: &Sentences, found: &OutputRows, reference: Option<&OutputRows>) -> NamedMetrics {
+    let mut metrics = NamedMetrics::new();
+    if let Some(reference) = reference {
+        metrics.extend(cosines(found, reference));
+        let paired = |outputs: &OutputRows| {
+            let n = outputs.values.len().min(MAX_PAIRED * outputs.width);
+            metrics::pair_cosines(&outputs.values[..n], outputs.width)
+        };
+        let spearman = metrics::spearman(&paired(reference), &paired(found));
+        metrics.extend(spearman.map(|value| ("pair_spearman".into(), value)));
+        metrics.extend(of_pairs(sentences, reference).map(|value| ("reference_sts_spearman".into(), value)));
+    }
+    metrics.extend(of_pairs(sentences, found).map(|value| ("sts_spearman".into(), value)));
+    metrics
+}
+
+/// How alike the rows of two runs are: on average, and at the least.
+fn cosines(found: &OutputRows, reference: &OutputRows) -> NamedMetrics {
+    let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
+    let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
+    let least = cosines.iter().copied().fold(1.0, f64::min);
+    vec![("cosine".into(), metrics::mean(cosines.into_iter())), ("cosine_min".into(), least)]
+}
+
+/// How well cosines rank the pairs that people judged.
+fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
+    let row = |index: usize| &outputs.values[index * outputs.width..(index + 1) * outputs.width];
+    let cosines: Vec<f64> = sentences.pairs.iter().map(|&(a, b, _)| metrics::cosine(row(a), row(b))).collect();
+    let scores: Vec<f64> = sentences.pairs.iter().map(|&(.., score)| score).collect();
+    metrics::spearman(&cosines, &scores)
+}
+
+fn of_scores(images: &Images, found: &OutputRows, reference: Option<&OutputRows>) -> Result<NamedMetrics> {
+    let mut metrics = NamedMetrics::new();
+    let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
+    if let Some(labels) = labels {
+        images.check_labels(found.width)?;
+        let mut push = |prefix: &str, outputs: &OutputRows| {
+            metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
+            if found.width > 5 {
+                metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, &labels, 5)));
+            }
+        };
+        push("", found);
+        reference.iter().for_each(|reference| push("reference_", reference));
+    }
+    if let Some(reference) = reference {
+        metrics.extend(cosines(found, reference));
+        metrics.push(("agreement".into(), metrics::agreement(&reference.values, &found.values, found.width)));
+        metrics.push(("kl".into(), metrics::kl(&reference.values, &found.values, found.width)));
+    }
+    Ok(metrics)
+}

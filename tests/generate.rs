@@ -1,0 +1,120 @@
+//! Text from decoders: what is printed, what is refused, and how it ends.
+#![cfg(feature = "model")]
+
+use crate::sandbox::Sandbox;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+fn llama() -> Sandbox {
+    Sandbox::with("models/llama-tied")
+}
+
+/// A model that goes on for as long as anyone lets it.
+fn endless() -> Sandbox {
+    let sandbox = llama();
+    let path = sandbox.path("llama-tied/config.json");
+    let config = std::fs::read_to_string(&path).unwrap();
+    let config = config.replace("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 1000000");
+    std::fs::write(path, config.replace("\"eos_token_id\": 0", "\"eos_token_id\": null")).unwrap();
+    sandbox
+}
+
+#[test]
+fn the_same_prompt_and_seed_give_the_same_text_on_stdout_alone() {
+    let sandbox = llama();
+    for flags in ["", "--temperature 0.8 --top-k 20 --top-p 0.9 --seed 3", "--cache int8", "--cache f16"] {
+        let line = format!("generate llama-tied --prompt cat --max-tokens 12 {flags}");
+        let (first, second) = (sandbox.run(&line), sandbox.run(&line));
+        assert!(first.code == 0 && !first.stdout.trim().is_empty(), "{}", first.stderr);
+        assert_eq!(first.stdout, second.stdout, "{flags}");
+        assert!(
+            first.stderr.starts_with("briquette: generated: 12 tokens, ") && first.stderr.lines().count() == 1,
+            "{}",
+            first.stderr
+        );
+        assert_eq!(sandbox.ok(&format!("{line} --quiet")).stdout, first.stdout);
+        let document = sandbox.json(&line);
+        let sequence = &document["after"]["sequences"][0];
+        assert!(!sequence["text"].as_str().unwrap().is_empty());
+        assert_eq!((sequence["tokens"].as_array().unwrap().len(), &sequence["ending"]), (12, &"max-tokens".into()));
+        assert!(document["after"]["peak_bytes"].as_u64() >= document["after"]["weights_bytes"].as_u64());
+    }
+}
+
+#[test]
+fn a_compressed_model_speaks_beside_the_one_it_came_from() {
+    let sandbox = llama();
+    sandbox.ok("compress llama-tied -o small --quantize int8-dynamic --device cpu");
+    sandbox.write("prompts.txt", "the cat\n\na dog\n");
+    let line = "generate small --prompts prompts.txt --against llama-tied --max-tokens 8";
+    let found = sandbox.json(line);
+    assert_eq!(found["after"]["sequences"].as_array().unwrap().len(), 2);
+    assert!(found["after"]["weights_bytes"].as_u64() < found["before"]["weights_bytes"].as_u64());
+    assert!(found["equal_tokens"].as_array().unwrap().iter().all(|n| n.as_u64().unwrap() <= 8));
+    let shown = sandbox.run(line);
+    let heads: Vec<&str> = shown.stdout.lines().filter(|line| line.starts_with("== ")).collect();
+    assert_eq!(heads, ["== before, llama-tied", "== after, small"]);
+    let same = sandbox.json("generate llama-tied --prompt cat --against llama-tied --max-tokens 8");
+    assert_eq!(same["equal_tokens"][0], 8);
+}
+
+#[test]
+fn what_cannot_be_is_one_line() {
+    let sandbox = llama();
+    sandbox.ok("compress llama-tied -o bare --quantize int8 --device cpu");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::remove_file(sandbox.path("bare").join(name)).ok();
+    }
+    crate::sandbox::copy(&crate::sandbox::repository().join("fixtures/models/bert-tiny"), &sandbox.path("bert"));
+    sandbox.write("long.txt", "cat ".repeat(400));
+    sandbox.write("blank.txt", "\n \n");
+    let cases: [(&str, i32, &[&str]); 9] = [
+        (
+            "generate llama-tied --prompts long.txt",
+            4,
+            &["tokens, expected fewer than the model's 64 positions; shorten it"],
+        ),
+        ("generate llama-tied --prompt -", 4, &["the prompt is empty"]),
+        ("generate llama-tied --prompts blank.txt", 4, &["--prompts: there is no prompt in it"]),
+        ("generate llama-tied --prompts gone.txt", 5, &["gone.txt"]),
+        ("generate bare --prompt cat", 4, &["tokenizer"]),
+        ("generate bert --prompt cat", 2, &["bert: it is bert, which gives no text"]),
+        ("generate llama-tied --prompt cat --cache int4", 2, &["--cache", "int4", "f32, f16 or int8"]),
+        ("generate llama-tied --prompt cat --temperature -1", 2, &["temperature"]),
+        ("generate llama-tied --prompt cat --system x", 2, &["system", "no chat template"]),
+    ];
+    for (line, code, phrases) in cases {
+        sandbox.run(line).assert_fails(code, phrases);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let sandbox = endless();
+    let line = "generate llama-tied --prompt cat --max-tokens 900000 --cache int8 --quiet";
+    let mut child = sandbox.command(line).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0_u8; 8];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn an_interrupt_ends_the_line_and_leaves_within_two_seconds() {
+    let sandbox = endless();
+    let mut command = sandbox.command("generate llama-tied --prompt - --max-tokens 900000 --quiet");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"the cat\n").unwrap();
+    let mut first = [0_u8; 8];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), Signal::INT).unwrap();
+    let since = std::time::Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(since.elapsed().as_secs_f64() < 2.0);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
+    assert!(output.stdout.ends_with(b"\n"), "the line that was begun ends");
+}
