@@ -50,7 +50,8 @@ for kind in ("torch f32", "fbgemm", "onednn"):
 def lines_of(command, threads):
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return [json.loads(line) for line in output.splitlines()]
+    # nncf says what it does between them.
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def ours(args, bench, kinds):

@@ -2,11 +2,12 @@
 
 use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
-use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
+use crate::panel_layout::{MIN_CODES, check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns};
 use crate::weights::{Int8Weights, row_of_panel, sealed};
 use briquette_core::Result;
 use briquette_core::float::Path;
+use rayon::prelude::*;
 
 /// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
 ///
@@ -35,9 +36,8 @@ impl PackedInt8 {
         let n_bytes = panel_bytes(n_in);
         let mut packed = AlignedBytes::zeroed(n_out.div_ceil(PANEL) * n_bytes);
         if n_bytes > 0 {
-            for (i, panel) in packed.codes_mut().chunks_exact_mut(n_bytes).enumerate() {
-                pack_panel(codes, n_out, n_in, i * PANEL, panel);
-            }
+            let panels = packed.codes_mut().par_chunks_exact_mut(n_bytes).with_min_len(MIN_CODES / n_bytes + 1);
+            panels.enumerate().for_each(|(i, panel)| pack_panel(codes, n_out, n_in, i * PANEL, panel));
         }
         Ok(Self { n_out, n_in, codes: packed, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
     }

@@ -116,7 +116,7 @@ impl Making<'_> {
             let least = if may_leave { 0 } else { (most as f64 * USED) as u64 };
             // What moving weights is worth to each tensor, only the first attempt tells.
             let is_trial = moves && attempt == 1;
-            let wanted = if is_trial { Sized { least: u64::MAX, most: 0 } } else { Sized { least, most } };
+            let wanted = if is_trial { Sized::NEVER } else { Sized { least, most } };
             let found = match self.make(attempt, &steps, Some(wanted))? {
                 Drafted::Done(draft, report) => return Ok((draft, *report)),
                 Drafted::Missed(miss) => {

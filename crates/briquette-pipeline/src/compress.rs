@@ -23,6 +23,11 @@ pub(crate) struct Sized {
     pub(crate) most: u64,
 }
 
+impl Sized {
+    /// What no files are: for an attempt that only tells.
+    pub(crate) const NEVER: Self = Self { least: u64::MAX, most: 0 };
+}
+
 /// A draft, or why there is none.
 pub(crate) enum Drafted {
     /// It is as large as it was to be.

@@ -13,7 +13,7 @@ use briquette_models::{Decoder, LoadedModel, ModelTask, device_name};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 
 /// Scores of tokens in memory at once, in each lane: a vocabulary is large, and a window of its scores would outweigh the model.
-const MAX_SCORES: usize = 1 << 21;
+const MAX_SCORES: usize = 1 << 20;
 
 /// How likely a decoder found a text.
 #[derive(Debug, Clone, Default, PartialEq)]
