@@ -196,7 +196,7 @@ impl Runner<'_> {
             watch.loaded();
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
-            let head = if before.is_some() { exit_of(checkpoint, arch, device)? } else { None };
+            let head = if before.is_some() { exit_of(checkpoint, arch, device, FloatDType::F32)? } else { None };
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
             return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
@@ -230,9 +230,12 @@ impl Runner<'_> {
     ) -> Result<Option<Nearness>> {
         let (Some((checkpoint, arch)), Some(before)) = (self.original, before) else { return Ok(None) };
         let (Some(network), Some(states)) = (network, kept) else { return Ok(None) };
-        let device = &self.request.device;
-        let Some(head) = exit_of(checkpoint, arch, device)? else { return Ok(None) };
-        nearness(HeadAndStates { network: &head, states: before }, HeadAndStates { network, states }, device, progress)
+        let Request { fits, device, offload, .. } = self.request;
+        // Block by block, models compute in f32.
+        let compute = fits.dtype.filter(|_| offload.is_none()).unwrap_or(FloatDType::F32);
+        let Some(head) = exit_of(checkpoint, arch, device, compute)? else { return Ok(None) };
+        let original = HeadAndStates { network: &head, states: before };
+        nearness(original, HeadAndStates { network, states }, (device, compute), progress)
     }
 }
 

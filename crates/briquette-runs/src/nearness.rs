@@ -35,14 +35,15 @@ fn divergence(original: &[f32], model: &[f32]) -> f64 {
     (each.sum::<f64>() + of_model - of_original).max(0.0)
 }
 
-/// Compares what two decoders expect after each token of the windows that both have kept. `None` where their vocabularies or windows differ.
+/// Compares what two decoders, which compute in one type, expect after each token of the windows that both have kept. `None` where their
+/// vocabularies or windows differ.
 ///
 /// # Errors
 /// Io, where states cannot be read or a device does not hand scores out; what `progress` returns.
 pub(crate) fn nearness(
     original: HeadAndStates,
     model: HeadAndStates,
-    device: &Device,
+    (device, compute): (&Device, FloatDType),
     progress: ItemProgress,
 ) -> Result<Option<Nearness>> {
     let vocab_sizes = [original, model].map(|of| of.network.as_decoder().vocab_size());
@@ -51,8 +52,8 @@ pub(crate) fn nearness(
     };
     let of_window = |window: usize| -> Result<[f64; 3]> {
         let [of_original, of_model] = [original, model].map(|of| of.states.get(window, device));
-        let (other, mut sums) = (of_model?, [0.0; 3]);
-        each_scores(original.network.as_decoder(), of_original?, |start, scores| {
+        let (other, mut sums) = (of_model?.cast(compute), [0.0; 3]);
+        each_scores(original.network.as_decoder(), of_original?.cast(compute), |start, scores| {
             let [_, n, width] = scores.dims();
             let found = model.network.as_decoder().scores(other.clone().narrow(1, start, n));
             let rows = |scores: Tensor<3>| to_host(scores.cast(FloatDType::F32).reshape([n, width]));

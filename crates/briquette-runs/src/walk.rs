@@ -13,6 +13,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::Blocks;
 use briquette_models::{Arch, ModelTask, Network};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use observers::{Observer, observed};
 pub use offloaded::{offloaded_bytes, run_offloaded, run_with};
@@ -247,15 +248,31 @@ impl<'a> BlockWalk<'a> {
     }
 }
 
-/// The network of a checkpoint with the weights of what comes after its blocks only, as floats: a head. `None` where it is no row of blocks.
+/// Casts what was loaded; the rest would take memory first.
+struct CastLoaded(FloatDType);
+
+impl ModuleMapper for CastLoaded {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.is_initialized() { param.map(|tensor| tensor.cast(self.0)) } else { param }
+    }
+}
+
+/// The network of a checkpoint with the weights of what comes after its blocks only, as floats of this type: a head. `None` where it is no
+/// row of blocks.
 ///
 /// # Errors
 /// Input where the checkpoint does not fit; those of reading.
-pub(crate) fn exit_of(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<Network>> {
+pub(crate) fn exit_of(
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    compute: FloatDType,
+) -> Result<Option<Network>> {
     let (network, names) = Network::blank(arch, checkpoint, device)?;
     let Some(parts) = network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)) else { return Ok(None) };
     let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
-    load_some(network, checkpoint, checkpoint.layout(), &names, &is_chosen).map(Some)
+    let network = load_some(network, checkpoint, checkpoint.layout(), &names, &is_chosen)?;
+    Ok(Some(network.map(&mut CastLoaded(compute))))
 }
 
 /// Which part of a network each tensor belongs to, by its name in files.

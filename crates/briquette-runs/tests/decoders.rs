@@ -8,7 +8,7 @@ use briquette_models::batches::Batching;
 use briquette_models::data::DataSpec;
 use briquette_runs::evaluate::evaluate;
 use briquette_runs::{Evaluation, Fits, Request, metrics};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
@@ -105,6 +105,20 @@ fn a_decoder_agrees_with_itself() {
     assert!(found.continuation.as_ref().is_some_and(|text| !text.is_empty()));
     assert_eq!(found.continuation, found.reference_continuation);
     assert_eq!(found.metrics["perplexity"], found.metrics["reference_perplexity"]);
+}
+
+#[test]
+fn decoders_in_halves_are_compared_in_halves() {
+    for dtype in [FloatDType::BF16, FloatDType::F16] {
+        let mut asked = request("llama-tied", Some("llama-untied"));
+        let whole = run(&asked);
+        asked.fits.dtype = Some(dtype);
+        let found = run(&asked);
+        assert!((found.metrics["kl"] / whole.metrics["kl"] - 1.0).abs() < 0.05, "{dtype:?}: {:?}", found.metrics);
+        asked.reference = Some(asked.model.clone());
+        let same = run(&asked);
+        assert_eq!([same.metrics["agreement"], same.metrics["kl"]], [1.0, 0.0], "{dtype:?}");
+    }
 }
 
 #[test]
