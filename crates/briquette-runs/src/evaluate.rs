@@ -213,7 +213,7 @@ impl Runner<'_> {
         let found = run_keeping(&model, self.data, spec, kept.as_mut(), budget, progress)?;
         watch.ran();
         // What follows is no part of what was measured.
-        let continuation = if is_decoder { continuation(&model)? } else { None };
+        let continuation = if is_decoder { continuation(&model, progress)? } else { None };
         let nearness = self.nearness(before, Some(&model.network), kept.as_ref(), progress)?;
         watch.drop_network(model.network, device);
         drop(model.input);

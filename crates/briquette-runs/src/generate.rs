@@ -1,5 +1,6 @@
 //! What a decoder goes on with after a prompt.
 
+use crate::outputs::ItemProgress;
 use crate::sampling::Sampling;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
@@ -19,8 +20,8 @@ const CONTINUED: usize = 32;
 /// What a model goes on with after [`PROMPT`], the most likely token each time; `None` where it has no tokenizer, or no positions left.
 ///
 /// # Errors
-/// As [`generate`].
-pub(crate) fn continuation(model: &LoadedModel) -> Result<Option<String>> {
+/// As [`generate`]; what `progress` returns, which is told of every token.
+pub(crate) fn continuation(model: &LoadedModel, progress: ItemProgress) -> Result<Option<String>> {
     let request = GenerateRequest {
         model: PathBuf::new(),
         choice: Choice::default(),
@@ -35,7 +36,11 @@ pub(crate) fn continuation(model: &LoadedModel) -> Result<Option<String>> {
     };
     let Ok(prompts) = prompts_of(model, &request) else { return Ok(None) };
     let mut run = Generation::new(model, &request, &prompts)?;
-    let each: EachPiece = &mut |_, _| Ok(true);
+    let mut n_tokens = 0;
+    let each: EachPiece = &mut |_, _| {
+        n_tokens += 1;
+        progress(n_tokens, CONTINUED).map(|()| true)
+    };
     run.read_prompts(each)?;
     run.take_steps(each)?;
     Ok(run.sequences.into_iter().next().map(|sequence| sequence.text))

@@ -122,6 +122,22 @@ fn decoders_in_halves_are_compared_in_halves() {
 }
 
 #[test]
+fn what_comes_after_the_data_can_be_stopped_too() {
+    let asked = request("llama-tied", Some("llama-untied"));
+    let n_calls = |stop_at: usize| {
+        let mut n = 0;
+        let found = evaluate(&asked, &[], &mut |_, _| {
+            n += 1;
+            if n == stop_at { Err(briquette_core::Error::input("stopped")) } else { Ok(()) }
+        });
+        (n, found.is_ok())
+    };
+    let (all, is_done) = n_calls(0);
+    assert!(is_done && all > 30, "batches, tokens and windows: {all}");
+    (1..=all).for_each(|at| assert_eq!(n_calls(at), (at, false)));
+}
+
+#[test]
 fn strides_that_cannot_be_are_named() {
     let message = |change: fn(&mut Request)| {
         let mut asked = request("llama-tied", None);
