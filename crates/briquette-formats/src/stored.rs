@@ -249,15 +249,22 @@ impl StoredDir {
         let tensor = &self.tensors[index];
         let (row_view, n_rows) = (tensor.rows(), range.len());
         let mut at = range.start * row_view.n_cols * tensor.value_width();
-        let first = self.read_elements(index, range.clone(), scratch)?;
+        let is_coded = matches!(tensor.coding.storage, Storage::Entropy { .. });
+        let first = match is_coded {
+            true => self.decode_blocks(index, range.clone(), &mut scratch.block, out).map(|()| 0)?,
+            false => self.read_elements(index, range.clone(), scratch)?,
+        };
         let is_unchecked = self.is_unchecked(index);
         if is_unchecked {
             self.read_scales(tensor, range, scratch)?;
         }
         let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
-        let stored = StoredRows { elements, first, bitmask, scale, zero };
         let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
-        decoder.unpack_codes(&stored, out);
+        if !is_coded {
+            decoder.unpack_codes(&StoredRows { elements, first, bitmask, scale, zero }, out);
+        }
+        let elements = if is_coded { bytemuck::cast_slice(out) } else { &elements[..] };
+        let stored = StoredRows { elements, first, bitmask, scale, zero };
         let mut checked = Ok(());
         if is_unchecked {
             // The hash is that of the values they stand for.

@@ -3,35 +3,65 @@
 use super::read_block::ReadBlock;
 use super::{DecodeBuffers, StoredDir};
 use briquette_core::encoded::{CodeBlocks, Part};
-use briquette_core::{Error, Result, Storage};
+use briquette_core::{Error, Result, Rows, Storage};
 use briquette_entropy::read_block;
 use std::ops::Range;
 
 impl StoredDir {
     /// Reads the codes of some rows into the elements, a byte each.
     pub(super) fn read_blocks(&self, index: usize, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<()> {
-        let rows = self.tensors[index].rows();
-        let blocks = CodeBlocks::new(rows.n_rows, rows.n_cols);
-        scratch.elements.clear();
+        let n_cols = self.tensors[index].rows().n_cols;
+        let mut elements = std::mem::take(&mut scratch.elements);
+        elements.resize(range.len() * n_cols, 0);
+        let read = self.decode_blocks(index, range, &mut scratch.block, bytemuck::cast_slice_mut(&mut elements));
+        scratch.elements = elements;
+        read
+    }
+
+    /// Fills `out` with the codes of some rows. A block of which all are wanted is decoded where it is to be.
+    pub(super) fn decode_blocks(
+        &self,
+        index: usize,
+        range: Range<usize>,
+        block: &mut ReadBlock,
+        mut out: &mut [i8],
+    ) -> Result<()> {
+        let Rows { n_rows, n_cols, .. } = self.tensors[index].rows();
+        let blocks = CodeBlocks::new(n_rows, n_cols);
         for number in blocks.of_rows(&range) {
             let its = blocks.rows(number);
-            self.read_block(index, number, &blocks, &mut scratch.block)?;
             let wanted = range.start.max(its.start) - its.start..range.end.min(its.end) - its.start;
-            let codes = &scratch.block.codes[wanted.start * rows.n_cols..wanted.end * rows.n_cols];
-            scratch.elements.extend_from_slice(bytemuck::cast_slice(codes));
+            let (now, later) = out.split_at_mut(wanted.len() * n_cols);
+            let of = (self.number, index, number);
+            if wanted.len() == its.len() && block.of != Some(of) {
+                self.decode_block((index, number), &blocks, (&mut block.ends, &mut block.coded), now)?;
+            } else {
+                if block.of != Some(of) {
+                    block.of = None;
+                    block.codes.resize(blocks.n_codes(number), 0);
+                    let ReadBlock { codes, coded, ends, .. } = block;
+                    self.decode_block((index, number), &blocks, (ends, coded), codes)?;
+                    block.of = Some(of);
+                }
+                now.copy_from_slice(&block.codes[wanted.start * n_cols..wanted.end * n_cols]);
+            }
+            out = later;
         }
         Ok(())
     }
 
-    fn read_block(&self, index: usize, number: usize, blocks: &CodeBlocks, block: &mut ReadBlock) -> Result<()> {
-        let (tensor, of) = (&self.tensors[index], (self.number, index, number));
-        if block.of == Some(of) {
-            return Ok(());
-        }
-        block.of = None;
+    /// Decodes a block of a tensor into `codes`.
+    fn decode_block(
+        &self,
+        (index, number): (usize, usize),
+        blocks: &CodeBlocks,
+        (ends, coded): (&mut Vec<u8>, &mut Vec<u8>),
+        codes: &mut [i8],
+    ) -> Result<()> {
+        let tensor = &self.tensors[index];
         // It starts where the one before it ends.
-        self.read_part(tensor, Part::BlockEnds, 8 * number.saturating_sub(1)..8 * (number + 1), &mut block.ends)?;
-        let ends = block.ends.as_chunks::<8>().0;
+        self.read_part(tensor, Part::BlockEnds, 8 * number.saturating_sub(1)..8 * (number + 1), ends)?;
+        let ends = ends.as_chunks::<8>().0;
         let end = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).ok();
         let start = if number == 0 { Some(0) } else { ends.first().and_then(end) };
         let (Some(start), Some(end)) = (start, ends.last().and_then(end)) else {
@@ -45,11 +75,8 @@ impl StoredDir {
             let message = format!("block {number} of its codes lies at bytes {start} to {end} of {n_whole}");
             return Err(tensor.damaged(&message));
         }
-        self.read_part(tensor, Part::Blocks, start..end, &mut block.coded)?;
-        block.codes.resize(blocks.n_codes(number), 0);
-        read_block(&block.coded, n_bits, &mut block.codes)
-            .map_err(|error| error.at(format_args!("tensor {:?}, block {number}", tensor.info.name)))?;
-        block.of = Some(of);
-        Ok(())
+        self.read_part(tensor, Part::Blocks, start..end, coded)?;
+        read_block(coded, n_bits, codes)
+            .map_err(|error| error.at(format_args!("tensor {:?}, block {number}", tensor.info.name)))
     }
 }
