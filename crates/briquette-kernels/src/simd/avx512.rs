@@ -56,20 +56,29 @@ impl<'a> PanelEpilogue<'a> {
         Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
     }
 
-    /// Writes half `j` of a row of outputs. See [`scalar::finish`].
+    /// Writes outputs of rows from the `first` on. See [`scalar::finish`].
+    ///
+    /// # Panics
+    /// If rows or outputs are not there.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn store(&self, sums: __m512i, j: usize, zero: i32, scale: f32, out: &mut [f32]) {
+    fn store(&self, sums: &[[__m512i; 2]], first: usize, rows: RowBlock, out: &mut OutputBlock) {
         let columns = self.columns;
-        debug_assert_eq!(out.len(), columns.n);
-        // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers the `n = out.len()` columns there are.
-        unsafe {
-            let column_sums = _mm512_load_si512(columns.sums.as_ptr().add(16 * j).cast());
-            let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(_mm512_set1_epi32(zero), column_sums));
-            let values = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(scale));
-            let values = _mm512_mul_ps(values, _mm512_load_ps(columns.scales.as_ptr().add(16 * j)));
-            let values = _mm512_add_ps(values, _mm512_load_ps(columns.bias.as_ptr().add(16 * j)));
-            _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * j), self.mask[j], values);
+        let (zeros, scales) = (&rows.zeros[first..first + sums.len()], &rows.scales[first..first + sums.len()]);
+        assert_eq!(out.n_cols(), columns.n, "outputs of a panel");
+        for (i, ((sums, &zero), &scale)) in sums.iter().zip(zeros).zip(scales).enumerate() {
+            let (zero, scale, out) = (_mm512_set1_epi32(zero), _mm512_set1_ps(scale), out.row_start(first + i));
+            for (j, sums) in sums.iter().enumerate() {
+                // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers the columns there are.
+                unsafe {
+                    let column_sums = _mm512_load_si512(columns.sums.as_ptr().add(16 * j).cast());
+                    let sums = _mm512_sub_epi32(*sums, _mm512_mullo_epi32(zero, column_sums));
+                    let values = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale);
+                    let values = _mm512_mul_ps(values, _mm512_load_ps(columns.scales.as_ptr().add(16 * j)));
+                    let values = _mm512_add_ps(values, _mm512_load_ps(columns.bias.as_ptr().add(16 * j)));
+                    _mm512_mask_storeu_ps(out.wrapping_add(16 * j), self.mask[j], values);
+                }
+            }
         }
     }
 }
@@ -85,14 +94,9 @@ pub(super) fn finish_rows(
 ) {
     let epilogue = PanelEpilogue::new(columns);
     for (i, sums) in sums.iter().enumerate() {
-        let row = first + i;
-        let (zero, scale) = (rows.zeros[row], rows.scales[row]);
-        let out = out.row(row);
-        for j in 0..2 {
-            // SAFETY: 16 of 32 elements, from 0 or 16 on.
-            let sums = unsafe { _mm512_loadu_si512(sums.as_ptr().add(16 * j).cast()) };
-            epilogue.store(sums, j, zero, scale, out);
-        }
+        // SAFETY: 16 of 32 elements, from 0 or 16 on.
+        let sums = [0, 16].map(|at| unsafe { _mm512_loadu_si512(sums.as_ptr().add(at).cast()) });
+        epilogue.store(&[sums], first + i, rows, out);
     }
 }
 
@@ -169,6 +173,22 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     columns: &PanelColumns,
     out: &mut OutputBlock,
 ) {
+    // SAFETY: the caller vouches for it.
+    let sums = unsafe { sums::<SPARSE, M, U>(rows, first, weights) };
+    PanelEpilogue::new(columns).store(&sums, first, rows, out);
+}
+
+/// The sums of [`tile`]. They stay in registers because nothing here asks for one by its number while the program runs.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+unsafe fn sums<const SPARSE: bool, const M: usize, const U: usize>(
+    rows: RowBlock,
+    first: usize,
+    weights: PanelView,
+) -> [[__m512i; 2]; M] {
     let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
     let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights));
@@ -185,14 +205,15 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
             codes = codes.add(4);
         }
     }
-    let epilogue = PanelEpilogue::new(columns);
-    for i in 0..M {
-        let out = out.row(first + i);
-        for j in 0..2 {
-            let sum = sums[1..].iter().fold(sums[0][i][j], |sum, more| _mm512_add_epi32(sum, more[i][j]));
-            epilogue.store(sum, j, rows.zeros[first + i], rows.scales[first + i], out);
+    let mut all = sums[0];
+    for more in &sums[1..] {
+        for i in 0..M {
+            for j in 0..2 {
+                all[i][j] = _mm512_add_epi32(all[i][j], more[i][j]);
+            }
         }
     }
+    all
 }
 
 /// # Safety

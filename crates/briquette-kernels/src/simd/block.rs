@@ -45,6 +45,12 @@ impl<'a> OutputBlock<'a> {
         (Self { n_cols: at, ..self }, Self { first: second, n_cols: self.n_cols - at, ..self })
     }
 
+    /// Where a row begins.
+    pub(crate) fn row_start(&mut self, row: usize) -> *mut f32 {
+        assert!(row < self.n_rows);
+        self.first.wrapping_add(row * self.stride)
+    }
+
     /// One row.
     pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.n_rows);
