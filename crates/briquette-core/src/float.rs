@@ -16,6 +16,7 @@ mod norm;
 mod path;
 mod rms_norm;
 mod rotate;
+mod softmax_codes;
 mod swiglu;
 mod threads;
 
@@ -31,5 +32,6 @@ pub use norm::add_norm;
 pub use path::{Path, active_path};
 pub use rms_norm::rms_norm;
 pub use rotate::{Turns, rotate};
+pub use softmax_codes::softmax_codes;
 pub use swiglu::swiglu;
 pub use threads::PAYS;

@@ -3,7 +3,7 @@
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::panels::{for_panels, threads_for};
 use crate::quantize_rows::QuantizedRows;
-use crate::simd::{Kernel, OutputBlock, RowBlock};
+use crate::simd::{Kernel, OutputBlock, PanelColumns, RowBlock};
 use crate::weights::Int8Weights;
 use briquette_core::float::Path;
 use std::cell::RefCell;
@@ -85,20 +85,37 @@ impl<W: Int8Weights> Int8Linear<'_, W> {
     }
 }
 
+/// Multiplies rows that are codes already, some at a time.
+pub(crate) fn multiply_rows(
+    path: Path,
+    rows: RowBlock,
+    weights: &dyn Int8Weights,
+    bias: Option<&[f32]>,
+    mut out: OutputBlock,
+    n_threads: usize,
+) {
+    for first in (0..rows.n_rows()).step_by(BLOCK_ROWS) {
+        let (block, later) = out.split_rows(BLOCK_ROWS.min(rows.n_rows() - first));
+        multiply_panels(path, rows.part(first, block.n_rows()), weights, bias, 0, block, n_threads);
+        out = later;
+    }
+}
+
 /// Multiplies by the panels from `first` on, as many as `out` has columns for.
 pub(crate) fn multiply_panels(
     path: Path,
     rows: RowBlock,
-    weights: &impl Int8Weights,
+    weights: &(impl Int8Weights + ?Sized),
     bias: Option<&[f32]>,
     first: usize,
     out: OutputBlock,
     n_threads: usize,
 ) {
     for_panels(out, first, n_threads, &|run| {
-        let mut kernel = Kernel::new(path, rows);
+        let (mut kernel, mut columns) = (Kernel::new(path, rows), PanelColumns::EMPTY);
         for (index, is_last, out) in run {
-            weights.multiply(&mut kernel, index, is_last, &weights.columns(index, bias), out);
+            weights.columns(index, bias, &mut columns);
+            weights.multiply(&mut kernel, index, is_last, &columns, out);
         }
     });
 }

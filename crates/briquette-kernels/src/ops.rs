@@ -18,6 +18,7 @@ mod flex;
 mod fused;
 mod host_or_cuda;
 mod images;
+mod int8_blocks;
 mod quantized;
 mod shapes;
 #[cfg(all(test, feature = "flex"))]
@@ -32,5 +33,6 @@ pub use fused::{
     AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, product, rms_norm, rotate, rows_at_once, swiglu,
 };
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
+pub use int8_blocks::{Between, CodedLinear, Int8BlockOps, feed_forward, self_attention};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

@@ -74,8 +74,8 @@ impl Int8Weights for PackedInt8 {
 
 #[expect(private_interfaces, reason = "the trait is sealed")]
 impl sealed::Panels for PackedInt8 {
-    fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns {
-        PanelColumns::new(&self.sums, &self.scales, bias, index * PANEL)
+    fn columns(&self, index: usize, bias: Option<&[f32]>, columns: &mut PanelColumns) {
+        columns.set(&self.sums, &self.scales, bias, index * PANEL);
     }
 
     fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock) {

@@ -2,12 +2,12 @@
 
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::aligned_bytes::AlignedBytes;
-use crate::simd::{self, RowBlock};
+use crate::simd::{self, RowBlock, RowQuantizer};
 use briquette_core::float::Path;
 use rayon::prelude::*;
 
-/// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows, so that kernels load whole
-/// tiles; the padding is arbitrary.
+/// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows and one more, so that kernels load whole
+/// tiles from any column on; the padding is arbitrary.
 #[derive(Clone, Default)]
 pub struct QuantizedRows {
     n_cols: usize,
@@ -75,21 +75,52 @@ impl QuantizedRows {
         n_rows: usize,
         grid: ActivationGrid,
     ) {
-        self.n_cols = n_cols;
-        let stride = self.stride();
-        self.codes.resize(n_rows.next_multiple_of(16) * stride);
-        self.scales.resize(n_rows, 1.0);
-        self.zeros.resize(n_rows, 0);
+        self.make_room(n_rows, n_cols);
         if n_cols == 0 {
             self.scales.fill(1.0);
             self.zeros.fill(0);
             return;
         }
-        let rows = x.chunks_exact(n_cols).zip(self.codes.bytes_mut().chunks_exact_mut(stride));
-        let mut scratch = Vec::new();
-        for ((row, codes), (scale, zero)) in rows.zip(self.scales.iter_mut().zip(&mut self.zeros)) {
-            (*scale, *zero) = simd::quantize_row(path, T::widened(row, &mut scratch), grid, codes);
+        let (mut scratch, n_at_once) = (Vec::new(), rows_at_once(n_cols));
+        for (index, rows) in x.chunks(n_at_once * n_cols).enumerate() {
+            self.fill_part(path, T::widened(rows, &mut scratch), index * n_at_once, grid);
         }
+    }
+
+    /// Makes room for rows that [`fill_part`](Self::fill_part) fills, keeping the memory.
+    pub(crate) fn make_room(&mut self, n_rows: usize, n_cols: usize) {
+        self.n_cols = n_cols;
+        let stride = self.stride();
+        self.codes.resize((n_rows.next_multiple_of(16) + 1) * stride);
+        self.scales.resize(n_rows, 1.0);
+        self.zeros.resize(n_rows, 0);
+    }
+
+    /// Replaces rows from the `first` on by those of `x`, at most as many as [`rows_at_once`] says: their ranges do not wait for each other.
+    pub(crate) fn fill_part(&mut self, path: Path, x: &[f32], first: usize, grid: ActivationGrid) {
+        let (n_cols, stride) = (self.n_cols, self.stride());
+        let mut quantizers = [RowQuantizer::ONE; MOST_AT_ONCE];
+        for (row, quantizer) in x.chunks_exact(n_cols).zip(&mut quantizers) {
+            *quantizer = simd::value_range(path, row, grid).scale(grid);
+        }
+        let codes = self.codes.bytes_mut()[first * stride..].chunks_exact_mut(stride);
+        for (index, ((row, codes), quantizer)) in x.chunks_exact(n_cols).zip(codes).zip(quantizers).enumerate() {
+            simd::quantize(path, row, quantizer, codes);
+            (self.scales[first + index], self.zeros[first + index]) = (quantizer.scale, quantizer.zero);
+        }
+    }
+}
+
+/// Most rows that are rounded together.
+const MOST_AT_ONCE: usize = 16;
+
+/// Rows of floats that are rounded together: they stay in half of an L1 cache.
+pub(crate) const fn rows_at_once(n_cols: usize) -> usize {
+    let n = 6 * 1024 / if n_cols == 0 { 1 } else { n_cols };
+    match n {
+        0 => 1,
+        1..MOST_AT_ONCE => n,
+        _ => MOST_AT_ONCE,
     }
 }
 

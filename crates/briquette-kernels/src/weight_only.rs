@@ -4,7 +4,7 @@ use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
 use crate::panels::threads_for;
-use crate::simd::OutputBlock;
+use crate::simd::{OutputBlock, PanelColumns};
 use crate::weights::Int8Weights;
 use briquette_core::float::Path;
 
@@ -30,7 +30,9 @@ pub fn weight_only_linear<T: ActivationElement>(
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
     let n_threads = threads_for(n_rows * n_in * n_out, PAYS);
     for_float_rows(x, n_in, OutputBlock::new(y, n_rows, n_out), n_threads, &|rows, index, out| {
-        weights.multiply_floats(path, rows, index, &weights.columns(index, bias), out);
+        let mut columns = PanelColumns::EMPTY;
+        weights.columns(index, bias, &mut columns);
+        weights.multiply_floats(path, rows, index, &columns, out);
     });
 }
 

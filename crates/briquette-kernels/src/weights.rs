@@ -66,9 +66,9 @@ pub(crate) mod sealed {
     use super::*;
 
     pub trait Panels: Sync {
-        /// The sums, scales and bias that finish the outputs of panel `index`.
+        /// Fills in the sums, scales and bias that finish the outputs of panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn columns(&self, index: usize, bias: Option<&[f32]>) -> PanelColumns;
+        fn columns(&self, index: usize, bias: Option<&[f32]>, columns: &mut PanelColumns);
 
         /// Multiplies the kernel's rows by panel `index`; `is_last` says that the one after it will not be next.
         #[expect(private_interfaces, reason = "the trait is sealed")]

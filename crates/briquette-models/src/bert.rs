@@ -7,8 +7,9 @@ mod trace;
 use crate::attention::attend_to_tokens;
 use crate::fresh;
 use crate::layers::{Dropout, DropoutConfig, Embedding, LayerNorm, LayerNormConfig, Linear};
+use crate::layers::{feed_forward, self_attention};
 use crate::low_rank::{Linears, below};
-use briquette_kernels::ops::rows_at_once;
+use briquette_kernels::ops::{AttentionHeads, rows_at_once};
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
@@ -82,8 +83,10 @@ impl BertEmbeddings {
         let device = tokens.device();
         let positions = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze::<2>();
         let segment = Tensor::<2, Int>::zeros([1, 1], &device);
-        let x = self.word_embeddings.forward(tokens) + self.position_embeddings.forward(positions);
-        self.dropout.forward(self.layer_norm.forward(x + self.token_type_embeddings.forward(segment)))
+        let words = self.word_embeddings.forward(tokens);
+        let places = self.position_embeddings.forward(positions) + self.token_type_embeddings.forward(segment);
+        let places = places.expand(words.dims());
+        self.dropout.forward(self.layer_norm.forward_sum(words, places))
     }
 }
 
@@ -98,6 +101,10 @@ struct BertSelfAttention {
 
 impl BertSelfAttention {
     fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        let heads = AttentionHeads::new(self.n_heads, Some(padding.clone()));
+        if let Some(attended) = self_attention(&x, [&self.query, &self.key, &self.value], heads) {
+            return attended;
+        }
         let (q, k) = (self.query.forward(x.clone()), self.key.forward(x.clone()));
         attend_to_tokens([q, k, self.value.forward(x)], self.n_heads, padding, &self.dropout)
     }
@@ -113,7 +120,11 @@ struct BertOutput {
 
 impl BertOutput {
     fn forward(&self, x: Tensor<3>, shortcut: Tensor<3>) -> Tensor<3> {
-        self.layer_norm.forward_sum(self.dropout.forward(self.dense.forward(x)), shortcut)
+        self.after_dense(self.dense.forward(x), shortcut)
+    }
+
+    fn after_dense(&self, x: Tensor<3>, shortcut: Tensor<3>) -> Tensor<3> {
+        self.layer_norm.forward_sum(self.dropout.forward(x), shortcut)
     }
 }
 
@@ -145,8 +156,12 @@ impl BertLayer {
 
     fn after_attention(&self, attended: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let x = self.attention.output.forward(attended, x);
-        let wide = self.intermediate.activation.apply(self.intermediate.dense.forward(x.clone()));
-        self.output.forward(wide, x)
+        let BertIntermediate { dense, activation } = &self.intermediate;
+        let at_once = activation.between().and_then(|between| feed_forward(&x, [dense, &self.output.dense], between));
+        match at_once {
+            Some(narrow) => self.output.after_dense(narrow, x),
+            None => self.output.forward(activation.apply(dense.forward(x.clone())), x),
+        }
     }
 }
 

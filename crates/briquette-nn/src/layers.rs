@@ -4,12 +4,14 @@
 //! floats they work as burn's layers do; [`quantize_dynamic`](crate::quantize_dynamic()) and
 //! [`load_compressed`](crate::load_compressed) replace weights by codes, on which integer kernels run.
 
+mod blocks;
 mod conv2d;
 mod embedding;
 mod layer_norm;
 mod linear;
 mod runs_on_codes;
 
+pub use blocks::{feed_forward, self_attention};
 pub use conv2d::{Conv2d, Conv2dConfig, Then};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};

@@ -7,7 +7,7 @@ use super::isa::Isa;
 use super::path::Path;
 
 /// Lanes of sums and maxima: as many on every path, so that all of them give the same bits.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// `Phi(x) = 1/2 + x * p(v)` with `v = 2 x^2 / EDGE^2 - 1`: Chebyshev interpolation, within 1.3e-7 of the exact function.
 const PHI: [f32; 15] = [
@@ -62,12 +62,14 @@ pub(crate) use on_path;
 fn gelu_of(x: f32) -> f32 {
     let v = (x * x).mul_add(2.0 / (EDGE * EDGE), -1.0);
     // Not an iterator: what it calls is not compiled for the features of the path.
-    let (mut p, mut at) = (PHI[PHI.len() - 1], PHI.len() - 1);
-    while at > 0 {
-        at -= 1;
-        p = p.mul_add(v, PHI[at]);
+    // Even and odd powers by themselves: one chain of 14 products would be waited for.
+    let (square, mut even, mut odd, mut at) = (v * v, PHI[PHI.len() - 1], PHI[PHI.len() - 2], PHI.len() - 2);
+    while at > 1 {
+        at -= 2;
+        even = even.mul_add(square, PHI[at + 1]);
+        odd = odd.mul_add(square, PHI[at]);
     }
-    let phi = x.mul_add(p, 0.5);
+    let phi = x.mul_add(odd.mul_add(v, even.mul_add(square, PHI[0])), 0.5);
     let phi = if x > EDGE { 1.0 } else { phi };
     let phi = if x < -EDGE { 0.0 } else { phi };
     x * phi
@@ -104,7 +106,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x < LOWEST { 0.0 } else { value }
 }
 
-/// Combines a row in lanes, then the lanes in order.
+/// Combines a row in lanes, then the lanes.
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 #[inline(always)]
 pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
@@ -118,7 +120,20 @@ pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join:
     for i in 0..rest.len() {
         lanes[i] = f(lanes[i], rest[i]);
     }
-    lanes[1..].iter().fold(lanes[0], |sum, lane| join(sum, *lane))
+    join_lanes(lanes, join)
+}
+
+/// Joins lanes, halves at a time.
+#[inline(always)]
+pub(crate) fn join_lanes(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = join(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 #[inline(always)]

@@ -3,5 +3,6 @@
 mod activations;
 mod fused;
 mod images;
+mod int8_blocks;
 mod quantized;
 mod tensor;

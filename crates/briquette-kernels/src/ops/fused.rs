@@ -32,6 +32,18 @@ pub struct AttentionHeads {
     pub is_causal: bool,
 }
 
+impl AttentionHeads {
+    /// `n` heads, which do not see what is `padding`; without it, a query sees the tokens up to its own.
+    pub fn new(n: usize, padding: Option<Tensor<2, Bool>>) -> Self {
+        let is_causal = padding.is_none();
+        let mut padding: Vec<bool> = padding.map_or_else(Vec::new, |padding| padding.into_data().iter().collect());
+        if !padding.contains(&true) {
+            padding.clear();
+        }
+        Self { n, padding, is_causal }
+    }
+}
+
 /// Operations that a backend does in one pass over memory.
 #[backend_extension(Flex: cfg(feature = "flex"))]
 pub trait FusedOps: Backend {
@@ -139,13 +151,8 @@ pub fn rotate(x: Tensor<3>, n_heads: usize, turns: Arc<Turns>) -> Tensor<3> {
 /// # Panics
 /// If the shapes disagree, or [`fuses`] says no.
 pub fn attention([q, k, v]: [Tensor<3>; 3], n_heads: usize, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
-    let is_causal = padding.is_none();
-    let mut padding: Vec<bool> = padding.map_or_else(Vec::new, |padding| padding.into_data().iter().collect());
-    if !padding.contains(&true) {
-        padding.clear();
-    }
+    let heads = AttentionHeads::new(n_heads, padding);
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
-    let heads = AttentionHeads { n: n_heads, padding, is_causal };
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_attention(q, k, v, heads))
 }
 

@@ -12,14 +12,21 @@ pub(crate) struct RowBlock<'a> {
     pub(crate) zeros: &'a [i32],
 }
 
-impl RowBlock<'_> {
+impl<'a> RowBlock<'a> {
     pub(crate) fn n_rows(&self) -> usize {
         self.scales.len()
+    }
+
+    /// `n` rows from the `first` on.
+    pub(crate) fn part(self, first: usize, n: usize) -> RowBlock<'a> {
+        let (scales, zeros) = (&self.scales[first..first + n], &self.zeros[first..first + n]);
+        Self { codes: &self.codes[first * self.stride..], scales, zeros, ..self }
     }
 }
 
 /// What the outputs of a panel need besides its codes: the sum of each one's codes, its scale and its bias. There are `n`
-/// outputs; zeros follow them.
+/// outputs; what follows them is arbitrary.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct PanelColumns {
     pub(crate) sums: [i32; PANEL],
@@ -29,15 +36,18 @@ pub(crate) struct PanelColumns {
 }
 
 impl PanelColumns {
-    /// The values of outputs `first..first + 32`.
-    pub(crate) fn new(sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) -> Self {
+    /// 32 outputs of nothing.
+    pub(crate) const EMPTY: Self = Self { sums: [0; PANEL], scales: [0.0; PANEL], bias: [0.0; PANEL], n: PANEL };
+
+    /// Takes over the values of outputs `first..first + 32`, or as many as there are.
+    pub(crate) fn set(&mut self, sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) {
         let n = PANEL.min(sums.len() - first);
-        let mut columns = Self { sums: [0; PANEL], scales: [0.0; PANEL], bias: [0.0; PANEL], n };
-        columns.sums[..n].copy_from_slice(&sums[first..first + n]);
-        columns.scales[..n].copy_from_slice(&scales[first..first + n]);
-        if let Some(bias) = bias {
-            columns.bias[..n].copy_from_slice(&bias[first..first + n]);
+        self.n = n;
+        self.sums[..n].copy_from_slice(&sums[first..first + n]);
+        self.scales[..n].copy_from_slice(&scales[first..first + n]);
+        match bias {
+            Some(bias) => self.bias[..n].copy_from_slice(&bias[first..first + n]),
+            None => self.bias.fill(0.0),
         }
-        columns
     }
 }

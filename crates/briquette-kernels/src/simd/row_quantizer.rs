@@ -12,7 +12,8 @@ pub(crate) struct RowQuantizer {
 }
 
 impl RowQuantizer {
-    const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
+    /// What a row of zeros has.
+    pub(crate) const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
 
     /// `scale = largest / n_steps`, with the bits of the row's largest magnitude given; NaN where that is not finite.
     pub(crate) fn symmetric(magnitude: u32, n_steps: f32) -> Self {

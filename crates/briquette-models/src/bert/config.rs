@@ -2,7 +2,7 @@
 
 use crate::config::check_sizes;
 use crate::fresh;
-use briquette_kernels::ops::gelu;
+use briquette_kernels::ops::{Between, gelu};
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,15 @@ pub enum HiddenActivation {
 }
 
 impl HiddenActivation {
+    /// The same for blocks on codes, which know some.
+    pub(crate) const fn between(self) -> Option<Between> {
+        match self {
+            Self::Gelu => Some(Between::Gelu),
+            Self::Relu => Some(Between::Relu),
+            Self::GeluNew | Self::Silu => None,
+        }
+    }
+
     pub(crate) fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Gelu => gelu(x),

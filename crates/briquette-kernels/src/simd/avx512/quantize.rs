@@ -40,21 +40,22 @@ pub(in crate::simd) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRang
     }
     // All in one pass: a convolution's input is larger than the caches.
     let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
-    let mut largest = [_mm512_setzero_si512(); 2];
+    // Zeros, but for what is not finite.
+    let (mut nothing, zero) = ([_mm512_setzero_ps(); 2], _mm512_setzero_ps());
     for at in (0..x.len()).step_by(32) {
         for i in 0..2 {
             let values = load_floats(x, at + 16 * i);
             min[i] = _mm512_min_ps(min[i], values);
             max[i] = _mm512_max_ps(max[i], values);
-            let bits = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(0x7fff_ffff));
-            largest[i] = _mm512_max_epu32(largest[i], bits);
+            nothing[i] = _mm512_fmadd_ps(values, zero, nothing[i]);
         }
     }
-    ValueRange {
-        min: _mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
-        max: _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
-        magnitude: _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])),
-    }
+    let min = _mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1]));
+    let max = _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1]));
+    let nothing = _mm512_add_ps(nothing[0], nothing[1]);
+    let is_finite = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing) == 0;
+    let magnitude = if is_finite { max.max(-min).to_bits() } else { magnitude(x) };
+    ValueRange { min, max, magnitude }
 }
 
 /// See [`scalar::quantize`].

@@ -1,0 +1,181 @@
+//! What queries give to keys, as 8-bit codes.
+#![allow(unsafe_code)]
+
+use super::isa::Isa;
+use super::loops::{LANES, join_lanes, on_path, reduce};
+use super::path::Path;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Adding 1.5 * 2^23 rounds to a whole number, halves to even, which then lies in the low bits.
+const ROUNDS: f32 = 12_582_912.0;
+/// `255 * 2^f` for f within half of 0: Chebyshev interpolation, within 1e-4 of its value, a fortieth of a code.
+const POWER: [f32; 4] = [254.980_76, 176.749_87, 61.873_066, 14.238_762];
+/// The least base 2 logarithm of a weight that is told from smaller ones, far below half a code.
+const LOWEST: f32 = -60.0;
+
+/// What queries give to keys: `codes[r][j] = round(255 · 2^(scores[r][j] - max))` of rows as long as `factors`, halves to even, `stride` codes apart; and of
+/// each row the sum `Σ 255 · 2^(scores[r][j] - max) · factors[j]`, not rounded.
+///
+/// Scores are base 2 logarithms, and a row has a multiple of 16. Where all of a row are minus infinity or NaN, its codes and sum are 0.
+///
+/// # Panics
+/// If 16 does not divide the length of a row, or there is no room for as many rows as sums.
+pub fn softmax_codes(
+    path: Path,
+    scores: &[f32],
+    factors: &[f32],
+    (codes, stride): (&mut [u8], usize),
+    sums: &mut [f32],
+) {
+    let n = factors.len();
+    assert!(n.is_multiple_of(LANES) && n <= stride && scores.len() == sums.len() * n, "rows of scores");
+    assert!(codes.len() >= sums.len() * stride, "room for codes");
+    match path.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a path exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { rows_avx512(scores, factors, codes, stride, sums) },
+        _ => on_path!(
+            path,
+            rows_plain(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize, sums: &mut [f32])
+        ),
+    }
+}
+
+#[inline(always)]
+fn rows_plain(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize, sums: &mut [f32]) {
+    let n = factors.len();
+    for (row, sum) in sums.iter_mut().enumerate() {
+        *sum = plain(&scores[row * n..][..n], factors, &mut codes[row * stride..][..n]);
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+fn plain(scores: &[f32], factors: &[f32], codes: &mut [u8]) -> f32 {
+    let larger = |a: f32, b: f32| if a < b { b } else { a };
+    let max = reduce(scores, f32::NEG_INFINITY, larger, larger);
+    if max == f32::NEG_INFINITY {
+        codes.fill(0);
+        return 0.0;
+    }
+    let mut sums = [0.0; LANES];
+    let (scores, factors) = (scores.as_chunks::<LANES>().0, factors.as_chunks::<LANES>().0);
+    for ((scores, factors), codes) in scores.iter().zip(factors).zip(codes.as_chunks_mut::<LANES>().0) {
+        for i in 0..LANES {
+            let score = scores[i] - max;
+            let score = if score > LOWEST { score } else { LOWEST };
+            let shifted = score + ROUNDS;
+            let f = score - (shifted - ROUNDS);
+            let power = POWER[3].mul_add(f, POWER[2]).mul_add(f, POWER[1]).mul_add(f, POWER[0]);
+            let weight = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
+            codes[i] = (weight + ROUNDS).to_bits() as u8;
+            sums[i] = weight.mul_add(factors[i], sums[i]);
+        }
+    }
+    join_lanes(sums, |a, b| a + b)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+fn rows_avx512(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize, sums: &mut [f32]) {
+    let n = factors.len();
+    for (row, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: slices of one length, a multiple of 16.
+        *sum = unsafe { avx512(&scores[row * n..][..n], factors, &mut codes[row * stride..][..n]) };
+    }
+}
+
+/// # Safety
+/// There are as many codes and factors as scores, a multiple of 16.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+#[inline]
+unsafe fn avx512(scores: &[f32], factors: &[f32], codes: &mut [u8]) -> f32 {
+    let n = scores.len();
+    // SAFETY: 16 divides the length; so below.
+    let load = |at: usize| unsafe { _mm512_loadu_ps(scores.as_ptr().add(at)) };
+    let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
+    for at in (0..n).step_by(LANES) {
+        // The second is taken where one of both is NaN.
+        largest = _mm512_max_ps(load(at), largest);
+    }
+    let max = _mm512_reduce_max_ps(largest);
+    if max == f32::NEG_INFINITY {
+        codes.fill(0);
+        return 0.0;
+    }
+    let [p0, p1, p2, p3] = POWER.map(|factor| _mm512_set1_ps(factor));
+    let (max, lowest, rounds) = (_mm512_set1_ps(max), _mm512_set1_ps(LOWEST), _mm512_set1_ps(ROUNDS));
+    let mut sum = _mm512_setzero_ps();
+    for at in (0..n).step_by(LANES) {
+        let score = _mm512_max_ps(_mm512_sub_ps(load(at), max), lowest);
+        let shifted = _mm512_add_ps(score, rounds);
+        let f = _mm512_sub_ps(score, _mm512_sub_ps(shifted, rounds));
+        let power = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_fmadd_ps(p3, f, p2), f, p1), f, p0);
+        let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+        let weight = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(power), exponent));
+        // SAFETY: there is a code and a factor for each score.
+        unsafe {
+            sum = _mm512_fmadd_ps(weight, _mm512_loadu_ps(factors.as_ptr().add(at)), sum);
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(weight));
+            _mm_storeu_si128(codes.as_mut_ptr().add(at).cast(), bytes);
+        }
+    }
+    let mut sums = [0.0; LANES];
+    // SAFETY: 16 floats.
+    unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), sum) };
+    join_lanes(sums, |a, b| a + b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scores of `n` keys and some more that are not there, for some queries.
+    fn scores(n_rows: usize, n: usize) -> Vec<f32> {
+        let lanes = n.next_multiple_of(LANES);
+        let score = |i: usize| if i % lanes < n { (i * 7919 % 1999) as f32 / 90.0 - 12.0 } else { f32::NEG_INFINITY };
+        (0..n_rows * lanes).map(score).collect()
+    }
+
+    #[test]
+    fn every_path_is_near_the_exact_weights_and_gives_the_same_bits() {
+        for n in [1, 15, 16, 17, 100] {
+            let (scores, lanes) = (scores(3, n), n.next_multiple_of(LANES));
+            let factors: Vec<f32> = (0..lanes).map(|j| 1.0 + (j % 5) as f32).collect();
+            let mut first = None;
+            for path in Path::available().into_iter().rev() {
+                let (mut codes, mut sums) = (vec![7; 3 * (lanes + 5)], [0.0; 3]);
+                softmax_codes(path, &scores, &factors, (&mut codes, lanes + 5), &mut sums);
+                for (row, scores) in scores.chunks(lanes).enumerate() {
+                    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let weights: Vec<f64> = scores.iter().map(|score| 255.0 * f64::from(score - max).exp2()).collect();
+                    let sum: f64 =
+                        weights.iter().zip(&factors).map(|(weight, factor)| weight * f64::from(*factor)).sum();
+                    assert!((f64::from(sums[row]) / sum - 1.0).abs() < 2e-4, "{path} {n}");
+                    for (code, weight) in codes[row * (lanes + 5)..][..lanes].iter().zip(weights) {
+                        assert!((f64::from(*code) - weight).abs() < 0.53, "{path} {n}: {code} {weight}");
+                    }
+                }
+                let found = (codes, sums);
+                assert_eq!(first.get_or_insert(found.clone()), &found, "{path} {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_sees_nothing_gives_nothing() {
+        for path in Path::available() {
+            let (mut codes, mut sums) = ([9; 16], [9.0]);
+            softmax_codes(path, &[f32::NEG_INFINITY; 16], &[1.0; 16], (&mut codes, 16), &mut sums);
+            assert_eq!((codes, sums), ([0; 16], [0.0]), "{path}");
+            let mut scores = [f32::NAN; 16];
+            softmax_codes(path, &scores, &[1.0; 16], (&mut codes, 16), &mut sums);
+            assert_eq!((codes, sums), ([0; 16], [0.0]), "{path}");
+            scores[3] = 1.0;
+            softmax_codes(path, &scores, &[1.0; 16], (&mut codes, 16), &mut sums);
+            assert_eq!((codes[3], codes[4]), (255, 0), "{path}");
+        }
+    }
+}

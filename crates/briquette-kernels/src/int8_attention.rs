@@ -1,0 +1,364 @@
+//! Attention whose products are all made of 8-bit codes, a sequence and a head at a time: scores never leave the cache.
+
+use crate::activations::ActivationGrid;
+use crate::aligned_bytes::AlignedBytes;
+use crate::linear::multiply_rows;
+use crate::panel_layout::{panel_bytes, turn_rows, weave_rows};
+use crate::panels::threads_for;
+use crate::quantize_rows::QuantizedRows;
+use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns, RowBlock};
+use crate::weights::Int8Weights;
+use briquette_core::float::{AttentionShape, Path, softmax_codes};
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::f32::consts::LOG2_E;
+
+/// Queries that are multiplied at once.
+const ROWS: usize = 32;
+/// Below this many multiplications, waking another thread costs more than it saves.
+const PAYS: usize = 1 << 22;
+
+thread_local! {
+    static SEQUENCE: RefCell<SequenceCodes> = RefCell::default();
+    static HEAD: RefCell<HeadCodes> = RefCell::default();
+}
+
+/// What makes queries, keys and values of tokens, and which of those see each other.
+pub struct SelfAttention<'a> {
+    /// Weights and biases of queries, keys and values.
+    pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 3],
+    /// How tokens are rounded.
+    pub grid: ActivationGrid,
+    /// The number of sequences, their heads, and so on; the width of a head is a multiple of 4.
+    pub shape: AttentionShape,
+    /// `[batch, length]`, or empty where nothing is padding.
+    pub padding: &'a [bool],
+}
+
+/// `softmax(q kᵀ / sqrt(width)) v` for every head, as [`attention`](briquette_core::float::attention) has it, of the queries, keys and values that
+/// [`int8_linear`](crate::int8_linear) makes of tokens `x`, `[batch, length, n_in]`, which are rounded once for all three.
+///
+/// Rows of queries, keys and values are rounded with a scale for each token, and what a query gives to a key, times the scale of its value, has 255
+/// steps up to the largest of that. A token with a NaN or an infinity gives rows of NaN where it is seen, and so does a sequence that is padding
+/// throughout.
+///
+/// # Panics
+/// If the lengths disagree with the shape, or 4 does not divide the width of a head.
+pub fn int8_self_attention(path: Path, x: &[f32], layers: &SelfAttention, out: &mut [f32]) {
+    let AttentionShape { batch, length, width, .. } = layers.shape;
+    let (n_tokens, n_in, [n, n_kv]) = (batch * length, layers.layers[0].0.n_in(), layers.n_outs());
+    let n_outs = layers.layers.map(|(weights, _)| (weights.n_out(), weights.n_in()));
+    assert_eq!(n_outs, [(n, n_in), (n_kv, n_in), (n_kv, n_in)], "weights for {:?}", layers.shape);
+    assert_eq!((x.len(), out.len()), (n_tokens * n_in, n_tokens * n), "tokens and outputs of {:?}", layers.shape);
+    assert!(layers.padding.is_empty() || layers.padding.len() == n_tokens, "padding of {:?}", layers.shape);
+    assert!(width.is_multiple_of(4), "heads of {width}");
+    if n_tokens * n_in * n == 0 {
+        return;
+    }
+    let n_threads = threads_for(n_tokens * n_in * (n + 2 * n_kv), PAYS);
+    let all = x.chunks_exact(length * n_in).zip(out.chunks_exact_mut(length * n)).enumerate();
+    if batch > 1 && n_threads > 1 {
+        let all: Vec<_> = all.collect();
+        all.into_par_iter().for_each(|(at, (x, out))| of_sequence(path, layers, at, x, out, 1));
+    } else {
+        all.for_each(|(at, (x, out))| of_sequence(path, layers, at, x, out, n_threads));
+    }
+}
+
+impl SelfAttention<'_> {
+    /// Elements of a query, and of a key or value.
+    const fn n_outs(&self) -> [usize; 2] {
+        [self.shape.n_heads * self.shape.width, self.shape.n_kv_heads * self.shape.width]
+    }
+}
+
+/// The codes of one sequence.
+#[derive(Default)]
+struct SequenceCodes {
+    tokens: QuantizedRows,
+    products: Vec<f32>,
+    /// Queries, keys and values.
+    rows: [QuantizedRows; 3],
+    /// What finishes scores of keys in every head, but for the sums of codes.
+    columns: Vec<PanelColumns>,
+    /// For each key, the inverse of the scale of its value.
+    factors: Vec<f32>,
+}
+
+impl SequenceCodes {
+    /// Scores are base 2 logarithms of what is given to keys, times the scales of their values.
+    fn finish_keys(&mut self, padding: &[bool]) {
+        let Self { rows: [_, keys, values], columns, factors, .. } = self;
+        let n = keys.n_rows();
+        columns.clear();
+        columns.resize(n.div_ceil(PANEL), PanelColumns { bias: [f32::NEG_INFINITY; PANEL], ..PanelColumns::EMPTY });
+        factors.clear();
+        factors.resize(columns.len() * PANEL, 0.0);
+        for (at, (&key, &value)) in keys.scales().iter().zip(values.scales()).enumerate() {
+            let (columns, lane) = (&mut columns[at / PANEL], at % PANEL);
+            columns.scales[lane] = key;
+            if !padding.get(at).is_some_and(|is_padding| *is_padding) {
+                columns.bias[lane] = value.log2();
+                factors[at] = if key.is_nan() { key } else { 1.0 / value };
+            }
+        }
+    }
+}
+
+fn of_sequence(path: Path, layers: &SelfAttention, at: usize, x: &[f32], out: &mut [f32], n_threads: usize) {
+    let (length, n_in) = (layers.shape.length, layers.layers[0].0.n_in());
+    let mut codes = SEQUENCE.take();
+    let SequenceCodes { tokens, products, rows, .. } = &mut codes;
+    tokens.fill(path, x, n_in, length, layers.grid);
+    for (rows, (weights, bias)) in rows.iter_mut().zip(layers.layers) {
+        let n = weights.n_out();
+        products.resize(length * n, 0.0);
+        multiply_rows(path, tokens.block(), weights, bias, OutputBlock::new(products, length, n), n_threads);
+        rows.fill(path, products, n, length, ActivationGrid::Symmetric);
+    }
+    codes.finish_keys(if layers.padding.is_empty() { &[] } else { &layers.padding[at * length..][..length] });
+    attend(path, layers.shape, &codes, OutputBlock::new(out, length, layers.n_outs()[0]), n_threads);
+    SEQUENCE.set(codes);
+}
+
+/// All heads of one sequence.
+fn attend(path: Path, shape: AttentionShape, sequence: &SequenceCodes, mut out: OutputBlock, n_threads: usize) {
+    let mut heads = Vec::with_capacity(shape.n_heads);
+    for head in 0..shape.n_heads {
+        let (columns, later) = out.split_cols(shape.width);
+        heads.push((head, columns));
+        out = later;
+    }
+    let run = |(head, out): (usize, OutputBlock)| {
+        let mut codes = HEAD.take();
+        let kv_head = head * shape.n_kv_heads / shape.n_heads;
+        let of_head = [head, kv_head, kv_head].map(|head| head * shape.width);
+        codes.attend(path, sequence, of_head, shape.is_causal, out);
+        HEAD.set(codes);
+    };
+    if n_threads > 1 {
+        heads.into_par_iter().for_each(run);
+    } else {
+        heads.into_iter().for_each(run);
+    }
+}
+
+/// What a head is multiplied by.
+#[derive(Default)]
+struct HeadCodes {
+    /// Panels of 32 keys, `[width / 4][32][4]`.
+    keys: AlignedBytes,
+    key_columns: Vec<PanelColumns>,
+    /// Panels of 32 columns, `[keys / 4][32][4]`.
+    values: AlignedBytes,
+    /// Of some queries: scores of keys, and codes of what they give to those.
+    scores: Vec<f32>,
+    weights: AlignedBytes,
+}
+
+impl HeadCodes {
+    /// The outputs of a head, whose columns in queries, keys and values begin at these.
+    fn attend(&mut self, path: Path, of: &SequenceCodes, [q, k, v]: [usize; 3], is_causal: bool, out: OutputBlock) {
+        let (width, mut out) = (out.n_cols(), out);
+        self.lay_out(of, [k, v], width);
+        let queries = &of.rows[0];
+        for first in (0..queries.n_rows()).step_by(ROWS) {
+            let n = ROWS.min(queries.n_rows() - first);
+            let (block, later) = out.split_rows(n);
+            self.score(path, queries, (first, n), q, width);
+            let scales = self.weigh(path, &queries.scales()[first..first + n], &of.factors, is_causal.then_some(first));
+            self.sum_up(path, &scales[..n], block);
+            out = later;
+        }
+    }
+
+    /// Lays out keys and values for their products.
+    fn lay_out(&mut self, of: &SequenceCodes, [k, v]: [usize; 2], width: usize) {
+        let [_, keys, values] = &of.rows;
+        self.keys.resize(of.columns.len() * panel_bytes(width));
+        self.key_columns.clear();
+        self.key_columns.extend_from_slice(&of.columns);
+        let panels = self.keys.codes_mut().chunks_exact_mut(panel_bytes(width));
+        for (index, (panel, columns)) in panels.zip(&mut self.key_columns).enumerate() {
+            turn_rows(keys.block(), (index * PANEL, k), panel, &mut columns.sums);
+        }
+        let per_panel = panel_bytes(values.n_rows());
+        self.values.resize(width.div_ceil(PANEL) * per_panel);
+        for (index, panel) in self.values.codes_mut().chunks_exact_mut(per_panel).enumerate() {
+            let first = index * PANEL;
+            weave_rows(values.block(), v + first..v + width.min(first + PANEL), panel);
+        }
+    }
+
+    /// Scores of `n` queries from the `first` on, as base 2 logarithms of what is given to keys times the scales of their values.
+    fn score(&mut self, path: Path, queries: &QuantizedRows, (first, n): (usize, usize), column: usize, width: usize) {
+        let (block, n_lanes) = (queries.block().part(first, n), self.key_columns.len() * PANEL);
+        let (unit, mut scales) = (LOG2_E / (width as f32).sqrt(), [0.0; ROWS]);
+        scales.iter_mut().zip(block.scales).for_each(|(to, scale)| *to = scale * unit);
+        let rows = RowBlock { codes: &block.codes[column..], scales: &scales[..n], ..block };
+        self.scores.resize(ROWS * n_lanes, 0.0);
+        let mut out = OutputBlock::new(&mut self.scores[..n * n_lanes], n, n_lanes);
+        let mut kernel = Kernel::new(path, rows);
+        let panels = self.keys.codes().chunks_exact(panel_bytes(width).max(1));
+        for (panel, columns) in panels.zip(&self.key_columns) {
+            let (now, later) = out.split_cols(PANEL);
+            kernel.multiply_panel(panel, &[], columns, now);
+            out = later;
+        }
+    }
+
+    /// Scores to codes, and the scales of those; queries see no key after their own where the place of the `first` is given.
+    fn weigh(&mut self, path: Path, queries: &[f32], factors: &[f32], first: Option<usize>) -> [f32; ROWS] {
+        let n_lanes = factors.len();
+        let stride = row_stride(n_lanes);
+        self.weights.resize(ROWS * stride);
+        let n = queries.len();
+        if let Some(first) = first {
+            for (row, scores) in self.scores.chunks_exact_mut(n_lanes.max(1)).take(n).enumerate() {
+                scores[(first + row + 1).min(n_lanes)..].fill(f32::NEG_INFINITY);
+            }
+        }
+        let mut sums = [0.0; ROWS];
+        let (scores, codes) = (&self.scores[..n * n_lanes], self.weights.bytes_mut());
+        softmax_codes(path, scores, factors, (codes, stride), &mut sums[..n]);
+        for (sum, query) in sums.iter_mut().zip(queries) {
+            *sum = if query.is_nan() { f32::NAN } else { 1.0 / *sum };
+        }
+        sums
+    }
+
+    /// The values of keys, by what each of some queries gives to them.
+    fn sum_up(&self, path: Path, scales: &[f32], mut out: OutputBlock) {
+        let (stride, zeros) = (row_stride(self.key_columns.len() * PANEL), [0; ROWS]);
+        let rows = RowBlock { codes: self.weights.bytes(), stride, scales, zeros: &zeros[..scales.len()] };
+        let mut kernel = Kernel::new(path, rows);
+        let per_panel = self.values.codes().len() / out.n_cols().div_ceil(PANEL).max(1);
+        for panel in self.values.codes().chunks_exact(per_panel.max(1)) {
+            let n = PANEL.min(out.n_cols());
+            let (now, later) = out.split_cols(n);
+            kernel.multiply_panel(panel, &[], &PanelColumns { scales: [1.0; PANEL], n, ..PanelColumns::EMPTY }, now);
+            out = later;
+        }
+    }
+}
+
+/// Bytes between rows of codes: an odd number of cache lines, so that the rows of a tile fall into different cache sets.
+const fn row_stride(n: usize) -> usize {
+    (n.div_ceil(64) | 1) * 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linear::tests::{floats, packed, sparse};
+    use crate::{int8_linear, quantize_rows};
+
+    /// Queries, keys or values as their codes have them, `[tokens][n]`, and the scale of each token.
+    fn rounded(layers: &SelfAttention, x: &[f32], which: usize) -> (Vec<Vec<f64>>, Vec<f64>) {
+        let (weights, bias) = layers.layers[which];
+        let (n_tokens, n) = (layers.shape.batch * layers.shape.length, weights.n_out());
+        let plain = packed(n, weights.n_in(), which as u64 + 1);
+        let mut y = vec![0.0; n_tokens * n];
+        int8_linear(Path::SCALAR, x, n_tokens, layers.grid, &plain, bias, &mut y);
+        let rows = quantize_rows(Path::SCALAR, &y, n_tokens, n, ActivationGrid::Symmetric);
+        let scales: Vec<f64> = rows.scales().iter().map(|&scale| f64::from(scale)).collect();
+        let value = |row: usize, code: &u8| (f64::from(*code) - 128.0) * scales[row];
+        ((0..n_tokens).map(|row| rows.row(row).iter().map(|code| value(row, code)).collect()).collect(), scales)
+    }
+
+    /// One output by the definition, and how far that of codes may be from it: half a code, and a little, of each weight.
+    fn exact(layers: &SelfAttention, all: &[(Vec<Vec<f64>>, Vec<f64>); 3], token: usize, column: usize) -> (f64, f64) {
+        let AttentionShape { length, n_heads, n_kv_heads, width, is_causal, .. } = layers.shape;
+        let (first, head) = (token / length * length, column / width);
+        let kv = head * n_kv_heads / n_heads * width;
+        let [(q, _), (k, _), (v, v_scales)] = all;
+        let is_seen = |&j: &usize| !layers.padding.get(j).copied().unwrap_or(false) && (!is_causal || j <= token);
+        let seen: Vec<usize> = (first..first + length).filter(is_seen).collect();
+        let dot = |j: &usize| (0..width).map(|c| q[token][head * width + c] * k[*j][kv + c]).sum::<f64>();
+        let weights: Vec<f64> = seen.iter().map(|j| (dot(j) / (width as f64).sqrt()).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let largest = seen.iter().zip(&weights).map(|(&j, weight)| weight * v_scales[j]).fold(0.0, f64::max);
+        let value = |j: usize| v[j][kv + column % width];
+        let step = |j: usize| largest / v_scales[j] / 255.0 * 0.54 * value(j).abs();
+        let mean = seen.iter().zip(&weights).map(|(&j, weight)| weight * value(j)).sum::<f64>() / sum;
+        (mean, seen.iter().map(|&j| step(j)).sum::<f64>() / sum + 1e-3 * mean.abs() + 1e-5)
+    }
+
+    /// Calls `see` with each layer of attention, its tokens, and what each path gives; all paths give the same bits.
+    fn for_shapes(see: impl Fn(&SelfAttention, &[f32], &[f32])) {
+        let shapes = [
+            (1, 1, 1, 1, 4),
+            (2, 5, 3, 3, 8),
+            (1, 17, 2, 1, 32),
+            (2, 70, 1, 1, 36),
+            (1, 33, 4, 2, 64),
+            (1, 130, 2, 2, 32),
+        ];
+        for (at, &(batch, length, n_heads, n_kv_heads, width)) in shapes.iter().chain(&shapes).enumerate() {
+            let shape = AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal: at < shapes.len() };
+            let (n_in, n, n_kv) = (37, n_heads * width, n_kv_heads * width);
+            let (q, k, v) = (packed(n, n_in, 1), packed(n_kv, n_in, 2), sparse(n_kv, n_in, 3));
+            let (x, bias) = (floats(batch * length * n_in, 7), floats(n, 5));
+            let some: Vec<bool> = (0..batch * length).map(|i| i % length > length / 2).collect();
+            for padding in [&[][..], &some] {
+                let layers = SelfAttention {
+                    layers: [(&q, Some(&bias)), (&k, None), (&v, None)],
+                    grid: ActivationGrid::Asymmetric,
+                    shape,
+                    padding,
+                };
+                let mut first = None;
+                for path in Path::available() {
+                    let mut out = vec![f32::NAN; batch * length * n];
+                    int8_self_attention(path, &x, &layers, &mut out);
+                    assert_eq!(first.get_or_insert(out.clone()), &out, "{path} {shape:?}");
+                }
+                see(&layers, &x, &first.unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_gives_the_same_bits_within_half_a_code_of_each_weight() {
+        for_shapes(|layers, x, out| {
+            let all = [0, 1, 2].map(|which| rounded(layers, x, which));
+            let n = layers.layers[0].0.n_out();
+            for (i, &value) in out.iter().enumerate() {
+                let (exact, bound) = exact(layers, &all, i / n, i % n);
+                assert!((f64::from(value) - exact).abs() <= bound, "{:?} {i}: {value} {exact} {bound}", layers.shape);
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_not_finite_shows_where_it_is_seen() {
+        let shape = AttentionShape { batch: 2, length: 40, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
+        let layers = [1, 2, 3].map(|seed| packed(8, 5, seed));
+        let [q, k, v] = layers.each_ref().map(|weights| (weights as &dyn Int8Weights, None));
+        let mut layers = SelfAttention { layers: [q, k, v], grid: ActivationGrid::Symmetric, shape, padding: &[] };
+        let mut x = floats(2 * 40 * 5, 3);
+        x[3 * 5] = f32::NAN;
+        let hidden: Vec<bool> = (0..80).map(|token| token == 3 || token >= 40).collect();
+        for path in Path::available() {
+            for padding in [&[][..], &hidden] {
+                layers.padding = padding;
+                let mut out = [0.0; 2 * 40 * 8];
+                int8_self_attention(path, &x, &layers, &mut out);
+                for (token, row) in out.chunks(8).enumerate() {
+                    let is_bad = if padding.is_empty() { token < 40 } else { token == 3 || token >= 40 };
+                    assert!(row.iter().all(|value| value.is_nan() == is_bad), "{path} {token} {row:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 6")]
+    fn heads_that_four_does_not_divide_are_named() {
+        let shape = AttentionShape { batch: 1, length: 2, n_heads: 1, n_kv_heads: 1, width: 6, is_causal: false };
+        let weights = packed(6, 4, 1);
+        let layers = [(&weights as &dyn Int8Weights, None); 3];
+        let layers = SelfAttention { layers, grid: ActivationGrid::Symmetric, shape, padding: &[] };
+        int8_self_attention(Path::SCALAR, &[0.0; 8], &layers, &mut [0.0; 12]);
+    }
+}

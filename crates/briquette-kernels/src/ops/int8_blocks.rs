@@ -1,0 +1,78 @@
+//! Blocks of an encoder whose products are all made of 8-bit codes, on the CPU.
+
+use super::fused::{AttentionHeads, fuses};
+use super::weights::{HostLinear, LinearWeights};
+use briquette_core::float::gelu;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::Tensor;
+
+/// A linear layer on codes, and whether its bias is one.
+#[derive(Debug, Clone)]
+pub struct CodedLinear {
+    /// Its weights.
+    pub weights: LinearWeights,
+    /// `[n_out]`.
+    pub bias: Option<Tensor<1>>,
+}
+
+/// What a feed-forward block does between its products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Between {
+    /// `x * Phi(x)`.
+    Gelu,
+    /// `max(x, 0)`.
+    Relu,
+}
+
+impl Between {
+    pub(super) fn function(self) -> fn(&mut [f32]) {
+        match self {
+            Self::Gelu => gelu,
+            Self::Relu => |x| x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        }
+    }
+}
+
+/// Blocks that a backend takes tokens through at once.
+#[backend_extension(Flex: cfg(feature = "flex"))]
+pub trait Int8BlockOps: Backend {
+    /// Attention of tokens `[batch, length, n_in]` to each other.
+    fn int8_self_attention(x: FloatTensor<Self>, layers: [CodedLinear; 3], heads: AttentionHeads) -> FloatTensor<Self>;
+
+    /// A feed-forward block, over the last dimension.
+    fn int8_feed_forward(x: FloatTensor<Self>, layers: [CodedLinear; 2], between: Between) -> FloatTensor<Self>;
+}
+
+/// Whether a layer is of int8 codes that rounded rows of `x` are multiplied by, on the CPU and without gradients.
+fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
+    let is_int8 = matches!(layer.weights.placed.on_host(), Some(HostLinear::Int8(_) | HostLinear::Sparse(_)));
+    fuses(x) && is_int8 && layer.weights.grid.is_some()
+}
+
+/// Attention of tokens `[batch, length, n_in]` to all that are no padding, by layers of queries, keys and values: see
+/// [`int8_self_attention`](crate::int8_self_attention()). `None` where layers are no such codes, tokens are not rounded alike for all of them, or 4 does
+/// not divide the width of a head.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn self_attention(x: &Tensor<3>, layers: [CodedLinear; 3], heads: AttentionHeads) -> Option<Tensor<3>> {
+    let is_alike = layers.iter().all(|layer| takes(x, layer) && layer.weights.grid == layers[0].weights.grid);
+    if !is_alike || !(layers[0].weights.n_out() / heads.n.max(1)).is_multiple_of(4) {
+        return None;
+    }
+    let found = <Dispatch as Int8BlockOps>::int8_self_attention(x.clone().into_dispatch(), layers, heads);
+    Some(Tensor::from_dispatch(found))
+}
+
+/// `between(x · upᵀ + bias) · downᵀ + bias`: see [`int8_feed_forward`](crate::int8_feed_forward()). `None` where layers are no such codes.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn feed_forward(x: &Tensor<3>, layers: [CodedLinear; 2], between: Between) -> Option<Tensor<3>> {
+    if !layers.iter().all(|layer| takes(x, layer)) {
+        return None;
+    }
+    let found = <Dispatch as Int8BlockOps>::int8_feed_forward(x.clone().into_dispatch(), layers, between);
+    Some(Tensor::from_dispatch(found))
+}

@@ -1,0 +1,30 @@
+//! Blocks of linear layers that run on codes all at once.
+
+use super::Linear;
+use crate::kept::Kept;
+use crate::packed::kept_on;
+use briquette_kernels::ops::{self, AttentionHeads, Between, CodedLinear};
+use burn::module::Param;
+use burn::tensor::Tensor;
+
+/// The codes of a layer, where it has some for the device of `x`, and is not of low rank.
+fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
+    match kept_on(&layer.weight, &x.device()) {
+        Some(Kept::Linear(weights)) if layer.down.is_none() => {
+            Some(CodedLinear { weights, bias: layer.bias.as_ref().map(Param::val) })
+        }
+        _ => None,
+    }
+}
+
+/// Attention of tokens `[batch, length, n_in]` to each other, where queries, keys and values come of int8 codes; see
+/// [`ops::self_attention`]. `None` where that is not so.
+pub fn self_attention(x: &Tensor<3>, layers: [&Linear; 3], heads: AttentionHeads) -> Option<Tensor<3>> {
+    let [q, k, v] = layers.map(|layer| coded(layer, x));
+    ops::self_attention(x, [q?, k?, v?], heads)
+}
+
+/// `down(between(up(x)))`, where both layers are of int8 codes; see [`ops::feed_forward`]. `None` where that is not so.
+pub fn feed_forward(x: &Tensor<3>, [up, down]: [&Linear; 2], between: Between) -> Option<Tensor<3>> {
+    ops::feed_forward(x, [coded(up, x)?, coded(down, x)?], between)
+}
