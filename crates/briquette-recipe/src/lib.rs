@@ -43,6 +43,7 @@ mod stage;
 mod statistics;
 mod steps;
 mod text;
+mod training_job;
 mod used;
 mod words;
 
@@ -66,3 +67,4 @@ pub use selection::Selection;
 pub use stage::{RecipePart, Stage, Whole};
 pub use steps::GivenScheme;
 pub use text::parse;
+pub use training_job::TrainingJob;

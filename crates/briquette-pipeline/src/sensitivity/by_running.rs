@@ -1,7 +1,6 @@
 //! What a model loses, found by running it.
 
 use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
-use crate::evaluate::spec_of;
 use crate::solve::{Simulated, arch_of, rows_of};
 use briquette_core::{Affine, Error, Grid, Result, simd};
 use briquette_flow::RunOptions;
@@ -12,6 +11,7 @@ use briquette_recipe::Recipe;
 use briquette_runs::evaluate::RunOutputs;
 use briquette_runs::walk::{Room, run_with};
 use briquette_runs::{LossUnit, Samples, curvatures, metrics};
+use briquette_training::spec_of;
 use burn::tensor::Device;
 use std::path::Path;
 
