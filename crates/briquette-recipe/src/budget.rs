@@ -80,11 +80,33 @@ pub enum Sensitivity {
     Measured {
         /// Items that run for each tensor.
         n_samples: usize,
+        /// What a loss is counted by, where that is said.
+        loss: Option<MeasuredLoss>,
     },
     /// The square error of the layer's outputs over their square; of the weights where inputs are not known.
     Relative,
     /// What was found before.
     File(PathBuf),
+}
+
+/// What a loss is counted by that is found by running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MeasuredLoss {
+    /// One less the cosine of outputs.
+    Cosine,
+    /// The divergence from the model as it is.
+    Kl,
+    /// The task's metric.
+    Metric,
+}
+
+impl MeasuredLoss {
+    const ALL: [(&str, Self); 3] = [("cosine", Self::Cosine), ("kl", Self::Kl), ("metric", Self::Metric)];
+
+    /// Its name in recipes.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, loss)| *loss == self).map_or("", |(name, _)| name)
+    }
 }
 
 impl Sensitivity {
@@ -99,7 +121,11 @@ impl Sensitivity {
     /// What a recipe with resolved paths asks for.
     fn from_raw(keys: &RawBudget, has_data: bool) -> Result<Self> {
         if let Some(path) = &keys.sensitivity_file {
-            let given = [("sensitivity", keys.sensitivity.is_some()), ("samples", keys.samples.is_some())];
+            let given = [
+                ("sensitivity", keys.sensitivity.is_some()),
+                ("samples", keys.samples.is_some()),
+                ("loss", keys.loss.is_some()),
+            ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
                 Some((key, _)) => {
                     Err(Error::config(format!("budget.{key}: sensitivities are in a file; remove one of the two")))
@@ -108,9 +134,10 @@ impl Sensitivity {
             };
         }
         let n_samples = keys.samples.unwrap_or(N_SAMPLES);
+        let loss = keys.loss.as_ref().map(|name| one_of("budget.loss", name, &MeasuredLoss::ALL)).transpose()?;
         let all = [
             (Self::NAMES[0], Self::Gradient { n_samples }),
-            (Self::NAMES[1], Self::Measured { n_samples }),
+            (Self::NAMES[1], Self::Measured { n_samples, loss }),
             (Self::NAMES[2], Self::Relative),
         ];
         let found = match &keys.sensitivity {
@@ -120,6 +147,9 @@ impl Sensitivity {
         };
         match found {
             Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: nothing is run; remove it")),
+            Self::Gradient { .. } | Self::Relative if loss.is_some() => Err(Error::config(
+                "budget.loss: only \"measured\" sensitivities have a choice of it; remove it, or measure",
+            )),
             Self::Gradient { .. } | Self::Measured { .. } if !has_data => Err(Error::config(
                 "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
             )),

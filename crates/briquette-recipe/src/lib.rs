@@ -47,7 +47,7 @@ mod training_job;
 mod used;
 mod words;
 
-pub use budget::{Budget, Sensitivity, Target};
+pub use budget::{Budget, MeasuredLoss, Sensitivity, Target};
 pub use calibration::{CalibrationRun, N_SAMPLES};
 pub use cast::CastStage;
 pub use distill::{DistillStage, Student, TrainingSpec};

@@ -31,6 +31,11 @@ pub struct RawBudget {
     /// square.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<String>,
+    /// measured: what a loss is counted by. "kl", the divergence from the model as it is (the default of decoders and classifiers); "cosine", one less
+    /// that of outputs (the default of encoders); or "metric", what accuracy, the correlation with what people say of pairs, or the logarithm of
+    /// perplexity becomes worse by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
     /// A file of sensitivities that `briquette sensitivity` wrote, instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity_file: Option<PathBuf>,
