@@ -6,11 +6,12 @@ mod request;
 
 use briquette_core::{Error, InputStats, Result};
 use briquette_flow::curve::{Curve, NamedChoice, TensorChoices};
-use briquette_flow::{Plan, Quant, RunOptions, TensorPlan, Workers};
+use briquette_flow::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
-use briquette_quant::{QuantSpec, Range, Scheme};
-use briquette_recipe::{Budget, MeasuredLoss, Recipe, Sensitivity};
+use briquette_prune::Score;
+use briquette_quant::{QuantSpec, Range};
+use briquette_recipe::{Budget, MeasuredLoss, PruneTarget, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
@@ -57,21 +58,40 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
     let Some(Budget { has_steps, schemes, .. }) = budget else {
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
     };
-    let fits = |scheme: &&(String, Scheme)| scheme.1.weights.grouping.per_row(tensor.rows.n_cols).is_some();
-    let named = schemes.iter().filter(fits).map(|(name, scheme)| {
+    if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
+        let message = "is pruned by a stage of the recipe already; exclude it there, or leave sparsities out here";
+        return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
+    }
+    let fits = |choice: &&SchemeChoice| {
+        let is_whole = |m: usize| tensor.rows.n_cols.is_multiple_of(m);
+        let has_pattern = !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m));
+        has_pattern && choice.scheme.weights.grouping.per_row(tensor.rows.n_cols).is_some()
+    };
+    let named = schemes.iter().filter(fits).map(|SchemeChoice { name, scheme, pruned }| {
         let mut candidate = tensor.clone();
+        let cut = pruned.and_then(|target| cut_of(target, tensor));
+        candidate.prune = cut.map(|cut| Pruning { score: Score::Magnitude, cut }).or(tensor.prune);
         let scale = tensor.quant.map_or(scheme.weights.scale, |quant| quant.spec.scale);
         let spec = QuantSpec { scale, ..scheme.weights };
         candidate.quant = Some(Quant { spec, activations: scheme.activations, is_given: false });
         let bytes = plan.predict_tensor(&candidate)?.0 as f64;
-        Ok(NamedChoice { scheme: name.clone(), spec, bytes })
+        Ok(NamedChoice { scheme: name.clone(), spec, cut, bytes })
     });
     let named = named.collect::<Result<Vec<_>>>()?;
     if named.is_empty() && !has_steps {
-        let message = "no choice has groups that divide its rows; add one of a scale for each row, such as \"int8\"";
+        let message = "no choice has groups that divide its rows, or a pattern that does; add one of a scale for each row, such as \"int8\"";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     Ok(TensorChoices { has_steps: *has_steps, named })
+}
+
+/// Which weights of a tensor a choice drops.
+fn cut_of(target: PruneTarget, tensor: &TensorPlan) -> Option<Cut> {
+    match target {
+        PruneTarget::Layer(ratio) => Some(Cut::Count(ratio.of(tensor.info.n_elements()))),
+        PruneTarget::NOfM { n, m } => Some(Cut::NOfM { n, m }),
+        PruneTarget::Global(_) | PruneTarget::Owl(_) => None,
+    }
 }
 
 /// What a tensor costs.

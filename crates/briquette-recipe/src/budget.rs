@@ -1,15 +1,14 @@
 //! How many bytes weights may take.
 
+use crate::choice::SchemeChoice;
 use crate::distill::Student;
 use crate::evaluate::Bounds;
 use crate::kind::StageKind;
 use crate::memory::bytes_of;
 use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
-use crate::words::{one_of, parse_scheme};
+use crate::words::one_of;
 use briquette_core::{Error, Result};
-use briquette_quant::Scheme;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Items that run for each tensor, where nobody says otherwise.
@@ -24,8 +23,8 @@ pub struct Budget {
     pub sensitivity: Sensitivity,
     /// Whether a tensor may have any step.
     pub has_steps: bool,
-    /// Schemes that a tensor may have.
-    pub schemes: Vec<(String, Scheme)>,
+    /// Schemes that a tensor may have, dense or pruned.
+    pub schemes: Vec<SchemeChoice>,
 }
 
 /// How large an output may be, or how good it has to be.
@@ -176,7 +175,7 @@ impl Budget {
             };
         };
         if parts.iter().any(RecipePart::learns_steps) {
-            check_learned(parts, &keys.min, &keys.max)?;
+            check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
             let message =
@@ -184,6 +183,7 @@ impl Budget {
             return Err(Error::config(format!("budget: {message}")));
         }
         let (has_steps, schemes) = choices_of(keys)?;
+        check_pruned(&schemes, has_steps, raw)?;
         if has_steps && raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
             return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
         }
@@ -195,7 +195,7 @@ impl Budget {
 }
 
 /// Whether a tensor may have steps, and the schemes that it may have.
-fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<(String, Scheme)>)> {
+fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     let Some(names) = &keys.choices else { return Ok((true, Vec::new())) };
     if names.is_empty() {
         return Err(Error::config(
@@ -203,27 +203,32 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<(String, Scheme)>)> {
         ));
     }
     let (steps, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "step");
-    let scheme = |name: &&String| {
-        let scheme = parse_scheme("budget.choices", name)?;
-        match scheme.is_open() {
-            true => {
-                Err(Error::config(format!("budget.choices: found {name:?}; say \"step\", and -dynamic in the stage")))
-            }
-            false => Ok((name.to_string(), scheme)),
-        }
-    };
-    Ok((!steps.is_empty(), named.iter().map(scheme).collect::<Result<_>>()?))
+    Ok((!steps.is_empty(), named.iter().map(|name| SchemeChoice::parse(name)).collect::<Result<_>>()?))
+}
+
+/// Refuses to prune what is entropy-coded: a weight that rounds to zero costs next to nothing there already.
+fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> Result<()> {
+    let is_coded = has_steps || raw.output.storage.as_deref() == Some("entropy");
+    let Some(choice) = schemes.iter().find(|choice| is_coded && choice.pruned.is_some()) else { return Ok(()) };
+    let message =
+        "is for codes that are not entropy-coded: there, zeros cost next to nothing as it is; leave it out, or";
+    let other = if has_steps { "\"step\"" } else { "output.storage" };
+    Err(Error::config(format!("budget.choices: {:?} {message} {other}", choice.name)))
 }
 
 /// Refuses what cannot come before or beside a training on steps that a budget finds.
-fn check_learned(parts: &[RecipePart], min: &BTreeMap<String, f64>, max: &BTreeMap<String, f64>) -> Result<()> {
+fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
+    if keys.choices.iter().flatten().any(|name| name != "step") {
+        let message = "budget.choices: a training has steps in place, and no others; leave the schemes out";
+        return Err(Error::config(message));
+    }
     let is_same = |part: &RecipePart| part.then.as_distill().is_some_and(|stage| stage.student == Student::Same);
     if parts.len() != 1 || !parts.iter().all(|part| part.stages.is_empty() && is_same(part)) {
         let message = "the steps of a budget are those of the model as it is; give steps of your own, as in \"step0.01\", train without, or \
                        let a distill stage of the whole model be the first and only one before";
         return Err(Error::config(format!("quantization_aware: {message}")));
     }
-    if !min.is_empty() || !max.is_empty() {
+    if !keys.min.is_empty() || !keys.max.is_empty() {
         let message = "what a training makes of a size is not known before it; give budget.bytes or budget.bits";
         return Err(Error::config(format!("budget.min: {message}")));
     }

@@ -20,6 +20,7 @@
 mod budget;
 mod calibration;
 mod cast;
+mod choice;
 mod distill;
 mod evaluate;
 mod factorize;
@@ -50,6 +51,7 @@ mod words;
 pub use budget::{Budget, MeasuredLoss, Sensitivity, Target};
 pub use calibration::{CalibrationRun, N_SAMPLES};
 pub use cast::CastStage;
+pub use choice::SchemeChoice;
 pub use distill::{DistillStage, Student, TrainingSpec};
 pub use evaluate::{Bounds, Evaluate};
 pub use factorize::FactorizeStage;

@@ -93,7 +93,8 @@ pub(crate) struct What {
     /// Run the output and the original on this, and tell the metrics: text, images, an array
     #[arg(long, value_name = "PATH")]
     pub(crate) eval: Option<PathBuf>,
-    /// What a tensor may have: step (the default), and schemes such as int8,int4-g64; without step nothing is entropy-coded
+    /// What a tensor may have: step (the default), and schemes such as int8,int4-g64; without step nothing is entropy-coded, and schemes may be
+    /// pruned: int8+0.5,int4-g64+2:4
     #[arg(long, value_name = "SCHEME,...", value_delimiter = ',', requires = "budget")]
     pub(crate) choices: Option<Vec<String>>,
     /// What a tensor's error costs: gradient, by one pass over --data and back, measured, with it alone rounded, or relative, to its weights
