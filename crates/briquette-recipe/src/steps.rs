@@ -64,16 +64,7 @@ impl Recipe {
                 keys.exclude.extend(idle.iter().map(|given| glob_of(&given.name)));
             }
         }
-        for given in idle {
-            let include = Some(vec![glob_of(&given.name)]);
-            let name = scheme_name(&given.scheme);
-            let keys = RawQuantize { scheme: Some(name.into()), include, ..RawQuantize::default() };
-            let place = recipe.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
-            recipe.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
-            let stage = QuantizeStage::named(name)?.include([glob_of(&given.name)])?;
-            let place = recipe.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
-            recipe.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
-        }
+        idle.into_iter().try_for_each(|given| recipe.round_apart(given))?;
         // What a measure ran on, nothing else may look at.
         if !recipe.asked.needs_statistics() {
             (recipe.calibration, recipe.asked.calibration) = (None, None);
@@ -103,6 +94,19 @@ impl Recipe {
             (self.calibration, self.asked.calibration) = (None, None);
         }
         self
+    }
+
+    /// Adds a stage that rounds one tensor to the nearest, behind all that quantize.
+    fn round_apart(&mut self, given: &GivenScheme) -> Result<()> {
+        let (name, include) = (scheme_name(&given.scheme), glob_of(&given.name));
+        let keys =
+            RawQuantize { scheme: Some(name.into()), include: Some(vec![include.clone()]), ..RawQuantize::default() };
+        let place = self.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
+        self.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
+        let stage = QuantizeStage::named(name)?.include([include])?;
+        let place = self.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
+        self.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
+        Ok(())
     }
 
     /// Adds stages that prune what these schemes have pruned, before the first of the last stages that quantizes.
