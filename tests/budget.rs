@@ -95,6 +95,55 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     assert!(sandbox.json(eval)["metrics"]["cosine"].as_f64().unwrap() > 0.9);
 }
 
+/// A matrix of which three of four weights are next to nothing, and one of a bell.
+fn mostly_tiny() -> Vec<Tensor> {
+    let mut random = Random(11);
+    let tiny = |at: usize| if at.is_multiple_of(4) { 1.0 } else { 1e-4 };
+    let mut values = |size: fn(usize) -> f32| -> Vec<f32> {
+        (0..256 * 256).map(|at| size(at) * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>()).collect()
+    };
+    vec![
+        Tensor::f32("layers.0.tiny_proj.weight", &[256, 256], values(tiny)),
+        Tensor::f32("layers.0.bell_proj.weight", &[256, 256], values(|_| 1.0)),
+    ]
+}
+
+#[test]
+fn a_sparsity_is_chosen_where_it_loses_the_least() {
+    let sandbox = Sandbox::new();
+    sandbox.write("model/model.safetensors", safetensors_of(&mostly_tiny()));
+    let flags = "--choices int8,int4-g32,int8+0.75,int4-g32+2:4";
+    for (bytes, of_bell) in [(96_000, "int8"), (66_000, "int4-g32")] {
+        let plan = sandbox.ok(&format!("plan model --bytes {bytes} {flags}")).stdout;
+        assert!(plan.contains("int8+0.75"), "{plan}");
+        let report = sandbox.json(&format!("compress model -o out --force --quiet --bytes {bytes} {flags}"));
+        let schemes = |name: &str| {
+            let tensors = report["allocation"]["tensors"].as_array().unwrap();
+            let tensor = tensors.iter().find(|tensor| tensor["name"].as_str().unwrap().contains(name)).unwrap();
+            tensor["scheme"].as_str().unwrap().to_string()
+        };
+        assert_eq!((schemes("tiny").as_str(), schemes("bell").as_str()), ("int8+0.75", of_bell), "{report}");
+        let tensors = report["tensors"].as_array().unwrap();
+        let tiny = tensors.iter().find(|tensor| tensor["name"].as_str().unwrap().contains("tiny")).unwrap();
+        let is_sparse =
+            tiny["encoding"].as_str().unwrap().contains("bitmask") && tiny["sparsity"].as_f64().unwrap() >= 0.75;
+        assert!(is_sparse, "{tiny}");
+        let foretold = report["allocation"]["tensors"].as_array().unwrap();
+        let foretold: f64 = foretold.iter().map(|tensor| tensor["bytes"].as_f64().unwrap()).sum();
+        let found = file_bytes(&sandbox, "out");
+        assert!(found <= bytes && found as f64 > foretold && foretold > 0.95 * bytes as f64 - 6000.0, "{found}");
+        sandbox.ok("verify out --against model");
+        let text = std::fs::read(sandbox.path("out/briquette.json")).unwrap();
+        let stages = serde_json::from_slice::<Value>(&text).unwrap()["recipe"]["stage"].clone();
+        assert_eq!(
+            (stages[0]["kind"].as_str(), stages[0]["sparsity"].as_f64()),
+            (Some("prune"), Some(0.75)),
+            "{stages}"
+        );
+        assert_eq!(stages[0]["include"].as_array().unwrap().len(), 1, "{stages}");
+    }
+}
+
 #[test]
 fn what_cannot_be_kept_is_one_line() {
     let sandbox = Sandbox::with("digits");
@@ -109,6 +158,15 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
         ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
         ("compress digits -o out --bytes 20kB --include nothing.weight", "nothing.weight"),
+        ("compress digits -o out --bytes 20kB --choices int8+1.0", "expected a number from 0 to below 1"),
+        ("compress digits -o out --bytes 20kB --choices int8+5:4", "pattern: found \"5:4\""),
+        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "leave it out, or \"step\""),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or output.storage"),
+        (
+            "compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5",
+            "is pruned by a stage of the recipe already",
+        ),
+        ("compress digits -o out --bytes 20kB --choices int8+2:7", "or a pattern that does"),
     ];
     for (line, phrase) in cases {
         sandbox.run(line).assert_fails(2, &[phrase]);

@@ -50,14 +50,33 @@ fn losses_in_a_file_give_the_output_that_finding_them_gives() {
 fn decoders_and_classifiers_are_looked_at_too() {
     let sandbox = Sandbox::with("models/llama-tied");
     copy(&repository().join("fixtures/models/text.txt"), &sandbox.path("text.txt"));
-    let found = sandbox.json("sensitivity llama-tied --data text.txt --max-length 16 --against measured --device cpu");
+    let line = "sensitivity llama-tied --data text.txt --max-length 16 --device cpu";
+    let found = sandbox.json(&format!("{line} --against measured"));
     assert_eq!(found["unit"], "nats");
-    assert!(found["rank_correlation"].is_f64(), "{found}");
+    assert!(found["rank_correlation"].as_f64().unwrap() > 0.9, "both are of divergence: {found}");
+    let metric = sandbox.json(&format!("{line} --how measured --loss metric --against gradient -o m.json"));
+    assert_eq!((metric["unit"].as_str(), metric["loss"].as_str()), (Some("ln perplexity"), Some("metric")));
+    let page = std::fs::read_to_string(sandbox.path("m.html")).unwrap();
+    assert!(page.contains("Found by measured on") && page.contains(", in ln perplexity."), "{page}");
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let found = sandbox.json("sensitivity digits --data data.safetensors --device cpu");
     assert_eq!(found["tensors"].as_array().unwrap().len(), 4, "{found}");
+    let losses = |flags: &str| {
+        let found = sandbox.json(&format!("sensitivity digits --data data.safetensors --device cpu {flags}"));
+        let of = |tensor: &Value| tensor["loss"].as_f64().unwrap();
+        (found["unit"].clone(), found["tensors"].as_array().unwrap().iter().map(of).collect::<Vec<f64>>())
+    };
+    let (unit, by_kl) = losses("--how measured");
+    assert!(unit == "nats" && by_kl.iter().all(|loss| (1e-7..1.0).contains(loss)), "{unit}: {by_kl:?}");
+    let (unit, by_metric) = losses("--how measured --loss metric --samples 360");
+    assert!(unit == "accuracy" && by_metric.iter().all(|loss| (1e-9..1.0).contains(loss)), "{unit}: {by_metric:?}");
+    assert_eq!(losses("--how measured --loss cosine").0, "1 - cosine");
     sandbox.ok("compress digits -o out --quiet --bytes 9kB --data data.safetensors --device cpu");
+    let measured = "--bytes 9kB --data data.safetensors --device cpu --sensitivity measured --loss metric";
+    let report = sandbox.json(&format!("compress digits -o by-accuracy --quiet {measured}"));
+    let allocation = &report["allocation"];
+    assert_eq!((allocation["how"].as_str(), allocation["unit"].as_str()), (Some("measured"), Some("accuracy")));
     sandbox.ok("calibrate digits --data data.safetensors -o stats.safetensors --device cpu");
     let by = |flags: &str| sandbox.json(&format!("sensitivity digits {flags}"))["tensors"].clone();
     assert_ne!(by("--statistics stats.safetensors"), by(""), "by outputs, and by weights");
@@ -79,6 +98,15 @@ fn what_cannot_be_found_is_one_line() {
         ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "taken for weights"),
         ("sensitivity bert-tiny --include nothing", 2, "nothing"),
         ("sensitivity bert-tiny --samples 3", 2, "--data"),
+        (
+            "sensitivity bert-tiny --data text.txt --how measured --loss kl",
+            2,
+            "budget.loss: an encoder expects no classes",
+        ),
+        ("sensitivity bert-tiny --data text.txt --how measured --loss metric", 2, "no pairs with a score"),
+        ("sensitivity bert-tiny --data text.txt --how measured --loss guess", 2, "expected one of cosine, kl, metric"),
+        ("sensitivity bert-tiny --data text.txt --how gradient --loss kl", 2, "only \"measured\" sensitivities have"),
+        ("compress bert-tiny -o out --bytes 9kB --data text.txt --loss kl", 2, "--sensitivity"),
         ("compress other -o out --bytes 9kB --sensitivity-file s.json", 4, "sensitivities of another model"),
         ("compress other -o out --bytes 9kB --sensitivity-file broken.json", 4, "broken.json: a file of sensitivities"),
         ("compress other -o out --bytes 9kB --sensitivity-file none.json", 4, "none.json"),

@@ -1,12 +1,13 @@
 //! How many bytes a tensor's codes take at each step, and what it loses there.
 
 use crate::piece::PieceReader;
-use crate::{Stop, TensorPlan};
+use crate::{Cut, Stop, TensorPlan};
 use briquette_core::decision::{Decision, simulate};
 use briquette_core::encoded::CodeBlocks;
-use briquette_core::{Grid, QuantParams, Result, simd};
+use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_entropy::counts_of;
 use briquette_formats::TensorSource;
+use briquette_prune::select::{n_of_m, smallest};
 use briquette_quant::{Candidate, Fitter, KeptRows, QuantSpec, range};
 use std::convert::Infallible;
 
@@ -32,6 +33,8 @@ pub struct NamedChoice {
     pub scheme: String,
     /// Its grid, and how that is fitted.
     pub spec: QuantSpec,
+    /// Which weights are dropped before, by magnitude, where any are.
+    pub cut: Option<Cut>,
     /// Bytes of all parts of the tensor.
     pub bytes: f64,
 }
@@ -92,7 +95,7 @@ impl Curve {
         };
         let (bytes, scales) = steps.iter().map(&mut at).unzip();
         let named = choices.named.into_iter().map(|choice| {
-            let square = 12.0 * square_error(&values, rows.n_cols.max(1), &choice.spec);
+            let square = 12.0 * square_error(&values, rows, &choice);
             (choice, square)
         });
         Ok(Self {
@@ -159,12 +162,26 @@ impl Curve {
     }
 }
 
-/// The mean square of the errors that a scheme makes of rows.
-fn square_error(values: &[f32], n_cols: usize, spec: &QuantSpec) -> f64 {
-    let (mut affines, rows) = (Vec::new(), KeptRows { values, n_cols, keep: None, inputs: None });
+/// The mean square of the errors that pruning by magnitude and a scheme make of some rows of a tensor.
+fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
+    let (n_cols, spec) = (of.n_cols.max(1), &choice.spec);
+    let n_rows = values.len() / n_cols;
+    let mask = choice.cut.and_then(|cut| match cut {
+        // The same share of some rows as of all.
+        Cut::Count(n_drop) => {
+            let share = n_drop as f64 / of.n_elements().max(1) as f64;
+            let n_drop = (share * values.len() as f64).round() as usize;
+            Some(smallest(values, n_rows, n_cols, n_drop.min(values.len())))
+        }
+        Cut::NOfM { n, m } => Some(n_of_m(values, n_rows, n_cols, n, m)),
+        _ => None,
+    });
+    let kept = simulate(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
+    let keep = mask.as_ref().map(Mask::as_bits);
+    let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
     let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
     let quant = Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines));
-    let rounded = simulate(values, values.len() / n_cols, n_cols, &Decision { mask: None, quant });
+    let rounded = simulate(values, n_rows, n_cols, &Decision { mask, quant });
     let square: f64 = values.iter().zip(&rounded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
     square / values.len().max(1) as f64
 }
@@ -231,4 +248,42 @@ fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Resul
         })?;
     }
     Ok((values, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::{OutputAxis, Shape};
+    use briquette_quant::Scheme;
+
+    /// Rows of a tensor, three of four weights of which are next to nothing.
+    fn mostly_tiny(n_rows: usize, n_cols: usize) -> (Rows, Vec<f32>) {
+        let size = |at: usize| if at.is_multiple_of(4) { 1.0 } else { 1e-5 };
+        let values = (0..n_rows * n_cols).map(|at| size(at) * ((at * 37 % 101) as f32 - 50.5) / 50.0).collect();
+        (Rows::of(&Shape(vec![n_rows, n_cols]), OutputAxis::First), values)
+    }
+
+    fn choice(cut: Option<Cut>) -> NamedChoice {
+        NamedChoice { scheme: "int8".into(), spec: Scheme::INT8.weights, cut, bytes: 0.0 }
+    }
+
+    #[test]
+    fn dropping_what_is_next_to_nothing_loses_next_to_nothing_and_dropping_all_the_square_of_the_weights() {
+        for n_cols in [4, 32, 100] {
+            let (rows, values) = mostly_tiny(24, n_cols);
+            let n = values.len();
+            let error = |cut| square_error(&values, rows, &choice(cut));
+            let (dense, mean_square) =
+                (error(None), values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n as f64);
+            assert!(dense > 0.0 && error(Some(Cut::Count(0))) == dense);
+            for cut in [Cut::Count(n * 3 / 4), Cut::NOfM { n: 1, m: 4 }] {
+                assert!((error(Some(cut)) / dense - 1.0).abs() < 0.05, "{cut:?} of {n_cols}");
+            }
+            assert!(error(Some(Cut::Count(n * 7 / 8))) > 20.0 * dense);
+            assert!((error(Some(Cut::Count(n))) / mean_square - 1.0).abs() < 1e-6);
+            // Of some rows as of all.
+            let some = square_error(&values[..12 * n_cols], rows, &choice(Some(Cut::Count(n * 3 / 4))));
+            assert!((0.5..2.0).contains(&(some / dense)), "{some} of {dense}");
+        }
+    }
 }

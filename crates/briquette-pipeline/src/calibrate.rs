@@ -72,12 +72,12 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
 #[cfg(feature = "model")]
 mod run {
     use super::*;
-    use crate::evaluate::spec_of;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
     use briquette_models::Arch;
     use briquette_report::CalibratedLayer;
     use briquette_runs::walk::Room;
     use briquette_runs::{Calibration, Gathering, Samples};
+    use briquette_training::spec_of;
     use std::collections::BTreeSet;
 
     pub(super) fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {

@@ -1,34 +1,17 @@
 //! The stage that trains a student to follow a teacher.
 
-mod asked;
 #[cfg(feature = "model")]
-mod devices;
-#[cfg(feature = "model")]
-mod examples;
-#[cfg(feature = "model")]
-mod held;
-#[cfg(feature = "model")]
-mod learner;
-#[cfg(feature = "model")]
-mod outcome;
-#[cfg(feature = "model")]
-pub(crate) mod settings;
-#[cfg(feature = "model")]
-mod setup;
-#[cfg(feature = "model")]
-mod shown;
-#[cfg(feature = "model")]
-mod student;
-#[cfg(feature = "model")]
-mod train;
-#[cfg(feature = "model")]
-mod watch;
-
-pub use asked::{Asked, REPORT};
+use crate::memory;
 use briquette_core::Result;
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, TensorInfo};
-use briquette_recipe::{DistillStage, Recipe, Whole};
+#[cfg(not(feature = "model"))]
+use briquette_recipe::DistillStage;
+use briquette_recipe::{Recipe, TrainingJob, Whole};
+#[cfg(feature = "model")]
+pub use briquette_training::check_devices;
+#[cfg(feature = "model")]
+use briquette_training::foretold;
 
 /// The tensors of what the last stages work on, where a recipe trains it: those of its last student, by headers and sizes. None where
 /// it does not, or makes factors, which are not foretold.
@@ -44,37 +27,13 @@ pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec
     foretold(trainings(), checkpoint).map(Some)
 }
 
-/// The tensors of what trainings make of a model, in order: known by headers and sizes, and so is what cannot be.
-///
-/// # Errors
-/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
-#[cfg(feature = "model")]
-pub(crate) fn foretold<'a>(
-    stages: impl Iterator<Item = &'a DistillStage>,
-    original: &Checkpoint,
-) -> Result<Vec<TensorInfo>> {
-    student::foretold(stages, original)
-}
-
 /// This build cannot run models.
 ///
 /// # Errors
 /// Config, always.
 #[cfg(not(feature = "model"))]
-pub(crate) fn foretold<'a>(
-    _stages: impl Iterator<Item = &'a DistillStage>,
-    _original: &Checkpoint,
-) -> Result<Vec<TensorInfo>> {
+fn foretold<'a>(_stages: impl Iterator<Item = &'a DistillStage>, _original: &Checkpoint) -> Result<Vec<TensorInfo>> {
     Err(cannot())
-}
-
-/// Refuses devices that cannot train together, and what is not done on several of them.
-///
-/// # Errors
-/// Config, naming the device or the key.
-#[cfg(feature = "model")]
-pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
-    if names.is_empty() || devices::of(names)?.len() == 1 { Ok(()) } else { devices::check(stage) }
 }
 
 /// This build cannot run models.
@@ -92,8 +51,12 @@ pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
 /// Config where student, teacher and data do not go together; Input where one is damaged; Refused over the memory limit or
 /// where a loss is no number; Io; Interrupted.
 #[cfg(feature = "model")]
-pub fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
-    train::train(asked, options)
+pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
+    if let Some(limit) = asked.stage.memory.limit {
+        let devices = briquette_training::devices(options)?;
+        memory::to_train(asked.stage, asked.model, asked.original, &devices[0])?.check(limit)?;
+    }
+    briquette_training::train(asked, options)
 }
 
 /// This build cannot run models.
@@ -101,7 +64,7 @@ pub fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
 /// # Errors
 /// Config, always.
 #[cfg(not(feature = "model"))]
-pub fn train(_asked: &Asked, _options: &RunOptions) -> Result<()> {
+pub fn train(_asked: &TrainingJob, _options: &RunOptions) -> Result<()> {
     Err(cannot())
 }
 

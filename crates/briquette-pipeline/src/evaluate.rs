@@ -36,23 +36,19 @@ pub fn evaluate(
 }
 
 #[cfg(feature = "model")]
-pub(crate) use run::spec_of;
-
-#[cfg(feature = "model")]
 mod run {
     use super::*;
     use crate::memory;
     use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
     use briquette_models::batches::Batching;
-    use briquette_models::data::{DataSpec, Normalize};
     use briquette_models::memory::Device;
     use briquette_models::memory::{Memory, device_meters};
     use briquette_models::{Arch, Held};
     use briquette_recipe::BatchSize;
-    use briquette_recipe::raw::RawData;
     use briquette_report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
     use briquette_runs::{Evaluation, Fits, Latency, PROMPT, Request};
+    use briquette_training::{half, spec_of};
     use std::collections::BTreeMap;
 
     /// What is tried first where the size of a batch is to be found.
@@ -116,11 +112,7 @@ mod run {
             arch: asked.arch.as_deref().map(arch_of).transpose()?,
             data: spec_of(&asked.data),
             batching: batching_of(asked),
-            fits: Fits {
-                is_auto: asked.batch_size == BatchSize::Auto,
-                limit: asked.limit,
-                dtype: crate::half::half(asked.dtype),
-            },
+            fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit, dtype: half(asked.dtype) },
             offload: asked.offload.then(std::env::temp_dir),
             device,
         })
@@ -136,23 +128,6 @@ mod run {
 
     fn arch_of(name: &str) -> Result<Arch> {
         name.parse().map_err(|error: Error| error.at("model.arch"))
-    }
-
-    /// The data to evaluate on, as a recipe says it.
-    pub(crate) fn spec_of(data: &RawData) -> DataSpec {
-        let data = data.clone();
-        DataSpec {
-            path: data.eval.unwrap_or_default(),
-            labels: data.labels,
-            max_length: data.max_length,
-            stride: data.stride,
-            size: data.size,
-            crop: data.crop,
-            tile: data.tile,
-            normalize: data.normalize.map(|of| Normalize { mean: of.mean, std: of.std }),
-            strict: data.strict,
-            ..DataSpec::default()
-        }
     }
 
     fn held_figures(Held { n_tensors, n_weights, n_bytes, .. }: Held) -> HeldFigures {

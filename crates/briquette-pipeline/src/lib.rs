@@ -21,8 +21,6 @@ mod contents;
 pub mod distill;
 pub mod evaluate;
 pub mod factorize;
-#[cfg(feature = "model")]
-mod half;
 mod identity;
 #[cfg(feature = "nn")]
 pub mod in_memory;

@@ -78,14 +78,12 @@ pub(crate) use known::{to_run, to_train};
 #[cfg(feature = "model")]
 mod known {
     use super::*;
-    use crate::distill::settings;
-    use crate::half::half;
-    use crate::open;
     use briquette_formats::Checkpoint;
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
     use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
     use briquette_runs::walk::offloaded_bytes;
+    use briquette_training::{half, needs_teacher, teacher_of};
     use std::path::Path;
 
     /// What is run, as long as its weights are those of files that are there.
@@ -128,8 +126,8 @@ mod known {
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
-        if settings::needs_teacher(stage)? && teacher.exists() {
-            let teacher_bytes = predicted_bytes(&open::teacher(stage, original)?, None, None, device);
+        if needs_teacher(stage)? && teacher.exists() {
+            let teacher_bytes = predicted_bytes(&teacher_of(stage, original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {
                 Student::Same => student + teacher_bytes,

@@ -11,15 +11,3 @@ use briquette_recipe::Recipe;
 pub fn model(recipe: &Recipe) -> Result<Checkpoint> {
     Checkpoint::open_as(&recipe.model, &recipe.choice)
 }
-
-/// The teacher of a stage, which is the original where none is named.
-///
-/// # Errors
-/// As [`Checkpoint::open_as`].
-#[cfg(feature = "model")]
-pub(crate) fn teacher(stage: &briquette_recipe::DistillStage, original: &std::path::Path) -> Result<Checkpoint> {
-    match &stage.teacher {
-        Some(teacher) => Checkpoint::open(teacher),
-        None => Checkpoint::open_as(original, &stage.choice),
-    }
-}

@@ -6,11 +6,12 @@ mod request;
 
 use briquette_core::{Error, InputStats, Result};
 use briquette_flow::curve::{Curve, NamedChoice, TensorChoices};
-use briquette_flow::{Plan, Quant, RunOptions, TensorPlan, Workers};
+use briquette_flow::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
-use briquette_quant::{QuantSpec, Range, Scheme};
-use briquette_recipe::{Budget, Recipe, Sensitivity};
+use briquette_prune::Score;
+use briquette_quant::{QuantSpec, Range};
+use briquette_recipe::{Budget, MeasuredLoss, PruneTarget, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
@@ -57,21 +58,40 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
     let Some(Budget { has_steps, schemes, .. }) = budget else {
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
     };
-    let fits = |scheme: &&(String, Scheme)| scheme.1.weights.grouping.per_row(tensor.rows.n_cols).is_some();
-    let named = schemes.iter().filter(fits).map(|(name, scheme)| {
+    if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
+        let message = "is pruned by a stage of the recipe already; exclude it there, or leave sparsities out here";
+        return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
+    }
+    let fits = |choice: &&SchemeChoice| {
+        let is_whole = |m: usize| tensor.rows.n_cols.is_multiple_of(m);
+        let has_pattern = !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m));
+        has_pattern && choice.scheme.weights.grouping.per_row(tensor.rows.n_cols).is_some()
+    };
+    let named = schemes.iter().filter(fits).map(|SchemeChoice { name, scheme, pruned }| {
         let mut candidate = tensor.clone();
+        let cut = pruned.and_then(|target| cut_of(target, tensor));
+        candidate.prune = cut.map(|cut| Pruning { score: Score::Magnitude, cut }).or(tensor.prune);
         let scale = tensor.quant.map_or(scheme.weights.scale, |quant| quant.spec.scale);
         let spec = QuantSpec { scale, ..scheme.weights };
         candidate.quant = Some(Quant { spec, activations: scheme.activations, is_given: false });
         let bytes = plan.predict_tensor(&candidate)?.0 as f64;
-        Ok(NamedChoice { scheme: name.clone(), spec, bytes })
+        Ok(NamedChoice { scheme: name.clone(), spec, cut, bytes })
     });
     let named = named.collect::<Result<Vec<_>>>()?;
     if named.is_empty() && !has_steps {
-        let message = "no choice has groups that divide its rows; add one of a scale for each row, such as \"int8\"";
+        let message = "no choice has groups that divide its rows, or a pattern that does; add one of a scale for each row, such as \"int8\"";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     Ok(TensorChoices { has_steps: *has_steps, named })
+}
+
+/// Which weights of a tensor a choice drops.
+fn cut_of(target: PruneTarget, tensor: &TensorPlan) -> Option<Cut> {
+    match target {
+        PruneTarget::Layer(ratio) => Some(Cut::Count(ratio.of(tensor.info.n_elements()))),
+        PruneTarget::NOfM { n, m } => Some(Cut::NOfM { n, m }),
+        PruneTarget::Global(_) | PruneTarget::Owl(_) => None,
+    }
 }
 
 /// What a tensor costs.
@@ -105,7 +125,7 @@ pub(crate) fn find(
         Sensitivity::File(path) => return of_file(path, open, checkpoint),
         Sensitivity::Relative => relative(recipe, open, checkpoint)?,
         Sensitivity::Gradient { n_samples } => gradient(recipe, *n_samples, open, checkpoint, options)?,
-        Sensitivity::Measured { n_samples } => measured(recipe, *n_samples, open, checkpoint, options)?,
+        Sensitivity::Measured { n_samples, loss } => measured(recipe, (*n_samples, *loss), open, checkpoint, options)?,
     };
     let tensors = open.iter().zip(costs).map(|((tensor, curve), cost)| TensorSensitivity {
         name: tensor.info.name.to_string(),
@@ -124,6 +144,7 @@ pub(crate) fn find(
         fingerprint: fingerprint(checkpoint)?.to_string(),
         how: name_of(how).into(),
         unit: unit.into(),
+        loss: loss_of(how).map(str::to_string),
         data: data_of(recipe, how),
         n_samples: samples_of(how),
         against: None,
@@ -173,16 +194,25 @@ fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<
 /// Whether a file has what this way would find on as many items of the same data.
 pub(crate) fn is_found_so(path: &Path, recipe: &Recipe, how: &Sensitivity) -> bool {
     read(path).is_ok_and(|found| {
-        let (n_samples, data) = (samples_of(how), data_of(recipe, how));
-        (found.how.as_str(), found.n_samples, found.data) == (name_of(how), n_samples, data)
+        let (n_samples, data, loss) = (samples_of(how), data_of(recipe, how), loss_of(how));
+        (found.how.as_str(), found.n_samples, found.data, found.loss.as_deref())
+            == (name_of(how), n_samples, data, loss)
     })
 }
 
 /// The items that a way runs.
 fn samples_of(how: &Sensitivity) -> Option<usize> {
     match how {
-        Sensitivity::Gradient { n_samples } | Sensitivity::Measured { n_samples } => Some(*n_samples),
+        Sensitivity::Gradient { n_samples } | Sensitivity::Measured { n_samples, .. } => Some(*n_samples),
         Sensitivity::Relative | Sensitivity::File(_) => None,
+    }
+}
+
+/// The loss that is asked for, where one is.
+fn loss_of(how: &Sensitivity) -> Option<&'static str> {
+    match how {
+        Sensitivity::Measured { loss, .. } => loss.map(MeasuredLoss::name),
+        _ => None,
     }
 }
 
@@ -238,7 +268,10 @@ fn with_floor(mut costs: Vec<Cost>, open: &[OpenTensor]) -> Vec<Cost> {
     let usual = |(cost, (_, curve)): (&Cost, &OpenTensor)| cost.of_square / of_weights(curve);
     let mut all: Vec<f64> = costs.iter().zip(open).filter(|(cost, _)| !cost.is_idle).map(usual).collect();
     all.sort_by(f64::total_cmp);
-    let median = all.get(all.len() / 2).copied().unwrap_or(1.0).max(1e-12);
+    // A metric may tell of few tensors only: what is usual is the mean of these then.
+    let mean = all.iter().map(|cost| cost.max(0.0)).sum::<f64>() / all.len().max(1) as f64;
+    let median = all.get(all.len() / 2).copied().filter(|median| *median > 0.0).unwrap_or(mean);
+    let median = if median > 0.0 { median } else { 1.0 };
     for (cost, (_, curve)) in costs.iter_mut().zip(open) {
         cost.of_square = cost.of_square.max(FLOOR * median * of_weights(curve));
     }
@@ -254,4 +287,12 @@ fn gradient(_: &Recipe, _: usize, _: &[OpenTensor], _: &Checkpoint, _: &RunOptio
 }
 
 #[cfg(not(feature = "model"))]
-use gradient as measured;
+fn measured(
+    recipe: &Recipe,
+    (n_samples, _): (usize, Option<MeasuredLoss>),
+    open: &[OpenTensor],
+    checkpoint: &Checkpoint,
+    options: &RunOptions,
+) -> Result<FoundCosts> {
+    gradient(recipe, n_samples, open, checkpoint, options)
+}

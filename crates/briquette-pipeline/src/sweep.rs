@@ -59,7 +59,8 @@ pub fn sweep(
     let losses = recipe.budget.as_ref().is_some_and(|budget| budget.sensitivity.runs_model());
     let losses = losses.then(|| output.join("sweep.sensitivity.json"));
     if let Some((budget, path)) = raw.budget.as_mut().zip(losses.clone()) {
-        (budget.sensitivity, budget.sensitivity_file, budget.samples) = (None, Some(path), None);
+        (budget.sensitivity, budget.loss, budget.samples) = (None, None, None);
+        budget.sensitivity_file = Some(path);
     }
     let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =

@@ -95,8 +95,9 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let n = plan.tensors.iter().filter(is_open).count();
     let target = target_text(&budget.target);
     let how = match &budget.sensitivity {
-        Sensitivity::Measured { n_samples } => {
-            format!("by what the model loses on {n_samples} items with each alone rounded")
+        Sensitivity::Measured { n_samples, loss } => {
+            let by = loss.map_or(String::new(), |loss| format!(", by {}", loss.name()));
+            format!("by what the model loses on {n_samples} items with each alone rounded{by}")
         }
         Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
         Sensitivity::Relative => "by the error of each over its weights or outputs".into(),

@@ -1,15 +1,14 @@
 //! How many bytes weights may take.
 
+use crate::choice::SchemeChoice;
 use crate::distill::Student;
 use crate::evaluate::Bounds;
 use crate::kind::StageKind;
 use crate::memory::bytes_of;
 use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
-use crate::words::{one_of, parse_scheme};
+use crate::words::one_of;
 use briquette_core::{Error, Result};
-use briquette_quant::Scheme;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Items that run for each tensor, where nobody says otherwise.
@@ -24,8 +23,8 @@ pub struct Budget {
     pub sensitivity: Sensitivity,
     /// Whether a tensor may have any step.
     pub has_steps: bool,
-    /// Schemes that a tensor may have.
-    pub schemes: Vec<(String, Scheme)>,
+    /// Schemes that a tensor may have, dense or pruned.
+    pub schemes: Vec<SchemeChoice>,
 }
 
 /// How large an output may be, or how good it has to be.
@@ -80,11 +79,33 @@ pub enum Sensitivity {
     Measured {
         /// Items that run for each tensor.
         n_samples: usize,
+        /// What a loss is counted by, where that is said.
+        loss: Option<MeasuredLoss>,
     },
     /// The square error of the layer's outputs over their square; of the weights where inputs are not known.
     Relative,
     /// What was found before.
     File(PathBuf),
+}
+
+/// What a loss is counted by that is found by running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MeasuredLoss {
+    /// One less the cosine of outputs.
+    Cosine,
+    /// The divergence from the model as it is.
+    Kl,
+    /// The task's metric.
+    Metric,
+}
+
+impl MeasuredLoss {
+    const ALL: [(&str, Self); 3] = [("cosine", Self::Cosine), ("kl", Self::Kl), ("metric", Self::Metric)];
+
+    /// Its name in recipes.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, loss)| *loss == self).map_or("", |(name, _)| name)
+    }
 }
 
 impl Sensitivity {
@@ -99,7 +120,11 @@ impl Sensitivity {
     /// What a recipe with resolved paths asks for.
     fn from_raw(keys: &RawBudget, has_data: bool) -> Result<Self> {
         if let Some(path) = &keys.sensitivity_file {
-            let given = [("sensitivity", keys.sensitivity.is_some()), ("samples", keys.samples.is_some())];
+            let given = [
+                ("sensitivity", keys.sensitivity.is_some()),
+                ("samples", keys.samples.is_some()),
+                ("loss", keys.loss.is_some()),
+            ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
                 Some((key, _)) => {
                     Err(Error::config(format!("budget.{key}: sensitivities are in a file; remove one of the two")))
@@ -108,9 +133,10 @@ impl Sensitivity {
             };
         }
         let n_samples = keys.samples.unwrap_or(N_SAMPLES);
+        let loss = keys.loss.as_ref().map(|name| one_of("budget.loss", name, &MeasuredLoss::ALL)).transpose()?;
         let all = [
             (Self::NAMES[0], Self::Gradient { n_samples }),
-            (Self::NAMES[1], Self::Measured { n_samples }),
+            (Self::NAMES[1], Self::Measured { n_samples, loss }),
             (Self::NAMES[2], Self::Relative),
         ];
         let found = match &keys.sensitivity {
@@ -120,6 +146,9 @@ impl Sensitivity {
         };
         match found {
             Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: nothing is run; remove it")),
+            Self::Gradient { .. } | Self::Relative if loss.is_some() => Err(Error::config(
+                "budget.loss: only \"measured\" sensitivities have a choice of it; remove it, or measure",
+            )),
             Self::Gradient { .. } | Self::Measured { .. } if !has_data => Err(Error::config(
                 "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
             )),
@@ -146,7 +175,7 @@ impl Budget {
             };
         };
         if parts.iter().any(RecipePart::learns_steps) {
-            check_learned(parts, &keys.min, &keys.max)?;
+            check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
             let message =
@@ -154,6 +183,7 @@ impl Budget {
             return Err(Error::config(format!("budget: {message}")));
         }
         let (has_steps, schemes) = choices_of(keys)?;
+        check_pruned(&schemes, has_steps, raw)?;
         if has_steps && raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
             return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
         }
@@ -165,7 +195,7 @@ impl Budget {
 }
 
 /// Whether a tensor may have steps, and the schemes that it may have.
-fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<(String, Scheme)>)> {
+fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     let Some(names) = &keys.choices else { return Ok((true, Vec::new())) };
     if names.is_empty() {
         return Err(Error::config(
@@ -173,27 +203,32 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<(String, Scheme)>)> {
         ));
     }
     let (steps, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "step");
-    let scheme = |name: &&String| {
-        let scheme = parse_scheme("budget.choices", name)?;
-        match scheme.is_open() {
-            true => {
-                Err(Error::config(format!("budget.choices: found {name:?}; say \"step\", and -dynamic in the stage")))
-            }
-            false => Ok((name.to_string(), scheme)),
-        }
-    };
-    Ok((!steps.is_empty(), named.iter().map(scheme).collect::<Result<_>>()?))
+    Ok((!steps.is_empty(), named.iter().map(|name| SchemeChoice::parse(name)).collect::<Result<_>>()?))
+}
+
+/// Refuses to prune what is entropy-coded: a weight that rounds to zero costs next to nothing there already.
+fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> Result<()> {
+    let is_coded = has_steps || raw.output.storage.as_deref() == Some("entropy");
+    let Some(choice) = schemes.iter().find(|choice| is_coded && choice.pruned.is_some()) else { return Ok(()) };
+    let message =
+        "is for codes that are not entropy-coded: there, zeros cost next to nothing as it is; leave it out, or";
+    let other = if has_steps { "\"step\"" } else { "output.storage" };
+    Err(Error::config(format!("budget.choices: {:?} {message} {other}", choice.name)))
 }
 
 /// Refuses what cannot come before or beside a training on steps that a budget finds.
-fn check_learned(parts: &[RecipePart], min: &BTreeMap<String, f64>, max: &BTreeMap<String, f64>) -> Result<()> {
+fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
+    if keys.choices.iter().flatten().any(|name| name != "step") {
+        let message = "budget.choices: a training has steps in place, and no others; leave the schemes out";
+        return Err(Error::config(message));
+    }
     let is_same = |part: &RecipePart| part.then.as_distill().is_some_and(|stage| stage.student == Student::Same);
     if parts.len() != 1 || !parts.iter().all(|part| part.stages.is_empty() && is_same(part)) {
         let message = "the steps of a budget are those of the model as it is; give steps of your own, as in \"step0.01\", train without, or \
                        let a distill stage of the whole model be the first and only one before";
         return Err(Error::config(format!("quantization_aware: {message}")));
     }
-    if !min.is_empty() || !max.is_empty() {
+    if !keys.min.is_empty() || !keys.max.is_empty() {
         let message = "what a training makes of a size is not known before it; give budget.bytes or budget.bits";
         return Err(Error::config(format!("budget.min: {message}")));
     }

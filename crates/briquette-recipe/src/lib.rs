@@ -20,6 +20,7 @@
 mod budget;
 mod calibration;
 mod cast;
+mod choice;
 mod distill;
 mod evaluate;
 mod factorize;
@@ -43,12 +44,14 @@ mod stage;
 mod statistics;
 mod steps;
 mod text;
+mod training_job;
 mod used;
 mod words;
 
-pub use budget::{Budget, Sensitivity, Target};
+pub use budget::{Budget, MeasuredLoss, Sensitivity, Target};
 pub use calibration::{CalibrationRun, N_SAMPLES};
 pub use cast::CastStage;
+pub use choice::SchemeChoice;
 pub use distill::{DistillStage, Student, TrainingSpec};
 pub use evaluate::{Bounds, Evaluate};
 pub use factorize::FactorizeStage;
@@ -66,3 +69,4 @@ pub use selection::Selection;
 pub use stage::{RecipePart, Stage, Whole};
 pub use steps::GivenScheme;
 pub use text::parse;
+pub use training_job::TrainingJob;

@@ -1,26 +1,33 @@
 //! Schemes in the place of those whose steps were to be found.
 
+use crate::choice::{prune_keys, scheme_name};
+use crate::kind::StageKind;
+use crate::prune::{PruneStage, RawPrune};
 use crate::quantize::{QuantizeStage, SCALES};
-use crate::raw::{RawOverride, RawQuantize, StageKeys};
+use crate::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::recipe::Recipe;
 use crate::stage::{RecipePart, Stage, Whole};
 use briquette_core::pattern::Patterns;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, Role};
 use briquette_quant::{Range, Rounding, Scheme};
+
+/// The roles of what a budget may prune: all that it may quantize.
+const PRUNED: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
 
 /// The scheme of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenScheme {
     /// Its name.
     pub name: String,
-    /// The scheme's.
+    /// The scheme's, and behind a `+` how many of its weights are dropped: see [`SchemeChoice`](crate::SchemeChoice).
     pub scheme: String,
     /// Whether nothing that ran has it, so that there are no inputs to round it by.
     pub is_idle: bool,
 }
 
 impl Recipe {
-    /// The recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own.
+    /// The recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own;
+    /// what is pruned is so in a stage for each share or pattern, before all that quantize.
     ///
     /// # Errors
     /// Bug, where a scheme is none.
@@ -28,6 +35,7 @@ impl Recipe {
         let mut recipe = Self { budget: None, ..self.clone() };
         recipe.asked.budget = None;
         recipe.asked.output.storage = recipe.codes_entropy.then(|| "entropy".into());
+        recipe.prune_first(schemes)?;
         let (idle, running): (Vec<&GivenScheme>, Vec<&GivenScheme>) = schemes.iter().partition(|given| given.is_idle);
         let mut scale = None;
         for stage in recipe.quantize_stages().filter(|stage| stage.is_open()) {
@@ -56,15 +64,7 @@ impl Recipe {
                 keys.exclude.extend(idle.iter().map(|given| glob_of(&given.name)));
             }
         }
-        for given in idle {
-            let include = Some(vec![glob_of(&given.name)]);
-            let keys = RawQuantize { scheme: Some(given.scheme.clone()), include, ..RawQuantize::default() };
-            let place = recipe.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
-            recipe.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
-            let stage = QuantizeStage::named(&given.scheme)?.include([glob_of(&given.name)])?;
-            let place = recipe.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
-            recipe.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
-        }
+        idle.into_iter().try_for_each(|given| recipe.round_apart(given))?;
         // What a measure ran on, nothing else may look at.
         if !recipe.asked.needs_statistics() {
             (recipe.calibration, recipe.asked.calibration) = (None, None);
@@ -96,6 +96,43 @@ impl Recipe {
         self
     }
 
+    /// Adds a stage that rounds one tensor to the nearest, behind all that quantize.
+    fn round_apart(&mut self, given: &GivenScheme) -> Result<()> {
+        let (name, include) = (scheme_name(&given.scheme), glob_of(&given.name));
+        let keys =
+            RawQuantize { scheme: Some(name.into()), include: Some(vec![include.clone()]), ..RawQuantize::default() };
+        let place = self.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
+        self.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
+        let stage = QuantizeStage::named(name)?.include([include])?;
+        let place = self.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
+        self.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
+        Ok(())
+    }
+
+    /// Adds stages that prune what these schemes have pruned, before the first of the last stages that quantizes.
+    fn prune_first(&mut self, schemes: &[GivenScheme]) -> Result<()> {
+        let mut stages: Vec<RawPrune> = Vec::new();
+        for given in schemes {
+            let Some(keys) = prune_keys(&given.scheme)? else { continue };
+            let is_alike = |stage: &RawPrune| (stage.sparsity, &stage.pattern) == (keys.sparsity, &keys.pattern);
+            let place = stages.iter().position(is_alike).unwrap_or_else(|| {
+                stages.push(RawPrune { include: Some(Vec::new()), roles: Some(PRUNED.to_vec()), ..keys });
+                stages.len() - 1
+            });
+            stages[place].include.get_or_insert_default().push(glob_of(&given.name));
+        }
+        let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
+        let first = self.asked.stage.iter().rposition(is_whole).map_or(0, |place| place + 1);
+        let is_quantize = |stage: &RawStage| matches!(stage.keys, StageKeys::Quantize(_));
+        let asked = self.asked.stage[first..].iter().position(is_quantize).map_or(first, |place| first + place);
+        let place = self.stages.iter().position(|stage| matches!(stage, Stage::Quantize(_))).unwrap_or(0);
+        for keys in stages.into_iter().rev() {
+            self.stages.insert(place, Stage::Prune(PruneStage::from_raw(&keys, None)?));
+            self.asked.stage.insert(asked, StageKeys::Prune(keys).into());
+        }
+        Ok(())
+    }
+
     /// The last quantize stages, and those that trainings have in place.
     fn quantize_stages(&mut self) -> impl Iterator<Item = &mut QuantizeStage> {
         let last = self.stages.iter_mut().filter_map(|stage| match stage {
@@ -117,11 +154,11 @@ fn is_open(keys: &RawQuantize) -> bool {
 }
 
 fn scheme_of(given: &GivenScheme) -> Result<Scheme> {
-    given.scheme.parse().map_err(|error| Error::bug(format!("{error}")))
+    scheme_name(&given.scheme).parse().map_err(|error| Error::bug(format!("{error}")))
 }
 
 fn override_of(given: &GivenScheme) -> RawOverride {
-    RawOverride { include: vec![glob_of(&given.name)], sparsity: None, scheme: Some(given.scheme.clone()) }
+    RawOverride { include: vec![glob_of(&given.name)], sparsity: None, scheme: Some(scheme_name(&given.scheme).into()) }
 }
 
 /// Every tensor that would have it has a scheme of its own.
@@ -142,4 +179,56 @@ fn close_name(name: &mut Option<String>) {
 /// A glob that matches a name: what globs mean otherwise is any character.
 fn glob_of(name: &str) -> String {
     name.chars().map(|c| if "*?[]{}!\\".contains(c) { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prune::PruneTarget;
+    use crate::text::parse;
+
+    fn given(name: &str, scheme: &str, is_idle: bool) -> GivenScheme {
+        GivenScheme { name: name.into(), scheme: scheme.into(), is_idle }
+    }
+
+    #[test]
+    fn what_is_pruned_has_a_stage_for_each_share_before_all_that_quantize() {
+        let text = "model.path = \"m\"\noutput.path = \"o\"\nbudget = { bytes = \"1MB\", choices = [\"int8\", \"int8+0.5\", \"int4-g64+2:4\"] }\n\
+            [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\ninclude = [\"own\"]\n\
+            [[stage]]\nkind = \"quantize\"\nscheme = \"step\"\nexclude = [\"own\"]\n";
+        let recipe = Recipe::from_raw(parse(text, "r.toml").unwrap(), "".as_ref()).unwrap();
+        let schemes = [
+            given("a", "int8+0.5", false),
+            given("b[0]", "int4-g64+2:4", false),
+            given("c", "int8", false),
+            given("d", "int8+0.5", true),
+        ];
+        let closed = recipe.with_schemes(&schemes).unwrap();
+        // What the manifest has is the same recipe.
+        let read = Recipe::from_raw(closed.asked.clone(), "".as_ref()).unwrap();
+        for recipe in [&closed, &read] {
+            let [
+                Stage::Prune(half),
+                Stage::Prune(pattern),
+                Stage::Quantize(_),
+                Stage::Quantize(open),
+                Stage::Quantize(idle),
+            ] = &recipe.stages[..]
+            else {
+                panic!("{:?}", recipe.stages)
+            };
+            let chosen =
+                |stage: &PruneStage| ["a", "b[0]", "c", "d"].map(|name| stage.selection.chooses(name, Role::Embedding));
+            assert_eq!(chosen(half), [true, false, false, true]);
+            assert_eq!(chosen(pattern), [false, true, false, false]);
+            assert!(matches!(half.target, PruneTarget::Layer(ratio) if ratio.get() == 0.5));
+            assert_eq!(pattern.target, PruneTarget::NOfM { n: 2, m: 4 });
+            for (name, scheme) in [("a", "int8"), ("b[0]", "int4-g64"), ("c", "int8")] {
+                let (found, expected) =
+                    (open.scheme_for(name, false).weights, scheme.parse::<Scheme>().unwrap().weights);
+                assert_eq!((found.grid, found.grouping), (expected.grid, expected.grouping), "{name}");
+            }
+            assert!(idle.selection.chooses("d", Role::Linear) && !open.selection.chooses("d", Role::Linear));
+        }
+    }
 }

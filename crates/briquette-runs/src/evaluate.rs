@@ -196,7 +196,8 @@ impl Runner<'_> {
             watch.loaded();
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
-            let head = if before.is_some() { exit_of(checkpoint, arch, device, FloatDType::F32)? } else { None };
+            let head =
+                if before.is_some() { exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)? } else { None };
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
             return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
@@ -233,7 +234,7 @@ impl Runner<'_> {
         let Request { fits, device, offload, .. } = self.request;
         // Block by block, models compute in f32.
         let compute = fits.dtype.filter(|_| offload.is_none()).unwrap_or(FloatDType::F32);
-        let Some(head) = exit_of(checkpoint, arch, device, compute)? else { return Ok(None) };
+        let Some(head) = exit_of(checkpoint, (arch, checkpoint), device, compute)? else { return Ok(None) };
         let original = HeadAndStates { network: &head, states: before };
         nearness(original, HeadAndStates { network, states }, (device, compute), progress)
     }

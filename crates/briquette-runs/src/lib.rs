@@ -1,7 +1,8 @@
 //! Models run over data: what they put out, how good it is, how long it takes and how much memory, and what goes into each layer.
 //!
 //! [`evaluate()`] runs a model over text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure
-//! functions. [`BlockWalk`] leads a model of text through its blocks with the weights of one in memory; [`calibrate()`] gathers the inputs of layers.
+//! functions. [`BlockWalk`] leads a model of text through its blocks with the weights of one in memory; [`calibrate()`] gathers the inputs of layers; [`Unchanged`] tells
+//! what other weights cost.
 //!
 //! Non-goals: architectures and file formats, changing weights, and printing.
 //!
@@ -31,6 +32,7 @@ pub mod budget;
 pub mod calibrate;
 pub mod evaluate;
 pub mod generate;
+mod images;
 mod kept_states;
 mod lanes;
 pub mod likelihood;
@@ -43,6 +45,7 @@ pub mod samples;
 mod sampling;
 pub mod sensitivity;
 mod stopwatch;
+mod unchanged;
 pub mod walk;
 
 pub use budget::Budget;
@@ -53,4 +56,5 @@ pub use kept_states::KeptStates;
 pub use samples::Samples;
 pub use sampling::Sampling;
 pub use sensitivity::{Curvatures, LossUnit, curvatures};
+pub use unchanged::{ChangeCost, LossMeasure, ModelOnData, Unchanged};
 pub use walk::BlockWalk;

@@ -39,6 +39,15 @@ pub(crate) fn metrics_of(
     Ok(metrics)
 }
 
+/// The task's metric as a loss, of which less is better, and what it is counted in; none where it was not measured.
+pub(crate) fn loss_of_metrics(metrics: &BTreeMap<String, f64>) -> Option<(&'static str, f64)> {
+    if let Some(perplexity) = metrics.get("perplexity") {
+        return Some(("ln perplexity", perplexity.ln()));
+    }
+    let of = |name: &'static str| metrics.get(name).map(|value| (name, -value));
+    of("accuracy").or_else(|| of("sts_spearman"))
+}
+
 /// The reference's rows, which must be of the same width.
 fn rows_of<'a>(reference: Option<&'a RunOutputs>, found: &OutputRows) -> Result<Option<&'a OutputRows>> {
     match reference {
@@ -80,11 +89,14 @@ fn cosines(found: &OutputRows, reference: &OutputRows) -> NamedMetrics {
     vec![("cosine".into(), metrics::mean(cosines.into_iter())), ("cosine_min".into(), least)]
 }
 
-/// How well cosines rank the pairs that people judged.
+/// How well cosines rank the pairs that people judged, of those whose sentences both ran.
 fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
-    let row = |index: usize| &outputs.values[index * outputs.width..(index + 1) * outputs.width];
-    let cosines: Vec<f64> = sentences.pairs.iter().map(|&(a, b, _)| metrics::cosine(row(a), row(b))).collect();
-    let scores: Vec<f64> = sentences.pairs.iter().map(|&(.., score)| score).collect();
+    let row = |place: usize| {
+        let at = outputs.places.binary_search(&place).ok()?;
+        Some(&outputs.values[at * outputs.width..(at + 1) * outputs.width])
+    };
+    let judged = |&(a, b, score): &(usize, usize, f64)| Some((metrics::cosine(row(a)?, row(b)?), score));
+    let (cosines, scores): (Vec<f64>, Vec<f64>) = sentences.pairs.iter().filter_map(judged).unzip();
     metrics::spearman(&cosines, &scores)
 }
 

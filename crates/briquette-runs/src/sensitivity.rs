@@ -11,13 +11,14 @@ mod draws;
 mod squares;
 
 use crate::BlockWalk;
+use crate::images::{images_of, pixels_of};
 use crate::outputs::ItemProgress;
 use crate::samples::{BATCH_SIZE, Samples, TokenBatch, token_batches};
 use crate::walk::{Backwards, Room, backward};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
-use briquette_models::data::{Data, DataSpec, ImageInput, Images};
+use briquette_models::data::{Data, DataSpec};
 use briquette_models::text::Pooling;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network, still};
 use briquette_nn::NameMap;
@@ -133,14 +134,11 @@ fn of_images(
 ) -> Result<Curvatures> {
     let model = LoadedModel::load(checkpoint, Some(arch), &device.clone().autodiff())?;
     let model = LoadedModel { network: still(model.network.clone()), ..model };
-    let (Data::Images(images), Input::Images(input)) = (data, &model.input) else {
-        let message = format!("{arch} cannot run on this kind of data; give some of its own");
-        return Err(Error::config(message).at(spec.path.display()));
-    };
-    let (input, mut squares, mut n_items) = (spec.image_input(input)?, GradientSquares::default(), 0);
+    let (images, input) = images_of(arch, &model.input, (data, spec))?;
+    let (mut squares, mut n_items) = (GradientSquares::default(), 0);
     let chosen = samples.of(images.len())?;
     for (index, batch) in chosen.chunks(BATCH_SIZE).enumerate() {
-        let pixels = pixels_of(images, batch, &input, spec.strict)?;
+        let (_, pixels) = pixels_of(images, batch, &input, spec.strict)?;
         if !pixels.is_empty() {
             let scores = model.classify(stacked(&pixels, images.extents(&input)?, &device.clone().autodiff()));
             let gradients = draws::of_scores(scores, samples.seed ^ index as u64)?.backward();
@@ -153,17 +151,4 @@ fn of_images(
         return Err(Error::input("nothing in it can be run; the model saw no input").at(spec.path.display()));
     }
     Ok(Curvatures { traces: squares.over(n_items)?, unit: LossUnit::Nats, n_items })
-}
-
-/// The images of a batch that decode.
-fn pixels_of(images: &Images, batch: &[usize], input: &ImageInput, is_strict: bool) -> Result<Vec<Vec<f32>>> {
-    let mut pixels = Vec::with_capacity(batch.len());
-    for &at in batch {
-        match images.pixels(at, input) {
-            Ok(found) => pixels.push(found),
-            Err(error) if is_strict => return Err(error),
-            Err(_) => {}
-        }
-    }
-    Ok(pixels)
 }

@@ -16,7 +16,8 @@ use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use observers::{Observer, observed};
-pub use offloaded::{offloaded_bytes, run_offloaded, run_with};
+pub(crate) use offloaded::run_keeping_states;
+pub use offloaded::{offloaded_bytes, run_offloaded};
 pub use states::Room;
 use states::States;
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,21 +258,21 @@ impl ModuleMapper for CastLoaded {
     }
 }
 
-/// The network of a checkpoint with the weights of what comes after its blocks only, as floats of this type: a head. `None` where it is no
-/// row of blocks.
+/// The network of a checkpoint with the weights of what comes after its blocks only, as floats of this type: a head. `weights` has them, by the
+/// names of the checkpoint's tensors. `None` where it is no row of blocks.
 ///
 /// # Errors
 /// Input where the checkpoint does not fit; those of reading.
 pub(crate) fn exit_of(
     checkpoint: &Checkpoint,
-    arch: Arch,
+    (arch, weights): (Arch, &dyn TensorSource),
     device: &Device,
     compute: FloatDType,
 ) -> Result<Option<Network>> {
     let (network, names) = Network::blank(arch, checkpoint, device)?;
     let Some(parts) = network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)) else { return Ok(None) };
     let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
-    let network = load_some(network, checkpoint, checkpoint.layout(), &names, &is_chosen)?;
+    let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?;
     Ok(Some(network.map(&mut CastLoaded(compute))))
 }
 

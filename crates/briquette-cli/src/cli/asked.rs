@@ -79,10 +79,20 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
 
 /// How many bytes weights may take.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
-    let What { bytes, bits, min, max, choices, sensitivity, sensitivity_file, .. } = what.clone();
+    let What { bytes, bits, min, max, choices, sensitivity, loss, sensitivity_file, .. } = what.clone();
     let (min, max): (BTreeMap<_, _>, BTreeMap<_, _>) = (min.into_iter().collect(), max.into_iter().collect());
     let is_given = has_budget(what);
-    is_given.then_some(raw::RawBudget { bytes, bits, min, max, choices, sensitivity, sensitivity_file, samples: None })
+    is_given.then_some(raw::RawBudget {
+        bytes,
+        bits,
+        min,
+        max,
+        choices,
+        sensitivity,
+        loss,
+        sensitivity_file,
+        samples: None,
+    })
 }
 
 fn has_budget(what: &What) -> bool {

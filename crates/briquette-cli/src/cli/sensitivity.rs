@@ -28,6 +28,9 @@ pub(crate) struct SensitivityArgs {
     /// Another of these, to hold it against
     #[arg(long, value_name = "HOW")]
     against: Option<String>,
+    /// measured: what a loss is counted by: kl (divergence; of decoders and classifiers), cosine (of outputs), or metric (accuracy, sts_spearman, ln perplexity)
+    #[arg(long, value_name = "LOSS", requires = "data")]
+    loss: Option<String>,
     /// Statistics of the inputs of layers, for relative: a file that `briquette calibrate` writes
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     statistics: Option<PathBuf>,
@@ -77,6 +80,7 @@ pub(super) fn sensitivity(common: &Common, model: &Path, what: &SensitivityArgs)
         arch: what.arch,
         how: what.how,
         against: what.against,
+        loss: what.loss,
         data: RawData { eval: what.data, max_length, size, ..RawData::default() },
         statistics: what.statistics,
         n_samples: what.samples,

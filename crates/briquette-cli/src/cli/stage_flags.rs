@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::{Path, PathBuf};
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
-const IN_A_RECIPE: [&str; 24] = [
+const IN_A_RECIPE: [&str; 25] = [
     "bytes",
     "bits",
     "min",
@@ -16,6 +16,7 @@ const IN_A_RECIPE: [&str; 24] = [
     "eval",
     "sensitivity",
     "sensitivity_file",
+    "loss",
     "pruning",
     "scope",
     "prune_method",
@@ -92,12 +93,16 @@ pub(crate) struct What {
     /// Run the output and the original on this, and tell the metrics: text, images, an array
     #[arg(long, value_name = "PATH")]
     pub(crate) eval: Option<PathBuf>,
-    /// What a tensor may have: step (the default), and schemes such as int8,int4-g64; without step nothing is entropy-coded
+    /// What a tensor may have: step (the default), and schemes such as int8,int4-g64; without step nothing is entropy-coded, and schemes may be
+    /// pruned: int8+0.5,int4-g64+2:4
     #[arg(long, value_name = "SCHEME,...", value_delimiter = ',', requires = "budget")]
     pub(crate) choices: Option<Vec<String>>,
     /// What a tensor's error costs: gradient, by one pass over --data and back, measured, with it alone rounded, or relative, to its weights
     #[arg(long, value_name = "HOW", requires = "budget")]
     pub(crate) sensitivity: Option<String>,
+    /// measured: what a loss is counted by: kl (divergence; of decoders and classifiers), cosine (of outputs), or metric (accuracy, sts_spearman, ln perplexity)
+    #[arg(long, value_name = "LOSS", requires = "sensitivity")]
+    pub(crate) loss: Option<String>,
     /// What errors cost, as `briquette sensitivity` found it
     #[arg(long, value_name = "FILE", requires = "budget", conflicts_with = "sensitivity")]
     pub(crate) sensitivity_file: Option<PathBuf>,

@@ -2,13 +2,15 @@
 //! taken as it is.
 
 use super::work::Work;
-use crate::distill::{self, Asked};
+use crate::distill;
 use crate::factorize;
 use crate::output::compress;
 use briquette_core::Result;
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
-use briquette_recipe::{DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, Whole};
+use briquette_recipe::{
+    DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob, Whole,
+};
 use briquette_report::inspect;
 use briquette_report::{DistillReport, FactorReport, Origin, Original};
 use serde::de::DeserializeOwned;
@@ -92,7 +94,7 @@ impl<'a> PartsRun<'a> {
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
         let (output, work) = (self.work.part(index, StageKind::Distill.name()), self.work.checkpoints(index));
         let mut now = 0.0;
-        let asked = Asked {
+        let asked = TrainingJob {
             stage,
             pruned: &self.pruned,
             roles: &self.recipe.roles,
@@ -106,7 +108,7 @@ impl<'a> PartsRun<'a> {
             distill::train(&asked, self.options)?;
             now = since.elapsed().as_secs_f64();
         }
-        let trained: DistillReport = read_report(&output.join(distill::REPORT))?;
+        let trained: DistillReport = read_report(&output.join(DistillReport::FILE))?;
         self.origin.add_seconds(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
         self.origin.trained.push(trained);
         self.origin.metrics = Some(work.join("metrics.jsonl"));

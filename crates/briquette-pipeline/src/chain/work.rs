@@ -1,13 +1,13 @@
 //! The directory beside an output in which finished parts wait for the rest.
 
 use super::{published, training};
-use crate::distill;
 use crate::verify;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{InputFile, draft, json, limits};
 use briquette_recipe::{Recipe, StageKind};
+use briquette_report::DistillReport;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -177,7 +177,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
 /// Whether a trained student or a checkpoint of a training is there.
 fn holds_training(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
-    let holds = |path: PathBuf| path.join(distill::REPORT).exists() || path.join("last.json").exists();
+    let holds = |path: PathBuf| path.join(DistillReport::FILE).exists() || path.join("last.json").exists();
     Ok(entries.filter_map(std::result::Result::ok).any(|entry| holds(entry.path())))
 }
 
@@ -235,7 +235,7 @@ mod tests {
     fn a_model_or_data_that_changed_under_its_path_is_not_gone_on_with() {
         let dir = tempfile::tempdir().unwrap();
         let recipe = model_and_recipe(dir.path());
-        let trained = dir.path().join("out.stages/1-distill").join(distill::REPORT);
+        let trained = dir.path().join("out.stages/1-distill").join(DistillReport::FILE);
         let cases = [("m.safetensors", "model.path"), ("held-out.txt", "data.eval")];
         // Without models nothing is trained on data.
         for (name, key) in cases.into_iter().take(if cfg!(feature = "model") { 2 } else { 1 }) {

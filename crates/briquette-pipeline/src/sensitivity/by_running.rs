@@ -1,22 +1,18 @@
 //! What a model loses, found by running it.
 
 use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
-use crate::evaluate::spec_of;
 use crate::solve::{Simulated, arch_of, rows_of};
 use briquette_core::{Affine, Error, Grid, Result, simd};
 use briquette_flow::RunOptions;
-use briquette_formats::{Checkpoint, TensorSource};
+use briquette_formats::Checkpoint;
+use briquette_models::Arch;
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::{Arch, ModelTask};
-use briquette_recipe::Recipe;
-use briquette_runs::evaluate::RunOutputs;
-use briquette_runs::walk::{Room, run_with};
-use briquette_runs::{LossUnit, Samples, curvatures, metrics};
+use briquette_recipe::{MeasuredLoss, Recipe};
+use briquette_runs::walk::Room;
+use briquette_runs::{LossMeasure, LossUnit, ModelOnData, Samples, Unchanged, curvatures};
+use briquette_training::spec_of;
 use burn::tensor::Device;
 use std::path::Path;
-
-/// The loss below which nothing happened but rounding in f32.
-const LEAST: f64 = 1e-10;
 
 /// A model and some data to run it on.
 struct Run<'a> {
@@ -81,39 +77,38 @@ fn unit_of(unit: LossUnit) -> &'static str {
 /// By running it with each tensor alone rounded.
 pub(super) fn measured(
     recipe: &Recipe,
-    n_samples: usize,
+    (n_samples, loss): (usize, Option<MeasuredLoss>),
     open: &[OpenTensor],
     checkpoint: &Checkpoint,
     options: &RunOptions,
 ) -> Result<FoundCosts> {
     let Run { arch, device, data, spec, samples, room } = Run::of(recipe, n_samples, checkpoint, options)?;
-    let unit = match arch.task() {
-        ModelTask::Encoder => LossUnit::Cosine,
-        ModelTask::Decoder => LossUnit::Nats,
-        ModelTask::Classifier => {
-            let message = format!("{arch} is no row of blocks, and is not measured; take \"gradient\"");
-            return Err(Error::config(format!("budget.sensitivity: {message}")));
-        }
-    };
+    let by = loss.map_or_else(|| LossMeasure::of(arch.task()), measure_of);
+    by.check(arch.task(), &data).map_err(|error| error.at("budget.loss"))?;
     options.progress.begin("measure", 0);
+    let mut go_on = |_, _| options.stop.check();
     briquette_models::guarded(&device, || {
-        let run = |weights: &dyn TensorSource| {
-            run_with(checkpoint, (arch, weights), &device, (&data, &spec), samples, room, &mut |_, _| {
-                options.stop.check()
-            })
-        };
-        let original = run(checkpoint)?;
+        let of = ModelOnData { checkpoint, arch, device: &device, over: (&data, &spec), samples, room };
+        let original = Unchanged::run(of, by, &mut go_on)?;
+        let unit = original.unit()?;
         let mut found = Vec::with_capacity(open.len());
         for (tensor, curve) in open {
             let (mut values, step) = (rows_of(tensor, checkpoint, &options.stop)?, TOLD_AT * curve.rms);
             round(&mut values, step as f32);
-            let changed = Simulated::one(checkpoint, tensor, &values);
-            let loss = loss_of(&original, &run(&changed)?);
-            found.push(Cost { of_square: loss / (step * step), is_idle: loss.abs() < LEAST });
+            let cost = original.cost(&Simulated::one(checkpoint, tensor, &values), &mut go_on)?;
+            found.push(Cost { of_square: cost.loss / (step * step), is_idle: !cost.is_seen });
             options.progress.items(found.len(), open.len());
         }
-        Ok(FoundCosts { costs: with_floor(found, open), unit: unit_of(unit) })
+        Ok(FoundCosts { costs: with_floor(found, open), unit })
     })
+}
+
+fn measure_of(loss: MeasuredLoss) -> LossMeasure {
+    match loss {
+        MeasuredLoss::Cosine => LossMeasure::Cosine,
+        MeasuredLoss::Kl => LossMeasure::Kl,
+        MeasuredLoss::Metric => LossMeasure::Metric,
+    }
 }
 
 /// Rounds weights to a grid of this step.
@@ -122,18 +117,4 @@ fn round(values: &mut [f32], step: f32) {
     let mut codes = vec![0; values.len()];
     simd::quantize(values, affine, Grid::INT8, &mut codes);
     simd::dequantize(&codes, affine, values);
-}
-
-/// What is lost: one less the mean cosine of an encoder's outputs, or the nats a token of a decoder.
-fn loss_of(original: &RunOutputs, found: &RunOutputs) -> f64 {
-    match (original, found) {
-        (RunOutputs::Rows(original), RunOutputs::Rows(found)) => {
-            let pairs = original.values.chunks(original.width).zip(found.values.chunks(found.width));
-            1.0 - metrics::mean(pairs.map(|(a, b)| metrics::cosine(a, b)))
-        }
-        (RunOutputs::Likelihood(original), RunOutputs::Likelihood(found)) => {
-            (found.nll - original.nll) / found.n_tokens.max(1) as f64
-        }
-        _ => f64::INFINITY,
-    }
 }

@@ -25,6 +25,8 @@ pub struct SensitivityRequest {
     pub how: Option<String>,
     /// Another of these, to hold it against.
     pub against: Option<String>,
+    /// What losses by measuring are counted by: cosine, kl or metric.
+    pub loss: Option<String>,
     /// The data, under `eval`.
     pub data: RawData,
     /// Statistics of the inputs of layers.
@@ -89,6 +91,11 @@ fn rank_correlation(_: &[f64], _: &[f64]) -> Option<f64> {
 }
 
 impl SensitivityRequest {
+    /// Whether either way measures.
+    fn measures(&self) -> bool {
+        [&self.how, &self.against].into_iter().any(|how| how.as_deref() == Some(Sensitivity::NAMES[1]))
+    }
+
     /// A recipe whose budget would look at these losses.
     fn recipe(&self, how: Option<&str>) -> Result<Recipe> {
         let has_statistics = self.statistics.is_some();
@@ -118,6 +125,8 @@ impl SensitivityRequest {
             budget: Some(RawBudget {
                 bits: Some(4.0),
                 sensitivity: how.map(str::to_string),
+                // Beside another way, it is that of the one which has a choice.
+                loss: self.loss.clone().filter(|_| !self.measures() || how == Some(Sensitivity::NAMES[1])),
                 samples: self.n_samples.filter(|_| is_run),
                 ..RawBudget::default()
             }),

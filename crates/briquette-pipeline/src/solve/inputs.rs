@@ -74,7 +74,6 @@ mod run {
     use super::super::one::Solver;
     use super::super::simulated::Simulated;
     use super::*;
-    use crate::evaluate::spec_of;
     use briquette_core::Error;
     use briquette_flow::TensorPlan;
     use briquette_models::{Arch, ModelTask};
@@ -82,6 +81,7 @@ mod run {
     use briquette_runs::samples::token_batches;
     use briquette_runs::walk::{BlockPart, Room};
     use briquette_runs::{BlockWalk, Gathering, Samples};
+    use briquette_training::spec_of;
 
     pub(crate) fn arch_of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Arch> {
         let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));

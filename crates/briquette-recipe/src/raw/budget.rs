@@ -23,7 +23,8 @@ pub struct RawBudget {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub max: BTreeMap<String, f64>,
     /// What a tensor may have: "step" (the default), and schemes such as "int8" or "int4-g64". Without "step", nothing is entropy-coded unless
-    /// `output.storage` says so.
+    /// `output.storage` says so, and a scheme may be pruned too, by magnitude: "int8+0.5" drops half of the weights, "int4-g64+2:4" keeps two of every
+    /// four inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<String>>,
     /// What a tensor's error costs: "gradient", by one pass over data and back (the default where there is data); "measured", by running the model with
@@ -31,6 +32,11 @@ pub struct RawBudget {
     /// square.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<String>,
+    /// measured: what a loss is counted by. "kl", the divergence from the model as it is (the default of decoders and classifiers); "cosine", one less
+    /// that of outputs (the default of encoders); or "metric", what accuracy, the correlation with what people say of pairs, or the logarithm of
+    /// perplexity becomes worse by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
     /// A file of sensitivities that `briquette sensitivity` wrote, instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity_file: Option<PathBuf>,

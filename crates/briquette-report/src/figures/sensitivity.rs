@@ -18,8 +18,12 @@ pub struct SensitivityReport {
     pub fingerprint: String,
     /// How losses were found: gradient, measured or relative.
     pub how: String,
-    /// What losses are counted in: "1 - cosine", "nats" of a token or an image, or "relative" to the weights or outputs of the layer.
+    /// What losses are counted in: "1 - cosine"; "nats" a token or an image, of divergence from the model as it is; what a metric becomes worse by,
+    /// "accuracy", "sts_spearman" or "ln perplexity"; or "relative" to the weights or outputs of the layer.
     pub unit: String,
+    /// measured: the loss that was asked for, where one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
     /// What the model ran on, where it did.
     pub data: Option<String>,
     /// The most items of it that ran.

@@ -51,6 +51,11 @@ pub struct DistillReport {
     pub wall_seconds: f64,
 }
 
+impl DistillReport {
+    /// The file in a student's directory that says how it was trained.
+    pub const FILE: &str = "distill.json";
+}
+
 /// The layers of a student of fewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LayersKept {

@@ -159,6 +159,7 @@ mod tests {
             fingerprint: "00".into(),
             how: "gradient".into(),
             unit: "nats".into(),
+            loss: None,
             data: Some("a<b>.txt".into()),
             n_samples: Some(64),
             against: Some("measured".into()),

@@ -27,26 +27,14 @@ pub fn run_offloaded(
     kept: Option<&mut KeptStates>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
-    run(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
+    run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
 }
 
 /// As [`run_offloaded`], over some of the data, with the weights that a source has for the checkpoint's tensors.
 ///
 /// # Errors
 /// As there.
-pub fn run_with(
-    checkpoint: &Checkpoint,
-    of: (Arch, &dyn TensorSource),
-    device: &Device,
-    over: (&Data, &DataSpec),
-    samples: Samples,
-    room: Room,
-    progress: ItemProgress,
-) -> Result<RunOutputs> {
-    run(checkpoint, of, device, over, samples, (room, None), progress)
-}
-
-fn run(
+pub(crate) fn run_keeping_states(
     checkpoint: &Checkpoint,
     (arch, weights): (Arch, &dyn TensorSource),
     device: &Device,

@@ -1,15 +1,14 @@
 //! What a training came to: its report, and the student on disk.
 
-use super::asked::{Asked, REPORT};
-use super::learner::Learner;
-use super::setup::TrainingSetup;
-use super::watch::data_to_choose_by;
+use crate::learner::Learner;
+use crate::setup::TrainingSetup;
+use crate::watch::data_to_choose_by;
 use briquette_core::{Error, Result};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{limits, model_config};
 use briquette_nn::Export;
-use briquette_recipe::Student;
+use briquette_recipe::{Student, TrainingJob};
 use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
 use std::path::Path;
@@ -18,7 +17,11 @@ use std::path::Path;
 const N_POINTS: usize = 400;
 
 /// What a training showed, but for memory and time.
-pub(super) fn report(asked: &Asked, training: &TrainingSetup, finished: &TrainingOutcome<Learner>) -> DistillReport {
+pub(crate) fn report(
+    asked: &TrainingJob,
+    training: &TrainingSetup,
+    finished: &TrainingOutcome<Learner>,
+) -> DistillReport {
     let steps: Vec<&StepRecord> = steps(&finished.history).collect();
     let stage = asked.stage;
     let teacher = stage.teacher.as_deref().unwrap_or(asked.original);
@@ -84,12 +87,17 @@ fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
 }
 
 /// Seconds of the steps up to this one.
-pub(super) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
+pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
     steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
 }
 
 /// The student as an output directory, with the small files that belong to it and its report.
-pub(super) fn write(asked: &Asked, training: &TrainingSetup, student: Learner, report: &DistillReport) -> Result<()> {
+pub(crate) fn write(
+    asked: &TrainingJob,
+    training: &TrainingSetup,
+    student: Learner,
+    report: &DistillReport,
+) -> Result<()> {
     let mut export = Export::to(asked.output).names(training.student.names.clone());
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
@@ -102,6 +110,6 @@ pub(super) fn write(asked: &Asked, training: &TrainingSetup, student: Learner, r
         export = export.file(model_config::FILE_NAME, config.clone());
     }
     let json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    export.file(REPORT, json).write(&student.network)?;
+    export.file(DistillReport::FILE, json).write(&student.network)?;
     Ok(())
 }

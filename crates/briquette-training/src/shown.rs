@@ -14,7 +14,7 @@ use {
 const STEPS_PER_LINE: usize = 50;
 
 /// Shows a training, and ends it where that is wished for.
-pub(super) struct TrainingDisplay {
+pub(crate) struct TrainingDisplay {
     #[cfg(feature = "tui")]
     screen: Option<Mutex<Screen>>,
     progress: Arc<dyn Progress>,
@@ -24,7 +24,7 @@ pub(super) struct TrainingDisplay {
 
 impl TrainingDisplay {
     /// Of a training of so many epochs, items and steps.
-    pub(super) fn new(options: &RunOptions, n_epochs: usize, n_items: usize, n_steps: usize) -> Self {
+    pub(crate) fn new(options: &RunOptions, n_epochs: usize, n_items: usize, n_steps: usize) -> Self {
         #[cfg(not(feature = "tui"))]
         let _ = (n_epochs, n_items);
         Self {
@@ -37,7 +37,7 @@ impl TrainingDisplay {
     }
 
     /// Tells of a step.
-    pub(super) fn step(&self, record: &StepRecord) -> Result<()> {
+    pub(crate) fn step(&self, record: &StepRecord) -> Result<()> {
         self.check_stop()?;
         self.progress.advance(0);
         #[cfg(feature = "tui")]
@@ -56,7 +56,7 @@ impl TrainingDisplay {
     }
 
     /// Tells of the end of an epoch.
-    pub(super) fn epoch(&self, record: &EpochRecord) -> Result<()> {
+    pub(crate) fn epoch(&self, record: &EpochRecord) -> Result<()> {
         self.check_stop()?;
         #[cfg(feature = "tui")]
         if let Some(mut screen) = self.screen() {
@@ -70,7 +70,7 @@ impl TrainingDisplay {
     }
 
     /// The training is over: gives the terminal back.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         #[cfg(feature = "tui")]
         if let Some(mut screen) = self.screen() {
             screen.close();
@@ -78,7 +78,7 @@ impl TrainingDisplay {
     }
 
     /// Fails once a stop was asked for.
-    pub(super) fn check_stop(&self) -> Result<()> {
+    pub(crate) fn check_stop(&self) -> Result<()> {
         self.stop.check().map_err(|error| match error.kind {
             ErrorKind::Interrupted(signal) => {
                 let message = format!("stopped by signal {signal}; run it again to go on from the last checkpoint");

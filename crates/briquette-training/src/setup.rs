@@ -1,10 +1,9 @@
 //! What a training starts with: student, teacher, data, and what stays in place, opened from disk and held against each other.
 
-use super::asked::Asked;
-use super::examples::Examples;
-use super::learner::{Inputs, Learner};
-use super::{held, settings, student};
-use crate::open;
+use crate::examples::Examples;
+use crate::learner::{Inputs, Learner};
+use crate::translate::teacher_of;
+use crate::{held, settings, student};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
@@ -12,7 +11,7 @@ use briquette_formats::Checkpoint;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
 use briquette_nn::Compression;
 use briquette_plan::heads;
-use briquette_recipe::{DistillStage, QuantizeStage};
+use briquette_recipe::{DistillStage, QuantizeStage, TrainingJob};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use std::collections::BTreeSet;
@@ -22,26 +21,26 @@ use std::sync::Arc;
 const N_PROBES: usize = 64;
 
 /// Models, data and settings of a training before its first step.
-pub(super) struct TrainingSetup {
-    pub(super) start: Checkpoint,
+pub(crate) struct TrainingSetup {
+    pub(crate) start: Checkpoint,
     /// The student as it begins.
-    pub(super) student: LoadedModel,
+    pub(crate) student: LoadedModel,
     /// Its config.json, where it is not that of `start`.
-    pub(super) config: Option<Vec<u8>>,
+    pub(crate) config: Option<Vec<u8>>,
     /// Layers of what it starts from, where those can be counted.
-    pub(super) n_layers_before: Option<usize>,
-    pub(super) teacher: Option<LoadedModel>,
-    pub(super) examples: Arc<Examples>,
-    pub(super) settings: Settings,
+    pub(crate) n_layers_before: Option<usize>,
+    pub(crate) teacher: Option<LoadedModel>,
+    pub(crate) examples: Arc<Examples>,
+    pub(crate) settings: Settings,
     /// Zeros and grids that stay in place.
-    pub(super) rules: Compression,
+    pub(crate) rules: Compression,
     /// Steps in all.
-    pub(super) n_steps: usize,
+    pub(crate) n_steps: usize,
 }
 
 impl TrainingSetup {
     /// Opens all of it, for training on so many devices.
-    pub(super) fn open(asked: &Asked, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
+    pub(crate) fn open(asked: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
         let stage = asked.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
@@ -60,7 +59,7 @@ impl TrainingSetup {
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(asked.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
-            LoadedModel::load(&open::teacher(stage, asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
+            LoadedModel::load(&teacher_of(stage, asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
         if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {
@@ -90,7 +89,7 @@ impl TrainingSetup {
     }
 
     /// The losses with their weights, in words: `1 x logits`.
-    pub(super) fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
     }
@@ -106,7 +105,7 @@ fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_dev
 }
 
 /// Names of embeddings that are the head too, where a rounding in place has to know.
-fn heads_of(stage: &DistillStage, asked: &Asked, start: &Checkpoint) -> Result<BTreeSet<String>> {
+fn heads_of(stage: &DistillStage, asked: &TrainingJob, start: &Checkpoint) -> Result<BTreeSet<String>> {
     match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
         true => heads::names(start, asked.roles),
         false => Ok(BTreeSet::new()),
@@ -145,7 +144,7 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
 }
 
 /// Refuses a student and a teacher that read the same text in different ways.
-fn check_together(asked: &Asked, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
+fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
     let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
     if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);

@@ -1,15 +1,13 @@
-//! A training to do, and where it leaves its report.
+//! A training to do.
 
+use crate::distill::DistillStage;
+use crate::selection::Selection;
 use briquette_core::RoleRule;
-use briquette_recipe::{DistillStage, Selection};
 use std::path::Path;
 
-/// The file in a student's directory that says how it was trained.
-pub const REPORT: &str = "distill.json";
-
-/// A training to do.
+/// A training to do, as a stage of a recipe asks for it.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct TrainingJob<'a> {
     /// What to do.
     pub stage: &'a DistillStage,
     /// What was pruned before: those weights stay zero.

@@ -1,6 +1,6 @@
 //! The data of a training, read once and kept on the host.
 
-use super::learner::Inputs;
+use crate::learner::Inputs;
 use briquette_core::{Error, Result};
 use briquette_distill::{TrainingBatch, TrainingData};
 use briquette_models::batches::stacked;
@@ -16,7 +16,7 @@ const SECOND_STREAM: u64 = 0x6c61_6265_6c73;
 
 /// Items to train on.
 #[derive(Debug)]
-pub(super) enum Examples {
+pub(crate) enum Examples {
     Texts(Vec<Tokens>),
     /// Running text, cut into pieces of one length.
     Windows(Vec<Vec<u32>>),
@@ -29,9 +29,9 @@ pub(super) enum Examples {
 
 impl Examples {
     /// Reads `data.train` as `model` takes it. Labels are held against its classes where `n_classes` says how many.
-    pub(super) fn open(data: &RawData, model: &LoadedModel, n_classes: Option<usize>, seed: u64) -> Result<Self> {
+    pub(crate) fn open(data: &RawData, model: &LoadedModel, n_classes: Option<usize>, seed: u64) -> Result<Self> {
         let train = data.train.clone().unwrap_or_default();
-        let mut spec = crate::evaluate::spec_of(data);
+        let mut spec = crate::translate::spec_of(data);
         spec.path = train.clone();
         (spec.labels, spec.split) = (None, Split::Train);
         let mut examples = Self::read(&spec, model).map_err(|error| match error.message.contains("evaluate") {
@@ -109,7 +109,7 @@ impl Examples {
     }
 
     /// The texts' first tokens, for holding two tokenizers against each other.
-    pub(super) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
+    pub(crate) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
         let spec = DataSpec { path: data.train.clone().unwrap_or_default(), ..DataSpec::default() };
         match spec.open(briquette_models::ModelTask::Encoder)? {
             Data::Sentences(sentences) => Ok(sentences.texts.iter().take(n).cloned().collect()),

@@ -1,6 +1,6 @@
 //! What a student will be: as it is made, and as it is foretold.
 
-use super::settings;
+use crate::settings;
 use briquette_core::{Error, Result};
 use briquette_distill::LayerMap;
 use briquette_formats::{Checkpoint, TensorInfo};
@@ -8,7 +8,7 @@ use briquette_models::{Arch, Outline, Smaller};
 use briquette_recipe::{DistillStage, Student};
 
 /// How the student of a stage is smaller than what it starts from, which has so many layers; none where it is that.
-pub(super) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {
+pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {
     Ok(match &stage.student {
         Student::Same => None,
         Student::Sizes(sizes) => Some(Smaller::Sizes(sizes.clone().into_iter().collect())),
@@ -25,8 +25,11 @@ pub(super) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> 
     })
 }
 
-/// The tensors of the last student of these stages, the first of which starts from `original`.
-pub(super) fn foretold<'a>(
+/// The tensors of the last student of these stages, the first of which starts from `original`: known by headers and sizes, and so is what cannot be.
+///
+/// # Errors
+/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
+pub fn foretold<'a>(
     mut stages: impl Iterator<Item = &'a DistillStage>,
     original: &Checkpoint,
 ) -> Result<Vec<TensorInfo>> {

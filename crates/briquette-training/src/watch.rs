@@ -1,7 +1,7 @@
 //! Watches a training: evaluates the student at the end of each epoch, and has steps and epochs shown.
 
-use super::learner::Learner;
-use super::shown::TrainingDisplay;
+use crate::learner::Learner;
+use crate::shown::TrainingDisplay;
 use briquette_core::Result;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
@@ -25,7 +25,7 @@ struct Exam {
 }
 
 /// What epochs are measured on, as its `eval`: the data to choose by, else that of the evaluation, where there is any.
-pub(super) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
+pub(crate) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
     match &data.select {
         Some(select) => Some(RawData { eval: Some(select.clone()), labels: None, ..data.clone() }),
         None => data.eval.is_some().then(|| data.clone()),
@@ -33,7 +33,7 @@ pub(super) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
 }
 
 /// Evaluates the student at the end of each epoch, and has steps and epochs shown.
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     exam: Option<Exam>,
     /// The student's tokenizer, names and config; its network is that of the epoch which is evaluated.
     model: LoadedModel,
@@ -42,7 +42,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Opens the data to evaluate on, where there is any, and runs the teacher over it once.
-    pub(super) fn new(
+    pub(crate) fn new(
         stage: &DistillStage,
         model: &LoadedModel,
         teacher: Option<&LoadedModel>,
@@ -50,7 +50,7 @@ impl Watcher {
     ) -> Result<Self> {
         let mut watcher = Self { exam: None, model: model.clone(), shown };
         if let Some(data) = data_to_choose_by(&stage.data) {
-            let spec = crate::evaluate::spec_of(&data);
+            let spec = crate::translate::spec_of(&data);
             let workers = stage.data.workers.unwrap_or(2);
             let batching = Batching { batch_size: stage.memory.batch_size, workers };
             let data = spec.open(model.arch.task())?;

@@ -1,11 +1,31 @@
 //! Training on several devices: which, and what is not done there.
 
 use briquette_core::{Error, Result};
+use briquette_flow::context::RunOptions;
 use briquette_recipe::{DistillStage, Dtype};
 use burn::tensor::Device;
 
+/// The devices that a training is to run on.
+///
+/// # Errors
+/// Config where there is no such device, or they cannot train together.
+pub fn devices(options: &RunOptions) -> Result<Vec<Device>> {
+    match options.devices.is_empty() {
+        true => Ok(vec![briquette_models::device(&options.device)?]),
+        false => of(&options.devices),
+    }
+}
+
+/// Refuses devices that cannot train together, and what is not done on several of them.
+///
+/// # Errors
+/// Config, naming the device or the key.
+pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
+    if names.is_empty() || of(names)?.len() == 1 { Ok(()) } else { check(stage) }
+}
+
 /// The devices with these names, or why they cannot train together.
-pub(super) fn of(names: &[String]) -> Result<Vec<Device>> {
+fn of(names: &[String]) -> Result<Vec<Device>> {
     let fail = |message: String| Err(Error::config(format!("--devices: {message}")));
     if let Some(name) = names.iter().find(|name| name.as_str() == "auto" || name.as_str() == "cuda") {
         return fail(format!("found {name:?}, expected names such as cpu or cuda:0"));
@@ -23,7 +43,7 @@ pub(super) fn of(names: &[String]) -> Result<Vec<Device>> {
 }
 
 /// Refuses keys that burn's own training loop, which several devices share, has no place for.
-pub(super) fn check(stage: &DistillStage) -> Result<()> {
+fn check(stage: &DistillStage) -> Result<()> {
     let memory = &stage.memory;
     let refused = [
         ("memory.batch_size", "\"auto\"", memory.is_auto),

@@ -1,6 +1,6 @@
 //! What stays in place while a student learns: zeros, grids, and weights that do not learn.
 
-use super::learner::Learner;
+use crate::learner::Learner;
 use briquette_core::{DType, Error, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_distill::Rate;
@@ -18,7 +18,7 @@ const STEPS_PER_SCALE: usize = 10;
 const PREFIX: &str = "network.";
 
 /// A parameter of the student, and what its tensor is called and is.
-pub(super) struct StudentTensor {
+pub(crate) struct StudentTensor {
     path: String,
     name: String,
     role: Role,
@@ -26,7 +26,7 @@ pub(super) struct StudentTensor {
 }
 
 /// The parameters of a student under the names of its checkpoint.
-pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<StudentTensor>> {
+pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<StudentTensor>> {
     let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
     let floats: Vec<Parameter> = floats.collect();
     let info = |parameter: &Parameter| {
@@ -47,7 +47,7 @@ pub(super) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
 
 /// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be
 /// quantized is rounded as it will be; `heads` are embeddings that are the head too.
-pub(super) fn rules(
+pub(crate) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
     named: &[StudentTensor],
@@ -87,7 +87,7 @@ pub(super) fn rules(
 ///
 /// # Errors
 /// Config, where there are none.
-pub(super) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeSet<String>) -> Result<Option<Rate>> {
+pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeSet<String>) -> Result<Option<Rate>> {
     let Some((weight, quantize)) = stage.rate.zip(stage.quantize.as_ref()) else { return Ok(None) };
     let step = |named: &StudentTensor| match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.range
     {
@@ -135,7 +135,7 @@ fn gradually(
 }
 
 /// Paths of what does not learn, from the globs over tensor names.
-pub(super) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Patterns> {
+pub(crate) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Patterns> {
     stage
         .freeze
         .check_used("tensor", named.iter().map(|named| named.name.as_str()))

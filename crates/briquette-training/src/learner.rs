@@ -9,8 +9,8 @@ use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
 /// A network, and how its states become an embedding.
 #[derive(Module, Debug)]
-pub(super) struct Learner {
-    pub(super) network: Network,
+pub(crate) struct Learner {
+    pub(crate) network: Network,
     #[module(skip)]
     pooling: Option<Pooling>,
     #[module(skip)]
@@ -20,7 +20,7 @@ pub(super) struct Learner {
 /// What a network takes in.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "one a batch, on its way to the network")]
-pub(super) enum Inputs {
+pub(crate) enum Inputs {
     /// Tokens and their padding, `[batch, length]`.
     Text(Tensor<2, Int>, Tensor<2, Bool>),
     /// Tokens of running text, `[batch, length]`: from all but the last of each row, all but the first are told.
@@ -31,7 +31,7 @@ pub(super) enum Inputs {
 
 impl Learner {
     /// Of a model. `compute` is the type its parameters are handed out in.
-    pub(super) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
+    pub(crate) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
             Input::Text { pooling, .. } => Some(*pooling),
             Input::Images(_) => None,

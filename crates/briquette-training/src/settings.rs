@@ -9,7 +9,7 @@ use briquette_recipe::{
 };
 
 /// The settings, but for what does not learn: that is known once the student is.
-pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
+pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
     let (training, memory) = (&stage.training, &stage.memory);
     let decay = training.weight_decay;
     let goal = |metric: &String| Goal { metric: metric.clone(), is_more_better: is_more_better(metric) };
@@ -38,7 +38,7 @@ pub(super) fn of(stage: &DistillStage) -> Result<Settings> {
 ///
 /// # Errors
 /// Config, where the stage cannot be.
-pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
+pub fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     of(stage).map(|settings| settings.blend.needs_teacher())
 }
 
@@ -75,7 +75,7 @@ fn term(asked: &AskedLoss) -> Term {
 }
 
 /// Which layers follow which.
-pub(super) fn layer_map(asked: &LayerChoice) -> LayerMap {
+pub(crate) fn layer_map(asked: &LayerChoice) -> LayerMap {
     match asked {
         LayerChoice::Every => LayerMap::Every,
         LayerChoice::First => LayerMap::First,

@@ -1,13 +1,12 @@
 //! One training, from models and data on disk to a student on disk.
 
-use super::asked::Asked;
-use super::learner::{Inputs, Learner};
-use super::setup::TrainingSetup;
-use super::shown::TrainingDisplay;
-use super::watch::{Watcher, data_to_choose_by};
-use super::{devices, outcome};
-use crate::half::half;
-use crate::memory;
+use crate::devices::devices;
+use crate::learner::{Inputs, Learner};
+use crate::outcome;
+use crate::setup::TrainingSetup;
+use crate::shown::TrainingDisplay;
+use crate::translate::half;
+use crate::watch::{Watcher, data_to_choose_by};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{ErrorKind, Result};
 use briquette_distill::{
@@ -18,6 +17,7 @@ use briquette_flow::context::RunOptions;
 use briquette_models::LoadedModel;
 use briquette_models::memory::{device_meters, peak_meter};
 use briquette_nn::without_grids;
+use briquette_recipe::TrainingJob;
 use burn::module::Module;
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -28,7 +28,10 @@ const N_SCORES: usize = 64;
 
 /// Trains, and writes the student with its report as an output directory. Where a checkpoint cannot be gone on from and that is
 /// wished for, it begins anew.
-pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
+///
+/// # Errors
+/// Config where student, teacher and data do not go together; Input where one is damaged; Refused where a loss is no number; Io; Interrupted.
+pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     match go_on(asked, options) {
         // The student is made anew too: values of a damaged checkpoint may be in it already.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
@@ -41,15 +44,9 @@ pub(super) fn train(asked: &Asked, options: &RunOptions) -> Result<()> {
 }
 
 /// Trains from where it stood, or from the start.
-fn go_on(asked: &Asked, options: &RunOptions) -> Result<()> {
+fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     let started = Instant::now();
-    let plain = match options.devices.is_empty() {
-        true => vec![briquette_models::device(&options.device)?],
-        false => devices::of(&options.devices)?,
-    };
-    if let Some(limit) = asked.stage.memory.limit {
-        memory::to_train(asked.stage, asked.model, asked.original, &plain[0])?.check(limit)?;
-    }
+    let plain = devices(options)?;
     options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
     let of_device = peak_meter(&plain[0]);
     let meter = of_device.as_deref().unwrap_or(options.meter.as_ref());
@@ -84,7 +81,7 @@ fn go_on(asked: &Asked, options: &RunOptions) -> Result<()> {
 
 /// Trains to the end. Returns the student as it computes in f32, items at once, and what was foretold of memory.
 fn run(
-    asked: &Asked,
+    asked: &TrainingJob,
     training: &TrainingSetup,
     watcher: &mut Watcher,
     options: &RunOptions,
@@ -122,7 +119,7 @@ fn run(
 
 /// As [`run`], by burn's own loop on several devices.
 fn run_on_several(
-    asked: &Asked,
+    asked: &TrainingJob,
     training: &TrainingSetup,
     watcher: &mut Watcher,
     shown: Arc<TrainingDisplay>,
@@ -144,7 +141,7 @@ fn run_on_several(
 
 /// The teacher as the student asks it: a network, or what one said before.
 fn teacher_of(
-    asked: &Asked,
+    asked: &TrainingJob,
     training: &TrainingSetup,
     teacher: &LoadedModel,
     plain: &Device,

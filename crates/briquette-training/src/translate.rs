@@ -1,0 +1,46 @@
+//! What a recipe says, as burn and the models have it.
+
+use briquette_core::Result;
+use briquette_formats::Checkpoint;
+use briquette_models::data::{DataSpec, Normalize};
+use briquette_recipe::raw::RawData;
+use briquette_recipe::{DistillStage, Dtype};
+use burn::tensor::FloatDType;
+use std::path::Path;
+
+/// The half precision that a type is, if it is one.
+pub fn half(dtype: Dtype) -> Option<FloatDType> {
+    match dtype {
+        Dtype::F32 => None,
+        Dtype::Bf16 => Some(FloatDType::BF16),
+        Dtype::F16 => Some(FloatDType::F16),
+    }
+}
+
+/// The data to run a model on, which is a recipe's `eval`.
+pub fn spec_of(data: &RawData) -> DataSpec {
+    let data = data.clone();
+    DataSpec {
+        path: data.eval.unwrap_or_default(),
+        labels: data.labels,
+        max_length: data.max_length,
+        stride: data.stride,
+        size: data.size,
+        crop: data.crop,
+        tile: data.tile,
+        normalize: data.normalize.map(|of| Normalize { mean: of.mean, std: of.std }),
+        strict: data.strict,
+        ..DataSpec::default()
+    }
+}
+
+/// The teacher of a stage, which is the original where none is named.
+///
+/// # Errors
+/// As [`Checkpoint::open_as`].
+pub fn teacher_of(stage: &DistillStage, original: &Path) -> Result<Checkpoint> {
+    match &stage.teacher {
+        Some(teacher) => Checkpoint::open(teacher),
+        None => Checkpoint::open_as(original, &stage.choice),
+    }
+}
