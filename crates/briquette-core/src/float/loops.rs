@@ -58,8 +58,9 @@ macro_rules! on_path {
 }
 pub(crate) use on_path;
 
+/// The share of a normal distribution that lies below `x`.
 #[inline(always)]
-fn gelu_of(x: f32) -> f32 {
+pub(crate) fn phi(x: f32) -> f32 {
     let v = (x * x).mul_add(2.0 / (EDGE * EDGE), -1.0);
     // Not an iterator: what it calls is not compiled for the features of the path.
     let (mut p, mut at) = (PHI[PHI.len() - 1], PHI.len() - 1);
@@ -69,14 +70,13 @@ fn gelu_of(x: f32) -> f32 {
     }
     let phi = x.mul_add(p, 0.5);
     let phi = if x > EDGE { 1.0 } else { phi };
-    let phi = if x < -EDGE { 0.0 } else { phi };
-    x * phi
+    if x < -EDGE { 0.0 } else { phi }
 }
 
 #[inline(always)]
 fn gelu_all(x: &mut [f32]) {
     for x in x {
-        *x = gelu_of(*x);
+        *x *= phi(*x);
     }
 }
 
@@ -119,6 +119,23 @@ pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join:
         lanes[i] = f(lanes[i], rest[i]);
     }
     lanes[1..].iter().fold(lanes[0], |sum, lane| join(sum, *lane))
+}
+
+/// `Σ f(sum, a[i], b[i])` of two rows of one length, in lanes and then in their order.
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[inline(always)]
+pub(crate) fn sum_of_both(a: &[f32], b: &[f32], f: impl Fn(f32, f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for at in 0..a.len() {
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], a[at][i], b[at][i]);
+        }
+    }
+    for i in 0..a_rest.len() {
+        lanes[i] = f(lanes[i], a_rest[i], b_rest[i]);
+    }
+    lanes.iter().fold(0.0, |sum, lane| sum + lane)
 }
 
 #[inline(always)]
