@@ -15,9 +15,9 @@ mod cube;
 mod device;
 #[cfg(feature = "flex")]
 mod flex;
-mod fused;
 mod host_or_cuda;
 mod images;
+mod product;
 mod quantized;
 mod shapes;
 #[cfg(all(test, feature = "flex"))]
@@ -28,9 +28,7 @@ pub use activations::{ActivationOps, simulate_activations};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use device::{looks_up, runs_on};
-pub use fused::{
-    AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, product, rms_norm, rotate, rows_at_once, swiglu,
-};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
+pub use product::{ProductOps, product};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

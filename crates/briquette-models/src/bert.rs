@@ -8,7 +8,7 @@ use crate::attention::attend_to_tokens;
 use crate::fresh;
 use crate::layers::{Dropout, DropoutConfig, Embedding, LayerNorm, LayerNormConfig, Linear};
 use crate::low_rank::{Linears, below};
-use briquette_kernels::ops::rows_at_once;
+use briquette_fused::rows_at_once;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};

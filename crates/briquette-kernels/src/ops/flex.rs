@@ -1,7 +1,7 @@
 //! The CPU, by the kernels of this crate.
 
 mod activations;
-mod fused;
 mod images;
+mod product;
 mod quantized;
 mod tensor;

@@ -2,7 +2,7 @@
 
 use crate::config::check_sizes;
 use crate::fresh;
-use briquette_kernels::ops::gelu;
+use briquette_fused::gelu;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use serde::{Deserialize, Serialize};
