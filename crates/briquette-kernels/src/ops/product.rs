@@ -3,7 +3,7 @@
 use super::device::is_cpu;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, module};
 
 /// Products with weights that lie by rows.
 #[backend_extension(Flex: cfg(feature = "flex"))]
@@ -17,7 +17,8 @@ pub trait ProductOps: Backend {
 pub fn product(x: Tensor<3>, weights: Tensor<2>) -> Tensor<3> {
     let is_taken = |device, dtype| is_cpu(&device) && dtype == DType::F32;
     if !is_taken(x.device(), x.dtype()) || !is_taken(weights.device(), weights.dtype()) {
-        return x.matmul(weights.transpose().unsqueeze());
+        // A product of batches would have a gradient of the weights for each of them.
+        return module::linear(x, weights.transpose(), None);
     }
     Tensor::from_dispatch(<Dispatch as ProductOps>::rows_product(x.into_dispatch(), weights.into_dispatch()))
 }
