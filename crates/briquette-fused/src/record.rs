@@ -25,7 +25,7 @@ pub(crate) fn record<B: Backend, C: CheckpointStrategy, const N: usize>(
         forward: forward.clone(),
         backend: PhantomData,
     };
-    let step = Step { grads }.prepare::<C>(nodes).memory_bound().retro_forward(again).parents(&inputs);
+    let step = FusedStep { grads }.prepare::<C>(nodes).memory_bound().retro_forward(again).parents(&inputs);
     finish(step.stateful(), inputs, forward)
 }
 
@@ -36,16 +36,16 @@ pub(crate) fn record_kept<B: Backend, C: CheckpointStrategy, const N: usize>(
     grads: impl Fn([FloatTensor<B>; N], FloatTensor<B>) -> [FloatTensor<B>; N] + Send + 'static,
 ) -> FloatTensor<Autodiff<B, C>> {
     let nodes = inputs.each_ref().map(|input| input.node());
-    finish(Step { grads }.prepare::<C>(nodes).compute_bound().stateful(), inputs, forward)
+    finish(FusedStep { grads }.prepare::<C>(nodes).compute_bound().stateful(), inputs, forward)
 }
 
 fn finish<B: Backend, C: CheckpointStrategy, G, const N: usize>(
-    step: OpsKind<Step<G>, B, [NodeId; N], C, N>,
+    step: OpsKind<FusedStep<G>, B, [NodeId; N], C, N>,
     inputs: [FloatTensor<Autodiff<B, C>>; N],
     forward: impl Fn([FloatTensor<B>; N]) -> FloatTensor<B>,
 ) -> FloatTensor<Autodiff<B, C>>
 where
-    Step<G>: Backward<B, N, State = [NodeId; N]>,
+    FusedStep<G>: Backward<B, N, State = [NodeId; N]>,
 {
     match step {
         OpsKind::Tracked(mut step) => {
@@ -80,17 +80,17 @@ where
 }
 
 /// Gradients of inputs that are kept.
-struct Step<G> {
+struct FusedStep<G> {
     grads: G,
 }
 
-impl<G> fmt::Debug for Step<G> {
+impl<G> fmt::Debug for FusedStep<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Step")
+        f.write_str("FusedStep")
     }
 }
 
-impl<B: Backend, G, const N: usize> Backward<B, N> for Step<G>
+impl<B: Backend, G, const N: usize> Backward<B, N> for FusedStep<G>
 where
     G: Fn([FloatTensor<B>; N], FloatTensor<B>) -> [FloatTensor<B>; N] + Send + 'static,
 {
