@@ -42,7 +42,7 @@ fn main() {
     let pooling = (!is_decoder).then_some(pooling);
     let batch = batch(&model.network, pooling, [number("--batch", "16"), number("--length", "64")]);
     let sparsity = option("--sparsity", "0.4").parse().unwrap();
-    let masked = if is_decoder { "**.layers.**_proj.weight" } else { "**.encoder.**.weight" };
+    let masked = if is_decoder { "**.layers.**.weight" } else { "**.encoder.**.weight" };
     let rules = Compression::new().prune(Prune::new(masked, sparsity).unwrap());
     let masked = rules.attach(model.network.clone()).unwrap();
     let side = |network| Side { network, optimizer: AdamWConfig::new().init(), ms: Vec::new() };
