@@ -44,18 +44,17 @@ fn on_path(
         return;
     }
     let n_sequences = shape.batch;
-    let run = |(at, ((dq, dk), dv)): (usize, ((&mut [f32], &mut [f32]), &mut [f32]))| {
+    let run = |at: usize, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]| {
         let of_sequence = [q, k, v, dy].map(|all| part(all, at, n_sequences));
         heads(path, shape, of_sequence, part(padding, at, n_sequences), [dq, dk, dv]);
     };
     let (of_queries, of_keys) = (n / n_sequences, n_kv / n_sequences);
     if n_sequences > 1 && n * shape.length >= PAYS && rayon::current_num_threads() > 1 {
-        let keys_and_values = dk.par_chunks_mut(of_keys).zip(dv.par_chunks_mut(of_keys));
-        let all = dq.par_chunks_mut(of_queries).zip(keys_and_values).enumerate();
-        all.for_each(|(at, (dq, (dk, dv)))| run((at, ((dq, dk), dv))));
+        let all = dq.par_chunks_mut(of_queries).zip(dk.par_chunks_mut(of_keys)).zip(dv.par_chunks_mut(of_keys));
+        all.enumerate().for_each(|(at, ((dq, dk), dv))| run(at, dq, dk, dv));
     } else {
         let all = dq.chunks_mut(of_queries).zip(dk.chunks_mut(of_keys)).zip(dv.chunks_mut(of_keys));
-        all.enumerate().for_each(run);
+        all.enumerate().for_each(|(at, ((dq, dk), dv))| run(at, dq, dk, dv));
     }
 }
 

@@ -70,11 +70,12 @@ mod tests {
                 let scale = 1.0 / (mean_of(&|i| (at(&x, i) - mean).powi(2)) + 1e-5).sqrt();
                 let (normed, grad) = (|i| (at(&x, i) - mean) * scale, |i| f64::from(gamma[i]) * at(&dy, i));
                 let (mean_grad, slope) = (mean_of(&grad), mean_of(&|i| normed(i) * grad(i)));
+                let [of_gamma, of_beta] = &mut exact_sums;
                 for i in 0..n_cols {
                     let exact = scale * (grad(i) - mean_grad - normed(i) * slope);
                     assert!((at(&dx, i) - exact).abs() < 1e-5 * (1.0 + exact.abs()), "{n_cols} {exact}");
-                    exact_sums[0][i] += normed(i) * at(&dy, i);
-                    exact_sums[1][i] += at(&dy, i);
+                    of_gamma[i] += normed(i) * at(&dy, i);
+                    of_beta[i] += at(&dy, i);
                 }
             }
             let is_near = |(found, exact): (&f32, &f64)| (f64::from(*found) - exact).abs() < 1e-5;

@@ -42,7 +42,7 @@ fn all(gate: &[f32], up: &[f32], dy: &mut [f32], dup: &mut [f32]) {
         let (larger, smaller) = (inverse, small * inverse);
         let (share, rest) = if x < 0.0 { (smaller, larger) } else { (larger, smaller) };
         dup[i] = x * share * dy[i];
-        dy[i] = up[i] * share * x.mul_add(rest, 1.0) * dy[i];
+        dy[i] *= up[i] * share * x.mul_add(rest, 1.0);
     }
 }
 
