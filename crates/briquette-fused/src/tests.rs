@@ -20,7 +20,8 @@ fn far<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
 fn far_by<const D: usize, const N: usize>(outputs: [Tensor<3>; 2], inputs: [&Tensor<D>; N]) -> f32 {
     let weights = Tensor::<3>::random(outputs[0].dims(), Distribution::Normal(0.0, 1.0), &outputs[0].device());
     let [a, b] = outputs.clone().map(|y| (y * weights.clone()).sum().backward());
-    let of_inputs = inputs.map(|input| (input.grad(&a).unwrap() - input.grad(&b).unwrap()).abs().max().into_scalar());
+    let of = |input: &Tensor<D>, grads| input.grad(grads).expect("a gradient");
+    let of_inputs = inputs.map(|input| (of(input, &a) - of(input, &b)).abs().max().into_scalar());
     let [a, b] = outputs;
     of_inputs.into_iter().fold(far(a, b), f32::max)
 }

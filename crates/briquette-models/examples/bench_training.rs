@@ -25,12 +25,8 @@ struct Side {
 struct TokenBatch {
     ids: Tensor<2, Int>,
     padding: Tensor<2, Bool>,
-    targets: Targets,
-}
-
-enum Targets {
-    Embeddings(Pooling, Tensor<2>),
-    NextTokens,
+    /// Embeddings; none where it is the next tokens.
+    targets: Option<(Pooling, Tensor<2>)>,
 }
 
 fn main() {
@@ -71,11 +67,11 @@ impl Side {
 impl TokenBatch {
     fn loss(&self, network: &Network) -> Tensor<1> {
         match &self.targets {
-            Targets::Embeddings(pooling, targets) => {
+            Some((pooling, targets)) => {
                 let embedded = network.encode(self.ids.clone(), self.padding.clone());
                 (pooling.apply(embedded, self.padding.clone()) - targets.clone()).square().mean()
             }
-            Targets::NextTokens => {
+            None => {
                 let (decoder, [batch, length]) = (network.as_decoder(), self.ids.dims());
                 let scores = decoder.scores(decoder.last_state(self.ids.clone())).narrow(1, 0, length - 1);
                 let next = self.ids.clone().narrow(1, 1, length - 1).reshape([batch, length - 1, 1]);
@@ -91,10 +87,10 @@ fn batch(network: &Network, pooling: Option<Pooling>, shape: [usize; 2]) -> Toke
     let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20_000) as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), &device);
     let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), &device);
-    let targets = pooling.map_or(Targets::NextTokens, |pooling| {
+    let targets = pooling.map(|pooling| {
         let embedded = network.valid().encode(ids.clone(), padding.clone());
         let targets = pooling.apply(embedded, padding.clone());
-        Targets::Embeddings(pooling, targets)
+        (pooling, targets)
     });
     TokenBatch { ids, padding, targets }
 }
