@@ -132,11 +132,7 @@ fn by_keys(
             scale,
         );
         for (values, rows, out) in [(&mut *weights, grad_rows, &mut *dv), (&mut *slopes, query_rows, &mut *dk)] {
-            for (row, values) in values.chunks_exact_mut(lanes).enumerate() {
-                let is_hidden = padding.get(first + row).is_some_and(|is_padding| *is_padding);
-                let n_hidden = if is_causal { (first + row - begin).min(lanes) } else { 0 };
-                values[..if is_hidden { lanes } else { n_hidden }].fill(0.0);
-            }
+            clear_hidden(values, lanes, [first, begin], (padding, is_causal));
             let values = std::array::from_fn(|row| &values[row * lanes..][..n - begin]);
             let sums = &mut sums[..ROWS * width_lanes];
             multiply(path, values, (&rows[begin * width_lanes..], width_lanes), sums);
@@ -145,6 +141,15 @@ fn by_keys(
                 out.iter_mut().zip(&sums[row * width_lanes..]).for_each(|(out, sum)| *out += *sum);
             }
         }
+    }
+}
+
+/// Rows of keys from `first` on, of queries from `begin` on: zeros for what is padding, and for queries before a key.
+fn clear_hidden(values: &mut [f32], lanes: usize, [first, begin]: [usize; 2], (padding, is_causal): (&[bool], bool)) {
+    for (row, values) in values.chunks_exact_mut(lanes).enumerate() {
+        let is_hidden = padding.get(first + row).is_some_and(|is_padding| *is_padding);
+        let n_hidden = if is_causal { (first + row - begin).min(lanes) } else { 0 };
+        values[..if is_hidden { lanes } else { n_hidden }].fill(0.0);
     }
 }
 
