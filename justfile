@@ -130,7 +130,7 @@ eval-minilm SCHEME="int8-dynamic" *FLAGS: build fetch-minilm
     @{{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
     @shift; {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
 
-# A training step of MiniLM with masks against without (`just examples` shows that of the digits teacher)
+# A training step of MiniLM, or of a decoder, with masks against without (`just examples` shows that of the digits teacher)
 [group('measure')]
 bench-training *FLAGS: fetch-minilm
     cargo build --release --quiet -p briquette-models --example bench_training

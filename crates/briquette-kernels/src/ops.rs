@@ -15,10 +15,10 @@ mod cube;
 mod device;
 #[cfg(feature = "flex")]
 mod flex;
-mod fused;
 mod host_or_cuda;
 mod images;
 mod int8_blocks;
+mod product;
 mod quantized;
 mod shapes;
 #[cfg(all(test, feature = "flex"))]
@@ -29,10 +29,8 @@ pub use activations::{ActivationOps, simulate_activations};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use device::{looks_up, runs_on};
-pub use fused::{
-    AttentionHeads, FusedOps, Norm, add_norm, attention, fuses, gelu, product, rms_norm, rotate, rows_at_once, swiglu,
-};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use int8_blocks::{Between, CodedLinear, Int8BlockOps, feed_forward, self_attention};
+pub use product::{ProductOps, product};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

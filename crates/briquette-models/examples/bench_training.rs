@@ -1,4 +1,5 @@
-//! Times a step of training without and with masks, taken in turn: sentences in, the plain model's embeddings as targets.
+//! Times a step of training without and with masks, taken in turn: sentences in, and the plain model's embeddings as targets, or what comes next
+//! where the model is a decoder.
 //!
 //! `bench_training [--model models/minilm] [--batch 16] [--length 64] [--steps 20] [--sparsity 0.4]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
@@ -8,6 +9,7 @@ use briquette_models::{Input, LoadedModel, Network};
 use briquette_nn::{Compression, Prune};
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::path::Path;
 use std::time::Instant;
@@ -19,28 +21,32 @@ struct Side {
     ms: Vec<f64>,
 }
 
-/// Full sentences, and the embeddings they are to have.
+/// Full sentences, and what is to come of them.
 struct TokenBatch {
     ids: Tensor<2, Int>,
     padding: Tensor<2, Bool>,
-    targets: Tensor<2>,
+    /// Embeddings; none where it is the next tokens.
+    targets: Option<(Pooling, Tensor<2>)>,
 }
 
 fn main() {
     let device = Device::default().autodiff();
     let model = LoadedModel::open(Path::new(&option("--model", "models/minilm")), None, &device).unwrap();
-    let Input::Text { pooling, .. } = model.input else { panic!("an encoder of sentences is needed") };
+    let is_decoder = matches!(model.network, Network::Llama(_));
+    let Input::Text { pooling, .. } = model.input else { panic!("a model of text is needed") };
     let number = |name, usual| option(name, usual).parse::<usize>().unwrap();
-    let batch = batch(&model.network, &pooling, [number("--batch", "16"), number("--length", "64")]);
+    let pooling = (!is_decoder).then_some(pooling);
+    let batch = batch(&model.network, pooling, [number("--batch", "16"), number("--length", "64")]);
     let sparsity = option("--sparsity", "0.4").parse().unwrap();
-    let rules = Compression::new().prune(Prune::new("**.encoder.**.weight", sparsity).unwrap());
+    let masked = if is_decoder { "**.layers.**.weight" } else { "**.encoder.**.weight" };
+    let rules = Compression::new().prune(Prune::new(masked, sparsity).unwrap());
     let masked = rules.attach(model.network.clone()).unwrap();
     let side = |network| Side { network, optimizer: AdamWConfig::new().init(), ms: Vec::new() };
     let mut sides = [side(model.network), side(masked)];
     for step in 0..number("--steps", "20") + 1 {
         for side in &mut sides {
             let start = Instant::now();
-            side.step(&pooling, &batch);
+            side.step(&batch);
             // The first makes the optimizer's moments.
             if step > 0 {
                 side.ms.push(start.elapsed().as_secs_f64() * 1e3);
@@ -52,22 +58,40 @@ fn main() {
 }
 
 impl Side {
-    fn step(&mut self, pooling: &Pooling, batch: &TokenBatch) {
-        let embedded =
-            pooling.apply(self.network.encode(batch.ids.clone(), batch.padding.clone()), batch.padding.clone());
-        let loss = (embedded - batch.targets.clone()).square().mean();
-        let grads = GradientsParams::from_grads(loss.backward(), &self.network);
+    fn step(&mut self, batch: &TokenBatch) {
+        let grads = GradientsParams::from_grads(batch.loss(&self.network).backward(), &self.network);
         self.network = self.optimizer.step(1e-5, self.network.clone(), grads);
     }
 }
 
-fn batch(network: &Network, pooling: &Pooling, shape: [usize; 2]) -> TokenBatch {
+impl TokenBatch {
+    fn loss(&self, network: &Network) -> Tensor<1> {
+        match &self.targets {
+            Some((pooling, targets)) => {
+                let embedded = network.encode(self.ids.clone(), self.padding.clone());
+                (pooling.apply(embedded, self.padding.clone()) - targets.clone()).square().mean()
+            }
+            None => {
+                let (decoder, [batch, length]) = (network.as_decoder(), self.ids.dims());
+                let scores = decoder.scores(decoder.last_state(self.ids.clone())).narrow(1, 0, length - 1);
+                let next = self.ids.clone().narrow(1, 1, length - 1).reshape([batch, length - 1, 1]);
+                -log_softmax(scores, 2).gather(2, next).mean()
+            }
+        }
+    }
+}
+
+fn batch(network: &Network, pooling: Option<Pooling>, shape: [usize; 2]) -> TokenBatch {
     let device = Device::default();
     let n: usize = shape.iter().product();
     let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20_000) as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), &device);
     let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), &device);
-    let targets = pooling.apply(network.valid().encode(ids.clone(), padding.clone()), padding.clone());
+    let targets = pooling.map(|pooling| {
+        let embedded = network.valid().encode(ids.clone(), padding.clone());
+        let targets = pooling.apply(embedded, padding.clone());
+        (pooling, targets)
+    });
     TokenBatch { ids, padding, targets }
 }
 

@@ -3,7 +3,7 @@
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
 use briquette_core::float::cached_attention;
-use briquette_kernels::ops;
+use briquette_fused as fused;
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
@@ -35,8 +35,8 @@ fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
 
 /// Attention of every token to those up to itself, all `[batch, length, heads * width]`; keys and values may have fewer heads.
 pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_heads: usize) -> Tensor<3> {
-    if ops::fuses(&q) {
-        return ops::attention([q, k, v], n_heads, None);
+    if fused::fuses(&q) {
+        return fused::attention([q, k, v], n_heads, None);
     }
     let [q, k, v] = [(q, n_heads), (k, n_kv_heads), (v, n_kv_heads)].map(|(x, n_heads)| split_heads(x, n_heads));
     let times = n_heads / n_kv_heads;
@@ -92,10 +92,10 @@ pub(crate) fn attend_to_tokens(
     padding: Tensor<2, Bool>,
     dropout: &Dropout,
 ) -> Tensor<3> {
-    if ops::fuses(&q) {
-        return ops::attention([q, k, v], n_heads, Some(padding));
-    }
     let is_dropping = dropout.training.is_enabled() && dropout.prob > 0.0 && q.device().is_autodiff();
+    if !is_dropping && fused::fuses(&q) {
+        return fused::attention([q, k, v], n_heads, Some(padding));
+    }
     let [q, k, v] = [q, k, v].map(|x| split_heads(x, n_heads));
     match is_dropping {
         true => attend_dropping(q, k, v, padding, dropout),

@@ -9,7 +9,7 @@ use crate::fresh;
 use crate::layers::{Dropout, DropoutConfig, Embedding, LayerNorm, LayerNormConfig, Linear};
 use crate::layers::{feed_forward, self_attention};
 use crate::low_rank::{Linears, below};
-use briquette_kernels::ops::{AttentionHeads, rows_at_once};
+use briquette_fused::rows_at_once;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
@@ -101,8 +101,8 @@ struct BertSelfAttention {
 
 impl BertSelfAttention {
     fn forward(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        let heads = AttentionHeads::new(self.n_heads, Some(padding.clone()));
-        if let Some(attended) = self_attention(&x, [&self.query, &self.key, &self.value], heads) {
+        let at_once = self_attention(&x, [&self.query, &self.key, &self.value], self.n_heads, &padding);
+        if let Some(attended) = at_once {
             return attended;
         }
         let (q, k) = (self.query.forward(x.clone()), self.key.forward(x.clone()));

@@ -5,14 +5,14 @@ pub use briquette_nn::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormC
 pub(crate) use briquette_nn::layers::{feed_forward, self_attention};
 pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, RmsNormConfig};
 
-use briquette_kernels::ops;
+use briquette_fused as fused;
 use burn::tensor::{DType, Tensor};
 
 /// The RMS norm of `x`, in one pass where the device has it.
 pub(crate) fn normed(norm: &RmsNorm, x: Tensor<3>) -> Tensor<3> {
     let gamma = norm.gamma.val();
-    if ops::fuses(&x) && gamma.dtype() == DType::F32 {
-        return ops::rms_norm(x, gamma, norm.epsilon);
+    if fused::fuses(&x) && gamma.dtype() == DType::F32 {
+        return fused::rms_norm(x, gamma, norm.epsilon);
     }
     norm.forward(x)
 }

@@ -9,18 +9,18 @@ use super::path::Path;
 use std::arch::x86_64::*;
 
 /// Queries that are multiplied at once: with 4 vectors of keys, 24 sums in 32 registers.
-const ROWS: usize = 6;
+pub(super) const ROWS: usize = 6;
 /// Keys and values are padded to a multiple of this.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 
 /// The rows of one head in a matrix of all.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRows<'a> {
     values: &'a [f32],
-    n_rows: usize,
-    stride: usize,
-    first: usize,
-    width: usize,
+    pub(super) n_rows: usize,
+    pub(super) stride: usize,
+    pub(super) first: usize,
+    pub(super) width: usize,
 }
 
 impl<'a> HeadRows<'a> {
@@ -30,8 +30,29 @@ impl<'a> HeadRows<'a> {
         Self { values, n_rows, stride, first, width }
     }
 
-    fn row(&self, row: usize) -> &'a [f32] {
+    pub(super) fn row(&self, row: usize) -> &'a [f32] {
         &self.values[row * self.stride + self.first..][..self.width]
+    }
+
+    /// [`ROWS`] rows from `first` on; what would be beyond the last is that once more.
+    pub(super) fn rows_from(&self, first: usize) -> [&'a [f32]; ROWS] {
+        std::array::from_fn(|row| self.row((first + row).min(self.n_rows - 1)))
+    }
+
+    /// The rows as columns of `[width, n_lanes]`; what is not written stays.
+    pub(super) fn lay_across(&self, n_lanes: usize, out: &mut [f32]) {
+        for row in 0..self.n_rows {
+            for (column, value) in self.row(row).iter().enumerate() {
+                out[column * n_lanes + row] = *value;
+            }
+        }
+    }
+
+    /// The rows as those of `[n_rows, n_lanes]`; what is not written stays.
+    pub(super) fn lay_down(&self, n_lanes: usize, out: &mut [f32]) {
+        for row in 0..self.n_rows {
+            out[row * n_lanes..][..self.width].copy_from_slice(self.row(row));
+        }
     }
 }
 
@@ -51,21 +72,21 @@ pub(crate) fn attend(
     let (values, rest) = rest.split_at_mut(n * v_lanes);
     let (mask, rest) = rest.split_at_mut(n_lanes);
     let (weights, sums) = rest.split_at_mut(ROWS * n_lanes);
-    lay_out(k, v, keys, values, n_lanes, v_lanes);
-    mask[n..].fill(f32::NEG_INFINITY);
-    mask.iter_mut().zip(padding).filter(|(_, padding)| **padding).for_each(|(mask, _)| *mask = f32::NEG_INFINITY);
+    k.lay_across(n_lanes, keys);
+    v.lay_down(v_lanes, values);
+    hide(padding, n, mask);
     let scale = 1.0 / (width as f32).sqrt();
     for first in (0..n).step_by(ROWS) {
         let n_rows = ROWS.min(n - first);
         let n_seen = if is_causal { first + n_rows } else { n };
         let seen_lanes = n_seen.next_multiple_of(BLOCK);
         let weights = &mut weights[..ROWS * seen_lanes];
-        multiply(path, std::array::from_fn(|row| q.row(first + row.min(n_rows - 1))), (keys, n_lanes), weights);
-        for (row, scores) in weights.chunks_exact_mut(seen_lanes).enumerate().filter(|_| is_causal) {
-            scores[(first + row + 1).min(seen_lanes)..].fill(f32::NEG_INFINITY);
+        multiply(path, q.rows_from(first), (keys, n_lanes), weights);
+        if is_causal {
+            hide_later(first, seen_lanes, weights);
         }
-        let mut totals = [0.0; ROWS];
-        softmax(path, weights, &mask[..seen_lanes], scale, &mut totals);
+        let [mut maxima, mut totals] = [[0.0; ROWS]; 2];
+        softmax(path, weights, &mask[..seen_lanes], scale, [&mut maxima, &mut totals]);
         let rows = std::array::from_fn(|row| &weights[row * seen_lanes..][..n_seen]);
         multiply(path, rows, (&values[..n_seen * v_lanes], v_lanes), sums);
         for row in 0..n_rows {
@@ -76,21 +97,25 @@ pub(crate) fn attend(
     }
 }
 
-/// Keys transposed to `[width, n_lanes]`, values as `[n, v_lanes]`; both are zero where they are not written.
-fn lay_out(k: HeadRows, v: HeadRows, keys: &mut [f32], values: &mut [f32], n_lanes: usize, v_lanes: usize) {
-    for row in 0..k.n_rows {
-        for (column, value) in k.row(row).iter().enumerate() {
-            keys[column * n_lanes + row] = *value;
-        }
-        values[row * v_lanes..][..v.width].copy_from_slice(v.row(row));
+/// Puts minus infinity where there is padding, or no key at all, which is from `n` on.
+pub(super) fn hide(padding: &[bool], n: usize, mask: &mut [f32]) {
+    mask[n..].fill(f32::NEG_INFINITY);
+    mask.iter_mut().zip(padding).filter(|(_, padding)| **padding).for_each(|(mask, _)| *mask = f32::NEG_INFINITY);
+}
+
+/// Scores `[ROWS, seen_lanes]` of queries from `first` on: minus infinity for keys after each of them.
+pub(super) fn hide_later(first: usize, seen_lanes: usize, scores: &mut [f32]) {
+    for (row, scores) in scores.chunks_exact_mut(seen_lanes).enumerate() {
+        scores[(first + row + 1).min(seen_lanes)..].fill(f32::NEG_INFINITY);
     }
 }
 
 /// `out[r, n] = Σ_d rows[r][d] * matrix[d, n]`, in order of `d`; `n` is a multiple of [`BLOCK`], and rows of the matrix may be longer.
-fn multiply(path: Path, rows: [&[f32]; ROWS], (matrix, stride): (&[f32], usize), out: &mut [f32]) {
+pub(super) fn multiply(path: Path, rows: [&[f32]; ROWS], (matrix, stride): (&[f32], usize), out: &mut [f32]) {
     let (depth, n_cols) = (rows[0].len(), out.len() / ROWS);
     assert!(rows.iter().all(|row| row.len() == depth), "rows of one length");
-    assert!(matrix.len() == depth * stride && n_cols <= stride, "a matrix of rows that are long enough");
+    assert!(n_cols <= stride && matrix.len().div_ceil(stride) == depth, "a matrix of rows that are long enough");
+    assert!(depth == 0 || matrix.len() - (depth - 1) * stride >= n_cols, "a last row that is long enough");
     assert!(n_cols.is_multiple_of(BLOCK) && out.len() == ROWS * n_cols, "blocks of columns");
     match path.isa() {
         #[cfg(target_arch = "x86_64")]
@@ -114,7 +139,7 @@ fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], stride: usize, out: &mut
     for (row, out) in rows.iter().zip(out.chunks_exact_mut(n_cols)) {
         for at in (0..n_cols).step_by(BLOCK) {
             let mut sums = [0.0_f32; BLOCK];
-            for (factor, matrix) in row.iter().zip(matrix.chunks_exact(stride)) {
+            for (factor, matrix) in row.iter().zip(matrix.chunks(stride)) {
                 for (sum, value) in sums.iter_mut().zip(&matrix[at..at + BLOCK]) {
                     *sum = factor.mul_add(*value, *sum);
                 }
@@ -127,7 +152,7 @@ fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], stride: usize, out: &mut
 /// `16 * VECTORS` columns from `at` on.
 ///
 /// # Safety
-/// Rows are equally long, `matrix` has as many rows of `stride >= n_cols`, `out` has [`ROWS`] of `n_cols`; `at + 16 * VECTORS <= n_cols`.
+/// Rows are equally long, `matrix` has as many rows of `n_cols`, `stride` apart, `out` has [`ROWS`] of `n_cols`; `at + 16 * VECTORS <= n_cols`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
@@ -163,15 +188,15 @@ unsafe fn multiply_avx512<const VECTORS: usize>(
     }
 }
 
-/// Scores to `e^(score * scale + mask - max)`, and their sums.
-fn softmax(path: Path, scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]) {
-    on_path!(path, softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]));
+/// Scores to `e^(score * scale + mask - max)`, and these maxima and sums of the rows.
+pub(super) fn softmax(path: Path, scores: &mut [f32], mask: &[f32], scale: f32, found: [&mut [f32; ROWS]; 2]) {
+    on_path!(path, softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, found: [&mut [f32; ROWS]; 2]));
 }
 
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
-fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32; ROWS]) {
-    for (row, total) in scores.chunks_exact_mut(mask.len()).zip(totals) {
+fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, [maxima, totals]: [&mut [f32; ROWS]; 2]) {
+    for (at, row) in scores.chunks_exact_mut(mask.len()).enumerate() {
         let row = &mut row[..mask.len()];
         for i in 0..mask.len() {
             row[i] = row[i].mul_add(scale, mask[i]);
@@ -181,6 +206,7 @@ fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, totals: &mut [f32;
         for score in row.iter_mut() {
             *score = exp(*score - max);
         }
-        *total = reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
+        maxima[at] = max;
+        totals[at] = reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
     }
 }

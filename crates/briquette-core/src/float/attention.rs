@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
-const PAYS: usize = 1 << 20;
+pub(super) const PAYS: usize = 1 << 20;
 
 /// The sizes of queries, keys and values, and which of these a query sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ fn on_path(path: Path, shape: AttentionShape, [q, k, v]: [&[f32]; 3], padding: &
 }
 
 /// Part `index` of `n` that are equally long.
-fn part<T>(values: &[T], index: usize, n: usize) -> &[T] {
+pub(super) fn part<T>(values: &[T], index: usize, n: usize) -> &[T] {
     &values[index * (values.len() / n)..][..values.len() / n]
 }
 

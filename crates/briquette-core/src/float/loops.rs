@@ -58,11 +58,12 @@ macro_rules! on_path {
 }
 pub(crate) use on_path;
 
+/// The share of a normal distribution that lies below `x`.
 #[inline(always)]
-fn gelu_of(x: f32) -> f32 {
+pub(crate) fn phi(x: f32) -> f32 {
     let v = (x * x).mul_add(2.0 / (EDGE * EDGE), -1.0);
-    // Not an iterator: what it calls is not compiled for the features of the path.
-    // Even and odd powers by themselves: one chain of 14 products would be waited for.
+    // Even and odd powers by themselves: one chain of 14 products would be waited for. No iterator, as what that calls is not compiled for the
+    // features of the path.
     let (square, mut even, mut odd, mut at) = (v * v, PHI[PHI.len() - 1], PHI[PHI.len() - 2], PHI.len() - 2);
     while at > 1 {
         at -= 2;
@@ -71,14 +72,13 @@ fn gelu_of(x: f32) -> f32 {
     }
     let phi = x.mul_add(odd.mul_add(v, even.mul_add(square, PHI[0])), 0.5);
     let phi = if x > EDGE { 1.0 } else { phi };
-    let phi = if x < -EDGE { 0.0 } else { phi };
-    x * phi
+    if x < -EDGE { 0.0 } else { phi }
 }
 
 #[inline(always)]
 fn gelu_all(x: &mut [f32]) {
     for x in x {
-        *x = gelu_of(*x);
+        *x *= phi(*x);
     }
 }
 
@@ -134,6 +134,23 @@ pub(crate) fn join_lanes(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32
         half /= 2;
     }
     lanes[0]
+}
+
+/// `Σ f(sum, a[i], b[i])` of two rows of one length, in lanes and then in their order.
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[inline(always)]
+pub(crate) fn sum_of_both(a: &[f32], b: &[f32], f: impl Fn(f32, f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for at in 0..a.len() {
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], a[at][i], b[at][i]);
+        }
+    }
+    for i in 0..a_rest.len() {
+        lanes[i] = f(lanes[i], a_rest[i], b_rest[i]);
+    }
+    lanes.iter().fold(0.0, |sum, lane| sum + lane)
 }
 
 #[inline(always)]

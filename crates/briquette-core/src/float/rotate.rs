@@ -29,6 +29,12 @@ impl Turns {
         Self { half: inverse_frequencies.len(), sin, cos }
     }
 
+    /// Those that turn back: by the negative angles, as gradients are turned.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        Self { sin: self.sin.iter().map(|sin| -sin).collect(), ..self.clone() }
+    }
+
     /// Sines, `[tokens, width / 2]`.
     pub fn sin(&self) -> &[f32] {
         &self.sin
@@ -104,6 +110,8 @@ mod tests {
             on(path, &mut y[24..], 3, 8, &turns);
             assert_eq!(y, reference, "{path}");
         }
+        rotate(&mut reference, 2, &turns.reversed());
+        assert!(reference.iter().zip(&x).all(|(back, x)| (back - x).abs() < 1e-5), "turned back");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The CPU, by the kernels of this crate.
 
 mod activations;
-mod fused;
 mod images;
 mod int8_blocks;
+mod product;
 mod quantized;
 mod tensor;

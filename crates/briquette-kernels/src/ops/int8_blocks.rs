@@ -1,11 +1,11 @@
 //! Blocks of an encoder whose products are all made of 8-bit codes, on the CPU.
 
-use super::fused::{AttentionHeads, fuses};
+use super::device::is_cpu;
 use super::weights::{HostLinear, LinearWeights};
 use briquette_core::float::gelu;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, DType, Tensor};
 
 /// A linear layer on codes, and whether its bias is one.
 #[derive(Debug, Clone)]
@@ -37,8 +37,13 @@ impl Between {
 /// Blocks that a backend takes tokens through at once.
 #[backend_extension(Flex: cfg(feature = "flex"))]
 pub trait Int8BlockOps: Backend {
-    /// Attention of tokens `[batch, length, n_in]` to each other.
-    fn int8_self_attention(x: FloatTensor<Self>, layers: [CodedLinear; 3], heads: AttentionHeads) -> FloatTensor<Self>;
+    /// Attention of tokens `[batch, length, n_in]` to each other, but for those that are padding, where any is.
+    fn int8_self_attention(
+        x: FloatTensor<Self>,
+        layers: [CodedLinear; 3],
+        n_heads: usize,
+        padding: Vec<bool>,
+    ) -> FloatTensor<Self>;
 
     /// A feed-forward block, over the last dimension.
     fn int8_feed_forward(x: FloatTensor<Self>, layers: [CodedLinear; 2], between: Between) -> FloatTensor<Self>;
@@ -47,7 +52,7 @@ pub trait Int8BlockOps: Backend {
 /// Whether a layer is of int8 codes that rounded rows of `x` are multiplied by, on the CPU and without gradients.
 fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
     let is_int8 = matches!(layer.weights.placed.on_host(), Some(HostLinear::Int8(_) | HostLinear::Sparse(_)));
-    fuses(x) && is_int8 && layer.weights.grid.is_some()
+    is_cpu(&x.device()) && x.dtype() == DType::F32 && is_int8 && layer.weights.grid.is_some()
 }
 
 /// Attention of tokens `[batch, length, n_in]` to all that are no padding, by layers of queries, keys and values: see
@@ -56,12 +61,21 @@ fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
 ///
 /// # Panics
 /// If the shapes disagree.
-pub fn self_attention(x: &Tensor<3>, layers: [CodedLinear; 3], heads: AttentionHeads) -> Option<Tensor<3>> {
+pub fn self_attention(
+    x: &Tensor<3>,
+    layers: [CodedLinear; 3],
+    n_heads: usize,
+    padding: &Tensor<2, Bool>,
+) -> Option<Tensor<3>> {
     let is_alike = layers.iter().all(|layer| takes(x, layer) && layer.weights.grid == layers[0].weights.grid);
-    if !is_alike || !(layers[0].weights.n_out() / heads.n.max(1)).is_multiple_of(4) {
+    if !is_alike || !(layers[0].weights.n_out() / n_heads.max(1)).is_multiple_of(4) {
         return None;
     }
-    let found = <Dispatch as Int8BlockOps>::int8_self_attention(x.clone().into_dispatch(), layers, heads);
+    let mut padding: Vec<bool> = padding.clone().into_data().iter().collect();
+    if !padding.contains(&true) {
+        padding.clear();
+    }
+    let found = <Dispatch as Int8BlockOps>::int8_self_attention(x.clone().into_dispatch(), layers, n_heads, padding);
     Some(Tensor::from_dispatch(found))
 }
 

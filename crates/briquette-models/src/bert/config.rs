@@ -2,7 +2,8 @@
 
 use crate::config::check_sizes;
 use crate::fresh;
-use briquette_kernels::ops::{Between, gelu};
+use briquette_fused::gelu;
+use briquette_kernels::ops::Between;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 use super::Linear;
 use crate::kept::Kept;
 use crate::packed::kept_on;
-use briquette_kernels::ops::{self, AttentionHeads, Between, CodedLinear};
+use briquette_kernels::ops::{self, Between, CodedLinear};
 use burn::module::Param;
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor};
 
 /// The codes of a layer, where it has some for the device of `x`, and is not of low rank.
 fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
@@ -17,11 +17,16 @@ fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
     }
 }
 
-/// Attention of tokens `[batch, length, n_in]` to each other, where queries, keys and values come of int8 codes; see
+/// Attention of tokens `[batch, length, n_in]` to all that are no padding, where queries, keys and values come of int8 codes; see
 /// [`ops::self_attention`]. `None` where that is not so.
-pub fn self_attention(x: &Tensor<3>, layers: [&Linear; 3], heads: AttentionHeads) -> Option<Tensor<3>> {
+pub fn self_attention(
+    x: &Tensor<3>,
+    layers: [&Linear; 3],
+    n_heads: usize,
+    padding: &Tensor<2, Bool>,
+) -> Option<Tensor<3>> {
     let [q, k, v] = layers.map(|layer| coded(layer, x));
-    ops::self_attention(x, [q?, k?, v?], heads)
+    ops::self_attention(x, [q?, k?, v?], n_heads, padding)
 }
 
 /// `down(between(up(x)))`, where both layers are of int8 codes; see [`ops::feed_forward`]. `None` where that is not so.

@@ -1,6 +1,6 @@
 //! Layer norm.
 
-use briquette_kernels::ops;
+use briquette_fused::add_norm;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::module::layer_norm;
@@ -56,7 +56,7 @@ impl LayerNorm {
         if input.dtype() != DType::F32 {
             return self.forward(input + shortcut);
         }
-        ops::add_norm(input, shortcut, self.gamma.val(), self.beta.as_ref().map(Param::val), self.epsilon)
+        add_norm(input, shortcut, self.gamma.val(), self.beta.as_ref().map(Param::val), self.epsilon)
     }
 }
 

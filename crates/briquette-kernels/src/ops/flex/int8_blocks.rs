@@ -3,7 +3,6 @@
 use super::tensor::elements;
 use crate::feed_forward::{FeedForward, int8_feed_forward};
 use crate::int8_attention::{SelfAttention, int8_self_attention};
-use crate::ops::fused::AttentionHeads;
 use crate::ops::host_or_cuda::ELSEWHERE;
 use crate::ops::int8_blocks::{Between, CodedLinear, Int8BlockOps};
 use crate::ops::weights::HostLinear;
@@ -28,17 +27,22 @@ fn weights_of(layer: &CodedLinear) -> &dyn Int8Weights {
 }
 
 impl Int8BlockOps for Flex {
-    fn int8_self_attention(x: FloatTensor<Self>, layers: [CodedLinear; 3], heads: AttentionHeads) -> FloatTensor<Self> {
+    fn int8_self_attention(
+        x: FloatTensor<Self>,
+        layers: [CodedLinear; 3],
+        n_heads: usize,
+        padding: Vec<bool>,
+    ) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let [batch, length, _] = x.layout().shape().dims();
         let (biases, n) = (layers.each_ref().map(bias_of), layers[0].weights.n_out());
-        let width = n / heads.n;
-        let (n_heads, n_kv_heads, is_causal) = (heads.n, layers[1].weights.n_out() / width, heads.is_causal);
+        let width = n / n_heads;
+        let n_kv_heads = layers[1].weights.n_out() / width;
         let called = SelfAttention {
             layers: std::array::from_fn(|i| (weights_of(&layers[i]), biases[i].as_deref())),
             grid: layers[0].weights.grid.unwrap_or_default(),
-            shape: AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal },
-            padding: &heads.padding,
+            shape: AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal: false },
+            padding: &padding,
         };
         let mut out = vec![0.0; batch * length * n];
         int8_self_attention(active_path(), elements(&x), &called, &mut out);
