@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// Most rows that are taken through both products at once.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 /// Fewest rows that are worth a thread of their own.
 const PART: usize = 16;
 /// Below this many multiplications, waking another thread costs more than it saves.

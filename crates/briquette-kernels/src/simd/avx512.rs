@@ -117,17 +117,18 @@ impl PanelView<'_> {
 }
 
 /// Reads a panel group by group. For `SPARSE`, `masks` is of the next group and `codes` of its first value; else `codes` is
-/// of the next group.
+/// of the next group. What is `ahead` bytes after it is fetched.
 struct PanelReader<const SPARSE: bool> {
     codes: *const i8,
     masks: *const u64,
+    ahead: usize,
 }
 
 impl<const SPARSE: bool> PanelReader<SPARSE> {
-    const fn new(weights: PanelView) -> Self {
+    const fn new(weights: PanelView, ahead: usize) -> Self {
         match weights {
-            PanelView::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null() },
-            PanelView::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr() },
+            PanelView::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null(), ahead },
+            PanelView::Sparse(masks, values) => Self { codes: values.as_ptr(), masks: masks.as_ptr(), ahead },
         }
     }
 
@@ -141,7 +142,7 @@ impl<const SPARSE: bool> PanelReader<SPARSE> {
         // SAFETY: a group has 128 bytes or 2 masks; after the last value of a sparse panel 64 bytes can be read. A
         // prefetch may be of any address.
         unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(AHEAD));
+            _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead));
             if SPARSE {
                 let masks = [*self.masks, *self.masks.add(1)];
                 let second = self.codes.add(masks[0].count_ones() as usize);
@@ -151,7 +152,7 @@ impl<const SPARSE: bool> PanelReader<SPARSE> {
                 self.masks = self.masks.add(2);
                 [low, high]
             } else {
-                _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(AHEAD + 64));
+                _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead + 64));
                 let weights = self.codes;
                 self.codes = weights.add(4 * PANEL);
                 [_mm512_loadu_si512(weights.cast()), _mm512_loadu_si512(weights.add(64).cast())]
@@ -169,12 +170,12 @@ impl<const SPARSE: bool> PanelReader<SPARSE> {
 unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     rows: RowBlock,
     first: usize,
-    weights: PanelView,
+    (weights, ahead): (PanelView, usize),
     columns: &PanelColumns,
     out: &mut OutputBlock,
 ) {
     // SAFETY: the caller vouches for it.
-    let sums = unsafe { sums::<SPARSE, M, U>(rows, first, weights) };
+    let sums = unsafe { sums::<SPARSE, M, U>(rows, first, weights, ahead) };
     PanelEpilogue::new(columns).store(&sums, first, rows, out);
 }
 
@@ -188,10 +189,11 @@ unsafe fn sums<const SPARSE: bool, const M: usize, const U: usize>(
     rows: RowBlock,
     first: usize,
     weights: PanelView,
+    ahead: usize,
 ) -> [[__m512i; 2]; M] {
     let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
-    let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights));
+    let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights, ahead));
     // SAFETY: a step for each group, which has 4 codes in each row.
     unsafe {
         for _ in 0..n_groups / U {
@@ -244,12 +246,14 @@ macro_rules! for_rows {
     };
 }
 
+/// The second tile fetches what is `next`: its own panel is in the caches by then.
+///
 /// # Safety
 /// As for [`tile`], for all rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 unsafe fn multiply<const SPARSE: bool>(
     rows: RowBlock,
-    weights: PanelView,
+    (weights, next): (PanelView, usize),
     columns: &PanelColumns,
     out: &mut OutputBlock,
 ) {
@@ -260,7 +264,8 @@ unsafe fn multiply<const SPARSE: bool>(
         let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
         // SAFETY: rows `first..first + m` exist; the caller vouches for the rest.
         unsafe {
-            for_rows!(SPARSE, m, (rows, first, weights, columns, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2 8 * 1
+            let ahead = if i == 1 { next } else { AHEAD };
+            for_rows!(SPARSE, m, (rows, first, (weights, ahead), columns, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2 8 * 1
                 9 * 1 10 * 1 11 * 1 12 * 1 13 * 1 14 * 1);
         }
         first += m;
@@ -272,9 +277,16 @@ unsafe fn multiply<const SPARSE: bool>(
 /// # Safety
 /// The caller has checked the shapes: see [`super::Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
+pub(super) unsafe fn multiply_panel(
+    rows: RowBlock,
+    panel: &[i8],
+    next: &[i8],
+    columns: &PanelColumns,
+    out: &mut OutputBlock,
+) {
+    let after = if next.is_empty() { AHEAD } else { next.as_ptr().addr().wrapping_sub(panel.as_ptr().addr()) };
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<false>(rows, PanelView::Dense(panel), columns, out) }
+    unsafe { multiply::<false>(rows, (PanelView::Dense(panel), after), columns, out) }
 }
 
 /// See [`super::Kernel::multiply_sparse_panel`].
@@ -290,7 +302,7 @@ pub(super) unsafe fn multiply_sparse_panel(
     out: &mut OutputBlock,
 ) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<true>(rows, PanelView::Sparse(masks, values), columns, out) }
+    unsafe { multiply::<true>(rows, (PanelView::Sparse(masks, values), AHEAD), columns, out) }
 }
 
 /// Writes all codes of a sparse panel, zeros included.

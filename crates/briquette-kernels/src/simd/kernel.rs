@@ -56,7 +56,7 @@ impl<'a> Kernel<'a> {
         assert!(panel.len().is_multiple_of(4 * PANEL));
         self.check_shapes(panel.len() / PANEL, columns, &out);
         let (rows, out) = (self.rows, &mut out);
-        let _ = next; // Only the kernel of AMX prefetches it.
+        let _ = next; // Only AMX and AVX-512 prefetch it.
         match self.path.isa() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a path exists only where `is_available` said so; the shapes were just checked.
@@ -65,7 +65,7 @@ impl<'a> Kernel<'a> {
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, columns, out) },
+            Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::multiply_panel(rows, panel, next, columns, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::AvxVnni => unsafe { avx2::multiply_panel_vnni(rows, panel, columns, out) },
