@@ -44,7 +44,7 @@ pub use code_rows::CodeRows;
 pub use conv2d::{Conv2dShape, ConvEpilogue, Int8Conv2d, PackedConv2d, int8_conv2d};
 pub use embedding::{Int8Embedding, int8_embedding};
 pub use feed_forward::{FeedForward, int8_feed_forward};
-pub use float::{FloatConv2d, max_pool2d, max_pool2d_grad};
+pub use float::FloatConv2d;
 pub use float_product::float_product;
 pub use int4::{PackedInt4, int4_linear};
 pub use int8_attention::{SelfAttention, int8_self_attention};

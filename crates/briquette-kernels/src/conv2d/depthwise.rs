@@ -2,10 +2,9 @@
 
 use super::image::Image;
 use super::packed::swap_inner;
-use super::shape::Conv2dShape;
 use crate::simd;
 use crate::weights::{Int8Weights, to_rows};
-use briquette_core::float::Path;
+use briquette_core::float::{Conv2dShape, Path};
 use std::ops::Range;
 
 /// The weights of such a convolution, unpacked for one call.

@@ -1,13 +1,12 @@
 //! A tile of output pixels: its patches, and its outputs before they are transposed.
 
 use super::image::Image;
-use super::shape::Conv2dShape;
 use super::unpacked::Unpacked;
 use crate::linear::multiply_panels;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{self, OutputBlock};
 use crate::weights::Int8Weights;
-use briquette_core::float::Path;
+use briquette_core::float::{Conv2dShape, Path};
 use std::ops::Range;
 
 /// Memory for a tile, used again for the next.

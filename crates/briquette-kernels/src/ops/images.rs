@@ -138,7 +138,7 @@ pub fn float_conv2d(x: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>, sh
     Tensor::from_dispatch(<Dispatch as ImageOps>::float_conv2d(x, weight, bias, shape))
 }
 
-/// The max pool of `[n, channels, height, width]`, through which gradients flow: see [`max_pool2d`](crate::max_pool2d());
+/// The max pool of `[n, channels, height, width]`, through which gradients flow: see [`max_pool2d`](briquette_core::float::max_pool2d());
 /// burn's own for other types and devices.
 pub fn max_pool2d(x: Tensor<4>, kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Tensor<4> {
     if !takes(&x) {

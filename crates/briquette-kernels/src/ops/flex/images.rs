@@ -2,8 +2,9 @@
 
 use super::tensor::elements;
 use crate::conv2d::Conv2dShape;
-use crate::float::{FloatConv2d, max_pool2d, max_pool2d_grad};
+use crate::float::FloatConv2d;
 use crate::ops::images::{ImageGrads, ImageOps};
+use briquette_core::float::{max_pool2d, max_pool2d_grad};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;

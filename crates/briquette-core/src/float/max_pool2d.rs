@@ -1,7 +1,7 @@
 //! 2-D max pool, and its gradient.
 
-use crate::conv2d::Conv2dShape;
-use briquette_core::float::PAYS;
+use super::conv2d_shape::Conv2dShape;
+use super::threads::PAYS;
 use rayon::prelude::*;
 
 /// `y[plane, p] = max x[plane, source of (p, ky, kx)]` over the taps that are in the plane, NaN where one of them is; planes

@@ -47,16 +47,17 @@ impl Conv2dShape {
     }
 
     /// Inputs of a patch.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.n_in / self.groups * self.kernel[0] * self.kernel[1]
     }
 
-    pub(crate) fn is_depthwise(&self) -> bool {
+    /// Whether each channel is convolved by itself.
+    pub fn is_depthwise(&self) -> bool {
         self.groups == self.n_in && self.n_in == self.n_out && self.groups > 1
     }
 
     /// The input pixel under tap `(ky, kx)` of output pixel `(row, col)`, if it is not padding.
-    pub(crate) fn source(&self, [row, col]: [usize; 2], [ky, kx]: [usize; 2], size: [usize; 2]) -> Option<usize> {
+    pub fn source(&self, [row, col]: [usize; 2], [ky, kx]: [usize; 2], size: [usize; 2]) -> Option<usize> {
         let [[top, _], [left, _]] = self.padding;
         let y = (row * self.stride[0] + ky * self.dilation[0]).checked_sub(top).filter(|y| *y < size[0])?;
         let x = (col * self.stride[1] + kx * self.dilation[1]).checked_sub(left).filter(|x| *x < size[1])?;
