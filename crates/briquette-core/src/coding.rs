@@ -261,6 +261,12 @@ impl CodeBlocks {
         Self { rows, rows_per_block: Self::OF_ROW_BLOCKS * rows.rows_per_block() }
     }
 
+    /// The fewest rows that are whole blocks and a multiple of 32.
+    pub fn rows_by_32(rows: &Rows) -> usize {
+        let n = Self::OF_ROW_BLOCKS * rows.rows_per_block();
+        n << 5_u32.saturating_sub(n.trailing_zeros())
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.rows.n_rows.div_ceil(self.rows_per_block)

@@ -42,6 +42,40 @@ impl PackedInt8 {
         Ok(Self { n_out, n_in, codes: packed, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
     }
 
+    /// Packs rows as `read` gives them: it fills in those from the first of a part on, of which each has `n_at_once`, a multiple of 32; a thread
+    /// reads one part after the other, with what `init` makes. Never all of them are in memory as rows.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; those of reading.
+    pub fn of_parts<S>(
+        scales: &[f32],
+        [n_out, n_in]: [usize; 2],
+        n_at_once: usize,
+        init: impl Fn() -> S + Sync + Send,
+        read: impl Fn(&mut S, usize, &mut [i8]) -> Result<()> + Sync + Send,
+    ) -> Result<Self> {
+        check_lengths(n_out * n_in, scales.len(), n_out, n_in);
+        assert!(n_at_once > 0 && n_at_once.is_multiple_of(PANEL), "{n_at_once} rows in panels of {PANEL}");
+        check_depth(n_in)?;
+        let per_panel = panel_bytes(n_in).max(1);
+        let (mut codes, mut sums) = (AlignedBytes::zeroed(n_out.div_ceil(PANEL) * per_panel), vec![0; n_out]);
+        let panels = codes.codes_mut().par_chunks_mut(n_at_once / PANEL * per_panel);
+        let parts = panels.zip(sums.par_chunks_mut(n_at_once)).enumerate();
+        parts.try_for_each_init(
+            || (init(), Vec::new()),
+            |(state, rows), (part, (panels, sums))| {
+                rows.resize(sums.len() * n_in, 0);
+                read(state, part * n_at_once, rows)?;
+                for (index, panel) in panels.chunks_exact_mut(per_panel).enumerate() {
+                    pack_panel(rows, sums.len(), n_in, index * PANEL, panel);
+                }
+                sums.copy_from_slice(&row_sums(rows, sums.len(), n_in));
+                Ok(())
+            },
+        )?;
+        Ok(Self { n_out, n_in, codes, sums, scales: scales.to_vec() })
+    }
+
     /// The code of output `row` and input `col`.
     pub fn code(&self, row: usize, col: usize) -> i8 {
         let at = (col / 4 * PANEL + row % PANEL) * 4 + col % 4;
@@ -118,6 +152,20 @@ mod tests {
         }
         let packed = PackedInt8::new(&vec![1; 768 * 768], &[1.0; 768], 768, 768).unwrap();
         assert_eq!(packed.n_bytes(), 768 * 768 + 8 * 768);
+    }
+
+    #[test]
+    fn parts_pack_as_the_whole_does() {
+        for (n_out, n_in) in [(0, 3), (5, 0), (31, 5), (100, 7), (129, 64)] {
+            let codes: Vec<i8> = (0..n_out * n_in).map(|i| (i * 37 % 255) as u8 as i8).collect();
+            let whole = PackedInt8::new(&codes, &vec![1.0; n_out], n_out, n_in).unwrap();
+            let read = |(): &mut (), first: usize, rows: &mut [i8]| {
+                rows.copy_from_slice(&codes[first * n_in..][..rows.len()]);
+                Ok(())
+            };
+            let parts = PackedInt8::of_parts(&vec![1.0; n_out], [n_out, n_in], 64, || (), read).unwrap();
+            assert_eq!((parts.codes.bytes(), &parts.sums), (whole.codes.bytes(), &whole.sums), "[{n_out}, {n_in}]");
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use briquette_core::{
 };
 use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
-use briquette_kernels::ActivationGrid;
-use briquette_kernels::ops::{LinearWeights, QuantizedConv2d, Table};
+use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table};
+use briquette_kernels::{ActivationGrid, PackedInt8};
 use briquette_module::unreadable;
 use briquette_quant::{Activations, QuantSpec, Range, fit};
 use burn::tensor::quantization::{
@@ -152,10 +152,7 @@ impl Coded {
             let first = number * n_at_once;
             stored.read_codes(index, first..first + out.len() / n_cols, scratch, out)
         })?;
-        let mut scales: Vec<f32> = stored.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
-        if tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
-            scales = vec![scales.first().copied().unwrap_or(1.0); n_rows];
-        }
+        let scales = stored.scales(index)?;
         let rows = Rows { axis, ..tensor.rows() };
         Ok(Self { rows, codes, scales, is_sparse: tensor.is_held_sparse() })
     }
@@ -236,17 +233,43 @@ impl Coded {
     }
 
     /// Lays the codes out for their use on `device`.
-    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<Kept> {
+    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<LaidOut> {
         let Self { rows, codes, scales, is_sparse } = &self;
         let dims = [rows.n_rows, rows.n_cols];
-        Ok(match what {
+        let kept = match what {
             Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, codes, scales, dims, *is_sparse, grid)?),
             Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, codes, scales, dims, *is_sparse, grid)?),
             Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, codes, scales, dims, group)),
             Use::Table => Kept::Table(Table::on(device, codes, scales, dims, *is_sparse)),
             Use::Decoded => Kept::Decoded(Table::on(device, codes, scales, dims, *is_sparse)),
-        })
+        };
+        Ok(LaidOut { kept, rows: self.rows, is_sparse: self.is_sparse })
     }
+
+    /// Lays the codes of a stored tensor out for their use on `device`: where that is in panels of the CPU, a few blocks of rows at a time.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) fn pack_stored(stored: &StoredDir, its: StoredUse, device: &Device) -> Result<LaidOut> {
+        let tensor = &stored.tensors[its.index];
+        let rows = Rows { axis: its.axis, ..tensor.rows() };
+        let (Use::Int8(grid), false, true) = (its.what, tensor.is_held_sparse(), ops::looks_up(device)) else {
+            return Self::of_stored(stored, its)?.pack(its.what, device);
+        };
+        let read = |scratch: &mut DecodeBuffers, first: usize, out: &mut [i8]| {
+            stored.read_codes(its.index, first..first + out.len() / rows.n_cols.max(1), scratch, out)
+        };
+        let (dims, n_at_once) = ([rows.n_rows, rows.n_cols], CodeBlocks::rows_by_32(&rows));
+        let weights = PackedInt8::of_parts(&stored.scales(its.index)?, dims, n_at_once, DecodeBuffers::default, read)?;
+        Ok(LaidOut { kept: Kept::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
+    }
+}
+
+/// Codes that were laid out for their use.
+pub(crate) struct LaidOut {
+    pub(crate) kept: Kept,
+    pub(crate) rows: Rows,
+    pub(crate) is_sparse: bool,
 }
 
 /// The blocks in which burn keeps a scale: of a parameter's extents at most 255 each, and only of inputs that share one here.

@@ -177,8 +177,8 @@ impl Reparameterizer for StoredPacker<'_> {
         let Some(stored) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let coded = Coded::of_stored(self.stored, stored);
-        let (param, packed) = Packed::replace_or_keep(coded, stored.what, param, self.error);
+        let codes = Coded::pack_stored(self.stored, stored, &param.lazy_device());
+        let (param, packed) = Packed::replace_or_keep(codes, stored.what, param, self.error);
         if packed.is_none() {
             let name = &self.stored.tensors[stored.index].info.name;
             *self.error = self.error.take().map(|error| error.at(format_args!("tensor {name:?}")));

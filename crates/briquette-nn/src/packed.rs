@@ -1,6 +1,6 @@
 //! Weights held as codes in place of a parameter's floats.
 
-use crate::coded::{Coded, Use};
+use crate::coded::{Coded, LaidOut, Use};
 use crate::form::{axis_of, number_of};
 use crate::kept::{Kept, NAMES};
 use briquette_core::{Error, OutputAxis, Result, Rows};
@@ -75,9 +75,8 @@ struct HeldCodes {
 }
 
 impl HeldCodes {
-    fn new(coded: Coded, what: Use, axis_in_records: OutputAxis, device: &Device) -> Result<Self> {
-        let (Rows { axis, run, .. }, is_sparse) = (coded.rows, coded.is_sparse);
-        Ok(Self { kept: coded.pack(what, device)?, axis, axis_in_records, run, what, is_sparse })
+    fn new(LaidOut { kept, rows, is_sparse }: LaidOut, what: Use, axis_in_records: OutputAxis) -> Self {
+        Self { kept, axis: rows.axis, axis_in_records, run: rows.run, what, is_sparse }
     }
 
     fn form(&self, device: &Device) -> Tensor<1, Int> {
@@ -142,9 +141,9 @@ impl SharedCodes {
         if self.has_copies() {
             return taken.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
         }
-        match taken.and_then(|coded| HeldCodes::new(coded, held.what, held.axis_in_records, &device)) {
-            Ok(codes) => {
-                self.set(codes);
+        match taken.and_then(|coded| coded.pack(held.what, &device)) {
+            Ok(laid_out) => {
+                self.set(HeldCodes::new(laid_out, held.what, held.axis_in_records));
                 stretched_nan(shape, &device, DType::F32)
             }
             Err(_) => tensor,
@@ -164,16 +163,15 @@ fn stretched_nan<const D: usize>(shape: [usize; D], device: &Device, dtype: DTyp
 impl Packed {
     /// Replaces a parameter by codes, and frees its floats. If there are none, keeps the parameter and stores the reason in `error`.
     pub(crate) fn replace_or_keep<const D: usize>(
-        coded: Result<Coded>,
+        codes: Result<LaidOut>,
         what: Use,
         param: Param<Tensor<D>>,
         error: &mut Option<Error>,
     ) -> (Param<Tensor<D>>, Option<Self>) {
-        let device = param.lazy_device();
-        let axis_in_records = |coded: &Coded| axis_in_records(&param, &coded.rows);
-        match coded.and_then(|coded| HeldCodes::new(coded.clone(), what, axis_in_records(&coded), &device)) {
-            Ok(codes) => {
-                let (param, packed) = Self::replace(codes, param);
+        match codes {
+            Ok(laid_out) => {
+                let in_records = axis_in_records(&param, &laid_out.rows);
+                let (param, packed) = Self::replace(HeldCodes::new(laid_out, what, in_records), param);
                 (param, Some(packed))
             }
             Err(found) => {

@@ -201,6 +201,7 @@ impl Reparameterizer for DynamicPacker<'_> {
         let rows = parameter.rows();
         let coded = read_f32(param.val(), path)
             .map(|values| Coded::of_floats(&view::to_rows(values, &rows), rows, what, self.is_sparse));
-        Packed::replace_or_keep(coded, what, param, self.error)
+        let codes = coded.and_then(|coded| coded.pack(what, &param.lazy_device()));
+        Packed::replace_or_keep(codes, what, param, self.error)
     }
 }

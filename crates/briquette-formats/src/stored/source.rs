@@ -4,8 +4,23 @@ use super::{DecodeBuffers, StoredDir};
 use crate::InputFile;
 use crate::tensor::{TensorInfo, TensorSource};
 use briquette_core::encoded::Part;
-use briquette_core::{Affine, Coding, Result, block, rows};
+use briquette_core::{Affine, Coding, Grouping, Result, block, rows};
 use std::ops::Range;
+
+impl StoredDir {
+    /// The scale of each row of a tensor that is kept as codes, or of each group of each row.
+    ///
+    /// # Errors
+    /// Input where one is none; Io where they cannot be read.
+    pub fn scales(&self, index: usize) -> Result<Vec<f32>> {
+        let (tensor, n_rows) = (&self.tensors[index], self.tensors[index].rows().n_rows);
+        let scales: Vec<f32> = self.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
+        match tensor.coding.codes.is_some_and(|codes| codes.grouping == Grouping::Tensor) {
+            true => Ok(vec![scales.first().copied().unwrap_or(1.0); n_rows]),
+            false => Ok(scales),
+        }
+    }
+}
 
 impl TensorSource for StoredDir {
     fn tensors(&self) -> &[TensorInfo] {
