@@ -246,20 +246,21 @@ impl Coded {
         Ok(LaidOut { kept, rows: self.rows, is_sparse: self.is_sparse })
     }
 
-    /// Lays the codes of a stored tensor out for their use on `device`: where that is in panels of the CPU, a few blocks of rows at a time.
+    /// Lays the codes of a stored tensor out for their use on `device`: a large one that goes into panels of the CPU a few blocks at a time.
     ///
     /// # Errors
     /// Those of reading.
     pub(crate) fn pack_stored(stored: &StoredDir, its: StoredUse, device: &Device) -> Result<LaidOut> {
         let tensor = &stored.tensors[its.index];
         let rows = Rows { axis: its.axis, ..tensor.rows() };
-        let (Use::Int8(grid), false, true) = (its.what, tensor.is_held_sparse(), ops::looks_up(device)) else {
+        let (dims, n_at_once) = ([rows.n_rows, rows.n_cols], CodeBlocks::rows_by_32(&rows));
+        let goes_in_parts = ops::looks_up(device) && !tensor.is_held_sparse() && rows.n_rows >= 2 * n_at_once;
+        let (Use::Int8(grid), true) = (its.what, goes_in_parts) else {
             return Self::of_stored(stored, its)?.pack(its.what, device);
         };
         let read = |scratch: &mut DecodeBuffers, first: usize, out: &mut [i8]| {
             stored.read_codes(its.index, first..first + out.len() / rows.n_cols.max(1), scratch, out)
         };
-        let (dims, n_at_once) = ([rows.n_rows, rows.n_cols], CodeBlocks::rows_by_32(&rows));
         let weights = PackedInt8::of_parts(&stored.scales(its.index)?, dims, n_at_once, DecodeBuffers::default, read)?;
         Ok(LaidOut { kept: Kept::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
     }
