@@ -6,7 +6,6 @@ use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
-use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
 use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table};
 use briquette_kernels::{ActivationGrid, PackedInt8};
