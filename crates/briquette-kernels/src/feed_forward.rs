@@ -18,7 +18,7 @@ const PART: usize = 16;
 const PAYS: usize = 1 << 22;
 
 thread_local! {
-    static BETWEEN: RefCell<Between> = RefCell::default();
+    static WIDE: RefCell<WideRows> = RefCell::default();
 }
 
 /// The two layers of a feed-forward block.
@@ -52,9 +52,9 @@ pub fn int8_feed_forward(path: Path, x: &[f32], n_rows: usize, block: &FeedForwa
     let n_parts = n_rows.div_ceil(ROWS).max(if n_rows >= 2 * PART * n_threads { n_threads } else { 1 });
     let (n_at_once, n_for_each) = (n_rows.div_ceil(n_parts), if n_parts < n_threads { n_threads } else { 1 });
     let run = |(x, y): (&[f32], &mut [f32])| {
-        let mut between = BETWEEN.take();
-        between.take_through(path, x, block, y, n_for_each);
-        BETWEEN.set(between);
+        let mut rows = WIDE.take();
+        rows.take_through(path, x, block, y, n_for_each);
+        WIDE.set(rows);
     };
     if n_threads > n_for_each {
         x.par_chunks(n_at_once * n_in).zip(y.par_chunks_mut(n_at_once * n_out)).for_each(run);
@@ -65,12 +65,12 @@ pub fn int8_feed_forward(path: Path, x: &[f32], n_rows: usize, block: &FeedForwa
 
 /// What lies between the products.
 #[derive(Default)]
-struct Between {
+struct WideRows {
     codes: QuantizedRows,
     floats: Vec<f32>,
 }
 
-impl Between {
+impl WideRows {
     fn take_through(&mut self, path: Path, x: &[f32], block: &FeedForward, y: &mut [f32], n_threads: usize) {
         let [(up, up_bias), (down, down_bias)] = block.layers;
         let (n_rows, n) = (x.len() / up.n_in(), up.n_out());

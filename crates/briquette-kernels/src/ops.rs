@@ -30,7 +30,7 @@ pub use activations::{ActivationOps, simulate_activations};
 pub use cube::gpu_of;
 pub use device::{looks_up, runs_on};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
-pub use int8_blocks::{Between, CodedLinear, Int8BlockOps, feed_forward, self_attention};
+pub use int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps, feed_forward, self_attention};
 pub use product::{ProductOps, product};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

@@ -157,7 +157,7 @@ impl BertLayer {
     fn after_attention(&self, attended: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let x = self.attention.output.forward(attended, x);
         let BertIntermediate { dense, activation } = &self.intermediate;
-        let at_once = activation.between().and_then(|between| feed_forward(&x, [dense, &self.output.dense], between));
+        let at_once = activation.on_codes().and_then(|known| feed_forward(&x, [dense, &self.output.dense], known));
         match at_once {
             Some(narrow) => self.output.after_dense(narrow, x),
             None => self.output.forward(activation.apply(dense.forward(x.clone())), x),

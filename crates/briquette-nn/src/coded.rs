@@ -232,7 +232,7 @@ impl Coded {
     }
 
     /// Lays the codes out for their use on `device`.
-    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<LaidOut> {
+    pub(crate) fn pack(self, what: Use, device: &Device) -> Result<PackedCodes> {
         let Self { rows, codes, scales, is_sparse } = &self;
         let dims = [rows.n_rows, rows.n_cols];
         let kept = match what {
@@ -242,14 +242,14 @@ impl Coded {
             Use::Table => Kept::Table(Table::on(device, codes, scales, dims, *is_sparse)),
             Use::Decoded => Kept::Decoded(Table::on(device, codes, scales, dims, *is_sparse)),
         };
-        Ok(LaidOut { kept, rows: self.rows, is_sparse: self.is_sparse })
+        Ok(PackedCodes { kept, rows: self.rows, is_sparse: self.is_sparse })
     }
 
     /// Lays the codes of a stored tensor out for their use on `device`: a large one that goes into panels of the CPU a few blocks at a time.
     ///
     /// # Errors
     /// Those of reading.
-    pub(crate) fn pack_stored(stored: &StoredDir, its: StoredUse, device: &Device) -> Result<LaidOut> {
+    pub(crate) fn pack_stored(stored: &StoredDir, its: StoredUse, device: &Device) -> Result<PackedCodes> {
         let tensor = &stored.tensors[its.index];
         let rows = Rows { axis: its.axis, ..tensor.rows() };
         let (dims, n_at_once) = ([rows.n_rows, rows.n_cols], CodeBlocks::rows_by_32(&rows));
@@ -261,12 +261,12 @@ impl Coded {
             stored.read_codes(its.index, first..first + out.len() / rows.n_cols.max(1), scratch, out)
         };
         let weights = PackedInt8::of_parts(&stored.scales(its.index)?, dims, n_at_once, DecodeBuffers::default, read)?;
-        Ok(LaidOut { kept: Kept::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
+        Ok(PackedCodes { kept: Kept::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
     }
 }
 
 /// Codes that were laid out for their use.
-pub(crate) struct LaidOut {
+pub(crate) struct PackedCodes {
     pub(crate) kept: Kept,
     pub(crate) rows: Rows,
     pub(crate) is_sparse: bool,

@@ -1,6 +1,6 @@
 //! Weights held as codes in place of a parameter's floats.
 
-use crate::coded::{Coded, LaidOut, Use};
+use crate::coded::{Coded, PackedCodes, Use};
 use crate::form::{axis_of, number_of};
 use crate::kept::{Kept, NAMES};
 use briquette_core::{Error, OutputAxis, Result, Rows};
@@ -75,7 +75,7 @@ struct HeldCodes {
 }
 
 impl HeldCodes {
-    fn new(LaidOut { kept, rows, is_sparse }: LaidOut, what: Use, axis_in_records: OutputAxis) -> Self {
+    fn new(PackedCodes { kept, rows, is_sparse }: PackedCodes, what: Use, axis_in_records: OutputAxis) -> Self {
         Self { kept, axis: rows.axis, axis_in_records, run: rows.run, what, is_sparse }
     }
 
@@ -163,7 +163,7 @@ fn stretched_nan<const D: usize>(shape: [usize; D], device: &Device, dtype: DTyp
 impl Packed {
     /// Replaces a parameter by codes, and frees its floats. If there are none, keeps the parameter and stores the reason in `error`.
     pub(crate) fn replace_or_keep<const D: usize>(
-        codes: Result<LaidOut>,
+        codes: Result<PackedCodes>,
         what: Use,
         param: Param<Tensor<D>>,
         error: &mut Option<Error>,

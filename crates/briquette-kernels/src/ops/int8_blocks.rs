@@ -18,14 +18,14 @@ pub struct CodedLinear {
 
 /// What a feed-forward block does between its products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Between {
+pub enum FeedForwardActivation {
     /// `x * Phi(x)`.
     Gelu,
     /// `max(x, 0)`.
     Relu,
 }
 
-impl Between {
+impl FeedForwardActivation {
     pub(super) fn function(self) -> fn(&mut [f32]) {
         match self {
             Self::Gelu => gelu,
@@ -46,7 +46,11 @@ pub trait Int8BlockOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// A feed-forward block, over the last dimension.
-    fn int8_feed_forward(x: FloatTensor<Self>, layers: [CodedLinear; 2], between: Between) -> FloatTensor<Self>;
+    fn int8_feed_forward(
+        x: FloatTensor<Self>,
+        layers: [CodedLinear; 2],
+        activation: FeedForwardActivation,
+    ) -> FloatTensor<Self>;
 }
 
 /// Whether a layer is of int8 codes that rounded rows of `x` are multiplied by, on the CPU and without gradients.
@@ -79,14 +83,14 @@ pub fn self_attention(
     Some(Tensor::from_dispatch(found))
 }
 
-/// `between(x · upᵀ + bias) · downᵀ + bias`: see [`int8_feed_forward`](crate::int8_feed_forward()). `None` where layers are no such codes.
+/// `activation(x · upᵀ + bias) · downᵀ + bias`: see [`int8_feed_forward`](crate::int8_feed_forward()). `None` where layers are no such codes.
 ///
 /// # Panics
 /// If the shapes disagree.
-pub fn feed_forward(x: &Tensor<3>, layers: [CodedLinear; 2], between: Between) -> Option<Tensor<3>> {
+pub fn feed_forward(x: &Tensor<3>, layers: [CodedLinear; 2], activation: FeedForwardActivation) -> Option<Tensor<3>> {
     if !layers.iter().all(|layer| takes(x, layer)) {
         return None;
     }
-    let found = <Dispatch as Int8BlockOps>::int8_feed_forward(x.clone().into_dispatch(), layers, between);
+    let found = <Dispatch as Int8BlockOps>::int8_feed_forward(x.clone().into_dispatch(), layers, activation);
     Some(Tensor::from_dispatch(found))
 }

@@ -3,7 +3,7 @@
 use crate::config::check_sizes;
 use crate::fresh;
 use briquette_fused::gelu;
-use briquette_kernels::ops::Between;
+use briquette_kernels::ops::FeedForwardActivation;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use serde::{Deserialize, Serialize};
@@ -27,10 +27,10 @@ pub enum HiddenActivation {
 
 impl HiddenActivation {
     /// The same for blocks on codes, which know some.
-    pub(crate) const fn between(self) -> Option<Between> {
+    pub(crate) const fn on_codes(self) -> Option<FeedForwardActivation> {
         match self {
-            Self::Gelu => Some(Between::Gelu),
-            Self::Relu => Some(Between::Relu),
+            Self::Gelu => Some(FeedForwardActivation::Gelu),
+            Self::Relu => Some(FeedForwardActivation::Relu),
             Self::GeluNew | Self::Silu => None,
         }
     }

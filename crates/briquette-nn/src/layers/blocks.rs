@@ -3,7 +3,7 @@
 use super::Linear;
 use crate::kept::Kept;
 use crate::packed::kept_on;
-use briquette_kernels::ops::{self, Between, CodedLinear};
+use briquette_kernels::ops::{self, CodedLinear, FeedForwardActivation};
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor};
 
@@ -29,7 +29,7 @@ pub fn self_attention(
     ops::self_attention(x, [q?, k?, v?], n_heads, padding)
 }
 
-/// `down(between(up(x)))`, where both layers are of int8 codes; see [`ops::feed_forward`]. `None` where that is not so.
-pub fn feed_forward(x: &Tensor<3>, [up, down]: [&Linear; 2], between: Between) -> Option<Tensor<3>> {
-    ops::feed_forward(x, [coded(up, x)?, coded(down, x)?], between)
+/// `down(activation(up(x)))`, where both layers are of int8 codes; see [`ops::feed_forward`]. `None` where that is not so.
+pub fn feed_forward(x: &Tensor<3>, [up, down]: [&Linear; 2], activation: FeedForwardActivation) -> Option<Tensor<3>> {
+    ops::feed_forward(x, [coded(up, x)?, coded(down, x)?], activation)
 }

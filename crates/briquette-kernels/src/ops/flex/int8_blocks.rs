@@ -4,7 +4,7 @@ use super::tensor::elements;
 use crate::feed_forward::{FeedForward, int8_feed_forward};
 use crate::int8_attention::{SelfAttention, int8_self_attention};
 use crate::ops::host_or_cuda::ELSEWHERE;
-use crate::ops::int8_blocks::{Between, CodedLinear, Int8BlockOps};
+use crate::ops::int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps};
 use crate::ops::weights::HostLinear;
 use crate::weights::Int8Weights;
 use briquette_core::float::{AttentionShape, active_path};
@@ -49,14 +49,18 @@ impl Int8BlockOps for Flex {
         FlexTensor::from_data(TensorData::new(out, [batch, length, n]))
     }
 
-    fn int8_feed_forward(x: FloatTensor<Self>, layers: [CodedLinear; 2], between: Between) -> FloatTensor<Self> {
+    fn int8_feed_forward(
+        x: FloatTensor<Self>,
+        layers: [CodedLinear; 2],
+        activation: FeedForwardActivation,
+    ) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let [batch, length, _] = x.layout().shape().dims();
         let (biases, n) = (layers.each_ref().map(bias_of), layers[1].weights.n_out());
         let called = FeedForward {
             layers: std::array::from_fn(|i| (weights_of(&layers[i]), biases[i].as_deref())),
             grids: layers.each_ref().map(|layer| layer.weights.grid.unwrap_or_default()),
-            activation: between.function(),
+            activation: activation.function(),
         };
         let mut y = vec![0.0; batch * length * n];
         int8_feed_forward(active_path(), elements(&x), batch * length, &called, &mut y);
