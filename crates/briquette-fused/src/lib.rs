@@ -1,4 +1,5 @@
-//! What networks compute between their products, as burn operations: attention, norms, activations and rotary positions.
+//! What networks compute between their products, as burn operations: attention, norms, activations and rotary positions; and the masked and rounded
+//! weights of training ([`masked`]).
 //!
 //! On the CPU (flex), f32 goes through each in one pass over memory, forth and back: by the loops of [`briquette_core::float`], with gradients where those
 //! are recorded. Other types and devices are left to burn's own operations, by the functions that say so; the others are for where [`fuses`] says yes.
@@ -20,6 +21,7 @@ mod device;
 #[cfg(feature = "flex")]
 mod flex;
 mod fused;
+pub mod masked;
 mod ops;
 mod record;
 #[cfg(all(test, feature = "flex"))]

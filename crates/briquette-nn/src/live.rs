@@ -3,9 +3,9 @@
 use crate::Attached;
 use crate::form::Form;
 use briquette_core::Result;
+use briquette_fused::masked::ops;
 use briquette_module::Trail;
 use briquette_module::{read_bools, read_f32, unreadable};
-use briquette_simulate::ops;
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, Device, Int, Tensor};
 

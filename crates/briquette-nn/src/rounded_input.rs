@@ -1,9 +1,9 @@
 //! What a layer multiplies while it is trained to be served in integers: its input, rounded to 8 bits.
 
 use crate::Attached;
+use briquette_fused::masked::ops::{simulates, with_floats};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
 use briquette_quant::Activations;
-use briquette_simulate::ops::{simulates, with_floats};
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 

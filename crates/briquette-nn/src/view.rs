@@ -1,7 +1,7 @@
 //! Converts between a parameter's own order and rows: the one place of this crate that transposes a `Linear`.
 
 use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
-use briquette_simulate::scale_of;
+use briquette_fused::masked::scale_of;
 use rayon::prelude::*;
 
 /// Elements that a thread copies at once.

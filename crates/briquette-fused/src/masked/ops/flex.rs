@@ -1,7 +1,7 @@
 //! The CPU.
 
 use super::simulate::{SimulateGrads, SimulateOps, Simulation};
-use crate::simulate::{keep_grads, learned_grads, simulate};
+use crate::masked::simulate::{keep_grads, learned_grads, simulate};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{BoolTensor, FloatTensor};

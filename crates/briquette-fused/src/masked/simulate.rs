@@ -1,6 +1,6 @@
 //! What a mask and a grid make of weights while they are trained: one pass forth, one pass back.
 
-use crate::filled::filled;
+use crate::masked::filled::filled;
 use briquette_core::{Grid, Grouping, OutputAxis, Rows};
 use rayon::prelude::*;
 

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use briquette_core::{Grid, Grouping, Rows};
-//! use briquette_simulate::{ScaledGrid, simulate};
+//! use briquette_fused::masked::{ScaledGrid, simulate};
 //!
 //! let form = ScaledGrid { grid: Grid::INT8, grouping: Grouping::Row, rows: Rows::plain(1, 3) };
 //! let values = simulate(&[0.6, -0.4, 99.0], &[0, 1, 0], Some((&form, &[0.25], &[])));

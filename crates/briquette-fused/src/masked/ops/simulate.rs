@@ -1,6 +1,6 @@
 //! Masks and grids while a network trains: in one pass on the CPU, with straight-through gradients.
 
-use crate::simulate::ScaledGrid;
+use crate::masked::simulate::ScaledGrid;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -23,7 +23,7 @@ pub struct Simulation {
 /// What a backend makes of parameters in training. Where there is no mask, scale or zero point, any tensor is passed and not read.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
 pub trait SimulateOps: Backend {
-    /// Masked and rounded weights: see [`simulate`](crate::simulate()).
+    /// Masked and rounded weights: see [`simulate`](crate::masked::simulate()).
     fn simulate_weights(
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
@@ -94,10 +94,10 @@ impl<B: SimulateGrads> Backward<B, 2> for WeightStep {
 }
 
 /// Weights as a network computes with them: masked, and rounded where `grid` says so: see
-/// [`simulate`](crate::simulate()). `dropped`, `scales` and `zeros` are as long as they have to be, or empty.
+/// [`simulate`](crate::masked::simulate()). `dropped`, `scales` and `zeros` are as long as they have to be, or empty.
 ///
 /// Gradients reach kept weights as if nothing were rounded (the straight-through estimator; Bengio et al., 2013), and, where they
-/// `is_learned`, the scales too, as [`learned_grads`](crate::learned_grads) has it.
+/// `is_learned`, the scales too, as [`learned_grads`](crate::masked::learned_grads) has it.
 ///
 /// # Panics
 /// If the lengths disagree, or [`simulates`](super::simulates) says no.
