@@ -57,8 +57,8 @@ impl PackedInt8 {
         check_lengths(n_out * n_in, scales.len(), n_out, n_in);
         assert!(n_at_once > 0 && n_at_once.is_multiple_of(PANEL), "{n_at_once} rows in panels of {PANEL}");
         check_depth(n_in)?;
+        let (mut codes, mut sums) = (AlignedBytes::zeroed(n_out.div_ceil(PANEL) * panel_bytes(n_in)), vec![0; n_out]);
         let per_panel = panel_bytes(n_in).max(1);
-        let (mut codes, mut sums) = (AlignedBytes::zeroed(n_out.div_ceil(PANEL) * per_panel), vec![0; n_out]);
         let panels = codes.codes_mut().par_chunks_mut(n_at_once / PANEL * per_panel);
         let parts = panels.zip(sums.par_chunks_mut(n_at_once)).enumerate();
         parts.try_for_each_init(
