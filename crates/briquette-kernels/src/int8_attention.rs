@@ -15,6 +15,8 @@ use std::f32::consts::LOG2_E;
 
 /// Queries that are multiplied at once.
 const ROWS: usize = 32;
+/// The share of the largest scale of values below which one counts as that: what is given to its key would be beyond floats elsewhere.
+const TINY: f32 = 1e-12;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
 
@@ -94,7 +96,10 @@ impl SequenceCodes {
         columns.resize(n.div_ceil(PANEL), PanelColumns { bias: [f32::NEG_INFINITY; PANEL], ..PanelColumns::EMPTY });
         factors.clear();
         factors.resize(columns.len() * PANEL, 0.0);
+        let least = TINY * values.scales().iter().copied().fold(0.0, f32::max);
         for (at, (&key, &value)) in keys.scales().iter().zip(values.scales()).enumerate() {
+            // Not the larger of both: what is NaN stays.
+            let value = if value < least { least } else { value };
             let (columns, lane) = (&mut columns[at / PANEL], at % PANEL);
             columns.scales[lane] = key;
             if !padding.get(at).is_some_and(|is_padding| *is_padding) {
