@@ -56,7 +56,8 @@ pub trait Int8BlockOps: Backend {
 /// Whether a layer is of int8 codes that rounded rows of `x` are multiplied by, on the CPU and without gradients.
 fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
     let is_int8 = matches!(layer.weights.placed.on_host(), Some(HostLinear::Int8(_) | HostLinear::Sparse(_)));
-    is_cpu(&x.device()) && x.dtype() == DType::F32 && is_int8 && layer.weights.grid.is_some()
+    let has_inputs = layer.weights.n_in() > 0; // A layer without any gives its bias, one by one.
+    is_cpu(&x.device()) && x.dtype() == DType::F32 && is_int8 && has_inputs && layer.weights.grid.is_some()
 }
 
 /// Attention of tokens `[batch, length, n_in]` to all that are no padding, by layers of queries, keys and values: see
