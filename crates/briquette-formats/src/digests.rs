@@ -46,7 +46,12 @@ pub(crate) struct Lengths {
 impl Digests {
     /// Of a directory with a manifest, whose tensors are in its order.
     pub(crate) fn new(manifest: &Manifest) -> Self {
-        Self { expected: manifest.tensors.values().map(|entry| entry.hash).collect(), seen: Mutex::default() }
+        Self::of(manifest.tensors.values().map(|entry| entry.hash).collect())
+    }
+
+    /// Of tensors with these hashes.
+    pub(crate) fn of(expected: Vec<Hash128>) -> Self {
+        Self { expected, seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -95,7 +100,16 @@ impl Digests {
         // Hashed without the lock, as this takes most of the time.
         let mut hasher = BlockHasher::default();
         hasher.push(values);
-        let digest = hasher.take();
+        self.put(index, lengths, number, hasher.take());
+    }
+
+    /// Notes that something of a tensor was read.
+    pub(crate) fn begin(&self, index: usize, lengths: Lengths) {
+        self.seen().blocks(index, lengths);
+    }
+
+    /// Adds the digest of a block of a tensor.
+    pub(crate) fn put(&self, index: usize, lengths: Lengths, number: usize, digest: Hash128) {
         self.seen().blocks(index, lengths).put(number, digest);
     }
 
@@ -180,7 +194,7 @@ mod tests {
     fn digests_of(values: &[u8]) -> Digests {
         let mut hasher = TensorHasher::default();
         values.chunks(BLOCK).for_each(|block| hasher.push(Hash128::of_block(block)));
-        Digests { expected: vec![hasher.finish()], seen: Mutex::default() }
+        Digests::of(vec![hasher.finish()])
     }
 
     /// Adds the values piece by piece, in some order; whether they were found to be sound, and what else they hash to.

@@ -247,8 +247,6 @@ impl StoredDir {
         out: &mut [i8],
     ) -> Result<()> {
         let tensor = &self.tensors[index];
-        let (row_view, n_rows) = (tensor.rows(), range.len());
-        let mut at = range.start * row_view.n_cols * tensor.value_width();
         let is_coded = matches!(tensor.coding.storage, Storage::Entropy { .. });
         let first = match is_coded {
             true => self.decode_blocks(index, range.clone(), &mut scratch.block, out).map(|()| 0)?,
@@ -256,25 +254,16 @@ impl StoredDir {
         };
         let is_unchecked = self.is_unchecked(index);
         if is_unchecked {
-            self.read_scales(tensor, range, scratch)?;
+            self.read_scales(tensor, range.clone(), scratch)?;
         }
         let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
-        let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, row_view.n_cols);
+        let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, tensor.rows().n_cols);
         if !is_coded {
             decoder.unpack_codes(&StoredRows { elements, first, bitmask, scale, zero }, out);
         }
         let elements = if is_coded { bytemuck::cast_slice(out) } else { &elements[..] };
         let stored = StoredRows { elements, first, bitmask, scale, zero };
-        let mut checked = Ok(());
-        if is_unchecked {
-            // The hash is that of the values they stand for.
-            decoder.for_each_strip(&stored, n_rows, row_view.rows_per_block(), |values, _| {
-                let found = self.check_values(index, at, values);
-                checked = std::mem::replace(&mut checked, Ok(())).and(found);
-                at += values.len();
-            });
-        }
-        checked
+        if is_unchecked { self.check_rows(index, range, &mut decoder, &stored) } else { Ok(()) }
     }
 
     /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit

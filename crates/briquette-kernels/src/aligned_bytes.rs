@@ -1,39 +1,62 @@
 //! Bytes that begin on a cache line.
 
-use bytemuck::{Pod, Zeroable};
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct CacheLine([u8; 64]);
+/// What a cache line has.
+const LINE: usize = 64;
 
 /// A growable array of bytes aligned to 64.
-#[derive(Clone, Default)]
-pub(crate) struct AlignedBytes(Vec<CacheLine>);
+///
+/// It starts at the first line of a longer one without alignment: of that the system hands out zeros as they are first touched, by whichever thread,
+/// where aligned memory would be zeroed at once by the one that asks.
+#[derive(Default)]
+pub(crate) struct AlignedBytes {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
 
 impl AlignedBytes {
     /// `n` zeros, rounded up to whole lines.
     pub(crate) fn zeroed(n: usize) -> Self {
-        Self(vec![CacheLine([0; 64]); n.div_ceil(64)])
+        let len = n.next_multiple_of(LINE);
+        let bytes = vec![0; len + LINE];
+        Self { start: bytes.as_ptr().align_offset(LINE), bytes, len }
     }
 
     /// Makes room for `n` bytes; those that were there keep their values, new ones are 0.
     pub(crate) fn resize(&mut self, n: usize) {
-        self.0.resize(n.div_ceil(64), CacheLine([0; 64]));
+        let (kept, len) = (self.len, n.next_multiple_of(LINE));
+        // One that never had any is not aligned.
+        if self.start + len < self.bytes.len() {
+            self.len = len;
+            self.bytes_mut()[kept.min(len)..].fill(0);
+        } else {
+            let mut grown = Self::zeroed(n);
+            grown.bytes_mut()[..kept].copy_from_slice(self.bytes());
+            *self = grown;
+        }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
+        &self.bytes[self.start..][..self.len]
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        &mut self.bytes[self.start..][..self.len]
     }
 
     pub(crate) fn codes(&self) -> &[i8] {
-        bytemuck::cast_slice(&self.0)
+        bytemuck::cast_slice(self.bytes())
     }
 
     pub(crate) fn codes_mut(&mut self) -> &mut [i8] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        bytemuck::cast_slice_mut(self.bytes_mut())
+    }
+}
+
+impl Clone for AlignedBytes {
+    fn clone(&self) -> Self {
+        let mut clone = Self::zeroed(self.len);
+        clone.bytes_mut().copy_from_slice(self.bytes());
+        clone
     }
 }

@@ -25,9 +25,9 @@ impl CodeRows {
     ///
     /// # Panics
     /// If the codes are not whole rows.
-    pub fn dense(codes: &[i8], n_rows: usize, n_cols: usize) -> Self {
+    pub fn dense(codes: Vec<i8>, n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(codes.len(), n_rows * n_cols, "{} codes for [{n_rows}, {n_cols}]", codes.len());
-        Self { n_cols, kept: RowStorage::Dense(codes.to_vec()) }
+        Self { n_cols, kept: RowStorage::Dense(codes) }
     }
 
     /// Keeps a bit for each code, and a byte for each that is not zero.
@@ -93,7 +93,7 @@ mod tests {
     fn sparse_rows_expand_to_the_dense_ones() {
         for n_cols in [0, 1, 7, 8, 9, 64, 65, 200] {
             let codes: Vec<i8> = (0..5 * n_cols).map(|i| if i % 3 == 0 { (i % 251) as u8 as i8 } else { 0 }).collect();
-            let (dense, sparse) = (CodeRows::dense(&codes, 5, n_cols), CodeRows::bitmask(&codes, 5, n_cols));
+            let (dense, sparse) = (CodeRows::dense(codes.clone(), 5, n_cols), CodeRows::bitmask(&codes, 5, n_cols));
             let (mut a, mut b) = (Vec::new(), Vec::new());
             for row in 0..5 {
                 assert_eq!(dense.row(row, &mut a), sparse.row(row, &mut b));

@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn rows_are_looked_up_dense_and_sparse() {
         let codes = [1, 0, -3, 0, 0, 127];
-        for rows in [CodeRows::dense(&codes, 2, 3), CodeRows::bitmask(&codes, 2, 3)] {
+        for rows in [CodeRows::dense(codes.to_vec(), 2, 3), CodeRows::bitmask(&codes, 2, 3)] {
             let table = Int8Embedding::new(rows, vec![0.5, 2.0]);
             let mut out = [9.0; 9];
             int8_embedding(&[1, 0, 1], &table, &mut out);
@@ -95,6 +95,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "id 2 in a table of 2 rows")]
     fn an_id_beyond_the_table_is_named() {
-        int8_embedding(&[2], &Int8Embedding::new(CodeRows::dense(&[1, 2], 2, 1), vec![1.0; 2]), &mut [0.0]);
+        int8_embedding(&[2], &Int8Embedding::new(CodeRows::dense(vec![1, 2], 2, 1), vec![1.0; 2]), &mut [0.0]);
     }
 }

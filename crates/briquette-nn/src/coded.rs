@@ -233,16 +233,16 @@ impl Coded {
 
     /// Lays the codes out for their use on `device`.
     pub(crate) fn pack(self, what: Use, device: &Device) -> Result<PackedCodes> {
-        let Self { rows, codes, scales, is_sparse } = &self;
+        let Self { rows, codes, scales, is_sparse } = self;
         let dims = [rows.n_rows, rows.n_cols];
         let kept = match what {
-            Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, codes, scales, dims, *is_sparse, grid)?),
-            Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, codes, scales, dims, *is_sparse, grid)?),
-            Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, codes, scales, dims, group)),
-            Use::Table => Kept::Table(Table::on(device, codes, scales, dims, *is_sparse)),
-            Use::Decoded => Kept::Decoded(Table::on(device, codes, scales, dims, *is_sparse)),
+            Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, &codes, &scales, dims, is_sparse, grid)?),
+            Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, &codes, &scales, dims, is_sparse, grid)?),
+            Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group)),
+            Use::Table => Kept::Table(Table::on(device, codes, &scales, dims, is_sparse)),
+            Use::Decoded => Kept::Decoded(Table::on(device, codes, &scales, dims, is_sparse)),
         };
-        Ok(PackedCodes { kept, rows: self.rows, is_sparse: self.is_sparse })
+        Ok(PackedCodes { kept, rows, is_sparse })
     }
 
     /// Lays the codes of a stored tensor out for their use on `device`: a large one that goes into panels of the CPU a few blocks at a time.

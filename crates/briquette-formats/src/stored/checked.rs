@@ -3,7 +3,8 @@
 use super::{DecodeBuffers, PartBytes, StoredDir, StoredTensor};
 use crate::InputFile;
 use crate::digests::Lengths;
-use briquette_core::{Error, Hash128, Result};
+use briquette_core::block::{RowDecoder, StoredRows};
+use briquette_core::{BlockHasher, Error, Hash128, Result};
 use std::ops::Range;
 
 impl StoredDir {
@@ -17,6 +18,35 @@ impl StoredDir {
         let Some(digests) = &self.digests else { return Ok(()) };
         let tensor = &self.tensors[index];
         digests.add(index, lengths_of(tensor), start, values).map_err(|found| self.differs(index, found))
+    }
+
+    /// As [`check_values`](Self::check_values), of rows as they are stored. Threads take blocks in any order, each hashing its own; where a block is not
+    /// there as a whole it is read again at the end.
+    pub(super) fn check_rows(
+        &self,
+        index: usize,
+        range: Range<usize>,
+        decoder: &mut RowDecoder,
+        stored: &StoredRows,
+    ) -> Result<()> {
+        let Some(digests) = &self.digests else { return Ok(()) };
+        let tensor = &self.tensors[index];
+        let (rows, lengths) = (tensor.rows(), lengths_of(tensor));
+        let n = rows.rows_per_block();
+        let starts_block = |row: usize| row.is_multiple_of(n) || row == rows.n_rows;
+        if !starts_block(range.start) || !starts_block(range.end) {
+            digests.begin(index, lengths);
+            return Ok(());
+        }
+        let (mut hasher, mut number) = (BlockHasher::default(), range.start / n);
+        decoder.for_each_strip(stored, range.len(), n, |values, ends_block| {
+            hasher.push(values);
+            if ends_block {
+                digests.put(index, lengths, number, hasher.take());
+                number += 1;
+            }
+        });
+        digests.compare(index, lengths).map_err(|found| self.differs(index, found))
     }
 
     /// Reads what is missing of every tensor that was read in part, and so checks it.
@@ -72,3 +102,6 @@ fn lengths_of(tensor: &StoredTensor) -> Lengths {
 fn block_rows(number: usize, rows_per_block: usize, n_rows: usize) -> Range<usize> {
     number * rows_per_block..((number + 1) * rows_per_block).min(n_rows)
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ fn a_convolution_and_an_embedding_run_on_tensors() {
     assert!((y.clone() - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
     let added = conv2d(x, Some(y.clone()), shift, call);
     assert!((added - y * 2.0).abs().max().into_scalar::<f32>() < 1e-4);
-    let table = Table::on(&device, &[1, 0, 0, 2], &[1.0, 0.5], [2, 2], true);
+    let table = Table::on(&device, vec![1, 0, 0, 2], &[1.0, 0.5], [2, 2], true);
     let rows = embedding(Tensor::<2, Int>::from_data([[1, 0, 1]], &device), &table);
     assert_eq!(rows.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
 }

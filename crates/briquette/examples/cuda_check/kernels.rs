@@ -243,7 +243,7 @@ fn convolutions(device: &Device, cpu: &Device) -> Vec<Finding> {
 
 fn embedding(device: &Device, cpu: &Device) -> Finding {
     let run = |device: &Device, is_sparse: bool| {
-        let table = Table::on(device, &codes(50 * 77, 17), &floats(50, 18), [50, 77], is_sparse);
+        let table = Table::on(device, codes(50 * 77, 17), &floats(50, 18), [50, 77], is_sparse);
         let ids = Tensor::<2, Int>::from_data([[0, 49, 7], [7, 30, 1]], device);
         host(ops::embedding(ids, &table))
     };

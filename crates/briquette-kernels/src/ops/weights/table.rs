@@ -37,12 +37,15 @@ impl Table {
     ///
     /// # Panics
     /// If the lengths disagree with the shape.
-    pub fn on(device: &Device, codes: &[i8], scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
-        if let Some(table) = cube::table(device, codes, scales, [n_rows, n_cols], is_sparse) {
+    pub fn on(device: &Device, codes: Vec<i8>, scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
+        if let Some(table) = cube::table(device, &codes, scales, [n_rows, n_cols], is_sparse) {
             return Self { placed: HostOrCuda::Cuda(table, scales.into()) };
         }
-        let pack = if is_sparse { CodeRows::bitmask } else { CodeRows::dense };
-        Self::new(Int8Embedding::new(pack(codes, n_rows, n_cols), scales.to_vec()))
+        let rows = match is_sparse {
+            true => CodeRows::bitmask(&codes, n_rows, n_cols),
+            false => CodeRows::dense(codes, n_rows, n_cols),
+        };
+        Self::new(Int8Embedding::new(rows, scales.to_vec()))
     }
 
     /// Rows.
