@@ -22,10 +22,12 @@
 pub mod affine;
 pub mod bits;
 pub mod block;
+pub mod code_rows;
 pub mod coder;
 pub mod coding;
 pub mod decision;
 pub mod dtype;
+pub mod embedding;
 pub mod encoded;
 pub mod error;
 pub mod float;

@@ -18,9 +18,7 @@
 
 mod activations;
 mod aligned_bytes;
-mod code_rows;
 mod conv2d;
-mod embedding;
 mod feed_forward;
 mod float;
 mod float_product;
@@ -39,10 +37,10 @@ mod weight_only;
 mod weights;
 
 pub use activations::{ActivationElement, ActivationGrid};
+pub use briquette_core::code_rows::CodeRows;
+pub use briquette_core::embedding::{Int8Embedding, int8_embedding};
 pub use briquette_core::float::{Path, active_path};
-pub use code_rows::CodeRows;
 pub use conv2d::{Conv2dShape, ConvEpilogue, Int8Conv2d, PackedConv2d, int8_conv2d};
-pub use embedding::{Int8Embedding, int8_embedding};
 pub use feed_forward::{FeedForward, int8_feed_forward};
 pub use float::FloatConv2d;
 pub use float_product::float_product;

@@ -3,7 +3,6 @@
 use super::tensor::{change, elements, vector};
 use crate::activations::ActivationElement;
 use crate::conv2d::{ConvEpilogue, Int8Conv2d, int8_conv2d};
-use crate::embedding::int8_embedding;
 use crate::int4::int4_linear;
 use crate::linear::int8_linear;
 use crate::ops::host_or_cuda::ELSEWHERE;
@@ -11,6 +10,7 @@ use crate::ops::quantized::QuantizedOps;
 use crate::ops::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::ops::weights::{Conv2dCall, HostLinear, LinearWeights, Table, Weights};
 use crate::weight_only::weight_only_linear;
+use briquette_core::embedding::int8_embedding;
 use briquette_core::float::active_path;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;

@@ -1,9 +1,9 @@
 //! Rows that are looked up, as those of an embedding are.
 
-use crate::code_rows::CodeRows;
-use crate::embedding::Int8Embedding;
 use crate::ops::cube::{self, CudaTable};
 use crate::ops::host_or_cuda::{HostOrCuda, WeightInfo};
+use briquette_core::code_rows::CodeRows;
+use briquette_core::embedding::Int8Embedding;
 use burn::tensor::Device;
 use std::sync::Arc;
 

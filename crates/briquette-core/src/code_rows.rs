@@ -1,6 +1,6 @@
 //! Rows of int8 codes that are read one at a time.
 
-use briquette_core::simd::{compress8, expand8};
+use crate::simd::{compress8, expand8};
 
 /// Row-major int8 codes `[n_rows, n_cols]`, dense, or a bitmask and the codes that are not zero.
 #[derive(Clone)]
