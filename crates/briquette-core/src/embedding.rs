@@ -1,6 +1,7 @@
 //! Rows of an int8 table, as f32.
 
 use crate::code_rows::CodeRows;
+use crate::{Affine, simd};
 
 /// A table of `[n_rows, n_cols]` codes with one scale for each row.
 #[derive(Clone)]
@@ -69,10 +70,7 @@ pub fn int8_embedding(ids: &[usize], table: &Int8Embedding, out: &mut [f32]) {
     let mut scratch = Vec::new();
     for (&id, out) in ids.iter().zip(out.chunks_exact_mut(n_cols)) {
         assert!(id < table.n_rows(), "id {id} in a table of {} rows", table.n_rows());
-        let scale = table.scales[id];
-        for (value, &code) in out.iter_mut().zip(table.codes.row(id, &mut scratch)) {
-            *value = f32::from(code) * scale;
-        }
+        simd::dequantize(table.codes.row(id, &mut scratch), Affine::symmetric(table.scales[id]), out);
     }
 }
 

@@ -34,7 +34,7 @@ pub use attention_grad::attention_grad;
 pub use cached_attention::cached_attention;
 pub use cached_rows::{CacheType, CachedRows};
 pub use conv2d_shape::Conv2dShape;
-pub use gelu::gelu;
+pub use gelu::{coarse_gelu, gelu};
 pub use gelu_grad::gelu_grad;
 pub use isa::Isa;
 #[cfg(target_arch = "x86_64")]

@@ -27,8 +27,8 @@ pub struct FeedForward<'a> {
     pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 2],
     /// How rows are rounded before each.
     pub grids: [ActivationGrid; 2],
-    /// What is done in place with all that the first gives.
-    pub activation: fn(&mut [f32]),
+    /// What is done in place with all that the first gives, a few rows at a time.
+    pub activation: fn(Path, &mut [f32]),
 }
 
 /// `y = activation(x · upᵀ + bias) · downᵀ + bias` of rows `[n_rows, n_in]`, with the products and roundings of [`int8_linear`](crate::int8_linear).
@@ -80,7 +80,7 @@ impl WideRows {
         self.codes.make_room(n_rows, n);
         let n_at_once = rows_at_once(n);
         for (index, rows) in self.floats.chunks_mut(n_at_once * n.max(1)).enumerate() {
-            (block.activation)(rows);
+            (block.activation)(path, rows);
             self.codes.fill_part(path, rows, index * n_at_once, block.grids[1]);
         }
         multiply_rows(path, self.codes.block(), down, down_bias, OutputBlock::new(y, n_rows, down.n_out()), n_threads);
@@ -93,7 +93,7 @@ mod tests {
     use crate::int8_linear;
     use crate::linear::tests::{floats, packed, sparse};
 
-    fn halve(x: &mut [f32]) {
+    fn halve(_: Path, x: &mut [f32]) {
         x.iter_mut().for_each(|x| *x = if *x < 0.0 { *x / 2.0 } else { *x });
     }
 
@@ -108,7 +108,7 @@ mod tests {
                 let (mut between, mut slow, mut fast) =
                     (vec![0.0; n_rows * n], vec![0.0; n_rows * n_out], vec![f32::NAN; n_rows * n_out]);
                 int8_linear(path, &x, n_rows, grids[0], &up, Some(&bias), &mut between);
-                halve(&mut between);
+                halve(path, &mut between);
                 int8_linear(path, &between, n_rows, grids[1], &down, None, &mut slow);
                 int8_feed_forward(path, &x, n_rows, &block, &mut fast);
                 assert_eq!(fast, slow, "{path} [{n_rows}, {n_in}, {n}, {n_out}]");

@@ -13,6 +13,8 @@ const ROUNDS: f32 = 12_582_912.0;
 const POWER: [f32; 4] = [254.980_76, 176.749_87, 61.873_066, 14.238_762];
 /// The least base 2 logarithm of a weight that is told from smaller ones, far below half a code.
 const LOWEST: f32 = -60.0;
+/// Rows that are taken at once.
+const AT_ONCE: usize = 8;
 
 /// What queries give to keys: `codes[r][j] = round(255 · 2^(scores[r][j] - max))` of rows as long as `factors`, halves to even, `stride` codes apart; and of
 /// each row the sum `Σ 255 · 2^(scores[r][j] - max) · factors[j]`, not rounded.
@@ -80,52 +82,65 @@ fn plain(scores: &[f32], factors: &[f32], codes: &mut [u8]) -> f32 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
 fn rows_avx512(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize, sums: &mut [f32]) {
     let n = factors.len();
-    for (row, sum) in sums.iter_mut().enumerate() {
-        // SAFETY: slices of one length, a multiple of 16.
-        *sum = unsafe { avx512(&scores[row * n..][..n], factors, &mut codes[row * stride..][..n]) };
+    let (together, rest) = sums.as_chunks_mut::<AT_ONCE>();
+    let first = together.len() * AT_ONCE;
+    for (index, sums) in together.iter_mut().enumerate() {
+        let row = index * AT_ONCE;
+        // SAFETY: rows of `n` scores, a multiple of 16, and of as many codes.
+        *sums = unsafe { avx512(&scores[row * n..][..AT_ONCE * n], factors, &mut codes[row * stride..], stride) };
+    }
+    for (index, sum) in rest.iter_mut().enumerate() {
+        let row = first + index;
+        // SAFETY: as above.
+        [*sum] = unsafe { avx512(&scores[row * n..][..n], factors, &mut codes[row * stride..], stride) };
     }
 }
 
 /// # Safety
-/// There are as many codes and factors as scores, a multiple of 16.
+/// There are `M` rows of as many scores as factors, a multiple of 16, and of codes, `stride` apart.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
 #[inline]
-unsafe fn avx512(scores: &[f32], factors: &[f32], codes: &mut [u8]) -> f32 {
-    let n = scores.len();
+unsafe fn avx512<const M: usize>(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize) -> [f32; M] {
+    let n = factors.len();
     // SAFETY: 16 divides the length; so below.
-    let load = |at: usize| unsafe { _mm512_loadu_ps(scores.as_ptr().add(at)) };
-    let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
+    let load = |row: usize, at: usize| unsafe { _mm512_loadu_ps(scores.as_ptr().add(row * n + at)) };
+    let mut max = [_mm512_set1_ps(f32::NEG_INFINITY); M];
     for at in (0..n).step_by(LANES) {
-        // The second is taken where one of both is NaN.
-        largest = _mm512_max_ps(load(at), largest);
-    }
-    let max = _mm512_reduce_max_ps(largest);
-    if max == f32::NEG_INFINITY {
-        codes.fill(0);
-        return 0.0;
-    }
-    let [p0, p1, p2, p3] = POWER.map(|factor| _mm512_set1_ps(factor));
-    let (max, lowest, rounds) = (_mm512_set1_ps(max), _mm512_set1_ps(LOWEST), _mm512_set1_ps(ROUNDS));
-    let mut sum = _mm512_setzero_ps();
-    for at in (0..n).step_by(LANES) {
-        let score = _mm512_max_ps(_mm512_sub_ps(load(at), max), lowest);
-        let shifted = _mm512_add_ps(score, rounds);
-        let f = _mm512_sub_ps(score, _mm512_sub_ps(shifted, rounds));
-        let power = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_fmadd_ps(p3, f, p2), f, p1), f, p0);
-        let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
-        let weight = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(power), exponent));
-        // SAFETY: there is a code and a factor for each score.
-        unsafe {
-            sum = _mm512_fmadd_ps(weight, _mm512_loadu_ps(factors.as_ptr().add(at)), sum);
-            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(weight));
-            _mm_storeu_si128(codes.as_mut_ptr().add(at).cast(), bytes);
+        for (row, max) in max.iter_mut().enumerate() {
+            // The second is taken where one of both is NaN.
+            *max = _mm512_max_ps(load(row, at), *max);
         }
     }
-    let mut sums = [0.0; LANES];
-    // SAFETY: 16 floats.
-    unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), sum) };
-    join_lanes(sums, |a, b| a + b)
+    // Where there is none, the largest score is one of which nothing comes.
+    let largest = max.map(|max| _mm512_reduce_max_ps(max));
+    let max = largest.map(|max| _mm512_set1_ps(max.max(f32::MIN)));
+    let [p0, p1, p2, p3] = POWER.map(|factor| _mm512_set1_ps(factor));
+    let lowest = _mm512_set1_ps(LOWEST);
+    let mut sums = [_mm512_setzero_ps(); M];
+    for at in (0..n).step_by(LANES) {
+        // SAFETY: there is a factor for each score.
+        let factors = unsafe { _mm512_loadu_ps(factors.as_ptr().add(at)) };
+        for row in 0..M {
+            let score = _mm512_max_ps(_mm512_sub_ps(load(row, at), max[row]), lowest);
+            let whole = _mm512_roundscale_ps::<8>(score);
+            let f = _mm512_sub_ps(score, whole);
+            let power = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_fmadd_ps(p3, f, p2), f, p1), f, p0);
+            let weight = _mm512_scalef_ps(power, whole);
+            sums[row] = _mm512_fmadd_ps(weight, factors, sums[row]);
+            // SAFETY: there is a code for each score.
+            unsafe {
+                let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(weight));
+                _mm_storeu_si128(codes.as_mut_ptr().add(row * stride + at).cast(), bytes);
+            }
+        }
+    }
+    std::array::from_fn(|row| {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: 16 floats.
+        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sums[row]) };
+        if largest[row] == f32::NEG_INFINITY { 0.0 } else { join_lanes(lanes, |a, b| a + b) }
+    })
 }
 
 #[cfg(test)]

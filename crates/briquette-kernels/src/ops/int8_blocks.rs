@@ -2,7 +2,7 @@
 
 use super::device::is_cpu;
 use super::weights::{HostLinear, LinearWeights};
-use briquette_core::float::gelu;
+use briquette_core::float::{Path, coarse_gelu};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Tensor};
@@ -19,17 +19,17 @@ pub struct CodedLinear {
 /// What a feed-forward block does between its products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedForwardActivation {
-    /// `x * Phi(x)`.
+    /// `x * Phi(x)`, within 6e-5, as 8-bit codes follow.
     Gelu,
     /// `max(x, 0)`.
     Relu,
 }
 
 impl FeedForwardActivation {
-    pub(super) fn function(self) -> fn(&mut [f32]) {
+    pub(super) fn function(self) -> fn(Path, &mut [f32]) {
         match self {
-            Self::Gelu => gelu,
-            Self::Relu => |x| x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+            Self::Gelu => coarse_gelu,
+            Self::Relu => |_, x| x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
         }
     }
 }
