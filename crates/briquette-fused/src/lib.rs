@@ -23,10 +23,12 @@ mod flex;
 mod fused;
 pub mod masked;
 mod ops;
+mod parts;
 mod record;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
-pub use device::{fuses, rows_at_once};
+pub use device::fuses;
 pub use fused::{add_norm, attention, gelu, rms_norm, rotate, swiglu};
 pub use ops::{AttentionHeads, FusedGrads, FusedOps};
+pub use parts::in_parts;

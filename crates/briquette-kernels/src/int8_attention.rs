@@ -3,10 +3,10 @@
 use crate::activations::ActivationGrid;
 use crate::aligned_bytes::AlignedBytes;
 use crate::linear::multiply_rows;
-use crate::panel_layout::{panel_bytes, turn_rows, weave_rows};
+use crate::panel_layout::panel_bytes;
 use crate::panels::threads_for;
 use crate::quantize_rows::QuantizedRows;
-use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns, RowBlock};
+use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns, RowBlock, turn_rows, weave_rows};
 use crate::weights::Int8Weights;
 use briquette_core::float::{AttentionShape, Path, softmax_codes};
 use rayon::prelude::*;
@@ -165,7 +165,7 @@ impl HeadCodes {
     /// The outputs of a head, whose columns in queries, keys and values begin at these.
     fn attend(&mut self, path: Path, of: &SequenceCodes, [q, k, v]: [usize; 3], is_causal: bool, out: OutputBlock) {
         let (width, mut out) = (out.n_cols(), out);
-        self.lay_out(of, [k, v], width);
+        self.lay_out(path, of, [k, v], width);
         let queries = &of.rows[0];
         for first in (0..queries.n_rows()).step_by(ROWS) {
             let n = ROWS.min(queries.n_rows() - first);
@@ -178,20 +178,20 @@ impl HeadCodes {
     }
 
     /// Lays out keys and values for their products.
-    fn lay_out(&mut self, of: &SequenceCodes, [k, v]: [usize; 2], width: usize) {
+    fn lay_out(&mut self, path: Path, of: &SequenceCodes, [k, v]: [usize; 2], width: usize) {
         let [_, keys, values] = &of.rows;
         self.keys.resize(of.columns.len() * panel_bytes(width));
         self.key_columns.clear();
         self.key_columns.extend_from_slice(&of.columns);
         let panels = self.keys.codes_mut().chunks_exact_mut(panel_bytes(width));
         for (index, (panel, columns)) in panels.zip(&mut self.key_columns).enumerate() {
-            turn_rows(keys.block(), (index * PANEL, k), panel, &mut columns.sums);
+            turn_rows(path, keys.block(), (index * PANEL, k), panel, &mut columns.sums);
         }
         let per_panel = panel_bytes(values.n_rows());
         self.values.resize(width.div_ceil(PANEL) * per_panel);
         for (index, panel) in self.values.codes_mut().chunks_exact_mut(per_panel).enumerate() {
             let first = index * PANEL;
-            weave_rows(values.block(), v + first..v + width.min(first + PANEL), panel);
+            weave_rows(path, values.block(), v + first..v + width.min(first + PANEL), panel);
         }
     }
 

@@ -1,9 +1,8 @@
 //! How int8 codes lie in a panel of 32 outputs, and what is checked before they are put there.
 
-use crate::simd::{PANEL, RowBlock};
+use crate::simd::PANEL;
 use briquette_core::{Error, Result};
 use rayon::prelude::*;
-use std::ops::Range;
 
 /// The largest number of inputs: `2^16 * 255 * 128` is the last product sum that 32 bits hold.
 pub const MAX_DEPTH: usize = 1 << 16;
@@ -46,35 +45,6 @@ pub(crate) fn pack_panel(codes: &[i8], n_out: usize, n_in: usize, first: usize, 
             if !rest.is_empty() {
                 places.next().into_iter().for_each(|place| place[..rest.len()].copy_from_slice(rest));
             }
-        }
-    }
-}
-
-/// Where activations have the code of 0, weights have 0.
-const SIGNS: u32 = 0x8080_8080;
-
-/// Lays out rows of activations, whose zero point is 128, as the outputs of a panel `[n_in / 4][32][4]`: up to 32 rows from `first` on, and of those as
-/// many codes from `column` on as the panel is deep; with the sum of each one's codes. What is beyond the rows is arbitrary.
-pub(crate) fn turn_rows(rows: RowBlock, (first, column): (usize, usize), panel: &mut [i8], sums: &mut [i32; PANEL]) {
-    let n_in = panel.len() / PANEL;
-    let (groups, n) = (bytemuck::cast_slice_mut::<i8, [u32; PANEL]>(panel), PANEL.min(rows.n_rows() - first));
-    for lane in 0..n {
-        let row = &rows.codes[(first + lane) * rows.stride + column..][..n_in];
-        for (group, codes) in groups.iter_mut().zip(row.as_chunks::<4>().0) {
-            group[lane] = u32::from_ne_bytes(*codes) ^ SIGNS;
-        }
-        sums[lane] = row.iter().map(|&code| i32::from(code)).sum::<i32>() - 128 * n_in as i32;
-    }
-}
-
-/// Lays out columns of rows of activations, whose zero point is 128, as the outputs of a panel `[n_rows / 4][32][4]`. What is beyond the rows and columns
-/// is arbitrary.
-pub(crate) fn weave_rows(rows: RowBlock, columns: Range<usize>, panel: &mut [i8]) {
-    for (index, words) in bytemuck::cast_slice_mut::<i8, [u32; PANEL]>(panel).iter_mut().enumerate() {
-        let row = |i: usize| &rows.codes[(4 * index + i) * rows.stride..][columns.clone()];
-        let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
-        for ((((word, a), b), c), d) in words.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            *word = u32::from_le_bytes([*a, *b, *c, *d]) ^ SIGNS;
         }
     }
 }

@@ -10,6 +10,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod code_panels;
 mod dispatch;
 #[cfg(target_arch = "x86_64")]
 mod float_panel;
@@ -28,6 +29,7 @@ mod turn;
 mod weight_only;
 
 pub(crate) use block::OutputBlock;
+pub(crate) use code_panels::{turn_rows, weave_rows};
 pub(crate) use dispatch::{
     depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, multiply_weight_rows, quantize,
     quantize_row, turn_bytes, turn_square, value_range,

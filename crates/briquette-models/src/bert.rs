@@ -9,7 +9,7 @@ use crate::fresh;
 use crate::layers::{Dropout, DropoutConfig, Embedding, LayerNorm, LayerNormConfig, Linear};
 use crate::layers::{feed_forward, self_attention};
 use crate::low_rank::{Linears, below};
-use briquette_fused::rows_at_once;
+use briquette_fused::in_parts;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
@@ -206,17 +206,10 @@ impl Bert {
     /// # Panics
     /// If the length is beyond the positions the model has, or a token beyond its vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        let [batch, length] = tokens.dims();
-        let at_once = rows_at_once(&tokens.device()).map_or(batch, |rows| (rows / length.max(1)).max(1));
-        if batch <= at_once {
-            return self.forward_at_once(tokens, padding);
-        }
-        // Sequences do not depend on each other, and the activations of a few at a time fit the cache.
-        let parts = (0..batch).step_by(at_once).map(|start| {
-            let n = at_once.min(batch - start);
-            self.forward_at_once(tokens.clone().narrow(0, start, n), padding.clone().narrow(0, start, n))
-        });
-        Tensor::cat(parts.collect(), 0)
+        in_parts(&tokens.device(), tokens.dims(), |its| {
+            let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
+            self.forward_at_once(tokens, padding)
+        })
     }
 
     fn forward_at_once(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {

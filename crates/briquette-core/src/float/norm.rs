@@ -1,7 +1,13 @@
 //! Layer norm of a sum.
+#![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
 use super::loops;
-use super::path::active_path;
+use super::path::{Path, active_path};
 use super::threads::rows_per_task;
 use rayon::prelude::*;
 
@@ -18,7 +24,7 @@ pub fn add_norm(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], ep
     }
     assert!(x.len().is_multiple_of(n_cols), "{} values in rows of {n_cols}", x.len());
     let (path, n) = (active_path(), rows_per_task(x.len() / n_cols, n_cols) * n_cols);
-    let run = |x: &mut [f32], shortcut: &[f32]| loops::add_norm(path, x, shortcut, gamma, beta, epsilon);
+    let run = |x: &mut [f32], shortcut: &[f32]| add_norm_on(path, x, shortcut, gamma, beta, epsilon);
     if n >= x.len() {
         run(x, shortcut);
     } else if shortcut.is_empty() {
@@ -28,23 +34,35 @@ pub fn add_norm(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], ep
     }
 }
 
+fn add_norm_on(path: Path, x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
+    match path.isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx | Isa::Avx512Vnni if gamma.len().is_multiple_of(loops::LANES) => {
+            // SAFETY: a path exists only where `is_available` said so.
+            unsafe { avx512::add_norm(x, shortcut, gamma, beta, epsilon) }
+        }
+        _ => loops::add_norm(path, x, shortcut, gamma, beta, epsilon),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Path;
     use super::*;
 
     #[test]
     fn every_path_is_near_the_exact_norm() {
         for n_cols in [1, 7, 16, 33, 384, 1000] {
-            let x: Vec<f32> = (0..3 * n_cols).map(|i| (i * 37 % 101) as f32 * 0.1 - 2.0).collect();
-            let shortcut: Vec<f32> = (0..3 * n_cols).map(|i| (i * 53 % 97) as f32 * 0.2 - 1.0).collect();
+            let x: Vec<f32> = (0..7 * n_cols).map(|i| (i * 37 % 101) as f32 * 0.1 - 2.0).collect();
+            let shortcut: Vec<f32> = (0..7 * n_cols).map(|i| (i * 53 % 97) as f32 * 0.2 - 1.0).collect();
             let gamma: Vec<f32> = (0..n_cols).map(|i| 1.0 + (i % 5) as f32 * 0.1).collect();
             let beta: Vec<f32> = (0..n_cols).map(|i| (i % 3) as f32 * 0.1).collect();
             for path in Path::available() {
                 for shortcut in [&shortcut[..], &[]] {
-                    let mut y = x.clone();
-                    loops::add_norm(path, &mut y, shortcut, &gamma, &beta, 1e-5);
-                    for row in 0..3 {
+                    let (mut y, mut plain) = (x.clone(), x.clone());
+                    add_norm_on(path, &mut y, shortcut, &gamma, &beta, 1e-5);
+                    loops::add_norm(path, &mut plain, shortcut, &gamma, &beta, 1e-5);
+                    assert_eq!(y, plain, "{path} {n_cols}");
+                    for row in 0..7 {
                         let sum = |col: usize| {
                             let at = row * n_cols + col;
                             f64::from(x[at]) + shortcut.get(at).map_or(0.0, |value| f64::from(*value))

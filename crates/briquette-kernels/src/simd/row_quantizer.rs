@@ -16,6 +16,7 @@ impl RowQuantizer {
     pub(crate) const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
 
     /// `scale = largest / n_steps`, with the bits of the row's largest magnitude given; NaN where that is not finite.
+    #[inline(always)]
     pub(crate) fn symmetric(magnitude: u32, n_steps: f32) -> Self {
         let largest = f32::from_bits(magnitude);
         let scale = largest / n_steps;
@@ -29,6 +30,7 @@ impl RowQuantizer {
     }
 
     /// The scale of a row that spans `min..=max`.
+    #[inline(always)]
     pub(crate) fn asymmetric(min: f32, max: f32, magnitude: u32) -> Self {
         if !f32::from_bits(magnitude).is_finite() {
             return Self { scale: f32::NAN, zero: 0, inverse: f32::INFINITY };
@@ -84,6 +86,7 @@ impl ValueRange {
         Self { min, max, magnitude: self.magnitude.max(other.magnitude) }
     }
 
+    #[inline(always)]
     pub(crate) fn scale(self, grid: ActivationGrid) -> RowQuantizer {
         match grid {
             ActivationGrid::Symmetric => RowQuantizer::symmetric(self.magnitude, 127.0),
