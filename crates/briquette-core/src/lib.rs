@@ -20,6 +20,7 @@
 //! ```
 
 pub mod affine;
+pub mod aligned_bytes;
 pub mod bits;
 pub mod block;
 pub mod code_rows;

@@ -1,13 +1,13 @@
 //! Attention whose products are all made of 8-bit codes, a sequence and a head at a time: scores never leave the cache.
 
 use crate::activations::ActivationGrid;
-use crate::aligned_bytes::AlignedBytes;
 use crate::linear::multiply_rows;
 use crate::panel_layout::panel_bytes;
 use crate::panels::threads_for;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns, RowBlock, turn_rows, weave_rows};
 use crate::weights::Int8Weights;
+use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::float::{AttentionShape, Path, softmax_codes};
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -180,7 +180,7 @@ impl HeadCodes {
     /// Lays out keys and values for their products.
     fn lay_out(&mut self, path: Path, of: &SequenceCodes, [k, v]: [usize; 2], width: usize) {
         let [_, keys, values] = &of.rows;
-        self.keys.resize(of.columns.len() * panel_bytes(width));
+        self.keys.make_room(of.columns.len() * panel_bytes(width));
         self.key_columns.clear();
         self.key_columns.extend_from_slice(&of.columns);
         let panels = self.keys.codes_mut().chunks_exact_mut(panel_bytes(width));
@@ -188,7 +188,7 @@ impl HeadCodes {
             turn_rows(path, keys.block(), (index * PANEL, k), panel, &mut columns.sums);
         }
         let per_panel = panel_bytes(values.n_rows());
-        self.values.resize(width.div_ceil(PANEL) * per_panel);
+        self.values.make_room(width.div_ceil(PANEL) * per_panel);
         for (index, panel) in self.values.codes_mut().chunks_exact_mut(per_panel).enumerate() {
             let first = index * PANEL;
             weave_rows(path, values.block(), v + first..v + width.min(first + PANEL), panel);
@@ -216,7 +216,7 @@ impl HeadCodes {
     fn weigh(&mut self, path: Path, queries: &[f32], factors: &[f32], first: Option<usize>) -> [f32; ROWS] {
         let n_lanes = factors.len();
         let stride = row_stride(n_lanes);
-        self.weights.resize(ROWS * stride);
+        self.weights.make_room(ROWS * stride);
         let n = queries.len();
         if let Some(first) = first {
             for (row, scores) in self.scores.chunks_exact_mut(n_lanes.max(1)).take(n).enumerate() {

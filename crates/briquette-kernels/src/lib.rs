@@ -17,7 +17,6 @@
 //! ```
 
 mod activations;
-mod aligned_bytes;
 mod conv2d;
 mod feed_forward;
 mod float;

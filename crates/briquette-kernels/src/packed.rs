@@ -1,11 +1,11 @@
 //! int8 weights laid out for the kernels.
 
-use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{MIN_CODES, check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns};
 use crate::weights::{Int8Weights, row_of_panel, sealed};
 use briquette_core::Result;
+use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::float::Path;
 use rayon::prelude::*;
 

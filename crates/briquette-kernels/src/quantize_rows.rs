@@ -1,8 +1,8 @@
 //! Activations as 8-bit codes, a scale and a zero point for each row.
 
 use crate::activations::{ActivationElement, ActivationGrid};
-use crate::aligned_bytes::AlignedBytes;
 use crate::simd::{self, RowBlock, RowQuantizer};
+use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::float::Path;
 use rayon::prelude::*;
 
@@ -54,7 +54,7 @@ impl QuantizedRows {
     /// Makes room for rows that the caller fills, all of one scale and zero point.
     pub(crate) fn reset(&mut self, n_rows: usize, n_cols: usize, scale: f32, zero: i32) {
         self.n_cols = n_cols;
-        self.codes.resize(n_rows.next_multiple_of(16) * self.stride());
+        self.codes.make_room(n_rows.next_multiple_of(16) * self.stride());
         self.scales.clear();
         self.scales.resize(n_rows, scale);
         self.zeros.clear();
@@ -91,7 +91,7 @@ impl QuantizedRows {
     pub(crate) fn make_room(&mut self, n_rows: usize, n_cols: usize) {
         self.n_cols = n_cols;
         let stride = self.stride();
-        self.codes.resize((n_rows.next_multiple_of(16) + 1) * stride);
+        self.codes.make_room((n_rows.next_multiple_of(16) + 1) * stride);
         self.scales.resize(n_rows, 1.0);
         self.zeros.resize(n_rows, 0);
     }

@@ -1,11 +1,11 @@
 //! int8 weights of which only the nonzero are kept.
 
-use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
 use crate::simd::{self, Kernel, OutputBlock, PANEL, PanelColumns, SparsePanels};
 use crate::weights::{Int8Weights, sealed};
 use briquette_core::Result;
+use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::float::Path;
 use std::cell::RefCell;
 
@@ -53,7 +53,7 @@ impl SparseInt8 {
     /// Calls `f` with all codes of a panel, zeros included, which lie in memory of this thread.
     fn with_panel(&self, path: Path, index: usize, f: impl FnOnce(&[i8])) {
         let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
-        codes.resize(n.max(codes.bytes().len()));
+        codes.make_room(n.max(codes.bytes().len()));
         simd::expand_panel(path, &self.panels, index, &mut codes.codes_mut()[..n]);
         f(&codes.codes()[..n]);
         PANEL_CODES.set(codes);

@@ -4,12 +4,9 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-use super::operands::{PANEL, RowBlock};
+use super::operands::{PANEL, RowBlock, SIGNS};
 use briquette_core::float::{Isa, Path};
 use std::ops::Range;
-
-/// Where activations have the code of 0, weights have 0.
-const SIGNS: u32 = 0x8080_8080;
 
 /// Lays out rows as the outputs of a panel `[n_in / 4][32][4]`: up to 32 rows from `first` on, and of those as many codes from `column` on as the panel
 /// is deep; with the sum of each one's codes. What is beyond the rows is arbitrary.

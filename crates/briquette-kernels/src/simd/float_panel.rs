@@ -4,8 +4,8 @@
 use super::block::OutputBlock;
 use super::operands::PANEL;
 use super::turn::{SIDE, turn_avx512};
-use crate::aligned_bytes::AlignedBytes;
 use crate::float_rows::{FloatRows, FloatTile};
+use briquette_core::aligned_bytes::AlignedBytes;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
@@ -68,7 +68,7 @@ fn lay_out(weights: &[f32], panel: &mut [[f32; PANEL]]) {
 /// Gives `f` memory for a panel `[n_in][32]` of floats, of any values.
 pub(super) fn with_floats(n_in: usize, f: impl FnOnce(&mut [[f32; PANEL]])) {
     let mut buffer = FLOATS.take();
-    buffer.resize(n_in * size_of::<[f32; PANEL]>());
+    buffer.make_room(n_in * size_of::<[f32; PANEL]>());
     f(bytemuck::cast_slice_mut(buffer.bytes_mut()));
     FLOATS.set(buffer);
 }

@@ -2,6 +2,8 @@
 
 /// Outputs in a panel of weights.
 pub(crate) const PANEL: usize = 32;
+/// Four codes of activations with these bits flipped are weights, where the zero point is 128.
+pub(crate) const SIGNS: u32 = 0x8080_8080;
 
 /// Rows of activation codes, `stride` bytes apart, in memory for a multiple of 16 rows.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Squares of 8 words, and rows of 32 bytes, by AVX2.
 #![allow(unsafe_code)]
 
-use super::{PANEL, SIGNS};
+use crate::simd::operands::{PANEL, SIGNS};
 use std::arch::x86_64::*;
 
 /// See [`super::turn_rows`]; for 8 rows at a time.

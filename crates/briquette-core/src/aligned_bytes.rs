@@ -3,12 +3,12 @@
 /// What a cache line has.
 const LINE: usize = 64;
 
-/// A growable array of bytes aligned to 64.
+/// An array of bytes aligned to 64, which are used again where there is room.
 ///
 /// It starts at the first line of a longer one without alignment: of that the system hands out zeros as they are first touched, by whichever thread,
 /// where aligned memory would be zeroed at once by the one that asks.
 #[derive(Default)]
-pub(crate) struct AlignedBytes {
+pub struct AlignedBytes {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
@@ -16,39 +16,40 @@ pub(crate) struct AlignedBytes {
 
 impl AlignedBytes {
     /// `n` zeros, rounded up to whole lines.
-    pub(crate) fn zeroed(n: usize) -> Self {
+    pub fn zeroed(n: usize) -> Self {
         let len = n.next_multiple_of(LINE);
         let bytes = vec![0; len + LINE];
         Self { start: bytes.as_ptr().align_offset(LINE), bytes, len }
     }
 
-    /// Makes room for `n` bytes; those that were there keep their values, new ones are 0.
-    pub(crate) fn resize(&mut self, n: usize) {
-        let (kept, len) = (self.len, n.next_multiple_of(LINE));
+    /// Makes room for `n` bytes, of any values.
+    pub fn make_room(&mut self, n: usize) {
+        let len = n.next_multiple_of(LINE);
         // One that never had any is not aligned.
         if self.start + len < self.bytes.len() {
             self.len = len;
-            self.bytes_mut()[kept.min(len)..].fill(0);
         } else {
-            let mut grown = Self::zeroed(n);
-            grown.bytes_mut()[..kept].copy_from_slice(self.bytes());
-            *self = grown;
+            *self = Self::zeroed(n);
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// All of them.
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..][..self.len]
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// All of them.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..][..self.len]
     }
 
-    pub(crate) fn codes(&self) -> &[i8] {
+    /// All of them, as codes.
+    pub fn codes(&self) -> &[i8] {
         bytemuck::cast_slice(self.bytes())
     }
 
-    pub(crate) fn codes_mut(&mut self) -> &mut [i8] {
+    /// All of them, as codes.
+    pub fn codes_mut(&mut self) -> &mut [i8] {
         bytemuck::cast_slice_mut(self.bytes_mut())
     }
 }
@@ -58,5 +59,22 @@ impl Clone for AlignedBytes {
         let mut clone = Self::zeroed(self.len);
         clone.bytes_mut().copy_from_slice(self.bytes());
         clone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_begin_on_a_line_however_often_they_are_made_room_for() {
+        let mut bytes = AlignedBytes::default();
+        for n in [0, 1, 64, 65, 10, 1000, 0, 999, 100_000] {
+            bytes.make_room(n);
+            assert_eq!((bytes.bytes().len(), bytes.bytes().as_ptr().align_offset(LINE)), (n.next_multiple_of(LINE), 0));
+            bytes.bytes_mut().fill(7);
+            assert_eq!(bytes.clone().bytes(), bytes.bytes());
+        }
+        assert!(AlignedBytes::zeroed(130).codes().iter().all(|&code| code == 0));
     }
 }
