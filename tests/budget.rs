@@ -260,6 +260,40 @@ fn what_another_budget_left_behind_is_not_taken() {
 }
 
 #[test]
+fn queries_keys_and_values_have_schemes_of_one_kernel() {
+    let bell = |name: String, width: f32, seed: u64| {
+        let mut random = Random(seed);
+        let values = (0..128 * 128).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
+        Tensor::f32(&name, &[128, 128], values.collect::<Vec<f32>>())
+    };
+    // By themselves, the narrow ones of each layer would be of four bits.
+    let layer = |layer: u16| {
+        ["q", "k", "v", "o"].into_iter().zip([1_u16, 30, 2, 4]).map(move |(name, width)| {
+            let seed = u64::from(layer) * 100 + u64::from(width);
+            bell(format!("layers.{layer}.attn.{name}_proj.weight"), f32::from(layer + 1) * f32::from(width), seed)
+        })
+    };
+    let sandbox = Sandbox::new();
+    sandbox.write("model/model.safetensors", safetensors_of(&(0..3).flat_map(layer).collect::<Vec<Tensor>>()));
+    for bytes in [125_000, 150_000, 175_000] {
+        let flags = "--choices int8-dynamic,int8-dynamic+0.5,int4-g64";
+        let report = sandbox.json(&format!("compress model -o out --force --quiet --bytes {bytes} {flags}"));
+        let tensors = report["allocation"]["tensors"].as_array().unwrap();
+        let is_narrow = |name: &str| {
+            let tensor = tensors.iter().find(|tensor| tensor["name"] == name).unwrap();
+            tensor["scheme"].as_str().unwrap().starts_with("int4")
+        };
+        let mut n_narrow = 0;
+        for layer in 0..3 {
+            let of = |name: &str| is_narrow(&format!("layers.{layer}.attn.{name}_proj.weight"));
+            assert!(of("q") == of("k") && of("k") == of("v"), "{bytes}: {tensors:?}");
+            n_narrow += usize::from(of("q"));
+        }
+        assert!(bytes == 175_000 || n_narrow > 0, "{bytes}: {tensors:?}");
+    }
+}
+
+#[test]
 fn a_budget_may_be_spent_on_schemes() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));

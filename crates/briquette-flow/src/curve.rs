@@ -8,7 +8,7 @@ use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_entropy::counts_of;
 use briquette_formats::TensorSource;
 use briquette_prune::select::{n_of_m, smallest};
-use briquette_quant::{Candidate, Fitter, KeptRows, QuantSpec, range};
+use briquette_quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, range};
 use std::convert::Infallible;
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
@@ -33,10 +33,18 @@ pub struct NamedChoice {
     pub scheme: String,
     /// Its grid, and how that is fitted.
     pub spec: QuantSpec,
+    /// Whether the inputs that its codes meet are rounded too.
+    pub rounds_inputs: bool,
     /// Which weights are dropped before, by magnitude, where any are.
     pub cut: Option<Cut>,
     /// Bytes of all parts of the tensor.
     pub bytes: f64,
+}
+
+impl NamedChoice {
+    fn kernel(&self) -> KernelKind {
+        KernelKind { is_narrow: self.spec.grid.n_bits() <= 4, rounds_inputs: self.rounds_inputs }
+    }
 }
 
 /// What a tensor may have.
@@ -112,14 +120,19 @@ impl Curve {
         })
     }
 
-    /// All choices, steps from the smallest on and then schemes, with what is lost by each where it is `sensitivity · step²`.
-    pub fn choices(&self, sensitivity: f64) -> Vec<Candidate> {
+    /// All choices, steps from the smallest on and then schemes, with what is lost by each where it is `sensitivity · step²`; of steps, inputs are rounded
+    /// too or not.
+    pub fn choices(&self, sensitivity: f64, rounds_inputs: bool) -> Vec<Candidate> {
         let at = |place: usize| {
             let [_, bytes, scale] = self.at(place);
-            Candidate { bytes, loss: sensitivity * (2.0 * scale).exp2() }
+            let kernel = KernelKind { is_narrow: false, rounds_inputs };
+            Candidate { bytes, loss: sensitivity * (2.0 * scale).exp2(), kernel }
         };
-        let named =
-            self.named.iter().map(|(choice, square)| Candidate { bytes: choice.bytes, loss: sensitivity * square });
+        let named = self.named.iter().map(|(choice, square)| Candidate {
+            bytes: choice.bytes,
+            loss: sensitivity * square,
+            kernel: choice.kernel(),
+        });
         (0..self.n_steps()).map(at).chain(named).collect()
     }
 
@@ -264,7 +277,7 @@ mod tests {
     }
 
     fn choice(cut: Option<Cut>) -> NamedChoice {
-        NamedChoice { scheme: "int8".into(), spec: Scheme::INT8.weights, cut, bytes: 0.0 }
+        NamedChoice { scheme: "int8".into(), spec: Scheme::INT8.weights, rounds_inputs: false, cut, bytes: 0.0 }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use briquette_flow::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers}
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
 use briquette_prune::Score;
-use briquette_quant::{QuantSpec, Range};
+use briquette_quant::{Activations, QuantSpec, Range};
 use briquette_recipe::{Budget, MeasuredLoss, PruneTarget, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 pub use request::{SensitivityRequest, sensitivity};
@@ -75,7 +75,8 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         let spec = QuantSpec { scale, ..scheme.weights };
         candidate.quant = Some(Quant { spec, activations: scheme.activations, is_given: false });
         let bytes = plan.predict_tensor(&candidate)?.0 as f64;
-        Ok(NamedChoice { scheme: name.clone(), spec, cut, bytes })
+        let rounds_inputs = scheme.activations != Activations::Float;
+        Ok(NamedChoice { scheme: name.clone(), spec, rounds_inputs, cut, bytes })
     });
     let named = named.collect::<Result<Vec<_>>>()?;
     if named.is_empty() && !has_steps {

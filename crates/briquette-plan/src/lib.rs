@@ -9,6 +9,7 @@ pub mod role;
 mod statistics;
 mod storage;
 mod student;
+pub mod together;
 mod untouched;
 
 use briquette_core::{Error, Result};

@@ -1,22 +1,27 @@
 //! Which choice each tensor gets, so that all of them lose the least and take no more bytes than there are.
 
-/// One way of keeping a tensor.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Candidate {
-    /// What it takes.
-    pub bytes: f64,
-    /// What is lost by it; losses of tensors add up.
-    pub loss: f64,
-}
+use crate::candidate::Candidate;
+use crate::together::{self, Allotted};
+use std::borrow::Cow;
 
 /// Halvings of the multiplier's range: it is known to one part in 2^60 then.
 const HALVINGS: usize = 100;
 
-/// The choice of each tensor that makes `Σ loss` least while `Σ bytes` is at most `most`; none where even the smallest take more.
+/// The choice of each tensor that makes `Σ loss` least while `Σ bytes` is at most `most`; none where even the smallest take more. Tensors of one of the
+/// `groups` get choices that the same kernels multiply by, where each of them has some.
 ///
 /// For a multiplier `λ` each tensor takes the choice of least `loss + λ·bytes`; the smallest `λ` that keeps to the bytes is found by bisection. What is
-/// left is then spent where it saves most for each byte, and pairs of tensors exchange bytes while that saves anything. Source: Y. Shoham, A. Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988.
-pub fn allocate(tensors: &[Vec<Candidate>], most: f64) -> Option<Vec<usize>> {
+/// left is then spent where it saves most for each byte, and pairs of tensors exchange bytes while that saves anything. A group counts as one tensor, with
+/// the choices that some `λ` leads to for each kernel. Source: Y. Shoham, A. Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988.
+pub fn allocate(tensors: &[Vec<Candidate>], groups: &[Vec<usize>], most: f64) -> Option<Vec<usize>> {
+    let (all, mut chosen) = (together::allotted(tensors, groups), vec![0; tensors.len()]);
+    let candidates: Vec<Cow<[Candidate]>> = all.iter().map(Allotted::candidates).collect();
+    let found = allocate_each(&candidates, most)?;
+    all.iter().zip(found).for_each(|(one, at)| one.places(at).for_each(|(tensor, place)| chosen[tensor] = place));
+    Some(chosen)
+}
+
+fn allocate_each(tensors: &[Cow<[Candidate]>], most: f64) -> Option<Vec<usize>> {
     let total = |chosen: &[usize]| tensors.iter().zip(chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     let smallest = at_multiplier(tensors, f64::INFINITY)?;
     if total(&smallest) > most {
@@ -48,7 +53,7 @@ pub fn allocate(tensors: &[Vec<Candidate>], most: f64) -> Option<Vec<usize>> {
 }
 
 /// The choice of each tensor with the least `loss + λ·bytes`; of the fewest bytes where λ is infinite. None where a tensor has no choices.
-fn at_multiplier(tensors: &[Vec<Candidate>], multiplier: f64) -> Option<Vec<usize>> {
+fn at_multiplier(tensors: &[Cow<[Candidate]>], multiplier: f64) -> Option<Vec<usize>> {
     let cost = |choice: &Candidate| match multiplier.is_finite() {
         true => (choice.loss + multiplier * choice.bytes, choice.bytes),
         false => (choice.bytes, choice.loss),
@@ -65,7 +70,7 @@ const EXCHANGES: usize = 64;
 const NEAR: usize = 6;
 
 /// Takes a better choice of one tensor and a worse one of another, where both together save loss: the pair that saves most. Whether there was one.
-fn exchange(tensors: &[Vec<Candidate>], chosen: &mut [usize], most: f64) -> bool {
+fn exchange(tensors: &[Cow<[Candidate]>], chosen: &mut [usize], most: f64) -> bool {
     let left = most - tensors.iter().zip(&*chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     let near = |tensor: usize| {
         let (choices, now) = (&tensors[tensor], chosen[tensor]);
@@ -90,7 +95,7 @@ fn exchange(tensors: &[Vec<Candidate>], chosen: &mut [usize], most: f64) -> bool
 }
 
 /// Takes better choices while there are bytes for them, each time the one that saves the most loss for a byte.
-fn spend(tensors: &[Vec<Candidate>], chosen: &mut [usize], most: f64) {
+fn spend(tensors: &[Cow<[Candidate]>], chosen: &mut [usize], most: f64) {
     let mut left = most - tensors.iter().zip(&*chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     loop {
         let mut best: Option<(f64, usize, usize)> = None;
@@ -115,6 +120,7 @@ fn spend(tensors: &[Vec<Candidate>], chosen: &mut [usize], most: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::candidate::KernelKind;
     use proptest::prelude::*;
 
     /// The least loss within whole bytes, by dynamic programming.
@@ -135,7 +141,8 @@ mod tests {
         let choice = |(size, sensitivity): (f64, f64), place: i32| {
             let step = (f64::from(place) / 32.0).exp2();
             let bits = (1.0 + 1.0 / (step * step)).log2() / 2.0;
-            Candidate { bytes: (size * bits / 8.0).round(), loss: sensitivity * step * step }
+            let kernel = KernelKind::default();
+            Candidate { bytes: (size * bits / 8.0).round(), loss: sensitivity * step * step, kernel }
         };
         sizes.iter().map(|&of| (-192..64).map(|place| choice(of, place)).collect()).collect()
     }
@@ -153,7 +160,7 @@ mod tests {
             };
             let (least, most) = (bytes(f64::min), bytes(f64::max));
             let most = (least + share * (most - least)).floor();
-            let chosen = allocate(&tensors, most).unwrap();
+            let chosen = allocate(&tensors, &[], most).unwrap();
             let of = |value: fn(&Candidate) -> f64| -> f64 { tensors.iter().zip(&chosen).map(|(choices, &at)| value(&choices[at])).sum() };
             prop_assert!(of(|choice| choice.bytes) <= most);
             let (loss, best) = (of(|choice| choice.loss), exact(&tensors, most as usize));
@@ -164,8 +171,70 @@ mod tests {
     #[test]
     fn too_few_bytes_are_none_and_plenty_give_the_best_choices() {
         let tensors = tensors(&[(500.0, 1.0), (900.0, 0.1)]);
-        assert_eq!(allocate(&tensors, 1.0), None);
-        assert_eq!(allocate(&tensors, 1e9), Some(vec![0, 0]));
-        assert_eq!(allocate(&[], 0.0), Some(vec![]));
+        assert_eq!(allocate(&tensors, &[], 1.0), None);
+        assert_eq!(allocate(&tensors, &[], 1e9), Some(vec![0, 0]));
+        assert_eq!(allocate(&[], &[], 0.0), Some(vec![]));
+    }
+
+    const NARROW: KernelKind = KernelKind { is_narrow: true, rounds_inputs: false };
+    const WIDE: KernelKind = KernelKind { is_narrow: false, rounds_inputs: true };
+
+    fn candidate(bytes: f64, loss: f64, kernel: KernelKind) -> Candidate {
+        Candidate { bytes, loss, kernel }
+    }
+
+    /// Tensors of 100 weights whose wide choices are pruned ones and one that is not, and which may be narrow.
+    fn layers(sensitivities: &[f64]) -> Vec<Vec<Candidate>> {
+        let choices = |&by: &f64| {
+            vec![
+                candidate(100.0, by, WIDE),
+                candidate(70.0, 6.0 * by, WIDE),
+                candidate(90.0, 5.5 * by, WIDE), // Worth it for no multiplier.
+                candidate(50.0, 20.0 * by, NARROW),
+            ]
+        };
+        sensitivities.iter().map(choices).collect()
+    }
+
+    fn least(tensors: &[Vec<Candidate>], fits: impl Fn(&[usize]) -> bool, most: f64) -> f64 {
+        let n = tensors[0].len();
+        let digits = |code: usize| (0..tensors.len() as u32).map(move |i| code / n.pow(i) % n).collect::<Vec<usize>>();
+        let all = (0..n.pow(tensors.len() as u32)).map(digits);
+        let sum = |at: &[usize], of: fn(&Candidate) -> f64| -> f64 {
+            tensors.iter().zip(at).map(|(c, &at)| of(&c[at])).sum()
+        };
+        let fit = all.filter(|at| fits(at) && sum(at, |c| c.bytes) <= most);
+        fit.map(|at| sum(&at, |c| c.loss)).fold(f64::INFINITY, f64::min)
+    }
+
+    #[test]
+    fn a_group_has_one_kernel_and_loses_the_least_that_it_can_so() {
+        let tensors = layers(&[1.0, 0.1, 3.0, 0.5]);
+        let groups = [vec![0, 1, 2]];
+        for most in [200.0, 240.0, 290.0, 300.0, 330.0, 370.0, 400.0] {
+            let chosen = allocate(&tensors, &groups, most).unwrap();
+            let kernel = |at: &[usize], tensor: usize| tensors[tensor][at[tensor]].kernel;
+            let is_one = |at: &[usize]| (1..3).all(|tensor| kernel(at, tensor) == kernel(at, 0));
+            assert!(is_one(&chosen), "{most}: {chosen:?}");
+            let loss: f64 = tensors.iter().zip(&chosen).map(|(choices, &at)| choices[at].loss).sum();
+            let best = least(&tensors, is_one, most);
+            assert!(loss <= 1.3 * best, "{most}: {loss} of {best}");
+        }
+        // Alone, the least sensitive would be narrow.
+        let alone = allocate(&tensors, &[], 350.0).unwrap();
+        assert!(tensors[1][alone[1]].kernel == NARROW && tensors[0][alone[0]].kernel == WIDE, "{alone:?}");
+    }
+
+    #[test]
+    fn a_group_of_one_kernel_or_of_none_in_common_is_as_good_as_no_group() {
+        let wide: Vec<Vec<Candidate>> = layers(&[1.0, 0.1]).into_iter().map(|choices| choices[..3].to_vec()).collect();
+        let mut apart = layers(&[1.0, 0.1]);
+        apart[0].truncate(3);
+        apart[1].drain(..3);
+        for tensors in [wide, apart] {
+            for most in [125.0, 140.0, 170.0, 200.0] {
+                assert_eq!(allocate(&tensors, &[vec![0, 1]], most), allocate(&tensors, &[], most), "{most}");
+            }
+        }
     }
 }

@@ -9,12 +9,15 @@
 //! ```
 
 mod allocate;
+mod candidate;
 mod fit;
 pub mod range;
 mod rounding;
 mod scheme;
+mod together;
 
-pub use allocate::{Candidate, allocate};
+pub use allocate::allocate;
+pub use candidate::{Candidate, KernelKind};
 pub use fit::{Fitter, KeptRows, fit};
 pub use range::Range;
 pub use rounding::Rounding;

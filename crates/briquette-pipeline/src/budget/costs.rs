@@ -4,6 +4,7 @@ use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
 use briquette_flow::context::{RunOptions, Workers};
 use briquette_flow::curve::Curve;
+use briquette_plan::together;
 use briquette_quant::{Activations, Candidate, allocate};
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
@@ -24,6 +25,8 @@ pub(super) struct Costs {
     /// How losses were found, and what they are counted in.
     words: [String; 2],
     choices: Vec<Vec<Candidate>>,
+    /// Tensors that the same kernels are to multiply by.
+    groups: Vec<Vec<usize>>,
     /// Bytes of everything else.
     pub(super) fixed: f64,
     /// The most bytes of the weight files; any where that is not what is asked.
@@ -71,14 +74,15 @@ impl Costs {
             Target::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
             Target::Metrics(_) => u64::MAX,
         };
-        let suffixes = open.iter().map(suffix).collect();
+        let suffixes: Vec<&'static str> = open.iter().map(suffix).collect();
         let found = sensitivity::find(recipe, &budget.sensitivity, &open, &checkpoint, options)?;
         let curves: Vec<Curve> = open.into_iter().map(|(_, curve)| curve).collect();
         let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
         let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
-        let choices = choices(&curves, &losses);
+        let choices = choices(&curves, &losses, &suffixes);
+        let groups = together::groups(curves.iter().map(|curve| curve.name.as_str()));
         let words = [found.how, found.unit];
-        Ok(Self { curves, suffixes, idle, losses, words, choices, fixed, most })
+        Ok(Self { curves, suffixes, idle, losses, words, choices, groups, fixed, most })
     }
 
     /// Takes in what share of the error of layers' outputs is left by moving their weights, by name.
@@ -86,13 +90,13 @@ impl Costs {
         let loss =
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
         let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
-        self.choices = choices(&self.curves, &losses);
+        self.choices = choices(&self.curves, &losses, &self.suffixes);
     }
 
     /// What is foretold of some steps.
     pub(super) fn report(&self, target: &str, steps: &Steps) -> AllocationReport {
         let tensor = |(tensor, &place): (usize, &usize)| {
-            let (curve, Candidate { bytes, loss }) = (&self.curves[tensor], self.choices[tensor][place]);
+            let (curve, Candidate { bytes, loss, .. }) = (&self.curves[tensor], self.choices[tensor][place]);
             AllocatedTensor {
                 name: curve.name.clone(),
                 scheme: steps.schemes[tensor].scheme.clone(),
@@ -125,7 +129,7 @@ impl Costs {
     /// Config where even the coarsest take more.
     pub(super) fn steps(&self, payload: f64) -> Result<Steps> {
         // Sums of the same numbers in another order are not quite the same.
-        let Some(chosen) = allocate(&self.choices, payload * (1.0 + 1e-12)) else {
+        let Some(chosen) = allocate(&self.choices, &self.groups, payload * (1.0 + 1e-12)) else {
             let least = self.fixed + self.range()[0];
             let message = format!(
                 "found {} bytes, expected at least {least:.0}: what is not rounded takes {:.0}",
@@ -147,6 +151,7 @@ impl Costs {
     }
 }
 
-fn choices(curves: &[Curve], losses: &[f64]) -> Vec<Vec<Candidate>> {
-    curves.iter().zip(losses).map(|(curve, &loss)| curve.choices(loss)).collect()
+fn choices(curves: &[Curve], losses: &[f64], suffixes: &[&str]) -> Vec<Vec<Candidate>> {
+    let all = curves.iter().zip(losses).zip(suffixes);
+    all.map(|((curve, &loss), suffix)| curve.choices(loss, !suffix.is_empty())).collect()
 }

@@ -1,0 +1,50 @@
+//! Layers that one kernel multiplies by at once, as they have the same inputs: found by their names.
+
+use std::collections::BTreeMap;
+
+/// Queries, keys and values, and the halves of gated layers, as the segments of names before the last say it. `w1` and `w3`: LLaMA's own code.
+const SIBLINGS: &[&[&str]] = &[
+    &["query", "key", "value"],
+    &["q_proj", "k_proj", "v_proj"],
+    &["q_lin", "k_lin", "v_lin"],
+    &["to_q", "to_k", "to_v"],
+    &["q", "k", "v"],
+    &["gate_proj", "up_proj"],
+    &["w1", "w3"],
+    &["wi_0", "wi_1"],
+];
+
+/// The places of names that belong together, a list for each group of two or more.
+pub fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<usize>> {
+    let mut found: BTreeMap<(&str, usize, &str), Vec<usize>> = BTreeMap::new();
+    for (place, name) in names.into_iter().enumerate() {
+        let (module, leaf) = name.rsplit_once('.').unwrap_or(("", name));
+        let (parent, segment) = module.rsplit_once('.').unwrap_or(("", module));
+        if let Some(row) = SIBLINGS.iter().position(|row| row.contains(&segment)) {
+            found.entry((parent, row, leaf)).or_default().push(place);
+        }
+    }
+    found.into_values().filter(|places| places.len() > 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_one_parent_belong_together_and_others_do_not() {
+        let names = [
+            "encoder.layer.0.attention.self.query.weight",
+            "encoder.layer.0.attention.self.key.weight",
+            "encoder.layer.1.attention.self.key.weight",
+            "encoder.layer.0.attention.output.dense.weight",
+            "model.layers.3.mlp.up_proj.weight",
+            "model.layers.3.mlp.down_proj.weight",
+            "model.layers.3.mlp.gate_proj.weight",
+            "encoder.layer.0.attention.self.value.weight",
+            "q.weight",
+            "weight",
+        ];
+        assert_eq!(groups(names), [vec![0, 1, 7], vec![4, 6]]);
+    }
+}
