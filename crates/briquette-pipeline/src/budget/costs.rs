@@ -129,7 +129,9 @@ impl Costs {
     /// Config where even the coarsest take more.
     pub(super) fn steps(&self, payload: f64) -> Result<Steps> {
         // Sums of the same numbers in another order are not quite the same.
-        let Some(chosen) = allocate(&self.choices, &self.groups, payload * (1.0 + 1e-12)) else {
+        let chosen = |groups: &[Vec<usize>]| allocate(&self.choices, groups, payload * (1.0 + 1e-12));
+        // Where the bytes do not suffice for tensors together, they may for each by itself.
+        let Some(chosen) = chosen(&self.groups).or_else(|| chosen(&[])) else {
             let least = self.fixed + self.range()[0];
             let message = format!(
                 "found {} bytes, expected at least {least:.0}: what is not rounded takes {:.0}",
