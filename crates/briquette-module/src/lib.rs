@@ -29,6 +29,7 @@ mod probe;
 mod quiet;
 mod roles;
 mod trail;
+pub mod view;
 
 pub use dtype::{LossScaler, ToDType};
 pub use host::{read_bools, read_f32, unreadable};

@@ -1,10 +1,10 @@
 //! A decision as part of a module: the one reparameterization.
 
 use crate::form::Form;
-use crate::view::{group_dims, n_scales};
 use briquette_core::{OutputAxis, Rows};
 use briquette_fused::masked::{ScaledGrid, ops};
 use briquette_module::Trail;
+use briquette_module::view::{group_dims, n_scales};
 use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 

@@ -1,7 +1,6 @@
 //! Codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn's.
 
 use crate::kept::Kept;
-use crate::view;
 use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
@@ -9,7 +8,7 @@ use briquette_core::{
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
 use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table};
 use briquette_kernels::{ActivationGrid, PackedInt8};
-use briquette_module::unreadable;
+use briquette_module::{unreadable, view};
 use briquette_quant::{Activations, QuantSpec, Range, fit};
 use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,

@@ -160,7 +160,6 @@ mod rounded_input;
 mod rules;
 mod scores;
 mod sparsity;
-mod view;
 mod weights;
 
 pub use attached::{Attached, without_grids};

@@ -1,6 +1,6 @@
 //! Fills a module from a compressed directory, and keeps codes as codes.
 
-use crate::coded::{Coded, StoredUse, Use};
+use crate::coded::{Coded, PackedCodes, StoredUse, Use};
 use crate::load::{ParameterPlace, fill, places_of};
 use crate::packed::Packed;
 use crate::{Kind, NameMap, Parameter, holds_codes};
@@ -10,7 +10,8 @@ use briquette_formats::stored::StoredDir;
 use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+use rayon::prelude::*;
 use std::collections::BTreeMap;
 
 /// As [`load_into`](crate::load_into), but codes that layers can hold are put into them unchanged, and never become floats:
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 ///
 /// Layers compute in integers only where the checkpoint promises int8 activations, by its manifest or by its
 /// `quantization_config`; otherwise the codes of a linear layer become floats in registers, and those of a convolution become floats for
-/// each use. Memory is that of the codes and one more tensor.
+/// each use. Memory is that of the codes, and of one more tensor or a small one for each thread.
 ///
 /// # Errors
 /// As [`load_into`](crate::load_into); Refused where compressed-tensors would round activations in a way that is not run here.
@@ -45,7 +46,8 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
     let mut module = fill(module, checkpoint, places, of_codes)?;
     let mut error = None;
     if let Some(stored) = checkpoint.stored() {
-        module = module.apply_reparameterization(StoredPacker { stored, uses, error: &mut error });
+        let ready = if looks_up { pack_small(stored, &uses, &module.devices()) } else { BTreeMap::new() };
+        module = module.apply_reparameterization(StoredPacker { stored, uses, ready, error: &mut error });
     }
     error.map_or(Ok(()), Err)?;
     checkpoint.check_unchanged()?;
@@ -160,9 +162,25 @@ fn check_activations(
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
+/// Codes of a tensor that all threads share, rather than that each takes one of its own.
+const SMALL: usize = 1 << 22;
+
+/// Lays out the codes of small tensors on the CPU, each thread one after the other: few blocks keep few threads busy.
+fn pack_small(stored: &StoredDir, uses: &BTreeMap<String, StoredUse>, devices: &[Device]) -> Packings {
+    let Some(device) = devices.first() else { return BTreeMap::new() };
+    let is_small = |its: &StoredUse| stored.tensors[its.index].rows().n_elements() < SMALL;
+    let small: Vec<(&String, &StoredUse)> = uses.iter().filter(|(_, its)| is_small(its)).collect();
+    let packed = small.into_par_iter().map(|(path, its)| (path.clone(), Coded::pack_stored(stored, *its, device)));
+    packed.collect()
+}
+
+/// What became of the codes of parameters.
+type Packings = BTreeMap<String, Result<PackedCodes>>;
+
 struct StoredPacker<'a> {
     stored: &'a StoredDir,
     uses: BTreeMap<String, StoredUse>,
+    ready: Packings,
     error: &'a mut Option<Error>,
 }
 
@@ -177,7 +195,8 @@ impl Reparameterizer for StoredPacker<'_> {
         let Some(stored) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let codes = Coded::pack_stored(self.stored, stored, &param.lazy_device());
+        let codes = self.ready.remove(path);
+        let codes = codes.unwrap_or_else(|| Coded::pack_stored(self.stored, stored, &param.lazy_device()));
         let (param, packed) = Packed::replace_or_keep(codes, stored.what, param, self.error);
         if packed.is_none() {
             let name = &self.stored.tensors[stored.index].info.name;

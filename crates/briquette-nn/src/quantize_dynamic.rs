@@ -3,10 +3,10 @@
 use crate::coded::{Coded, Use};
 use crate::held::AS_FLOATS;
 use crate::packed::Packed;
-use crate::{Held, Parameter, Patterns, Roles, held, parameters, view};
+use crate::{Held, Parameter, Patterns, Roles, held, parameters};
 use briquette_core::{Error, Result, Role};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
-use briquette_module::read_f32;
+use briquette_module::{read_f32, view};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 
 use crate::Prune;
 use crate::rules::{RuleTarget, Scoring, WeightRow};
-use crate::view;
 use briquette_core::{Error, InputView, Mask, Result, Rows, simd};
+use briquette_module::view;
 use briquette_prune::score::WeightSlice;
 use briquette_prune::{Score, Threshold};
 use rayon::prelude::*;

@@ -3,9 +3,10 @@
 use crate::coded::Coded;
 use crate::form::Form;
 use crate::packed::{PackedForm, codes_of};
-use crate::{Attached, Packed, Parameter, parameters, view};
+use crate::{Attached, Packed, Parameter, parameters};
 use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
-use briquette_module::{Trail, read_bools, read_f32, unreadable};
+use briquette_fused::masked::scale_of;
+use briquette_module::{Trail, read_bools, read_f32, unreadable, view};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
@@ -184,7 +185,8 @@ impl State {
         });
         let quant = self.form.filter(|_| self.scale.iter().any(|scale| *scale != 0.0)).map(|form| {
             let zero = if self.zero.is_empty() { vec![0.0; self.scale.len()] } else { self.zero };
-            QuantParams::new(form.grid, form.grouping, n_cols, view::affines_to_rows(self.scale, zero, rows))
+            let scales = self.scale.into_iter().map(scale_of).collect();
+            QuantParams::new(form.grid, form.grouping, n_cols, view::affines_to_rows(scales, zero, rows))
         });
         Decision { mask, quant }
     }

@@ -1,7 +1,6 @@
-//! Converts between a parameter's own order and rows: the one place of this crate that transposes a `Linear`.
+//! Between a parameter's own order and rows of outputs: the one place where a `Linear` is transposed.
 
 use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
-use briquette_fused::masked::scale_of;
 use rayon::prelude::*;
 
 /// Elements that a thread copies at once.
@@ -12,12 +11,12 @@ const TILE: usize = 64;
 const LINES: usize = 16;
 
 /// Turns elements in a parameter's own order into rows of outputs.
-pub(crate) fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
+pub fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(own, rows, Rows::turn)
 }
 
 /// Turns rows of outputs into a parameter's own order.
-pub(crate) fn to_own<T: bytemuck::Pod>(by_row: Vec<T>, rows: &Rows) -> Vec<T> {
+pub fn to_own<T: bytemuck::Pod>(by_row: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(by_row, rows, Rows::turn_back)
 }
 
@@ -31,7 +30,7 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, rows: &Rows, turn: impl Fn(&Rows, &[u8],
 }
 
 /// The place among rows of outputs of an element of a parameter's own order.
-pub(crate) fn place_of(own: usize, rows: &Rows) -> usize {
+pub fn place_of(own: usize, rows: &Rows) -> usize {
     let &Rows { n_rows, n_cols, axis, run } = rows;
     if !axis.is_turned() {
         return own;
@@ -41,7 +40,7 @@ pub(crate) fn place_of(own: usize, rows: &Rows) -> usize {
 }
 
 /// The inverse of [`place_of`].
-pub(crate) fn own_of(place: usize, rows: &Rows) -> usize {
+pub fn own_of(place: usize, rows: &Rows) -> usize {
     let &Rows { n_rows, n_cols, axis, run } = rows;
     if !axis.is_turned() {
         return place;
@@ -55,7 +54,7 @@ pub(crate) fn own_of(place: usize, rows: &Rows) -> usize {
 ///
 /// # Panics
 /// If the lengths disagree.
-pub(crate) fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut Vec<f32>) {
+pub fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut Vec<f32>) {
     assert_eq!(own.len(), rows.n_elements(), "whole rows");
     by_row.resize(own.len(), 0.0);
     let &Rows { n_rows, n_cols, axis, .. } = rows;
@@ -96,7 +95,7 @@ fn copy_kept(from: &[f32], dropped: &[u8], to: &mut [f32]) {
 }
 
 /// What is kept, given a byte for each weight in the parameter's own order that is 1 where it is dropped; `None` where nothing is.
-pub(crate) fn mask_of(dropped: &[u8], rows: &Rows) -> Option<Mask> {
+pub fn mask_of(dropped: &[u8], rows: &Rows) -> Option<Mask> {
     if !dropped.par_chunks(1 << 16).any(|dropped| dropped.contains(&1)) {
         return None;
     }
@@ -135,7 +134,7 @@ fn pack_kept(dropped: &[u8], bits: &mut [u8]) {
 }
 
 /// A byte for each weight in the parameter's own order, 1 where a mask drops it, by all threads.
-pub(crate) fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
+pub fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
     if rows.axis == OutputAxis::Second {
         let by_row = dropped_of(mask, &Rows::plain(rows.n_rows, rows.n_cols)).into_iter().map(u8::from);
         return to_own(by_row.collect(), rows).into_iter().map(|dropped| dropped != 0).collect();
@@ -164,7 +163,7 @@ fn unpack_dropped(bits: &[u8], dropped: &mut [bool]) {
 }
 
 /// Number of scales that a grouping has over these rows.
-pub(crate) fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
+pub fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
     match grouping {
         Grouping::Tensor => 1,
         _ => rows.n_rows * grouping.per_row(rows.n_cols).unwrap_or(0),
@@ -175,7 +174,7 @@ pub(crate) fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
 ///
 /// `[out, groups, size]` and `[out, groups, 1]`; where outputs come last, `[groups, size, out]` and `[groups, 1, out]`; where they come
 /// second, and there are no groups, `[in, out, run]` and `[1, out, 1]`.
-pub(crate) fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize; 3]) {
+pub fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize; 3]) {
     let n_groups = grouping.per_row(rows.n_cols).unwrap_or(1).max(1);
     let size = rows.n_cols / n_groups;
     match (grouping, rows.axis) {
@@ -187,7 +186,7 @@ pub(crate) fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize
 }
 
 /// Scales and zero points that are given row by row, in the order of [`group_dims`].
-pub(crate) fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
+pub fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
     let scales = affines.iter().map(|affine| affine.scale).collect();
     let zeros = affines.iter().map(|affine| f32::from(affine.zero)).collect();
     let by_group = scale_rows(affines.len(), rows);
@@ -195,10 +194,10 @@ pub(crate) fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<
 }
 
 /// The inverse of [`affines_to_own`].
-pub(crate) fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) -> Vec<Affine> {
+pub fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) -> Vec<Affine> {
     let by_group = scale_rows(scales.len(), rows);
     let pairs = to_rows(scales, &by_group).into_iter().zip(to_rows(zeros, &by_group));
-    pairs.map(|(scale, zero)| Affine { scale: scale_of(scale), zero: zero as i8 }).collect()
+    pairs.map(|(scale, zero)| Affine { scale, zero: zero as i8 }).collect()
 }
 
 /// The matrix of scales, `[rows, groups]`; a single scale needs no transposing.
