@@ -79,7 +79,7 @@ mod tests {
     const STRIDE: usize = 192;
 
     fn codes() -> Vec<u8> {
-        (0..48 * STRIDE).map(|i| (i * 7919 >> 3) as u8).collect()
+        (0..48 * STRIDE).map(|i| ((i * 7919) >> 3) as u8).collect()
     }
 
     #[test]
