@@ -162,7 +162,7 @@ fn check_activations(
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
-/// Codes of a tensor that all threads share, rather than that each takes one of its own.
+/// Codes from which on all threads share a tensor, rather than that each takes one of its own.
 const SMALL: usize = 1 << 22;
 
 /// Lays out the codes of small tensors on the CPU, each thread one after the other: few blocks keep few threads busy.
