@@ -14,6 +14,7 @@ const POWER: [f32; 4] = [254.980_76, 176.749_87, 61.873_066, 14.238_762];
 /// The least base 2 logarithm of a weight that is told from smaller ones, far below half a code.
 const LOWEST: f32 = -60.0;
 /// Rows that are taken at once.
+#[cfg(target_arch = "x86_64")]
 const AT_ONCE: usize = 8;
 
 /// What queries give to keys: `codes[r][j] = round(255 · 2^(scores[r][j] - max))` of rows as long as `factors`, halves to even, `stride` codes apart; and of
