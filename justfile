@@ -268,6 +268,16 @@ bench-entropy *FLAGS: build peers fetch-minilm
     @{{ briquette }} compress models/minilm -o bench-out/entropy --quantize int8 --quiet --force >/dev/null
     @{{ venv }}/bin/python bench/entropy.py {{ target }}/release/examples/bench_entropy bench-out/entropy "$@"
 
+# How long MiniLM takes to load as int8 and in 3 bits, over what is allowed; FLAGS of bench/load.py
+[group('measure')]
+bench-load *FLAGS: build fetch-minilm
+    @cargo build --release --quiet -p briquette-entropy --example bench_entropy
+    @cargo build --release --quiet -p briquette-runs --example bench_load
+    @{{ briquette }} compress models/minilm -o bench-out/load-int8 --quantize int8-dynamic --quiet --force >/dev/null
+    @{{ briquette }} compress models/minilm -o bench-out/load-coded --quantize step-dynamic --bits 3 --cast f16 --quiet --force >/dev/null
+    @python3 bench/load.py {{ target }}/release/examples/bench_load {{ target }}/release/examples/bench_entropy bench-out/load-int8 \
+      bench-out/load-coded "$@"
+
 # int8 linear against torch, cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4; FLAGS of bench/kernels.py
 [group('measure')]
 bench-kernels *FLAGS: peers

@@ -9,13 +9,13 @@ use burn::tensor::{Shape, TensorData};
 use std::sync::Arc;
 
 /// The elements of a contiguous tensor of their type.
-fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
+pub(crate) fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
     let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
     &tensor.storage()[first..first + n]
 }
 
 /// Changes the elements of an f32 tensor in place, where nobody else has it.
-fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
+pub(crate) fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
     let mut data = x.into_data();
     f(data.as_mut_slice().expect("a tensor of f32"));
     FlexTensor::from_data(data)

@@ -1,24 +1,12 @@
 //! The CPU.
 
 use super::simulate::{SimulateGrads, SimulateOps, Simulation};
+use crate::flex::{change, elements};
 use crate::masked::simulate::{keep_grads, learned_grads, simulate};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{BoolTensor, FloatTensor};
 use burn::tensor::{Bool, BoolStore, DType, Tensor, TensorData};
-
-/// The elements of a contiguous tensor of their type.
-fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
-    let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
-    &tensor.storage()[first..first + n]
-}
-
-/// Changes the elements of an f32 tensor in place, where nobody else has it.
-fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
-    let mut data = x.into_data();
-    f(data.as_mut_slice().expect("a tensor of f32"));
-    FlexTensor::from_data(data)
-}
 
 /// Calls `f` with the elements of a tensor of f32.
 pub(super) fn floats<const D: usize, R>(tensor: Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> Option<R> {
