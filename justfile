@@ -116,7 +116,7 @@ deny:
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
-# Files, functions and crates that have grown too long, files that import each other in a circle, names of several types, crates beside burn's
+# Files and functions that have grown too long, files that import each other in a circle, names of several types, crates beside burn's
 [group('develop')]
 size:
     @python3 scripts/size.py
