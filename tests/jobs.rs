@@ -167,6 +167,29 @@ fn killed_anywhere_a_batch_with_common_stages_goes_on_and_leaves_nothing() {
     assert!(n_left > 0, "no kill ever came in the middle");
 }
 
+#[test]
+fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
+    let sandbox = with_model(2, 256);
+    let jobs = "[base.model]\npath = \"model.safetensors\"\n[base.output]\npath = \"out/{budget.bytes}\"\n\
+        [[base.stage]]\nkind = \"quantize\"\nscheme = \"step\"\n[matrix]\n\"budget.bytes\" = [\"60kB\", \"90kB\"]\n";
+    sandbox.write("jobs.toml", jobs);
+    sandbox.ok("run jobs.toml --quiet");
+    let (journal, expected) = (sandbox.path("out/jobs.journal.jsonl"), sums(&sandbox, "out/90kB"));
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let kept: Vec<&str> = text.lines().filter(|line| !(line.contains("\"job\"") && line.contains("90kB"))).collect();
+    assert_eq!(kept.len() + 1, text.lines().count());
+    std::fs::write(&journal, kept.join("\n") + "\n").unwrap();
+    let report = sandbox.json("run jobs.toml --resume --quiet");
+    assert_eq!((report["n_done"].as_u64(), report["n_skipped"].as_u64()), (Some(1), Some(1)), "{report}");
+    assert_eq!(sums(&sandbox, "out/90kB"), expected);
+    // An output that no job of this file began is not replaced.
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::remove_dir_all(sandbox.path("out/60kB")).unwrap();
+    let other = sandbox.run("run jobs.toml --resume --quiet");
+    assert_eq!(other.code, 3, "{}", other.stderr);
+    assert_eq!(sums(&sandbox, "out/90kB"), expected);
+}
+
 /// Leaves what a kill between publishing and cleaning up leaves: what is not ours in `OUT.stages` keeps it from being removed.
 fn ended_before_it_cleaned_up(sandbox: &Sandbox, line: &str, output: &str) {
     let mut child = sandbox.command(line).spawn().unwrap();

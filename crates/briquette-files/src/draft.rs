@@ -12,6 +12,7 @@ mod scratch_file;
 mod tests;
 
 use crate::paths::parent_of;
+use crate::presence;
 use briquette_core::{Error, ErrorKind, Result};
 pub use directory_lock::DirectoryLock;
 pub use file_lock::FileLock;
@@ -21,7 +22,7 @@ use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale, rem
 pub use place::check_apart;
 use place::{absolute, check_target, exists_error};
 use replace::sync_directory;
-pub use replace::{append_line, replace_file};
+pub use replace::{append_line, replace_file, write_files};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 pub use scratch_file::ScratchFile;
 use std::fs::File;
@@ -56,7 +57,7 @@ impl Draft {
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
         let parent = parent_of(&target);
-        let made: Vec<PathBuf> = parent.ancestors().take_while(|path| !path.exists()).map(Path::to_path_buf).collect();
+        let made = missing_directories(&parent)?;
         let started = std::fs::create_dir_all(&parent)
             .map_err(|source| Error::io("cannot create the directory", &parent, source))
             .and_then(|()| {
@@ -148,7 +149,7 @@ impl Draft {
             return Err(removed(&parent_of(&self.target)));
         }
         sync_tree(&self.partial)?;
-        let exists = std::fs::symlink_metadata(&self.target).is_ok();
+        let exists = presence::has_entry(&self.target)?;
         if exists && self.replace {
             // Someone may have put something there meanwhile.
             check_target(&self.target, &[], true)?;
@@ -269,11 +270,24 @@ impl DraftFile {
     }
 }
 
+/// The path and its ancestors that do not exist yet, the innermost first.
+fn missing_directories(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+        if presence::exists(ancestor)? {
+            break;
+        }
+        missing.push(ancestor.to_path_buf());
+    }
+    Ok(missing)
+}
+
 fn sync_tree(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", directory, source))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        if kind.is_dir() {
             sync_tree(&entry.path())?;
         }
     }

@@ -8,7 +8,7 @@ use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{
+use crate::{presence,
     Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
     weight_layout, weights,
 };
@@ -104,13 +104,12 @@ impl Checkpoint {
     /// # Errors
     /// As [`open`](Self::open), and Config where there is nothing that `choice` names.
     pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
-        let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
-        if !is_directory {
+        if !presence::is_directory(path)? {
             let file = InputFile::open(path)?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
         let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);
-        if path.join(manifest::FILE_NAME).exists() {
+        if directory.has(manifest::FILE_NAME)? {
             let source = ours::open(&directory)?;
             let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();
             let format = InputFormat::Briquette(profile);

@@ -25,13 +25,25 @@ pub struct StatisticsFile {
 }
 
 impl StatisticsFile {
-    /// Writes `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
-    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is. An older
-    /// file is replaced in one step.
+    /// Writes the statistics. An older file is replaced in one step.
     ///
     /// # Errors
-    /// Io.
+    /// Io if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
+        draft::replace_file(path, &self.encoded()?)
+    }
+
+    /// Writes the statistics into a new file.
+    ///
+    /// # Errors
+    /// Refused if the file exists; Io if it cannot be written.
+    pub fn write_new(&self, path: &Path) -> Result<()> {
+        draft::write_files(&[(path, &self.encoded()?)], false)
+    }
+
+    /// The bytes of the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
+    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is.
+    fn encoded(&self) -> Result<Vec<u8>> {
         let (mut tensors, mut said) = (BTreeMap::new(), BTreeMap::new());
         let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
         for (name, stats) in &self.layers {
@@ -53,7 +65,7 @@ impl StatisticsFile {
         said.insert("format".into(), FORMAT.into());
         said.insert("version".into(), VERSION.into());
         said.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
-        draft::replace_file(path, &safetensors::to_file_saying(&tensors, &said)?)
+        safetensors::to_file_saying(&tensors, &said)
     }
 
     /// Reads what [`write`](Self::write) wrote.

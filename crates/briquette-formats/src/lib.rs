@@ -40,7 +40,7 @@ mod weights;
 
 pub use activations::ActivationRounding;
 pub use briquette_files::{
-    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
+    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits, presence,
     model_dir, names, sums, tensor,
 };
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};

@@ -4,7 +4,7 @@ use crate::choice::no_keys;
 use crate::index::Index;
 use crate::plain::PlainFiles;
 use crate::sniff::{self, FileKind};
-use crate::{Choice, InputFile, TensorSource, contained, hub_cache};
+use crate::{Choice, InputFile, TensorSource, contained, hub_cache, presence};
 use briquette_core::{Error, Result};
 use briquette_files::paths::parent_of;
 use std::path::{Path, PathBuf};
@@ -42,12 +42,11 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     {
         let path = directory.join(name);
         // A link to nothing is found too: what it should lead to is missing, and another file is not what was meant.
-        if std::fs::symlink_metadata(&path).is_ok() {
+        if presence::has_entry(&path)? {
             return Ok(path);
         }
     }
-    let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let paths = presence::entries(directory)?.into_iter();
     let extension = |path: &PathBuf| path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
     let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let is_weight = |path: &PathBuf| {
@@ -55,8 +54,7 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
             && extension(path)
                 .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
     };
-    let mut found: Vec<PathBuf> = paths.filter(is_weight).collect();
-    found.sort();
+    let found: Vec<PathBuf> = paths.filter(is_weight).collect();
     match found.as_slice() {
         [path] => Ok(path.clone()),
         [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),
@@ -74,7 +72,7 @@ fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Res
     let mut kind = FileKind::Safetensors;
     for name in index.files() {
         let shard = directory.join(name);
-        if !shard.exists() {
+        if !presence::exists(&shard)? {
             return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
         }
         let file = contained::open(&directory, Path::new(name))?;

@@ -8,7 +8,7 @@ mod costs;
 use crate::compress::{Drafted, Sized, draft_of_size};
 use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::Draft;
+use briquette_formats::{Draft, presence};
 use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
 use briquette_report::{AllocationReport, Origin, Report, TensorReport};
 use costs::Costs;
@@ -191,7 +191,9 @@ impl Making<'_> {
         let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
         // The first attempt is what all others follow from; of those, none is needed again.
-        if let Some(scratch) = scratch.filter(|scratch| attempt > 1 && scratch.exists()) {
+        if let Some(scratch) = scratch.filter(|_| attempt > 1)
+            && presence::exists(&scratch)?
+        {
             std::fs::remove_dir_all(&scratch).map_err(|source| Error::io("cannot remove", &scratch, source))?;
         }
         Ok(found)

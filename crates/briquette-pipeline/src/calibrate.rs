@@ -2,7 +2,7 @@
 
 use briquette_core::{Error, Remedy, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::{Checkpoint, Choice};
+use briquette_formats::{Checkpoint, Choice, presence};
 use briquette_recipe::raw::RawData;
 use briquette_report::CalibrationReport;
 use std::path::{Path, PathBuf};
@@ -55,14 +55,14 @@ fn parent_of(path: &Path) -> &Path {
 
 /// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
 pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
-    if std::fs::symlink_metadata(output).is_ok() && !may_replace {
+    if !may_replace && presence::has_entry(output)? {
         let message = "exists already; choose another name";
         return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
     }
     let parent = parent_of(output);
     let directory = model.directory();
-    let is_there = |path: &Path| path.canonicalize().ok();
-    if model.path().is_dir() && is_there(parent).is_some_and(|parent| Some(parent) == is_there(&directory)) {
+    let parent = presence::resolved(parent)?;
+    if presence::is_directory(model.path())? && parent.is_some() && parent == presence::resolved(&directory)? {
         let message = "lies in the model's directory, where it would be taken for weights; choose another place";
         return Err(Error::refused(message).at(output.display()));
     }
@@ -102,7 +102,7 @@ mod run {
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;
-        file.write(&asked.output)?;
+        if options.force { file.write(&asked.output) } else { file.write_new(&asked.output) }?;
         let n_bytes = std::fs::metadata(&asked.output)
             .map_err(|source| Error::io("cannot look at", &asked.output, source))?
             .len();

@@ -18,7 +18,7 @@ use crate::distill::student_of;
 use crate::output::compressed_draft;
 use briquette_core::{ErrorKind, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::{Checkpoint, Draft, draft};
+use briquette_formats::{Checkpoint, Draft, draft, presence};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::stages_beside;
 use briquette_report::Report;
@@ -52,7 +52,7 @@ pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatc
     let shared = of_batch.and_then(|of| of.shared);
     let directory = shared.map_or_else(|| stages_beside(&recipe.output), Path::to_path_buf);
     let check_output = || Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force).map(drop);
-    let may_be_done = shared.is_none() && directory.join(published::FILE).exists();
+    let may_be_done = shared.is_none() && presence::exists(&directory.join(published::FILE))?;
     if !may_be_done {
         check_output()?;
     }

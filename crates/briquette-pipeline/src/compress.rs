@@ -8,7 +8,7 @@ use briquette_core::Result;
 use briquette_flow::plan::Prediction;
 use briquette_flow::write::Written;
 use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
-use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
+use briquette_formats::{Checkpoint, Draft, TensorSource, presence, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
 use std::borrow::Cow;
@@ -129,7 +129,9 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     };
     let report = report::make(&evidence, workers, timing, started)?;
     report.write(draft)?;
-    if let Some(metrics) = origin.metrics.as_deref().filter(|path| path.exists()) {
+    if let Some(metrics) = origin.metrics.as_deref()
+        && presence::exists(metrics)?
+    {
         draft.copy_file(metrics, Path::new(sums::METRICS))?;
     }
     options.stop.check()?;

@@ -78,7 +78,7 @@ pub(crate) use known::{to_run, to_train};
 #[cfg(feature = "model")]
 mod known {
     use super::*;
-    use briquette_formats::Checkpoint;
+    use briquette_formats::{Checkpoint, presence};
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
     use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
@@ -126,7 +126,7 @@ mod known {
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
-        if needs_teacher(stage)? && teacher.exists() {
+        if needs_teacher(stage)? && presence::exists(teacher)? {
             let teacher_bytes = predicted_bytes(&teacher_of(stage, original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {

@@ -4,7 +4,7 @@ use crate::batch::{self, BatchOptions, Jobs};
 use crate::sensitivity::{find, is_found_so, open_tensors};
 use briquette_core::{Error, Remedy, Result};
 use briquette_flow::{RunOptions, Workers};
-use briquette_formats::draft;
+use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
 use briquette_recipe::raw::RawRecipe;
 use briquette_recipe::{Recipe, paths};
@@ -86,12 +86,12 @@ fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
 
 /// Writes a file that is not there, or is the same already.
 fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
-    match std::fs::read(path) {
-        Ok(found) if found == bytes => Ok(()),
-        Ok(_) if !may_replace => {
-            let message = "is of another sweep; choose another directory";
-            Err(Error::refused(message).with_remedy(Remedy::Replace).at(path.display()))
-        }
-        _ => draft::replace_file(path, bytes),
+    if may_replace || !presence::exists(path)? {
+        return draft::replace_file(path, bytes);
     }
+    if InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)? == bytes {
+        return Ok(());
+    }
+    let message = "is of another sweep; choose another directory";
+    Err(Error::refused(message).with_remedy(Remedy::Replace).at(path.display()))
 }

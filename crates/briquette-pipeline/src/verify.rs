@@ -6,7 +6,7 @@ use briquette_flow::encode::{self, Nowhere};
 use briquette_flow::layout::FileLayouts;
 use briquette_flow::survey;
 use briquette_flow::{RunOptions, Workers};
-use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, sums};
+use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, presence, sums};
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -55,11 +55,11 @@ pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> 
 /// # Errors
 /// Input, with what it is instead.
 pub fn check_ours(directory: &Path) -> Result<()> {
-    let problem = match std::fs::metadata(directory) {
-        Err(_) => "no such directory; check the path",
-        Ok(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
-        Ok(_) if !directory.join(manifest::FILE_NAME).exists() => return Err(not_ours(directory)),
-        Ok(_) => return Ok(()),
+    let problem = match presence::metadata(directory)? {
+        None => "no such directory; check the path",
+        Some(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
+        Some(_) if !presence::exists(&directory.join(manifest::FILE_NAME))? => return Err(not_ours(directory)),
+        Some(_) => return Ok(()),
     };
     Err(Error::input(problem).at(directory.display()))
 }

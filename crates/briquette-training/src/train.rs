@@ -14,6 +14,7 @@ use briquette_distill::{
     TrainingOutcome,
 };
 use briquette_flow::context::RunOptions;
+use briquette_formats::presence;
 use briquette_models::LoadedModel;
 use briquette_models::memory::{device_meters, peak_meter};
 use briquette_nn::without_grids;
@@ -154,7 +155,7 @@ fn teacher_of(
     Checkpoints::at(asked.work)?;
     let path = asked.work.join("teacher.safetensors");
     let read = || Cached::read(&path, training.examples.len(), plain);
-    match path.exists().then(read) {
+    match presence::exists(&path)?.then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {
             options.progress.line(&format!("{error}; the teacher is asked again"));
         }

@@ -3,6 +3,7 @@
 use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_text};
 use crate::ModelTask;
 use briquette_core::{Error, Result};
+use briquette_formats::presence;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl DataSpec {
     pub fn open(&self, task: ModelTask) -> Result<Data> {
         self.check_settings(task)?;
         let path = &self.path;
-        let is_folder = path.is_dir();
+        let is_folder = presence::is_directory(path)?;
         match (task, is_folder) {
             (ModelTask::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
             (ModelTask::Classifier, false) => {

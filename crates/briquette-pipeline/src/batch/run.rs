@@ -1,7 +1,7 @@
 //! Running jobs one after another. One that fails leaves the others alone.
 
 use super::beside::Beside;
-use super::journal::{JobOutput, Journal, JournalLine};
+use super::journal::{BegunJob, JobOutput, Journal, JournalLine};
 use super::shared::{SharedTrainings, TrainingPlace};
 use super::{Job, Jobs, Shard, plan};
 use crate::chain::OfBatch;
@@ -10,7 +10,7 @@ use crate::run::run_of_batch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
 use briquette_flow::context::{RunOptions, Workers};
-use briquette_formats::{contained, draft, json, limits};
+use briquette_formats::{contained, draft, json, limits, manifest, presence};
 use briquette_recipe::Recipe;
 use briquette_report::{BatchReport, JobResult, JobStatus, OtherOutput, Report, html};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -189,6 +189,9 @@ impl BatchRun<'_> {
             Before::Stale(why) => Some(why),
             Before::Nothing => None,
         };
+        if !presence::has_entry(&recipe.output)? {
+            self.journal.begin(self.begun(&recipe)?)?;
+        }
         let options = RunOptions { force: self.options.force || redone.is_some(), ..self.options.clone() };
         let trained_with = place.and_then(|place| self.shared.trained_by(place)).map(str::to_string);
         let of_batch = OfBatch { contents: inputs, shared: place.map(|place| place.directory.as_path()) };
@@ -212,7 +215,8 @@ impl BatchRun<'_> {
         let recipe = identity::of_recipe(asked)?;
         let lines = self.journal.done_at(&self.journal.name_of(&asked.output)?);
         let Some(last) = lines.last() else {
-            let is_ours = identity::is_made_by(asked)?;
+            let is_ours = presence::exists(&asked.output.join(manifest::FILE_NAME))?
+                && (self.journal.is_unfinished(&self.begun(asked)?) || identity::is_made_by(asked)?);
             return Ok(if is_ours {
                 Before::Stale("the journal does not say it is done".into())
             } else {
@@ -232,6 +236,10 @@ impl BatchRun<'_> {
             }
         }
         Ok(Before::Stale(why))
+    }
+
+    fn begun(&self, asked: &Recipe) -> Result<BegunJob> {
+        Ok(BegunJob { begun: self.journal.name_of(&asked.output)?, recipe: identity::of_recipe(asked)? })
     }
 
     /// Hashes every file of an output again.

@@ -4,7 +4,7 @@ use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
 use crate::solve::{Simulated, arch_of, rows_of};
 use briquette_core::{Affine, Error, Grid, Result, simd};
 use briquette_flow::RunOptions;
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, presence};
 use briquette_models::Arch;
 use briquette_models::data::{Data, DataSpec};
 use briquette_recipe::{MeasuredLoss, Recipe};
@@ -29,7 +29,10 @@ impl<'a> Run<'a> {
         let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measure without data"))?;
         let (arch, spec) = (arch_of(calibration, checkpoint)?, spec_of(&calibration.data));
         let parent = recipe.output.parent().filter(|path| !path.as_os_str().is_empty());
-        let directory = parent.filter(|path| path.exists()).unwrap_or(Path::new("."));
+        let directory = match parent {
+            Some(parent) if presence::exists(parent)? => parent,
+            _ => Path::new("."),
+        };
         Ok(Self {
             arch,
             device: briquette_models::device(&options.device)?,

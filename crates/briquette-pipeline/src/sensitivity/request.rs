@@ -50,8 +50,9 @@ pub struct SensitivityRequest {
 pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
     let recipe = asked.recipe(asked.how.as_deref())?;
     let checkpoint = crate::open::model(&recipe)?;
-    if let Some(output) = &asked.output {
-        check_output(output, &checkpoint, options.force)?;
+    let page = asked.output.as_ref().map(|output| output.with_extension("html"));
+    for path in asked.output.iter().chain(&page) {
+        check_output(path, &checkpoint, options.force)?;
     }
     let plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop)?;
     let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
@@ -64,9 +65,9 @@ pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<S
         hold(&mut report, &found(&asked.recipe(Some(other))?)?);
     }
     checkpoint.check_unchanged()?;
-    if let Some(output) = &asked.output {
-        draft::replace_file(output, &to_json(&report)?)?;
-        draft::replace_file(&output.with_extension("html"), html::of_sensitivity(&report).as_bytes())?;
+    if let Some((output, page)) = asked.output.as_ref().zip(page) {
+        let (json, html) = (to_json(&report)?, html::of_sensitivity(&report));
+        draft::write_files(&[(output, &json), (&page, html.as_bytes())], options.force)?;
     }
     Ok(report)
 }

@@ -76,6 +76,7 @@ mod run {
     use super::*;
     use briquette_core::Error;
     use briquette_flow::TensorPlan;
+    use briquette_formats::presence;
     use briquette_models::{Arch, ModelTask};
     use briquette_nn::Probe;
     use briquette_runs::samples::token_batches;
@@ -108,7 +109,7 @@ mod run {
         if by_block && !recipe.stages.iter().any(Stage::shares_by_outliers) {
             return Ok(Cow::Borrowed(recipe));
         }
-        if !path.exists() {
+        if !presence::exists(&path)? {
             std::fs::create_dir_all(scratch)
                 .map_err(|error| Error::io("cannot create the directory", scratch, error))?;
             let needs_gram = calibration.has_gram || recipe.stages.iter().any(Stage::moves_weights);
