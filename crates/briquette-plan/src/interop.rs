@@ -1,12 +1,11 @@
 //! Which tensors compressed-tensors may hold as codes: those that transformers is known to load, or that names of an unknown family show.
 
-use briquette_core::Role;
 use briquette_core::encoded::Codes;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, OutputAxis, Result, Role};
 use briquette_flow::known::{Known, Reason};
 use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::output_format::is_int_quantized;
-use briquette_formats::{Checkpoint, Limits, LoadableFamily, OutputFormat, model_config};
+use briquette_formats::{Checkpoint, Limits, LoadableFamily, OutputFormat, WeightLayout, model_config};
 use briquette_recipe::{Recipe, Stage};
 
 /// Modules of heads, which often share the embedding. Of unknown families, names show no more than this.
@@ -73,6 +72,22 @@ impl Loads {
             ))),
             problem => Ok(problem),
         }
+    }
+}
+
+/// Why a model in burn's layout is refused.
+const TURNED: &str = "lies [in, out] in burn's layout, and transformers and vLLM read compressed-tensors as [out, in]; compress \
+                      the model in PyTorch's layout, or choose another format";
+
+/// Refuses a model whose Linear weights lie `[in, out]` because it is in burn's layout.
+///
+/// # Errors
+/// Refused, naming the first such weight.
+pub(super) fn check_layout(plan: &Plan) -> Result<()> {
+    let is_turned = |tensor: &&TensorPlan| tensor.role == Role::Linear && tensor.output_rows.axis == OutputAxis::Last;
+    match plan.tensors.iter().find(is_turned) {
+        Some(tensor) if plan.layout == WeightLayout::Burn => Err(Error::refused(TURNED).at(tensor.culprit())),
+        _ => Ok(()),
     }
 }
 
