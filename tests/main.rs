@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod activations;
-#[cfg(feature = "model")]
 #[path = "../crates/briquette-formats/tests/archives/mod.rs"]
 mod archives;
 mod bad_input;
@@ -32,9 +31,11 @@ mod harmless;
 mod heads;
 mod interop;
 mod jobs;
+mod layouts;
 mod machine;
 mod many_tensors;
 mod minilm;
+mod permuted;
 mod printed;
 mod ranges;
 #[cfg(feature = "model")]

@@ -12,7 +12,7 @@ const BLOCKS_PER_TASK: usize = 8;
 /// The values that a tensor was found to hold, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedTensor {
-    /// Hash of its values.
+    /// Hash of its values, row by row. The manifest may have another: see [`Manifest::hash_of`].
     pub hash: Hash128,
     /// How many of the values are zero; counted for weights only.
     pub n_zeros: usize,
@@ -80,11 +80,12 @@ pub fn compare(found: &[DecodedTensor], stored: &StoredDir, manifest: &Manifest)
     for (found, info) in found.iter().zip(&stored.infos) {
         // Both are in the order of names; should they not be, each is looked up.
         let beside = entries.next().filter(|(name, _)| **name == info.name).map(|(_, entry)| entry);
-        let expected = beside.or_else(|| manifest.tensors.get(&info.name)).map(|entry| entry.hash);
-        if expected != Some(found.hash) {
-            let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
+        let entry = beside.or_else(|| manifest.tensors.get(&info.name));
+        let found = entry.map_or(found.hash, |entry| manifest.hash_of(entry, found.hash));
+        if entry.map(|entry| entry.hash) != Some(found) {
+            let expected = entry.map_or("none".to_string(), |entry| entry.hash.to_string());
             let message =
-                format!("its values hash to {}, expected {expected}; the output is damaged, make it again", found.hash);
+                format!("its values hash to {found}, expected {expected}; the output is damaged, make it again");
             return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
         }
     }

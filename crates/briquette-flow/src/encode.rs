@@ -27,7 +27,7 @@ pub use writes::{FilePlace, Nowhere, Sink};
 /// What encoding found out about a tensor.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Hash of its simulated values.
+    /// Hash of its simulated values, row by row. The manifest may have another: see [`Manifest::hash_of`](briquette_formats::Manifest::hash_of).
     pub hash: Hash128,
     /// How far the simulated values are from the original.
     pub stats: ErrorStats,
@@ -77,7 +77,7 @@ impl EncodeTask<'_> {
     /// Bytes that the task reads.
     fn n_bytes(&self) -> usize {
         let (tensor, n_rows) = (self.subject.tensor, self.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>());
-        n_rows * tensor.rows.n_cols * tensor.width()
+        n_rows * tensor.rows().n_cols * tensor.width()
     }
 
     fn form(&self) -> RowForm {
@@ -88,7 +88,7 @@ impl EncodeTask<'_> {
             // What was moved is no longer what the source's bytes say.
             is_cast: tensor.cast.is_some() || tensor.is_moved,
             quant: tensor.quant.map(|quant| (quant.spec.grid, quant.spec.grouping)),
-            n_cols: tensor.rows.n_cols,
+            n_cols: tensor.rows().n_cols,
         }
     }
 }
@@ -166,7 +166,7 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
             Ok(())
         })?;
     }
-    let Rows { n_rows, n_cols, .. } = tensor.rows;
+    let Rows { n_rows, n_cols, .. } = tensor.rows();
     let mask = tensor.prune.map(|_| Mask::from_bits(n_rows, n_cols, keep));
     let quant = tensor.quant.map(|quant| {
         if quant.spec.grouping == Grouping::Tensor {
@@ -235,7 +235,7 @@ impl Workspace {
         let (tensor, stop) = (task.subject.tensor, workers.stop());
         let encoder = task.form().encoder(first.n_kept, std::mem::take(&mut self.parts));
         let next = offsets_before(task, first);
-        let blocks = BlocksOut::of(task.subject.coding, tensor.rows, &first.rows);
+        let blocks = BlocksOut::of(task.subject.coding, tensor.rows(), &first.rows);
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;
@@ -274,7 +274,7 @@ impl StripCoder {
         stop: &Stop,
     ) -> Result<()> {
         let (tensor, form) = (task.subject.tensor, task.form());
-        let is_turned = form.coding == Coding::DENSE && tensor.rows.axis.is_turned();
+        let is_turned = form.coding == Coding::DENSE && tensor.rows().axis.is_turned();
         piece.for_each_strip(|strip, ends_block| {
             check_finite(tensor, &strip)?;
             let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
@@ -346,14 +346,14 @@ impl PartsOut<'_, '_> {
 /// The bytes that each part has before a piece.
 fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let Subject { tensor, coding, .. } = task.subject;
-    let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows.n_cols, start.n_kept);
+    let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows().n_cols, start.n_kept);
     let mut offsets = [0; Part::ALL.len()];
     for spec in parts {
         let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
         offsets[spec.part as usize] = match spec.part {
             _ if is_shared => 0,
             // A block has room for a byte for each of its codes.
-            Part::Blocks => (start.rows.start * tensor.rows.n_cols) as u64,
+            Part::Blocks => (start.rows.start * tensor.rows().n_cols) as u64,
             _ => spec.n_bytes() as u64,
         };
     }
@@ -367,7 +367,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
     out.writes.put(out.tensor, Part::Weight, *next, piece.bytes)?;
     *next += piece.bytes.len() as u64;
     if !tensor.info.dtype.is_weight() {
-        digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));
+        digests.extend(piece.bytes.chunks(tensor.rows().rows_per_block()).map(Hash128::of_block));
         return Ok(());
     }
     piece.for_each_block(|block| {
@@ -381,7 +381,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
 
 /// Transposes whole dense rows back into the tensor's own order, `[in, out]`, and hashes them in that order.
 fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
-    let (rows, width) = (tensor.rows, tensor.stored_dtype().n_bits() / 8);
+    let (rows, width) = (tensor.rows(), tensor.stored_dtype().n_bits() / 8);
     let weight = &mut parts[Part::Weight];
     let mut own_order = vec![0; weight.len()];
     rows.turn_back(weight, &mut own_order, width);

@@ -124,7 +124,7 @@ impl Scratch {
 
 /// The parts of a tensor, of which blocks are a byte for each code yet.
 fn uncoded_parts(tensor: &TensorPlan, placed: &PlacedTensor) -> Vec<PartSpec> {
-    let (dtype, rows) = (tensor.value_dtype(), tensor.rows);
+    let (dtype, rows) = (tensor.value_dtype(), tensor.rows());
     let mut specs = placed.coding.parts(dtype, rows.n_rows, rows.n_cols, placed.n_kept);
     specs.retain(|spec| spec.part != Part::BlockEnds);
     for spec in specs.iter_mut().filter(|spec| spec.part == Part::Blocks) {

@@ -21,7 +21,7 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
             output_axis: tensor.stored_axis(placed.coding),
             coding: placed.coding,
             n_kept: (placed.coding.storage == Storage::Bitmask
-                || has_blocks && placed.n_kept < tensor.rows.n_elements())
+                || has_blocks && placed.n_kept < tensor.rows().n_elements())
             .then_some(placed.n_kept),
             activations: activations.map(str::to_string),
             file: layout.files[placed.file].name.clone(),
@@ -32,18 +32,21 @@ pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], reci
     };
     // A map of entries that come in order is made in one go.
     let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
-    let tensors: BTreeMap<String, ManifestEntry> = order.into_iter().map(entry).collect();
+    let mut tensors: BTreeMap<String, ManifestEntry> = order.into_iter().map(entry).collect();
     let mut recipe = recipe;
     if plan.layout == WeightLayout::Burn {
         // The next reader cannot tell burn's layout from the files.
         recipe["model"]["layout"] = "burn".into();
     }
-    Manifest {
+    let mut manifest = Manifest {
         format: "briquette".into(),
         version: manifest::version_of(&tensors),
         producer: producer.into(),
         profile: plan.profile,
         recipe,
-        tensors,
-    }
+        tensors: BTreeMap::new(),
+    };
+    tensors.values_mut().for_each(|entry| entry.hash = manifest.hash_of(entry, entry.hash));
+    manifest.tensors = tensors;
+    manifest
 }

@@ -188,6 +188,13 @@ impl<'a> TensorPlan<'a> {
         TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
     }
 
+    /// The rows that are read, encoded and hashed: by outputs, or in the tensor's own order if the tensor stays unchanged.
+    ///
+    /// Whatever copies a tensor keeps its order, even where the model's layout or the name shows another output axis.
+    pub fn rows(&self) -> Rows {
+        if self.is_changed() { self.output_rows } else { self.rows_as_stored() }
+    }
+
     /// The row view of the tensor's own order, whichever axis counts outputs.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
@@ -209,7 +216,6 @@ impl<'a> TensorPlan<'a> {
         (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
         (self.was_sparse, self.blocks) = (false, None);
         (self.solve, self.is_moved) = (Solve::default(), false);
-        self.rows = self.rows_as_stored();
     }
 
     /// The codes that the tensor is stored as in this format.
@@ -234,7 +240,10 @@ impl<'a> TensorPlan<'a> {
             return coding;
         }
         match profile.holds_sparse() && self.is_recoded() {
-            true => Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept),
+            true => {
+                let Rows { n_rows, n_cols, .. } = self.rows();
+                Coding::smallest(codes, self.stored_dtype(), n_rows, n_cols, n_kept)
+            }
             false => Coding { codes, ..Coding::DENSE },
         }
     }
@@ -242,7 +251,8 @@ impl<'a> TensorPlan<'a> {
     /// The coding of codes that are to be entropy-coded, where this format keeps codes so.
     fn entropy_coding(&self, profile: OutputFormat, codes: Option<Codes>) -> Option<Coding> {
         let blocks = self.blocks.filter(|_| profile.holds_sparse())?;
-        let most = Coding::entropy(codes?, self.rows.n_rows, self.rows.n_cols)?;
+        let Rows { n_rows, n_cols, .. } = self.rows();
+        let most = Coding::entropy(codes?, n_rows, n_cols)?;
         Some(match blocks {
             BlockBytes::AtMost => most,
             BlockBytes::Exactly(n_bytes) => Coding { storage: Storage::Entropy { n_bytes }, ..most },
@@ -252,7 +262,7 @@ impl<'a> TensorPlan<'a> {
     /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs
     /// from rows for burn's Linear and for transposed convolutions.
     pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
-        match self.rows.axis {
+        match self.rows().axis {
             axis if axis.is_turned() && coding == Coding::DENSE => OutputAxis::First,
             axis => axis,
         }

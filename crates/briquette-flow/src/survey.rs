@@ -68,7 +68,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
     let mut starts = Vec::with_capacity(pieces.len());
     for (i, rows) in pieces.iter().enumerate() {
         starts.push(PieceStart { rows: rows.clone(), n_kept, n_ties });
-        let n = rows.len() * tensor.rows.n_cols;
+        let n = rows.len() * tensor.rows().n_cols;
         let (below, equal) = counts.get(i).copied().unwrap_or_default();
         let dropped_ties = equal.min(n_ties);
         n_kept += match tensor.prune.map(|prune| prune.cut) {
@@ -91,7 +91,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
 
 /// How many weights a tensor loses if `n_drop` of each block of `size` columns are dropped.
 pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
-    let (n_cols, size) = (tensor.rows.n_cols, size.max(1));
+    let (n_cols, size) = (tensor.rows().n_cols, size.max(1));
     n_cols / size * n_drop + n_drop * (n_cols % size) / size
 }
 
@@ -165,14 +165,14 @@ fn count_pieces(
     let parts = pieces_in_order(&tensors, pieces);
     let n_bytes = parts
         .iter()
-        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows.n_cols * plan.tensors[part.tensor].width());
+        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows().n_cols * plan.tensors[part.tensor].width());
     workers.begin("survey", n_bytes.sum());
     let counted = workers.map(&parts, Scan::default, |scan, part| {
         let mut count = (0, 0);
         let tensor = &plan.tensors[part.tensor];
         if tensor.prune.is_some_and(|prune| prune.cut == Cut::Given) {
             let keep = source.keep(part.tensor, part.rows.clone())?;
-            return Ok((part.rows.len() * tensor.rows.n_cols - bits::count_ones(&keep), 0));
+            return Ok((part.rows.len() * tensor.rows().n_cols - bits::count_ones(&keep), 0));
         }
         let mut bits = Vec::new();
         scan.each(plan, source, part, workers, |strip, scores| {

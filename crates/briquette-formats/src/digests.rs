@@ -4,8 +4,8 @@
 //! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
 //! where they do not, it is read again at the end ([`StoredDir::check_hashes`](crate::StoredDir::check_hashes)).
 
-use crate::Manifest;
-use briquette_core::{BlockHasher, Hash128, TensorHasher};
+use crate::{Manifest, ManifestEntry};
+use briquette_core::{BlockHasher, Hash128, OutputAxis, Shape, TensorHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Digests {
     /// What the manifest says, in the order of the tensors.
     expected: Vec<Hash128>,
+    /// Layouts of the tensors whose hash covers one.
+    layouts: BTreeMap<usize, (Shape, OutputAxis)>,
     seen: Mutex<Seen>,
 }
 
@@ -46,12 +48,15 @@ pub(crate) struct Lengths {
 impl Digests {
     /// Of a directory with a manifest, whose tensors are in its order.
     pub(crate) fn new(manifest: &Manifest) -> Self {
-        Self::of(manifest.tensors.values().map(|entry| entry.hash).collect())
+        let is_covered = |entry: &ManifestEntry| manifest.hash_of(entry, entry.hash) != entry.hash;
+        let entries = manifest.tensors.values().enumerate().filter(|(_, entry)| is_covered(entry));
+        let layouts = entries.map(|(index, entry)| (index, (entry.shape.clone(), entry.output_axis))).collect();
+        Self { layouts, ..Self::of(manifest.tensors.values().map(|entry| entry.hash).collect()) }
     }
 
     /// Of tensors with these hashes.
     pub(crate) fn of(expected: Vec<Hash128>) -> Self {
-        Self { expected, seen: Mutex::default() }
+        Self { expected, layouts: BTreeMap::new(), seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -122,8 +127,10 @@ impl Digests {
         }
         let mut hasher = TensorHasher::default();
         blocks.digests.iter().flatten().for_each(|digest| hasher.push(*digest));
-        if self.expected.get(index) != Some(&hasher.finish()) {
-            return Err(hasher.finish());
+        let by_rows = hasher.finish();
+        let found = self.layouts.get(&index).map_or(by_rows, |(shape, axis)| by_rows.with_layout(shape, *axis));
+        if self.expected.get(index) != Some(&found) {
+            return Err(found);
         }
         seen.begun.remove(&index);
         seen.sound.insert(index);

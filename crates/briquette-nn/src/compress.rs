@@ -107,7 +107,7 @@ fn decided<M: Module>(
         let parameter = of_tensor(tensor);
         if !parameter.is_linear_weight() {
             // The rows that were decided about are those that the rules see.
-            roles = roles.linear(&parameter.path, tensor.rows.axis)?;
+            roles = roles.linear(&parameter.path, tensor.rows().axis)?;
         }
         rules = attached(rules, &parameter.path, tensor, decision)?;
     }

@@ -63,9 +63,9 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     let fits = |choice: &&SchemeChoice| {
-        let is_whole = |m: usize| tensor.rows.n_cols.is_multiple_of(m);
+        let is_whole = |m: usize| tensor.rows().n_cols.is_multiple_of(m);
         let has_pattern = !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m));
-        has_pattern && choice.scheme.weights.grouping.per_row(tensor.rows.n_cols).is_some()
+        has_pattern && choice.scheme.weights.grouping.per_row(tensor.rows().n_cols).is_some()
     };
     let named = schemes.iter().filter(fits).map(|SchemeChoice { name, scheme, pruned }| {
         let mut candidate = tensor.clone();

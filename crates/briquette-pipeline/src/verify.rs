@@ -140,7 +140,8 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();
     for (name, entry) in &manifest.tensors {
-        if recomputed.get(name.as_str()) != Some(&entry.hash) {
+        let recomputed = recomputed.get(name.as_str()).map(|by_rows| manifest.hash_of(entry, *by_rows));
+        if recomputed != Some(entry.hash) {
             let message = format!(
                 "is not what its recipe makes of {}; another original, or a damaged output",
                 original.display()

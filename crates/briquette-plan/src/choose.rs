@@ -79,7 +79,10 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             // Scores that use input statistics compare weights within a row only. Shares by outliers are found when those are known.
             (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
                 match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
-                    true => Cut::OfEach { size: tensor.rows.n_cols, n_drop: ratio.of(tensor.rows.n_cols) },
+                    true => {
+                        let n_cols = tensor.output_rows.n_cols;
+                        Cut::OfEach { size: n_cols, n_drop: ratio.of(n_cols) }
+                    }
                     false => Cut::Count(ratio.of(n)),
                 }
             }
@@ -177,7 +180,7 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
 /// A scheme of a recipe, fitted to what the output's format can hold.
 fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
-    match held.misfit(spec.codes(), tensor.rows.axis) {
+    match held.misfit(spec.codes(), tensor.output_rows.axis) {
         Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
         Some(why @ Misfit::Turned { .. }) => {
             let shown_by = tensor.why.words();

@@ -53,6 +53,9 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
     let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
     plan.check_axes()?;
+    if loads.is_some() {
+        interop::check_layout(&plan)?;
+    }
     let spares_heads = heads::matter(recipe);
     let ties = match spares_heads || plan.profile.keeps_ties_once() {
         true => ties::ties_of(checkpoint, stop)?,

@@ -61,7 +61,7 @@ pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>
         );
         return Err(Error::input(message));
     };
-    let (found, expected) = (stats.n_inputs(), tensor.rows.n_cols);
+    let (found, expected) = (stats.n_inputs(), tensor.output_rows.n_cols);
     if found != expected {
         return Err(Error::input(format!("has statistics of {found} inputs of {layer:?}, expected {expected}")));
     }

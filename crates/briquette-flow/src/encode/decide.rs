@@ -84,7 +84,7 @@ impl Subject<'_> {
     }
 
     fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
-        let n_cols = self.tensor.rows.n_cols;
+        let n_cols = self.tensor.rows().n_cols;
         let weights =
             WeightSlice { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs: self.inputs };
         self.tensor.score().unwrap_or_default().of(weights, scratch)
@@ -161,7 +161,7 @@ impl Decider {
 
     /// The mask bits of a whole tensor that loses `n_drop` weights of each block of `size` columns.
     fn columns(&mut self, subject: &Subject, piece: &mut Piece, size: usize, n_drop: usize) -> Result<Vec<u8>> {
-        let (n_rows, n_cols) = (subject.tensor.rows.n_rows, subject.tensor.rows.n_cols);
+        let (n_rows, n_cols) = (subject.tensor.rows().n_rows, subject.tensor.rows().n_cols);
         let mut all = Vec::with_capacity(n_rows * n_cols);
         piece.for_each_block(|block| {
             all.extend_from_slice(subject.scored(&block, &mut self.scores));
@@ -178,13 +178,13 @@ impl Decider {
             check_finite(tensor, &block)?;
             stop.check()?;
             self.mask(subject, &mut masker, &block);
-            values.extend_from_slice(self.decision.kept_of(block.values, tensor.rows.n_cols, &mut self.kept));
+            values.extend_from_slice(self.decision.kept_of(block.values, tensor.rows().n_cols, &mut self.kept));
             keep.extend_from_slice(&self.decision.keep);
             Ok(())
         })?;
         let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of what is not rounded")) };
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
-        let rows = KeptRows { values: &values, n_cols: tensor.rows.n_cols, keep, inputs: subject.inputs };
+        let rows = KeptRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
         let mut affines = Vec::with_capacity(1);
         self.fitter.fit(&quant.spec, rows, &|| stop.check(), &mut affines)?;
         Ok(affines[0])
@@ -203,7 +203,7 @@ impl Decider {
     ) -> Result<(&'a [f32], &'a RowsDecision)> {
         stop.check()?;
         self.mask(subject, &mut rules.masker, strip);
-        let n_cols = subject.tensor.rows.n_cols;
+        let n_cols = subject.tensor.rows().n_cols;
         let Self { fitter, kept, decision, .. } = self;
         let kept = decision.kept_of(strip.weights(), n_cols, kept);
         let RowsDecision { keep, affines } = decision;
@@ -231,7 +231,7 @@ impl Decider {
     /// Sets the mask bits of a strip, where any are needed.
     fn mask(&mut self, subject: &Subject, masker: &mut Masker, strip: &Strip) {
         let Self { scores, keys, decision, .. } = self;
-        let n_cols = subject.tensor.rows.n_cols;
+        let n_cols = subject.tensor.rows().n_cols;
         let n_rows = strip.values.len() / n_cols;
         let row_bytes = Mask::row_bytes(n_cols);
         decision.keep.clear();

@@ -24,13 +24,15 @@ impl Plan<'_> {
         let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
         let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
         let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
-        let is_group = first.quant.is_some_and(|quant| quant.spec.grouping.per_row(first.rows.n_cols).is_none());
+        let is_group = first.quant.is_some_and(|quant| quant.spec.grouping.per_row(first.rows().n_cols).is_none());
         let fitting = if is_group { self.group_that_fits() } else { None };
         let instead = fitting.map_or("choose another".into(), |size| {
             format!("groups of {size} (such as int4-g{size}) divide all that are chosen: take those")
         });
-        let message =
-            format!("{what} does not divide its {} columns{others}; {instead}, or leave these out", first.rows.n_cols);
+        let message = format!(
+            "{what} does not divide its {} columns{others}; {instead}, or leave these out",
+            first.rows().n_cols
+        );
         let remedy = Remedy::Exclude(exclude::patterns(&names, &fit));
         Err(Error::config(message).at(first.culprit()).with_remedy(remedy))
     }
@@ -38,7 +40,7 @@ impl Plan<'_> {
     /// The largest group size that divides the columns of every tensor in groups, and is no larger than the recipe asks for.
     fn group_that_fits(&self) -> Option<usize> {
         let grouped = self.tensors.iter().filter_map(|tensor| match tensor.quant?.spec.grouping {
-            Grouping::Group(size) => Some((size, tensor.rows.n_cols)),
+            Grouping::Group(size) => Some((size, tensor.rows().n_cols)),
             _ => None,
         });
         let (most, common) = grouped.reduce(|(one, a), (other, b)| (one.min(other), gcd(a, b)))?;
@@ -59,7 +61,7 @@ fn gcd(a: usize, b: usize) -> usize {
 
 /// Describes the group or pattern that does not divide a tensor's columns.
 fn unfit(tensor: &TensorPlan) -> Option<String> {
-    let n_cols = tensor.rows.n_cols;
+    let n_cols = tensor.rows().n_cols;
     if let Some(quant) = tensor.quant.filter(|quant| quant.spec.grouping.per_row(n_cols).is_none()) {
         return Some(quant.spec.grouping.to_string());
     }

@@ -114,7 +114,7 @@ impl<'a> Search<'a> {
         let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
         let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
         let is_cheap =
-            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows.n_cols <= MAX_COLS;
+            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows().n_cols <= MAX_COLS;
         if n_drop == 0 || n_runs < MIN_RUNS || !self.tensors.iter().all(is_cheap) {
             return Ok(None);
         }
@@ -142,7 +142,7 @@ impl<'a> Search<'a> {
                 let bytes = bytes.bytes_mut(RUN * tensor.width());
                 self.source.read(tensor.index(), start * tensor.width(), bytes)?;
                 rows::to_f32(bytes, tensor.info.dtype, &mut values);
-                let (n_cols, inputs) = (tensor.rows.n_cols, self.plan.inputs.get(&tensor.index()));
+                let (n_cols, inputs) = (tensor.rows().n_cols, self.plan.inputs.get(&tensor.index()));
                 let weights = WeightSlice { values: &values, first: start, n_cols, inputs };
                 let scores = score_of(tensor).of(weights, &mut scratch);
                 keys.extend(scores.iter().map(|score| score.abs().to_bits()));

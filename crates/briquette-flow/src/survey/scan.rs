@@ -43,7 +43,7 @@ impl Scan {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
         let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
-        let n_cols = tensor.rows.n_cols;
+        let n_cols = tensor.rows().n_cols;
         for rows in sips_of(tensor, source.reads_ranges(tensor.index()), &part.rows) {
             let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
             workers.advance(piece.bytes.len());

@@ -80,7 +80,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             if tensor.solve.moves() {
                 factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
                 let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
-                unit.add_moved(name, tensor.rows.n_cols, solved)?;
+                unit.add_moved(name, tensor.rows().n_cols, solved)?;
             }
             layers.remove(layer_of(name));
         }
@@ -100,7 +100,7 @@ impl<'j, 'p> Solver<'j, 'p> {
 
     /// Moves the weights of a tensor, a range of rows at a time where those do not depend on each other.
     fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<MovedTensor> {
-        let (n_rows, n_cols) = (tensor.rows.n_rows, tensor.rows.n_cols);
+        let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
         let (original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
@@ -131,7 +131,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
     ) -> Result<(Vec<f32>, Decision)> {
-        let (n_cols, go_on) = (tensor.rows.n_cols, go_on(self.workers.stop()));
+        let (n_cols, go_on) = (tensor.rows().n_cols, go_on(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
         let mask = match tensor.solve.reconstruction {
@@ -172,7 +172,7 @@ fn narrow_first(plan: &Plan, tensors: &[usize], layers: &BTreeMap<String, InputS
     };
     let first = |index: &usize| tensors.iter().position(|other| gram(other) == gram(index));
     let mut ordered = tensors.to_vec();
-    ordered.sort_by_key(|index| (plan.tensors[*index].rows.n_cols, first(index)));
+    ordered.sort_by_key(|index| (plan.tensors[*index].rows().n_cols, first(index)));
     ordered
 }
 
@@ -206,7 +206,7 @@ fn of_row(decision: &Decision, row: usize, n_cols: usize) -> Decision {
 
 /// All weights of a tensor, row by row.
 pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
-    let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows.n_elements()));
+    let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows().n_elements()));
     for rows in pieces_of(tensor, source.reads_ranges(tensor.index())) {
         reader.read(source, tensor, &rows, stop)?.for_each_block(|block| {
             values.extend_from_slice(block.values);
@@ -218,7 +218,7 @@ pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Sto
 
 fn check_finite(tensor: &TensorPlan, values: &[f32]) -> Result<()> {
     let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-    let (row, col) = (at / tensor.rows.n_cols, at % tensor.rows.n_cols);
+    let (row, col) = (at / tensor.rows().n_cols, at % tensor.rows().n_cols);
     let message = format!("found {} at row {row}, column {col}; fix the checkpoint, or exclude the tensor", values[at]);
     Err(Error::refused(message).at(tensor.culprit()))
 }
@@ -233,7 +233,7 @@ fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
 fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
     match tensor.prune.map(|prune| prune.cut) {
         Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
-        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows.n_cols => Ok(DropRule::CountPerRow(n_drop)),
+        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows().n_cols => Ok(DropRule::CountPerRow(n_drop)),
         Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
         _ => Err(Error::bug("weights are moved around a cut that spans tensors").at(tensor.culprit())),
     }
@@ -265,7 +265,7 @@ fn grids_of(
     go_on: &impl Fn() -> Result<()>,
 ) -> Result<Option<QuantParams>> {
     let Some(quant) = tensor.quant else { return Ok(None) };
-    let (n_cols, spec, view) = (tensor.rows.n_cols, quant.spec, stats.view());
+    let (n_cols, spec, view) = (tensor.rows().n_cols, quant.spec, stats.view());
     let mut affines = Vec::new();
     let rows = KeptRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
     Fitter::default().fit(&spec, rows, go_on, &mut affines)?;
