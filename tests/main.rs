@@ -32,6 +32,7 @@ mod harmless;
 mod heads;
 mod interop;
 mod jobs;
+mod layouts;
 mod machine;
 mod many_tensors;
 mod minilm;

@@ -1,6 +1,7 @@
 //! From flags to the recipe that they stand for.
 
-use super::stage_flags::{LayoutArg, What};
+use super::choice::LayoutArg;
+use super::stage_flags::What;
 use briquette::pipeline::recipe;
 use briquette::pipeline::recipe::raw::{self, StageKeys};
 use briquette::{Error, Recipe, Result};
@@ -53,7 +54,7 @@ pub(super) fn raw_recipe_of(
         raw.output.storage = what.storage.clone();
     }
     if let Some(layout) = what.layout {
-        raw.model.layout = Some(layout_of(layout));
+        raw.model.layout = Some(layout.raw());
     }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
@@ -70,7 +71,7 @@ fn idle(what: &What) -> Error {
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
-    let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
+    let model = raw::RawModel { layout: what.layout.map(LayoutArg::raw), ..Default::default() };
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
     let (eval, max_length) = (what.eval.clone(), what.max_length);
     let data = eval.is_some().then(|| raw::RawData { eval, max_length, ..Default::default() });
@@ -97,13 +98,6 @@ fn budget_of(what: &What) -> Option<raw::RawBudget> {
 
 fn has_budget(what: &What) -> bool {
     what.bytes.is_some() || what.bits.is_some() || !what.min.is_empty() || !what.max.is_empty()
-}
-
-fn layout_of(layout: LayoutArg) -> raw::RawLayout {
-    match layout {
-        LayoutArg::Torch => raw::RawLayout::Torch,
-        LayoutArg::Burn => raw::RawLayout::Burn,
-    }
 }
 
 /// What methods that look at the inputs of layers learn them from.

@@ -1,9 +1,9 @@
 //! Flags that make a recipe: what to prune, quantize and cast, and how.
 
-use super::choice::ChoiceArgs;
+use super::choice::{ChoiceArgs, LayoutArg};
 use super::values::{parse_bound, parse_role, parse_sparsity};
 use briquette::core::Role;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use std::path::{Path, PathBuf};
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
@@ -150,13 +150,4 @@ impl What {
         let named = [&self.statistics, &self.data, &self.eval, &self.sensitivity_file];
         named.into_iter().flatten().map(PathBuf::as_path)
     }
-}
-
-/// Which way Linear weights lie.
-#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
-pub(crate) enum LayoutArg {
-    /// [out, in]
-    Torch,
-    /// [in, out]
-    Burn,
 }
