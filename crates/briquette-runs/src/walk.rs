@@ -75,7 +75,7 @@ impl<'a> BlockWalk<'a> {
         let (network, names) = Network::blank(arch, checkpoint, device)?;
         let Some(blocks) = network.as_blocks() else { return Ok(None) };
         let parts = NetworkParts::of(blocks, &names);
-        let layers = observable(&network, &names, &|_| true)?.0.into_values().collect();
+        let layers = layers_of(&network, &names)?;
         let states = States::with_room(room);
         let (device, next) = (device.clone(), 0);
         let mut walk = Self { checkpoint, arch, device, batches, states, parts, layers, next };
@@ -94,6 +94,15 @@ impl<'a> BlockWalk<'a> {
     pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<NetworkParts>> {
         let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
         Ok(network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)))
+    }
+
+    /// The layers of a model's network that show their inputs, by the names of their weights without `.weight`.
+    ///
+    /// # Errors
+    /// Config and Input where the checkpoint is no such model.
+    pub fn layers_of(checkpoint: &Checkpoint, arch: Arch) -> Result<BTreeSet<String>> {
+        let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
+        layers_of(&network, &names)
     }
 
     /// Blocks it has.
@@ -247,6 +256,11 @@ impl<'a> BlockWalk<'a> {
         let data = TensorData::new(values, [n, length, width]);
         Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32)
     }
+}
+
+/// The layers of a network that show their inputs.
+fn layers_of(network: &Network, names: &NameMap) -> Result<BTreeSet<String>> {
+    Ok(observable(network, names, &|_| true)?.0.into_values().collect())
 }
 
 /// Casts what was loaded; the rest would take memory first.

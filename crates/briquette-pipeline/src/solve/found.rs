@@ -6,6 +6,7 @@ use super::unit::{self, Unit};
 use briquette_core::Result;
 use briquette_flow::Plan;
 use briquette_formats::Checkpoint;
+use briquette_plan::listed;
 use briquette_report::SolvedLayer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -68,12 +69,4 @@ pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<Unit>) -> Resul
     }
     make()?.write(path)?;
     Unit::open(path)
-}
-
-/// The first few names, and how many more.
-fn listed(names: &[&str]) -> String {
-    const N: usize = 3;
-    let more = names.len().saturating_sub(N);
-    let more = if more > 0 { format!(" and {more} more layers") } else { String::new() };
-    format!("{}{more}", names[..names.len().min(N)].join(", "))
 }

@@ -78,6 +78,7 @@ mod run {
     use briquette_flow::TensorPlan;
     use briquette_models::{Arch, ModelTask};
     use briquette_nn::Probe;
+    use briquette_plan::settle_unseen;
     use briquette_runs::samples::token_batches;
     use briquette_runs::walk::{BlockPart, Room};
     use briquette_runs::{BlockWalk, Gathering, Samples};
@@ -172,6 +173,8 @@ mod run {
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = token_batches(arch, &mut input, &data, &spec, samples)?
                 .ok_or_else(|| Error::bug("a network of text that takes none"))?;
+            let layers = BlockWalk::layers_of(job.checkpoint, arch)?;
+            settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
             let solver = Solver::new(job, plan)?;
             let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory: job.scratch };
             let parts = BlockWalk::parts(job.checkpoint, arch)?
@@ -200,7 +203,6 @@ mod run {
 
     impl Blocks<'_, '_, '_> {
         fn run(mut self) -> Result<()> {
-            self.check_layers()?;
             let Self { job, .. } = self;
             job.options.progress.begin("solve", 0);
             let n_passes = 2 * self.walk.n_blocks() * self.walk.n_batches();
@@ -262,19 +264,6 @@ mod run {
                 is_there && (is_needed || tensor.is_changed() && is_shown)
             };
             self.plan.tensors.iter().filter(is_of_it).map(TensorPlan::index).collect()
-        }
-
-        /// Refuses tensors whose layer will not be seen, before anything runs.
-        fn check_layers(&self) -> Result<()> {
-            let layers = self.walk.layers();
-            let is_lost = |tensor: &&TensorPlan| {
-                let is_needed = tensor.solve.moves() || briquette_plan::needs_inputs(tensor);
-                is_needed && tensor.tied_to().is_none() && !layers.contains(layer_of(&tensor.info.name))
-            };
-            let Some(tensor) = self.plan.tensors.iter().find(is_lost) else { return Ok(()) };
-            let message = "no layer that runs on the calibration data has this weight, so that its inputs are not known; exclude it from \
-                           the stage";
-            Err(Error::config(message).at(tensor.culprit()))
         }
     }
 }
