@@ -205,6 +205,35 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
 }
 
 #[test]
+fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
+    let sandbox = bert();
+    let data = "--data text.txt --max-length 16 --device cpu";
+    let lines = [
+        format!("eval bert-tiny {data} --offload"),
+        format!("calibrate bert-tiny {data} -o stats"),
+        format!("compress bert-tiny {data} -o out --quantize int4-g8 --round gptq --quantize-roles linear"),
+        format!("compress bert-tiny {data} -o out --bits 4"),
+    ];
+    for line in &lines {
+        // Less than the weights of a block, and less than what the process has in use.
+        for limit in ["10kB", "100kB"] {
+            let refused = sandbox.run(&format!("{line} --memory-limit {limit}"));
+            refused.assert_fails(6, &["memory.limit", "expected at most", "raise the limit"]);
+        }
+        assert!(!sandbox.path("out").exists() && !sandbox.path("stats").exists());
+    }
+    let found = sandbox.json(&format!("{} --memory-limit 64MB", lines[0]));
+    assert!(found["after"]["memory"][0]["peak_bytes"].as_u64().unwrap() < 64_000_000, "{found}");
+    lines[1..].iter().for_each(|line| _ = sandbox.ok(&format!("{line} --memory-limit 64MB --offload --force --quiet")));
+    let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --memory-limit 1GB");
+    idle.assert_fails(2, &["--memory-limit: nothing that is asked for runs the model", "--data"]);
+    let digits = Sandbox::with("digits");
+    copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
+    let whole = digits.run("calibrate digits --data data.safetensors -o stats --offload --device cpu");
+    whole.assert_fails(2, &["memory.offload", "digits-cnn"]);
+}
+
+#[test]
 fn what_cannot_be_is_one_line_before_anything_runs() {
     let digits = Sandbox::with("digits");
     digits.write("text.txt", "some text");

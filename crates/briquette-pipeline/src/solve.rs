@@ -19,8 +19,6 @@ use briquette_flow::{Cut, Plan, Pruning, TensorPlan};
 use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
 use found::{Found, unit_at};
-#[cfg(feature = "model")]
-pub(crate) use inputs::arch_of;
 pub(crate) use inputs::calibrated;
 pub(crate) use job::SolveJob;
 use one::Solver;

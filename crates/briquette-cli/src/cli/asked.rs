@@ -20,6 +20,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
+        None if error.message.contains("no stage of this recipe runs a model") => no_run(what),
         None => error,
     })
 }
@@ -56,6 +57,11 @@ pub(super) fn raw_recipe_of(
     if let Some(layout) = what.layout {
         raw.model.layout = Some(layout.raw());
     }
+    if what.memory_limit.is_some() || what.offload {
+        let memory = raw.memory.get_or_insert_default();
+        memory.limit = what.memory_limit.clone().or(memory.limit.take());
+        memory.offload |= what.offload;
+    }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
     what.choice.over(&mut raw.model);
@@ -67,6 +73,13 @@ fn idle(what: &What) -> Error {
     let flag = if what.data.is_some() { "--data" } else { "--statistics" };
     let message = "nothing that is asked for looks at inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or --round \
                    gptq";
+    Error::config(format!("{flag}: {message}"))
+}
+
+/// The error for a flag of memory where nothing runs the model.
+fn no_run(what: &What) -> Error {
+    let flag = if what.memory_limit.is_some() { "--memory-limit" } else { "--offload" };
+    let message = "nothing that is asked for runs the model; add --data or --eval, or leave it out";
     Error::config(format!("{flag}: {message}"))
 }
 

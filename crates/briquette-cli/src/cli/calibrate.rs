@@ -40,6 +40,12 @@ pub(crate) struct CalibrateArgs {
     /// How to read the model
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+    /// Memory that running may take: refused beforehand where weights alone take more, and once more is measured
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory_limit: Option<String>,
+    /// Have the weights of one block in memory at a time, which models of text always do here
+    #[arg(long)]
+    pub(crate) offload: bool,
     /// Tokens that texts are cut at
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
@@ -68,6 +74,7 @@ pub(super) fn calibrate(common: &Common, model: &Path, what: &CalibrateArgs) -> 
         n_samples: usize::try_from(what.samples).unwrap_or(usize::MAX),
         seed: what.seed,
         has_gram: what.gram,
+        memory: raw::RawMemory { limit: what.memory_limit.clone(), offload: what.offload, ..Default::default() },
         output: what.output.clone(),
     };
     let found = run(&request, &options(common, what.force)?)?;

@@ -139,6 +139,12 @@ pub(crate) struct What {
     /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
     #[arg(long, value_enum)]
     pub(crate) layout: Option<LayoutArg>,
+    /// Memory that running the model over --data or --eval may take, such as 2GiB
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory_limit: Option<String>,
+    /// Have the weights of one block in memory at a time where the model runs: of --data it always does, of --eval with this flag
+    #[arg(long)]
+    pub(crate) offload: bool,
     /// Accept NaN and infinity: tensors that have any, or would in the type they are cast to, are left as they are
     #[arg(long)]
     pub(crate) allow_nonfinite: bool,
