@@ -8,6 +8,7 @@ mod bad_input;
 mod batch;
 mod bit_flips;
 mod budget;
+mod burn_layout;
 mod burnpack;
 mod calibrate;
 mod cast;

@@ -182,9 +182,7 @@ impl InputFile {
 
 fn open_error(path: &Path, source: std::io::Error) -> Error {
     match source.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-            missing(path)
-        }
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => missing(path),
         _ => Error::io("cannot open", path, source),
     }
 }

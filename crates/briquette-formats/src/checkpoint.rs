@@ -8,9 +8,9 @@ use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
-use crate::{presence,
+use crate::{
     Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
-    weight_layout, weights,
+    presence, weights,
 };
 use briquette_core::{Affine, Result, Storage};
 use std::collections::BTreeMap;
@@ -81,6 +81,7 @@ pub struct Checkpoint {
     source: Source,
     companions: Companions,
     quantized_by: Option<String>,
+    layout: Option<WeightLayout>,
 }
 
 impl std::fmt::Debug for Checkpoint {
@@ -99,11 +100,17 @@ impl Checkpoint {
         Self::open_as(path, &Choice::default())
     }
 
-    /// The same, where it is said which of several things in a file is the model. What Briquette wrote holds one.
+    /// Opens a model with a choice of its entry, its names and its layout. A directory that Briquette wrote holds one entry.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and Config where there is nothing that `choice` names.
+    /// See [`open`](Self::open); Config where nothing in the file has the chosen key or prefix.
     pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
+        let found = Self::open_any(path, choice)?;
+        Ok(Self { layout: found.layout_by(choice), ..found })
+    }
+
+    /// Opens a model; its layout is not known yet.
+    fn open_any(path: &Path, choice: &Choice) -> Result<Self> {
         if !presence::is_directory(path)? {
             let file = InputFile::open(path)?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
@@ -115,7 +122,7 @@ impl Checkpoint {
             let format = InputFormat::Briquette(profile);
             let path = path.to_path_buf();
             let source = Source::Stored(source);
-            return Ok(Self { path, directory, format, source, companions, quantized_by: None });
+            return Ok(Self { path, directory, format, source, companions, quantized_by: None, layout: None });
         }
         let quantization = quantization::read_config(&directory)?;
         let weights = weights::weights_in(path)?;
@@ -133,7 +140,7 @@ impl Checkpoint {
             FileKind::Burnpack => InputFormat::Burnpack,
         };
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
-        Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by })
+        Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by, layout: None })
     }
 
     /// Sees the tensors as `quantization_config` says they are to be seen.
@@ -209,15 +216,11 @@ impl Checkpoint {
         }
     }
 
-    /// Which way the matrices of linear layers lie, where the model says so: our manifest, or the header of a file of ours. A burnpack
-    /// file that does not say lies as burn's own do.
+    /// The layout of the matrices of linear layers, where it is known.
+    ///
+    /// It is the chosen one, else the one that our manifest or the header of a file of ours states. burnpack is burn's otherwise.
     pub fn layout(&self) -> Option<WeightLayout> {
-        let said = match self.manifest() {
-            Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
-            None => self.said(weight_layout::KEY),
-        };
-        let own = (self.format() == InputFormat::Burnpack).then_some(WeightLayout::Burn);
-        said.and_then(WeightLayout::of).or(own)
+        self.layout
     }
 
     /// What has been done to it already.

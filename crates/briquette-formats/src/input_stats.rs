@@ -159,9 +159,12 @@ pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
     Ok(hasher.finish())
 }
 
-/// What is wrong with the numbers of a layer.
+/// Describes the first contradiction in the numbers of a layer.
 fn problem(stats: &InputStats) -> Option<String> {
     let n = stats.n_inputs();
+    if i64::try_from(stats.count).is_err() {
+        return Some(format!("found count {}, expected at least 1; gather them again", stats.count.cast_signed()));
+    }
     let lengths = [stats.sum.len(), stats.max.len()];
     if stats.count == 0 || n == 0 {
         return Some("count or sum_squares is missing or empty".into());
@@ -174,8 +177,11 @@ fn problem(stats: &InputStats) -> Option<String> {
     }
     let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
     let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
-    let is_bad = all.chain(gram).any(|value| !value.is_finite()) || stats.sum_squares.iter().any(|&value| value < 0.0);
-    is_bad.then(|| "a number is not finite, or a square is negative".into())
+    let diagonal = stats.gram.iter().flat_map(|gram| gram.iter().step_by(n + 1)).copied();
+    let mut positive =
+        diagonal.chain(stats.sum_squares.iter().copied()).chain(stats.max.iter().copied().map(f64::from));
+    let is_bad = all.chain(gram).any(|value| !value.is_finite()) || positive.any(|value| value < 0.0);
+    is_bad.then(|| "found a number that is not finite, or a negative square or magnitude; gather them again".into())
 }
 
 fn to_bytes(values: &[f64]) -> Vec<u8> {
@@ -227,8 +233,14 @@ mod tests {
     fn numbers_that_contradict_each_other_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stats.safetensors");
-        let damage: [fn(&mut InputStats); 5] = [
+        let damage: [fn(&mut InputStats); 11] = [
             |stats| stats.count = 0,
+            |stats| stats.count = (-3_i64).cast_unsigned(),
+            |stats| stats.count = u64::MAX,
+            |stats| stats.max[1] = -1.0,
+            |stats| stats.sum[1] = f64::NAN,
+            |stats| stats.gram = Some(Arc::new(vec![5.0, 0.5, 0.5, -7.5])),
+            |stats| stats.gram = Some(Arc::new(vec![5.0, f64::INFINITY, 0.5, 7.5])),
             |stats| stats.sum.truncate(1),
             |stats| stats.max[0] = f32::INFINITY,
             |stats| stats.sum_squares[1] = -1.0,

@@ -41,8 +41,8 @@ mod weights;
 
 pub use activations::ActivationRounding;
 pub use briquette_files::{
-    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits, presence,
-    model_dir, names, sums, tensor,
+    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
+    model_dir, names, presence, sums, tensor,
 };
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;

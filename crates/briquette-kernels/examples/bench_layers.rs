@@ -155,7 +155,8 @@ fn linear(m: usize, k: usize, n: usize, seconds: f64) {
         ("int4 by 128", LinearWeights::int4(int4)),
     ];
     for (name, weights) in kinds {
-        let times = median_times(seconds, || ops::linear(x.clone(), &weights, None), || x.clone().matmul(floats.clone()));
+        let times =
+            median_times(seconds, || ops::linear(x.clone(), &weights, None), || x.clone().matmul(floats.clone()));
         print(&format!("{name}, {k}x{n}, M={m}"), times);
     }
 }

@@ -79,14 +79,14 @@ impl Export {
         let inputs: Vec<&Path> = self.original.iter().map(PathBuf::as_path).collect();
         let draft = Draft::create(&self.directory, &inputs, self.replace)?;
         let source = ModuleSource::new(module, &self.names)?;
-        let mut plan = source.plan(self.names.layout())?;
+        let mut plan = source.plan(self.names.weight_layout())?;
         let n_tensors = plan.tensors.len();
         let written = flow::write(WriteJob {
             plan: &mut plan,
             source: &source,
             draft: &draft,
             // Which way matrices lie: who loads the directory believes it, whatever names are given.
-            recipe: serde_json::json!({ "model": { "layout": self.names.layout().in_files().name() }, "stage": [] }),
+            recipe: serde_json::json!({ "model": { "layout": self.names.weight_layout().name() }, "stage": [] }),
             producer: concat!("briquette-nn ", env!("CARGO_PKG_VERSION")),
             workers: &Workers::new(&RunOptions::default())?,
             small_files: &|_, _| self.write_small_files(&draft, original.as_ref()),

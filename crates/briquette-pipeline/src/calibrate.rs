@@ -3,7 +3,7 @@
 use briquette_core::{Error, Remedy, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Choice, presence};
-use briquette_recipe::raw::RawData;
+use briquette_recipe::raw::{RawData, RawMemory};
 use briquette_report::CalibrationReport;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ pub struct CalibrationRequest {
     pub seed: u64,
     /// Whether Gram matrices are gathered too.
     pub has_gram: bool,
+    /// The limit of memory, and whether the weights of one block are to be in memory at a time.
+    pub memory: RawMemory,
     /// The file to write.
     pub output: PathBuf,
 }
@@ -72,8 +74,9 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
 #[cfg(feature = "model")]
 mod run {
     use super::*;
+    use crate::arch::{arch_of, check_offload};
+    use crate::memory;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
-    use briquette_models::Arch;
     use briquette_report::CalibratedLayer;
     use briquette_runs::walk::Room;
     use briquette_runs::{Calibration, Gathering, Samples};
@@ -85,8 +88,10 @@ mod run {
         let checkpoint = Checkpoint::open_as(&asked.model, &asked.choice)?;
         asked.choice.check_used(&[&checkpoint])?;
         check_output(&asked.output, &checkpoint, options.force)?;
-        let arch = asked.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
-        let arch: Arch = arch.transpose()?.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
+        let arch = arch_of(asked.arch.as_deref(), &checkpoint)?;
+        check_offload(asked.memory.offload, arch)?;
+        let limit = asked.memory.limit_bytes()?;
+        limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
         let spec = spec_of(&asked.data);
         let data = spec.open(arch.task())?;
         let samples = Samples { n: asked.n_samples, seed: asked.seed };
@@ -96,7 +101,7 @@ mod run {
             options.stop.check()
         };
         let found = briquette_models::guarded(&device, || {
-            let room = Room { max_bytes: None, directory: parent_of(&asked.output) };
+            let room = Room::within(memory::limit_of_host(limit, options), parent_of(&asked.output));
             let gathering = Gathering { samples, has_gram: asked.has_gram, room };
             briquette_runs::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;

@@ -12,6 +12,8 @@
 //! Non-goals: printing, and knowing how a format lies on disk.
 
 mod advice;
+#[cfg(feature = "model")]
+mod arch;
 pub mod batch;
 pub mod budget;
 pub mod calibrate;

@@ -19,7 +19,7 @@ use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_quant::Range;
 use briquette_recipe::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use interop::Loads;
-pub use statistics::needs_inputs;
+pub use statistics::{listed, needs_inputs, settle_unseen};
 use std::collections::BTreeSet;
 use std::path::Path;
 use untouched::untouched;

@@ -67,13 +67,24 @@ impl TryFrom<RawBatchSize> for BatchSize {
     }
 }
 
+impl RawMemory {
+    /// The most bytes that running may take, where there is a limit.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn limit_bytes(&self) -> Result<Option<u64>> {
+        self.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()
+    }
+}
+
 impl TrainMemory {
     pub(crate) fn from_raw(memory: Option<&RawMemory>) -> Result<Self> {
         let memory = memory.cloned().unwrap_or_default();
         let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
+        let limit = memory.limit_bytes()?;
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
-            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
+            limit,
             batch_size: match batch_size {
                 BatchSize::Of(n) => n,
                 // A step has the usual number of items; where not all fit at once, the training takes them in several turns.

@@ -7,7 +7,7 @@ use briquette_core::{Error, Result};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{limits, model_config};
-use briquette_nn::Export;
+use briquette_nn::{Export, NameMap};
 use briquette_recipe::{Student, TrainingJob};
 use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
@@ -91,14 +91,16 @@ pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
     steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
 }
 
-/// The student as an output directory, with the small files that belong to it and its report.
+/// Writes the student as an output directory, with its small files and its report, in the layout that the recipe names.
 pub(crate) fn write(
     asked: &TrainingJob,
     training: &TrainingSetup,
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
-    let mut export = Export::to(asked.output).names(training.student.names.clone());
+    let names = training.student.names.clone();
+    let names = asked.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
+    let mut export = Export::to(asked.output).names(names);
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
         if !(is_config && training.config.is_some()) {

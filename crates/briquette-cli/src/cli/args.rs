@@ -2,7 +2,7 @@
 
 use super::batch::SweepArgs;
 use super::calibrate::CalibrateArgs;
-use super::choice::ChoiceArgs;
+use super::choice::{ChoiceArgs, ModelArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
 use super::sensitivity::SensitivityArgs;
@@ -304,12 +304,9 @@ pub(crate) struct EvalArgs {
     /// The model it came from, to compare with
     #[arg(long, value_name = "MODEL")]
     pub(crate) against: Option<PathBuf>,
-    /// Which of the things in their files
+    /// How to read the models
     #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
-    #[arg(long, value_name = "ARCH")]
-    pub(crate) arch: Option<String>,
+    pub(crate) model: ModelArgs,
     /// Items of a batch, or auto: as many as fit the memory
     #[arg(long, value_name = "N", value_parser = parse_batch_size)]
     pub(crate) batch_size: Option<RawBatchSize>,

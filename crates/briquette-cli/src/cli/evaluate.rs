@@ -27,8 +27,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     let reference = what.against.clone().or(raw.model.path.clone());
     let trains = raw.has(StageKind::Distill);
     raw.stage = vec![raw::StageKeys::Evaluate(raw::RawEvaluate {}).into()];
-    what.choice.over(&mut raw.model);
-    raw.model.arch = what.arch.clone().or(raw.model.arch);
+    what.model.over(&mut raw.model);
     let data = raw.data.get_or_insert_default();
     data.eval = what.data.clone().or(data.eval.take());
     data.labels = what.labels.clone().or(data.labels.take());

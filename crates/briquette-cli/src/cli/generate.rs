@@ -1,6 +1,6 @@
 //! `generate`: what decoders go on with after a prompt.
 
-use super::choice::ChoiceArgs;
+use super::choice::ModelArgs;
 use super::common::Common;
 use briquette::Result;
 use clap::Args;
@@ -42,12 +42,9 @@ pub(crate) struct GenerateArgs {
     /// How keys and values are kept: f32, f16 or int8
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub(crate) cache: String,
-    /// Which of the things in their files
+    /// How to read the models
     #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// The architecture, where files do not tell: llama
-    #[arg(long, value_name = "ARCH")]
-    pub(crate) arch: Option<String>,
+    pub(crate) model: ModelArgs,
 }
 
 impl GenerateArgs {
@@ -100,8 +97,9 @@ mod run {
         let request = |model: &Path| -> Result<GenerateRequest> {
             Ok(GenerateRequest {
                 model: model.to_path_buf(),
-                choice: what.choice.choice(),
+                choice: what.model.choice(),
                 arch: what
+                    .model
                     .arch
                     .as_deref()
                     .map(|name| name.parse().map_err(|error: Error| error.at("--arch")))

@@ -1,9 +1,9 @@
 //! Flags that make a recipe: what to prune, quantize and cast, and how.
 
-use super::choice::ChoiceArgs;
+use super::choice::{ChoiceArgs, LayoutArg};
 use super::values::{parse_bound, parse_role, parse_sparsity};
 use briquette::core::Role;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use std::path::{Path, PathBuf};
 
 /// Flags whose place a recipe takes. Those that others require too: clap lets a flag be that cannot have what it requires.
@@ -139,6 +139,12 @@ pub(crate) struct What {
     /// Which way Linear weights lie: torch is [out, in], burn is [in, out]
     #[arg(long, value_enum)]
     pub(crate) layout: Option<LayoutArg>,
+    /// Memory that running the model over --data or --eval may take, such as 2GiB
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory_limit: Option<String>,
+    /// Have the weights of one block in memory at a time where the model runs: of --data it always does, of --eval with this flag
+    #[arg(long)]
+    pub(crate) offload: bool,
     /// Accept NaN and infinity: tensors that have any, or would in the type they are cast to, are left as they are
     #[arg(long)]
     pub(crate) allow_nonfinite: bool,
@@ -150,13 +156,4 @@ impl What {
         let named = [&self.statistics, &self.data, &self.eval, &self.sensitivity_file];
         named.into_iter().flatten().map(PathBuf::as_path)
     }
-}
-
-/// Which way Linear weights lie.
-#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
-pub(crate) enum LayoutArg {
-    /// [out, in]
-    Torch,
-    /// [in, out]
-    Burn,
 }

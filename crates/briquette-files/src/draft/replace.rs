@@ -119,7 +119,8 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// Refused if a file exists and `replace` is not set; Io if one cannot be written.
 pub fn write_files(files: &[(&Path, &[u8])], replace: bool) -> Result<()> {
-    let hidden: Vec<HiddenFile> = files.iter().map(|(path, bytes)| HiddenFile::with(path, bytes)).collect::<Result<_>>()?;
+    let hidden: Vec<HiddenFile> =
+        files.iter().map(|(path, bytes)| HiddenFile::with(path, bytes)).collect::<Result<_>>()?;
     for (n_published, file) in hidden.iter().enumerate() {
         if let Err(error) = file.publish(replace) {
             // Files that replaced older ones stay: the older ones are gone.

@@ -48,7 +48,12 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
 }
 
 /// Why a file stays behind that otherwise would come along.
-fn reason_to_leave(root: &Path, relative: &Path, metadata: &std::fs::Metadata, is_link: bool) -> Result<Option<&'static str>> {
+fn reason_to_leave(
+    root: &Path,
+    relative: &Path,
+    metadata: &std::fs::Metadata,
+    is_link: bool,
+) -> Result<Option<&'static str>> {
     let name = relative.to_str();
     Ok(if metadata.len() > limits::MAX_COMPANION_BYTES {
         Some("it is larger than 128 MiB")

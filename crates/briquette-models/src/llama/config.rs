@@ -204,7 +204,10 @@ mod tests {
             (", \"rope_theta\": 0.0", "rope_theta is 0"),
             (", \"rope_theta\": -1.0", "rope_theta is -1"),
             (", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.0}", "rope factor is 0"),
-            (", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 0}", "low_freq_factor"),
+            (
+                ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 0}",
+                "low_freq_factor",
+            ),
             (", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e-300}", "rope factor"),
         ] {
             let error = config(rope).validate().unwrap_err();

@@ -81,7 +81,11 @@ impl Work {
         check_is_ours(&self.directory)?;
         let failed = |path: &Path, error| Error::io("cannot remove", path, error);
         for path in presence::entries(&self.directory)? {
-            let removed = if presence::is_directory(&path)? { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            let removed = if presence::is_directory(&path)? {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
             removed.map_err(|error| failed(&path, error))?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use briquette_core::Result;
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{Choice, draft};
 use briquette_recipe::raw::{
-    RawBudget, RawCalibration, RawData, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
+    RawBudget, RawCalibration, RawData, RawLayout, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
 };
 use briquette_recipe::{Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, html, to_json};
@@ -117,8 +117,9 @@ impl SensitivityRequest {
         };
         let (key, strip_prefix) = (self.choice.key.clone(), self.choice.strip_prefix.clone());
         let (path, arch) = (Some(self.model.clone()), self.arch.clone());
+        let layout = self.choice.layout.map(RawLayout::of);
         let raw = RawRecipe {
-            model: RawModel { path, arch, key, strip_prefix, ..RawModel::default() },
+            model: RawModel { path, arch, key, strip_prefix, layout, ..RawModel::default() },
             output: RawOutput { path: Some(self.output.clone().unwrap_or("-".into())), ..RawOutput::default() },
             stage: vec![stage.into()],
             data: Some(RawData { eval: None, max_length: None, ..self.data.clone() }),

@@ -3,7 +3,7 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, go_on, layer_of, stats_of};
 use super::unit::{MovedTensor, Unit};
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate};
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate, rows};
 use briquette_flow::context::Workers;
 use briquette_flow::piece::{PieceReader, pieces_of};
 use briquette_flow::survey::{Survey, survey};
@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 /// What is added to the diagonal of a Hessian, as a share of its mean, where that suffices.
 pub(super) const DAMPING: f64 = 0.01;
+
+/// Weights that are converted at a time.
+const CHECKED: usize = 1 << 16;
 
 /// Vectors below which a layer's statistics say little.
 const FEW: u64 = 512;
@@ -106,23 +109,35 @@ impl<'j, 'p> Solver<'j, 'p> {
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
         let (mut solved, mut outcome, mut errors) = (MovedTensor::default(), None, OutputErrors::new(stats, n_rows));
+        let mut is_lost = false;
         let step = if goes_by_rows(tensor) { (ROWS_OF / n_cols).max(1) } else { n_rows };
         for start in (0..n_rows).step_by(step) {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
-            let moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            let mut moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            if !moved.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
+                is_lost = true;
+                moved = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
+            }
+            let moved = moved.ok_or_else(|| {
+                let message = "its weights are too large to be rounded within f32; exclude the tensor from the stage";
+                Error::refused(message).at(tensor.culprit())
+            })?;
             let unmoved = |row: usize| {
                 simulate(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
             };
             errors.add(rows.start, own, unmoved, &moved.0);
             solved.push(n_cols, &moved.0, moved.1);
         }
+        if let Some(outcome) = outcome.as_mut().filter(|_| is_lost) {
+            outcome.fallback = Some(Fallback::NotFinite);
+        }
         solved.figures = Some(figures_of(tensor, stats, outcome, &errors));
         Ok(solved)
     }
 
-    /// Where some rows of a tensor are moved to, and the decision that they are moved by.
+    /// Updates some rows of a tensor. Returns them with their decision; none where an updated weight is not finite.
     fn rows(
         &self,
         tensor: &TensorPlan,
@@ -130,7 +145,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         given: Option<&Mask>,
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
-    ) -> Result<(Vec<f32>, Decision)> {
+    ) -> Result<Option<(Vec<f32>, Decision)>> {
         let (n_cols, go_on) = (tensor.rows().n_cols, go_on(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
@@ -148,6 +163,9 @@ impl<'j, 'p> Solver<'j, 'p> {
             }
             None => given.cloned(),
         };
+        if !is_finite(&values) {
+            return Ok(None);
+        }
         let decision = Decision { quant: None, mask };
         let kept = simulate(&values, n_rows, n_cols, &decision);
         let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &go_on)?;
@@ -160,8 +178,33 @@ impl<'j, 'p> Solver<'j, 'p> {
             }
             _ => values = simulate(&values, n_rows, n_cols, &decision),
         }
-        Ok((values, decision))
+        Ok(is_finite(&values).then_some((values, decision)))
     }
+}
+
+fn is_finite(values: &[f32]) -> bool {
+    values.iter().all(|value| value.is_finite())
+}
+
+/// Whether updated weights are finite in the type that they are stored in.
+fn can_store(tensor: &TensorPlan, values: &[f32]) -> bool {
+    let dtype = tensor.stored_dtype();
+    if tensor.quant.is_some() || !dtype.is_weight() {
+        return true;
+    }
+    let (mut bytes, mut stored) = (Vec::new(), Vec::new());
+    values.chunks(CHECKED).all(|values| {
+        bytes.resize(values.len() * dtype.n_bits() / 8, 0);
+        stored.resize(values.len(), 0.0);
+        rows::from_f32(values, dtype, &mut bytes);
+        rows::to_f32(&bytes, dtype, &mut stored);
+        is_finite(&stored)
+    })
+}
+
+/// Statistics of the same inputs as if no vector was seen: weights are dropped by magnitude and rounded to nearest.
+fn unseen(stats: &InputStats) -> InputStats {
+    InputStats { count: 0, sum_squares: vec![0.0; stats.n_inputs()], ..stats.clone() }
 }
 
 /// Tensors of the fewest inputs first, and those that see the same inputs one after the other.
@@ -284,6 +327,7 @@ fn figures_of(
     let fell_back = outcome.and_then(|outcome| outcome.fallback).map(|fallback| match fallback {
         Fallback::NothingSeen => "no inputs were seen".to_string(),
         Fallback::NotPositive => "its Hessian has no Cholesky factor".to_string(),
+        Fallback::NotFinite => "its updated weights are not finite".to_string(),
     });
     SolvedLayer {
         n_vectors: stats.count,
