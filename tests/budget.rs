@@ -5,7 +5,7 @@ use crate::weights::{Random, Tensor, safetensors_of};
 use serde_json::Value;
 
 /// Matrices of bells of different widths, and a norm.
-fn model() -> Vec<Tensor> {
+pub(crate) fn model() -> Vec<Tensor> {
     let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
         let mut random = Random(seed);
         let values = (0..shape[0] * shape[1]).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());

@@ -9,6 +9,7 @@ mod bad_input;
 mod batch;
 mod bit_flips;
 mod budget;
+mod budget_report;
 mod burnpack;
 mod calibrate;
 mod cast;

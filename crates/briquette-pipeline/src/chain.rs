@@ -15,7 +15,7 @@ use crate::compress::inputs_of;
 use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
 use crate::distill::student_of;
-use crate::output::compressed_draft;
+use crate::output::{compressed_draft, finish};
 use briquette_core::{ErrorKind, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Draft, draft};
@@ -40,9 +40,13 @@ pub(crate) struct OfBatch<'a> {
     pub(crate) shared: Option<&'a Path>,
 }
 
-/// Runs every part of a recipe that trains or factorizes.
-pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
-    let started = Instant::now();
+/// Runs every part of a recipe that trains or factorizes. The report counts the time from `started`.
+pub(crate) fn run(
+    recipe: &Recipe,
+    options: &RunOptions,
+    of_batch: Option<OfBatch>,
+    started: Instant,
+) -> Result<Report> {
     let original = crate::open::model(recipe)?;
     // Whatever can be known now should not be found out after hours of training.
     let student = student_of(recipe, &original)?;
@@ -111,20 +115,20 @@ impl Chain<'_> {
         let Self { recipe, options, .. } = *self;
         let steps = FoundSteps::of(recipe, work, options)?;
         let parts = steps.as_ref().map_or(recipe, |found| &found.recipe);
-        let mut run = PartsRun::of(parts, self.original, work, options)?;
+        let mut run = PartsRun::of(parts, self.original, work, options, self.started)?;
         if let Some(found) = &steps {
             run.go_on_from(found.model.clone(), "budget".into())?;
         }
-        let (model, mut origin) = run.run()?;
+        let (model, origin) = run.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
-        origin.spent += self.started.elapsed().as_secs_f64();
-        let (draft, report) = match &steps {
+        let (draft, mut report) = match &steps {
             Some(found) => found.draft(&last, options, &origin)?,
             None => {
                 let scratch = work.part(recipe.parts.len(), Work::SOLVED);
                 compressed_draft(&last, options, &origin, Some(&scratch))?
             }
         };
+        finish(&mut report, &origin, &draft)?;
         if !self.is_shared {
             published::note(work.directory(), &draft, recipe, &self.contents)?;
         }

@@ -19,14 +19,15 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 
 /// As [`run`], with what a batch knows of it.
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
+    let origin = Origin::of(recipe);
     // Whatever can be known now should not be found out after hours of work.
     let checked = recipe
         .check_has_files()
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => output::compress(recipe, options, &Origin::of(recipe), None),
-        _ => chain::run(recipe, options, of_batch),
+        true if !solve::is_asked(recipe) => output::compress(recipe, options, &origin, None),
+        _ => chain::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();
     report.map_err(|error| match error.kind {

@@ -10,6 +10,7 @@ use briquette_recipe::raw::RawRecipe;
 use briquette_recipe::{Recipe, paths};
 use briquette_report::{BatchReport, JobResult, to_json};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// A recipe with a budget, and at what sizes.
 #[derive(Debug, Clone)]
@@ -37,6 +38,7 @@ pub fn sweep(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
+    let started = Instant::now();
     let path_error = |source| Error::io("cannot resolve", &asked.output, source);
     let output = std::path::absolute(&asked.output).map_err(path_error)?;
     let here = std::path::absolute(&asked.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
@@ -67,7 +69,7 @@ pub fn sweep(
         asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
     losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options))?;
-    batch::run(&Jobs::from_file(&path)?, how, options, each)
+    batch::run_since(started, &Jobs::from_file(&path)?, how, options, each)
 }
 
 /// Finds what errors of tensors cost and writes it down, where the file has not just that.

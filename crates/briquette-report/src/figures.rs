@@ -77,7 +77,7 @@ pub struct Report {
     pub allocation: Option<AllocationReport>,
     /// Seconds of each phase.
     pub seconds: Vec<(String, f64)>,
-    /// Seconds in all, trainings too, up to the report itself.
+    /// Seconds from the start of the run to the writing of this report. Trainings count from before a kill too.
     pub total_seconds: f64,
     /// Threads that worked.
     pub threads: usize,

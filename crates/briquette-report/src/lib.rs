@@ -23,6 +23,7 @@ pub mod terminal;
 mod trace;
 mod width;
 
+use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
 use briquette_formats::Draft;
@@ -43,11 +44,15 @@ use std::path::Path;
 pub use trace::Trace;
 
 impl Report {
-    /// Writes it into a draft for programs and for people: `report.json` and `report.html`. No sum covers either.
+    /// Sets the time and the peak memory of the run that is about to end, and writes `report.json` and `report.html` into its draft.
+    /// No sum covers either file.
     ///
     /// # Errors
-    /// Bug, where it cannot be written as JSON; Io.
-    pub fn write(&self, draft: &Draft) -> Result<()> {
+    /// * Bug: the report cannot be written as JSON.
+    /// * Io: a file cannot be written.
+    pub fn finish(&mut self, origin: &Origin, draft: &Draft) -> Result<()> {
+        self.total_seconds = origin.total_seconds();
+        (self.peak_bytes, self.peak_meter) = (ResidentSet.peak_bytes(), ResidentSet.name().to_string());
         draft.write_file(Path::new("report.json"), &to_json(self)?)?;
         draft.write_file(Path::new("report.html"), html::to_html(self).as_bytes())
     }

@@ -4,17 +4,15 @@ use super::evidence::{Evidence, Timing};
 use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};
 use super::{histogram, remarks, tensors};
 use briquette_core::Result;
-use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_flow::context::Workers;
 use briquette_recipe::StageKind;
 use briquette_recipe::raw::RawStage;
-use std::time::Instant;
 
-/// Puts a report together.
+/// Puts a report together. [`Report::finish`] adds the time and the memory of the whole run.
 ///
 /// # Errors
 /// Those of reading a few tensors once more for their histograms.
-pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Instant) -> Result<Report> {
+pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Report> {
     let mut tensors = tensors::of(evidence);
     let original = evidence.origin.original.as_ref();
     let gone = original.map_or(Vec::new(), |original| original.put_before(&mut tensors));
@@ -47,10 +45,10 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Ins
         remarks: Vec::new(),
         allocation: evidence.origin.allocation.clone(),
         seconds: evidence.origin.seconds.iter().cloned().chain(timing.0).collect(),
-        total_seconds: evidence.origin.spent + started.elapsed().as_secs_f64(),
+        total_seconds: evidence.origin.total_seconds(),
         threads: workers.n_threads(),
-        peak_bytes: ResidentSet.peak_bytes(),
-        peak_meter: ResidentSet.name().to_string(),
+        peak_bytes: None,
+        peak_meter: String::new(),
     };
     report.remarks = remarks::of(&report, evidence);
     Ok(report)

@@ -192,6 +192,7 @@ pub(super) fn batch(jobs: Vec<JobResult>) -> BatchReport {
         n_done: count(JobStatus::Done),
         n_skipped: count(JobStatus::Skipped),
         n_failed: count(JobStatus::Failed),
+        seconds: 75.5,
         jobs,
         also: Vec::new(),
     }

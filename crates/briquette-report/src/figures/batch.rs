@@ -64,6 +64,8 @@ pub struct BatchReport {
     pub n_skipped: usize,
     /// Jobs that failed.
     pub n_failed: usize,
+    /// Seconds that this run took by the wall clock; of a sweep with the sensitivities that it found first.
+    pub seconds: f64,
     /// Every job, in order.
     pub jobs: Vec<JobResult>,
     /// Outputs that were made elsewhere, to be shown beside them.

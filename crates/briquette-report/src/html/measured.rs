@@ -89,8 +89,8 @@ fn run(report: &Report) -> String {
         line(&escape(phase), bar, numbers::seconds(*seconds), "");
     }
     let how = match report.trained.is_empty() {
-        true => "wall clock, up to writing this report",
-        false => "wall clock, up to writing this report; steps of training before a kill too",
+        true => "wall clock of the whole run, up to writing this report",
+        false => "wall clock of the whole run, up to writing this report; steps of training before a kill too",
     };
     line("In all", String::new(), numbers::seconds(report.total_seconds), how);
     line("Threads", String::new(), report.threads.to_string(), "that worked");
