@@ -3,9 +3,11 @@
 //! What codes take follows from a sample of weights, but for what moving weights does to them and what blocks have besides: so the output is
 //! made, and made again by what it had too much or too little.
 
+mod attempts;
 mod costs;
 
 use crate::compress::{Drafted, Miss, Sized, draft_of_size};
+use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::Draft;
@@ -46,35 +48,6 @@ pub(crate) fn draft(
     };
     making.clock.add_others(&mut report, &making.origin, seconds);
     Ok((draft, report))
-}
-
-/// An output that was made, and the seconds that making it took.
-struct Attempt {
-    draft: Draft,
-    report: Report,
-    seconds: f64,
-}
-
-/// The time that all attempts took.
-struct AttemptClock {
-    started: Instant,
-    n_attempts: usize,
-}
-
-impl AttemptClock {
-    fn start() -> Self {
-        Self { started: Instant::now(), n_attempts: 0 }
-    }
-
-    /// Adds the time of all attempts but the chosen one to its report, before the phases of that attempt.
-    fn add_others(&self, report: &mut Report, origin: &Origin, seconds_of_chosen: f64) {
-        let seconds = self.started.elapsed().as_secs_f64() - seconds_of_chosen;
-        match self.n_attempts.saturating_sub(1) {
-            0 => {}
-            1 => report.seconds.insert(origin.seconds.len(), ("1 other attempt".into(), seconds)),
-            n => report.seconds.insert(origin.seconds.len(), (format!("{n} other attempts"), seconds)),
-        }
-    }
 }
 
 /// The steps that a budget leads to first; nothing is written. Where weights are moved, what that
@@ -230,7 +203,9 @@ impl Making<'_> {
         let since = Instant::now();
         self.clock.n_attempts += 1;
         let closed = self.recipe.with_schemes(&steps.schemes)?;
-        let origin = &Origin { allocation: Some(self.costs.report(&self.target, steps)), ..self.origin.clone() };
+        let allocation = Some(self.costs.report(&self.target, steps));
+        let estimated_bytes = wanted.is_none().then_some((self.costs.fixed + steps.bytes) as u64);
+        let origin = &Origin { allocation, estimated_bytes, ..self.origin.clone() };
         // What a killed run found is taken where its steps were the same.
         let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;

@@ -2,7 +2,7 @@
 
 use crate::batch::{self, BatchOptions, Jobs};
 use crate::sensitivity::{find, is_found_so, open_tensors};
-use briquette_core::{Error, Remedy, Result};
+use briquette_core::{Error, Remedy, Result, shown_path};
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::draft;
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
@@ -92,7 +92,7 @@ fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
         Ok(found) if found == bytes => Ok(()),
         Ok(_) if !may_replace => {
             let message = "is of another sweep; choose another directory";
-            Err(Error::refused(message).with_remedy(Remedy::Replace).at(path.display()))
+            Err(Error::refused(message).with_remedy(Remedy::Replace).at(shown_path(path)))
         }
         _ => draft::replace_file(path, bytes),
     }

@@ -3,6 +3,7 @@
 //! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
 //! puts a [`Report`] together.
 
+mod batch_result;
 pub mod diff;
 mod evidence;
 mod figures;
@@ -11,6 +12,8 @@ mod histogram;
 pub mod html;
 pub mod inspect;
 mod make;
+pub mod metrics;
+mod notes;
 pub mod numbers;
 mod origin;
 mod original;
@@ -21,6 +24,8 @@ mod sample;
 mod tensors;
 pub mod terminal;
 mod trace;
+mod unused_budget;
+mod usual_loss;
 mod width;
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};

@@ -27,6 +27,8 @@ pub struct Origin {
     pub seconds: Vec<(String, f64)>,
     /// Steps that were found for the sake of a budget.
     pub allocation: Option<AllocationReport>,
+    /// Bytes of the output's weight files as the search of a budget estimates them, where it searches for the fewest.
+    pub estimated_bytes: Option<u64>,
     /// When the run began: its report counts the time from there.
     pub started: Instant,
     /// Seconds that earlier runs spent on parts that this run took over from them.
@@ -46,6 +48,7 @@ impl Origin {
             metrics: None,
             seconds: Vec::new(),
             allocation: None,
+            estimated_bytes: None,
             started: Instant::now(),
             spent: 0.0,
         }

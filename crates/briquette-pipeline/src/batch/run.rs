@@ -213,6 +213,7 @@ impl BatchRun<'_> {
             report: identity::of_report(&recipe.output)?,
             before_bytes: report.before.file_bytes,
             after_bytes: report.after.file_bytes,
+            note: report.unused_budget(),
             metrics: found
                 .map(|(name, value)| (name.clone(), Some(*value).filter(|value| value.is_finite())))
                 .collect(),
@@ -296,6 +297,7 @@ impl BatchRun<'_> {
             after_bytes: made.map(|made| made.after_bytes),
             ratio: made.map(|made| made.before_bytes as f64 / made.after_bytes.max(1) as f64),
             metrics: made.map(|made| made.metrics.clone()).unwrap_or_default(),
+            note: made.and_then(|made| made.note.clone()),
             seconds,
             seconds_before: finished.as_ref().and_then(|finished| finished.seconds_before),
             trained_with: finished.as_ref().and_then(|finished| finished.trained_with.clone()),

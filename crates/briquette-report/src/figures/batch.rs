@@ -33,6 +33,9 @@ pub struct JobResult {
     pub ratio: Option<f64>,
     /// What its evaluation found; none of what is no number.
     pub metrics: BTreeMap<String, Option<f64>>,
+    /// Why it left bytes of its budget unused, where it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Seconds it took.
     pub seconds: f64,
     /// Seconds it took when it was done, where it was skipped.

@@ -33,7 +33,7 @@ fn sizes(report: &Report) -> String {
 
 fn in_bytes(report: &Report) -> Vec<MeasuredRow> {
     let (before, after, count) = (&report.before, &report.after, numbers::count);
-    let bound = if report.prediction_is_exact { "exactly" } else { "at most" };
+    let (predicted, bound) = numbers::predicted(report);
     vec![
         (
             "Bytes on disk",
@@ -44,7 +44,7 @@ fn in_bytes(report: &Report) -> Vec<MeasuredRow> {
         (
             "Predicted bytes on disk",
             String::new(),
-            format!("<small>{bound}</small> {}", count(report.predicted_bytes)),
+            format!("<small>{bound}</small> {}", count(predicted)),
             "by the plan, before anything was written",
         ),
         (
