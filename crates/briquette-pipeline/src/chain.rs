@@ -5,6 +5,7 @@
 //! one trains, its checkpoints. A part that is there is whole: directories appear in one step. Jobs of a batch that train the same share
 //! such a directory.
 
+mod kept;
 mod parts;
 mod published;
 mod steps;
@@ -16,6 +17,7 @@ use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
 use crate::distill::student_of;
 use crate::output::{compressed_draft, finish};
+use crate::unwritten::unwritten;
 use briquette_core::{ErrorKind, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Draft, draft};
@@ -48,42 +50,57 @@ pub(crate) fn run(
     started: Instant,
 ) -> Result<Report> {
     let original = crate::open::model(recipe)?;
-    // Whatever can be known now should not be found out after hours of training.
-    let student = student_of(recipe, &original)?;
-    briquette_plan::plan_of(recipe, &original, student.as_deref(), &options.stop)?;
+    match begin(recipe, &original, options, of_batch, started).map_err(unwritten)? {
+        ChainStart::Done(report) => Ok(*report),
+        ChainStart::Parts(chain, work) => {
+            let report = chain.run_parts(&work).map_err(|error| work.explain(error));
+            chain.close(work, report)
+        }
+    }
+}
+
+/// A run that begins.
+enum ChainStart<'a> {
+    /// An earlier run made the output, and was killed while it cleaned up.
+    Done(Box<Report>),
+    /// The parts are to be done, in this directory.
+    Parts(Chain<'a>, Work),
+}
+
+/// Checks what can be known before any work, and takes the directory of the parts.
+fn begin<'a>(
+    recipe: &'a Recipe,
+    original: &'a Checkpoint,
+    options: &'a RunOptions,
+    of_batch: Option<OfBatch>,
+    started: Instant,
+) -> Result<ChainStart<'a>> {
+    let student = student_of(recipe, original)?;
+    briquette_plan::plan_of(recipe, original, student.as_deref(), &options.stop)?;
     distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
     draft::remove_left_behind(&recipe.output);
     let shared = of_batch.and_then(|of| of.shared);
     let directory = shared.map_or_else(|| stages_beside(&recipe.output), Path::to_path_buf);
-    let check_output = || Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force).map(drop);
+    let check_output = || Draft::create(&recipe.output, &inputs_of(recipe, original), options.force).map(drop);
     let may_be_done = shared.is_none() && directory.join(published::FILE).exists();
     if !may_be_done {
         check_output()?;
     }
     let contents = match of_batch {
         Some(of) => of.contents.clone(),
-        None => InputHasher::default().of_recipe(recipe, &original, &options.stop)?,
+        None => InputHasher::default().of_recipe(recipe, original, &options.stop)?,
     };
-    let chain = Chain { recipe, original: &original, contents, options, is_shared: shared.is_some(), started };
+    let (is_of_batch, is_shared) = (of_batch.is_some(), shared.is_some());
+    let chain = Chain { recipe, original, contents, options, is_of_batch, is_shared, started };
     if may_be_done {
         if let Some(report) = chain.finish(&directory)? {
-            return Ok(report);
+            return Ok(ChainStart::Done(Box::new(report)));
         }
         check_output()?;
     }
     let work = Work::at(directory, recipe)?;
     work.begin(&training::identity(recipe, &chain.contents, options), options.force)?;
-    let report = chain.run_parts(&work).map_err(|error| work.explain(error));
-    // A run that was refused before any part took long leaves nothing that is worth keeping.
-    let is_done = match &report {
-        Ok(_) => !chain.is_shared,
-        Err(error) => error.kind == ErrorKind::Refused && !work.holds_parts(),
-    };
-    if is_done {
-        let beside = if chain.is_shared { work.directory().to_path_buf() } else { recipe.output.clone() };
-        work.discard(&beside);
-    }
-    report
+    Ok(ChainStart::Parts(chain, work))
 }
 
 /// A run of a recipe that trains or factorizes.
@@ -93,6 +110,8 @@ struct Chain<'a> {
     /// What lies at every path that it reads.
     contents: InputHashes,
     options: &'a RunOptions,
+    /// Whether it is a job of a batch.
+    is_of_batch: bool,
     /// Whether other jobs use the same parts.
     is_shared: bool,
     started: Instant,
@@ -108,6 +127,26 @@ impl Chain<'_> {
             self.options.progress.line("the output is there: an earlier run of this recipe ended while it cleaned up");
         }
         Ok(report)
+    }
+
+    /// Removes the directory of the parts where it keeps no work. Otherwise an error of a run that can go on says what is kept.
+    fn close(&self, work: Work, report: Result<Report>) -> Result<Report> {
+        let (directory, kept) = (work.directory().to_path_buf(), kept::words(work.directory()));
+        let is_done = match report.as_ref().map_err(|error| error.kind) {
+            Ok(_) => !self.is_shared,
+            // A run that was refused before any part took long leaves nothing that is worth keeping.
+            Err(ErrorKind::Refused) => !work.holds_parts(),
+            Err(ErrorKind::Interrupted(_)) => kept.is_none() && !self.is_shared,
+            Err(_) => false,
+        };
+        if is_done {
+            let beside = if self.is_shared { directory.clone() } else { self.recipe.output.clone() };
+            work.discard(&beside);
+        }
+        report.map_err(|error| match &kept {
+            Some(kept) => kept::explain(error, kept, &directory, self.is_of_batch),
+            None => unwritten(error),
+        })
     }
 
     /// Every part, then the last stages. What is finished already is taken as it is.

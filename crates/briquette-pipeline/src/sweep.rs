@@ -2,7 +2,7 @@
 
 use crate::batch::{self, BatchOptions, Jobs};
 use crate::sensitivity::{find, is_found_so, open_tensors};
-use briquette_core::{Error, Remedy, Result, shown_path};
+use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::draft;
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
@@ -68,7 +68,7 @@ pub fn sweep(
     let also: Vec<PathBuf> =
         asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
-    losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options))?;
+    losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options)).map_err(|error| unmeasured(error, &path))?;
     batch::run_since(started, &Jobs::from_file(&path)?, how, options, each)
 }
 
@@ -84,6 +84,21 @@ fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
     let found = find(recipe, how, &open, &checkpoint, options)?;
     options.progress.end();
     draft::replace_file(path, &to_json(&found)?)
+}
+
+/// Adds to the error of a sweep that was stopped before its first job what it keeps.
+fn unmeasured(error: Error, jobs: &Path) -> Error {
+    match error.kind {
+        ErrorKind::Interrupted(_) => {
+            let message = format!(
+                "{}; no output was written; {} is kept: run it again to begin anew, or remove it",
+                error.message,
+                shown_path(jobs)
+            );
+            Error { message, ..error }
+        }
+        _ => error,
+    }
 }
 
 /// Writes a file that is not there, or is the same already.
