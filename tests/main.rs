@@ -33,6 +33,7 @@ mod harmless;
 mod heads;
 mod interop;
 mod jobs;
+mod justfile;
 mod machine;
 mod many_tensors;
 mod minilm;
