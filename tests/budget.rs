@@ -1,11 +1,13 @@
 //! Outputs in so many bytes: at or under them, by little, and what cannot be is one line.
 
-use crate::sandbox::{Sandbox, copy, repository};
+use crate::sandbox::Sandbox;
+#[cfg(feature = "model")]
+use crate::sandbox::{copy, repository};
 use crate::weights::{Random, Tensor, safetensors_of};
 use serde_json::Value;
 
 /// Matrices of bells of different widths, and a norm.
-fn model() -> Vec<Tensor> {
+pub(crate) fn model() -> Vec<Tensor> {
     let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
         let mut random = Random(seed);
         let values = (0..shape[0] * shape[1]).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
@@ -20,7 +22,7 @@ fn model() -> Vec<Tensor> {
     ]
 }
 
-fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
+pub(crate) fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
     std::fs::metadata(sandbox.path(output).join("model.briquette.safetensors")).unwrap().len()
 }
 
@@ -218,13 +220,24 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert_eq!((jobs.len(), found["n_done"].as_u64()), (3, Some(3)), "{found}");
     let cosine = |job: &Value| job["metrics"]["cosine"].as_f64().unwrap();
     assert!(cosine(&jobs[0]) < cosine(&jobs[1]) && cosine(&jobs[1]) < cosine(&jobs[2]), "{jobs:?}");
-    for (job, most) in jobs.iter().zip([first, (first as f64 * last as f64).sqrt().round() as u64, last]) {
+    // The size in the middle has three digits.
+    let middle = (first as f64 * last as f64).sqrt();
+    let unit = 10_f64.powf(middle.log10().floor() - 2.0);
+    for (job, most) in jobs.iter().zip([first, ((middle / unit).round() * unit) as u64, last]) {
         let bytes = job["after_bytes"].as_u64().unwrap();
         assert!(bytes <= most && bytes as f64 >= 0.99 * most as f64, "{bytes} of {most}");
     }
     let page = std::fs::read_to_string(sandbox.path("sizes/sweep.report.html")).unwrap();
     let links = page.matches("/report.html\"").count();
     assert!(links >= 7 && page.contains("../int8/report.html"), "{links}: {page}");
+    let of_jobs: f64 = jobs.iter().map(|job| job["seconds"].as_f64().unwrap()).sum();
+    assert!(found["seconds"].as_f64().unwrap() >= of_jobs, "sensitivities are found before: {found}");
+    let text = sandbox.run(&format!("{line} --also int8 --resume")).stdout;
+    let (here, first_line) = (sandbox.path("").canonicalize().unwrap(), text.lines().next().unwrap());
+    assert!(first_line.contains(" → ") && first_line.contains("; cosine 0."), "the result comes first: {text}");
+    assert!(text.contains("sizes/sweep.report.html") && !text.contains(here.to_str().unwrap()), "{text}");
+    assert!(text.lines().nth(2).unwrap().contains("cosine"), "{text}");
+    assert!(page.contains("<p class=\"verdict\">cosine 0.") && !page.contains(here.to_str().unwrap()), "{page}");
     let again = sandbox.json(&format!("{line} --also int8 --resume"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(3), Some(0)));
     // Losses that were found otherwise are found again, and the outputs that follow from them made again.

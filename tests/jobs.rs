@@ -114,7 +114,7 @@ fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached(
     assert_eq!(rows(&sandbox, page).iter().filter(|row| row.contains(">done before<")).count(), 3);
     sandbox.ok("verify out/int4");
     let text = sandbox.run("run jobs.toml --resume").stdout;
-    assert!(text.contains("/out/jobs.report.html"), "{text}");
+    assert!(text.contains("page: out/jobs.report.html"), "{text}");
 }
 
 /// What a trace of a run says: how often a phase of this name began.

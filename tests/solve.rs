@@ -3,6 +3,7 @@
 
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::tensors_of;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -100,6 +101,43 @@ fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
     assert!(!kept.is_empty(), "killed too late in {n} tries");
     sandbox.ok("run recipe.toml --device cpu --threads 1");
     assert_eq!(weights(), whole);
+}
+
+#[test]
+fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
+    let sandbox = llama("llama-untied");
+    sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
+    let (mut n_kept, solved) = (0, sandbox.path("out.stages/1-solved"));
+    for n_blocks in [0, 0, 1, 1, 1, 2] {
+        let _ = std::fs::remove_dir_all(sandbox.path("out.stages"));
+        let mut child = sandbox.command("run recipe.toml --device cpu --threads 1 --quiet").spawn().unwrap();
+        let is_then = || match n_blocks {
+            0 => sandbox.path("out.stages").exists(),
+            n => solved.join(format!("block-{:04}.safetensors", n - 1)).exists(),
+        };
+        while child.try_wait().unwrap().is_none() && !is_then() {}
+        if child.try_wait().unwrap().is_none() {
+            kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), Signal::INT).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        if output.status.code() == Some(0) {
+            std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+            continue;
+        }
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
+        match sandbox.path("out.stages").exists() {
+            true => {
+                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to go on"];
+                assert!(phrases.iter().all(|phrase| stderr.contains(phrase)), "{stderr}");
+                n_kept += 1;
+            }
+            false => assert!(stderr.contains("nothing was written"), "{stderr}"),
+        }
+    }
+    assert!(n_kept > 0, "never stopped with a block done");
+    sandbox.ok("run recipe.toml --device cpu --threads 1");
+    assert!(!sandbox.path("out.stages").exists());
 }
 
 #[test]

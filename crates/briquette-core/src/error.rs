@@ -1,6 +1,7 @@
 //! One error type for the libraries: a kind (which is an exit code), a one-line message, and where it came from.
 
 use crate::printable::is_sly;
+use crate::shown_path::shown_path;
 
 /// What went wrong, in the classes that callers act on. Each is one exit code of the binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +111,7 @@ impl Error {
             std::io::ErrorKind::PermissionDenied => "; check its permissions",
             _ => "",
         };
-        let message = format!("{}: {what}: {source}{hint}", path.display());
+        let message = format!("{}: {what}: {source}{hint}", shown_path(path));
         Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) }
     }
 

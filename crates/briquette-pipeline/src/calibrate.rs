@@ -38,7 +38,7 @@ pub struct CalibrationRequest {
 /// in the model's directory, or an input is not finite; Io.
 #[cfg(feature = "model")]
 pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
-    run::calibrate(asked, options)
+    run::calibrate(asked, options).map_err(crate::unwritten::unwritten)
 }
 
 /// This build cannot run models.

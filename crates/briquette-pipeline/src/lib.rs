@@ -33,6 +33,7 @@ pub mod run;
 pub mod sensitivity;
 mod solve;
 pub mod sweep;
+mod unwritten;
 pub mod verify;
 
 pub use advice::advised;

@@ -12,7 +12,7 @@ mod student;
 pub mod together;
 mod untouched;
 
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_flow::ties::{self, Ties};
 use briquette_flow::{Plan, Stop, TensorPlan};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
@@ -72,14 +72,18 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     }
     storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
-    plan.remarks.extend(recipe.calibration.as_ref().map(calibrated_text));
-    plan.remarks.extend(recipe.budget.as_ref().map(|budget| budget_text(&plan, budget)));
     Ok(plan)
 }
 
-/// What the model is run on before it is decided about.
+/// Describes what a run does as asked: its calibration, and the search of its budget. A plan's remarks are what differs from the recipe.
+pub fn notes(recipe: &Recipe, plan: &Plan) -> Vec<String> {
+    let calibration = recipe.calibration.as_ref().map(calibrated_text);
+    calibration.into_iter().chain(recipe.budget.as_ref().map(|budget| budget_text(plan, budget))).collect()
+}
+
+/// Describes the data that the model is calibrated on.
 fn calibrated_text(calibration: &CalibrationRun) -> String {
-    let data = calibration.data.eval.as_deref().unwrap_or(Path::new("")).display();
+    let data = shown_path(calibration.data.eval.as_deref().unwrap_or(Path::new("")));
     let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
 }
@@ -105,7 +109,7 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
         }
         Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
         Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
-        Sensitivity::File(path) => format!("by the losses in {}", path.display()),
+        Sensitivity::File(path) => format!("by the losses in {}", shown_path(path)),
     };
     format!("Steps of {n} tensors are found so that {target}, {how}.")
 }

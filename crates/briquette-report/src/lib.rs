@@ -3,6 +3,7 @@
 //! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
 //! puts a [`Report`] together.
 
+mod batch_result;
 pub mod diff;
 mod evidence;
 mod figures;
@@ -11,6 +12,8 @@ mod histogram;
 pub mod html;
 pub mod inspect;
 mod make;
+pub mod metrics;
+mod notes;
 pub mod numbers;
 mod origin;
 mod original;
@@ -21,8 +24,11 @@ mod sample;
 mod tensors;
 pub mod terminal;
 mod trace;
+mod unused_budget;
+mod usual_loss;
 mod width;
 
+use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
 use briquette_formats::Draft;
@@ -43,11 +49,15 @@ use std::path::Path;
 pub use trace::Trace;
 
 impl Report {
-    /// Writes it into a draft for programs and for people: `report.json` and `report.html`. No sum covers either.
+    /// Sets the time and the peak memory of the run that is about to end, and writes `report.json` and `report.html` into its draft.
+    /// No sum covers either file.
     ///
     /// # Errors
-    /// Bug, where it cannot be written as JSON; Io.
-    pub fn write(&self, draft: &Draft) -> Result<()> {
+    /// * Bug: the report cannot be written as JSON.
+    /// * Io: a file cannot be written.
+    pub fn finish(&mut self, origin: &Origin, draft: &Draft) -> Result<()> {
+        self.total_seconds = origin.total_seconds();
+        (self.peak_bytes, self.peak_meter) = (ResidentSet.peak_bytes(), ResidentSet.name().to_string());
         draft.write_file(Path::new("report.json"), &to_json(self)?)?;
         draft.write_file(Path::new("report.html"), html::to_html(self).as_bytes())
     }

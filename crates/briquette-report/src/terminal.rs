@@ -5,7 +5,7 @@ mod paint;
 
 use super::first::first_by;
 use super::width::{self, fit};
-use super::{Report, TensorReport, numbers, running};
+use super::{Report, TensorReport, metrics, numbers, running};
 use columns::{Align, TextColumns, wrap};
 use paint::Paint;
 use std::fmt::Write;
@@ -24,6 +24,7 @@ pub fn to_terminal(report: &Report, width: usize, color: bool) -> String {
         running(report, width, paint),
         sizes(report, width, paint),
         remarks(report, width, paint),
+        notes(report, width, paint),
         tensors(report, width, paint),
         run(report, width, paint),
         next(report, width, paint),
@@ -44,10 +45,19 @@ fn headline(report: &Report, width: usize, paint: Paint) -> String {
     let name = fit(&name, width.saturating_sub(width::width(&sizes) + width::width(&verdict) + 2));
     let gap = if name.is_empty() { "" } else { "  " };
     let mut out = format!("{}{gap}{sizes}{}\n", paint.bold(&name), paint.strong(&verdict));
+    for line in quality(report).iter().flat_map(|text| wrap(text, width - 2)) {
+        let _ = writeln!(out, "  {}", paint.strong(&line));
+    }
     for stage in &report.stages {
         let _ = writeln!(out, "  {}", paint.dim(&fit(&numbers::printable(stage), width - 2)));
     }
     out
+}
+
+/// The metrics of the headline, where anything was evaluated.
+fn quality(report: &Report) -> Option<String> {
+    let words = metrics::in_words(&report.evaluation.as_ref()?.metrics);
+    Some(numbers::printable(&words)).filter(|words| !words.is_empty())
 }
 
 fn sizes(report: &Report, width: usize, paint: Paint) -> String {
@@ -83,6 +93,15 @@ fn remarks(report: &Report, width: usize, paint: Paint) -> String {
         }
     }
     out
+}
+
+/// Notes are not warnings: they have no mark and no colour.
+fn notes(report: &Report, width: usize, paint: Paint) -> String {
+    let lines = report.notes.iter().flat_map(|note| wrap(&numbers::printable(note), width));
+    lines.fold(String::new(), |mut out, line| {
+        let _ = writeln!(out, "{}", paint.dim(&line));
+        out
+    })
 }
 
 /// What running it showed.
@@ -218,6 +237,15 @@ mod tests {
         assert!(!to_terminal(&report, 80, false).contains('\x1b'));
         let colored = to_terminal(&report, 80, true);
         assert!(colored.contains("\x1b[1m") && !colored.contains("\x1b[31mred") && !colored.contains("\x1b]"));
+    }
+
+    #[test]
+    fn quality_is_in_the_first_lines_and_a_note_is_no_warning() {
+        let text = to_terminal(&sample::of_layers(2), 100, true);
+        assert!(text.lines().nth(1).unwrap().contains("cosine 0.9995"), "{text}");
+        let line = |words: &str| text.lines().find(|line| line.contains(words)).unwrap();
+        assert!(line("Pruned without").contains("\x1b[33m! "), "{text}");
+        assert!(line("Calibrated on").starts_with("\x1b[2mCalibrated"), "{text}");
     }
 
     #[test]

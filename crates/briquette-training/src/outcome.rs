@@ -3,7 +3,7 @@
 use crate::learner::Learner;
 use crate::setup::TrainingSetup;
 use crate::watch::data_to_choose_by;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{limits, model_config};
@@ -36,7 +36,7 @@ pub(crate) fn report(
             (Student::Sizes(_), _) => "the same family at other sizes".into(),
         },
         layers,
-        teacher: training.teacher.as_ref().map(|_| teacher.display().to_string()),
+        teacher: training.teacher.as_ref().map(|_| shown_path(teacher)),
         losses: training.words(),
         n_items: training.examples.len(),
         n_steps: steps.len(),
@@ -45,7 +45,7 @@ pub(crate) fn report(
         n_weights: training.student.network.num_params(),
         curve: curve_of(&steps),
         epochs: finished.history.iter().filter_map(epoch_of).collect(),
-        epochs_on: epochs_on.as_ref().map(|path| path.display().to_string()),
+        epochs_on: epochs_on.as_ref().map(|path| shown_path(path)),
         best_epoch,
         chosen_by: stage.training.metric.clone().filter(|_| best_epoch.is_some()),
         peak_bytes: None,

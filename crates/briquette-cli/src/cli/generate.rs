@@ -176,6 +176,9 @@ mod run {
         if let (Some(name), false) = (name, common.json) {
             text::print(&format!("== {}\n", printable(name)))?;
         }
+        if !streams {
+            options.progress.begin("generate", 0);
+        }
         let mut each = |_: usize, piece: &str| {
             options.stop.check()?;
             is_open |= streams && !piece.is_empty();
@@ -183,6 +186,7 @@ mod run {
         };
         let found =
             models::guarded(&request.device, || briquette::runs::generate(request, options.meter.as_ref(), &mut each));
+        options.progress.end();
         if is_open {
             // The line that was begun ends, also where it was stopped.
             text::print("\n")?;

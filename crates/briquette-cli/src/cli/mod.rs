@@ -17,6 +17,7 @@ mod options;
 mod panics;
 mod plan;
 mod progress;
+mod progress_lines;
 mod sensitivity;
 mod show;
 mod signals;

@@ -15,7 +15,7 @@ use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
 use briquette::pipeline::recipe::Target;
 use briquette::pipeline::report::AllocationReport;
-use briquette::plan::plan_of;
+use briquette::plan::{notes, plan_of};
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
@@ -46,7 +46,8 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     if let Some(&Target::Bytes(most)) = recipe.budget.as_ref().map(|budget| &budget.target) {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
-    let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
+    let needs = Needs::of(&recipe, &common.device)?;
+    let notes = [notes(&recipe, &plan), notes_of(&checkpoint)].concat();
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
     let shown = ShownPlan {

@@ -1,5 +1,6 @@
-//! Progress: bars on a terminal, and plain lines of how a training goes on stderr.
+//! Progress on stderr: bars on a terminal, plain lines elsewhere.
 
+use super::progress_lines::{INTERVAL, ProgressLines};
 use super::text;
 use briquette::core::printable::printable;
 use briquette::pipeline::{Progress, Silent};
@@ -9,16 +10,13 @@ use std::sync::Arc;
 
 struct Bar(ProgressBar);
 
-/// Only the lines.
-struct ProgressLines;
-
 /// A bar on stderr where that is a terminal, lines where it is none; nothing where nothing is to be shown.
 pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
     if is_quiet {
         return Arc::new(Silent);
     }
     if !std::io::stderr().is_terminal() {
-        return Arc::new(ProgressLines);
+        return Arc::new(ProgressLines::every(INTERVAL, text::complain));
     }
     // Nothing is drawn until it is known how much there is to do.
     Arc::new(Bar(ProgressBar::hidden()))
@@ -41,16 +39,6 @@ fn style(total: u64) -> ProgressStyle {
 fn style_of_items() -> ProgressStyle {
     let template = ProgressStyle::with_template("{msg:>8} {bar:40} {human_pos:>10} / {human_len} items {eta}");
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
-}
-
-impl Progress for ProgressLines {
-    fn begin(&self, _phase: &str, _total: u64) {}
-    fn advance(&self, _n_bytes: u64) {}
-    fn end(&self) {}
-
-    fn line(&self, text: &str) {
-        text::complain(text);
-    }
 }
 
 impl Progress for Bar {

@@ -1,7 +1,7 @@
 //! Where an output may be written: apart from what is read, and in the place of nothing but an earlier output.
 
 use crate::{contained, model_dir, presence, sums};
-use briquette_core::{Error, ErrorKind, Remedy, Result};
+use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 pub(super) fn exists_error(target: &Path) -> Error {
-    Error::refused("the output exists; choose another").at(target.display()).with_remedy(Remedy::Replace)
+    Error::refused("the output exists; choose another").at(shown_path(target)).with_remedy(Remedy::Replace)
 }
 
 /// Refuses a place to write that is, contains, or lies inside something that is read.
@@ -30,9 +30,9 @@ pub(super) fn exists_error(target: &Path) -> Error {
 pub fn check_apart(target: &Path, inputs: &[&Path]) -> Result<()> {
     for input in inputs {
         if lies_in(target, input)? || lies_in(input, target)? {
-            let input = input.display();
+            let input = shown_path(input);
             let message = format!("the output may not be, contain or lie inside the input {input}; choose another");
-            return Err(Error::refused(message).at(target.display()));
+            return Err(Error::refused(message).at(shown_path(target)));
         }
     }
     Ok(())
@@ -76,7 +76,7 @@ fn identity(path: &Path) -> Result<Option<(u64, u64)>> {
 fn check_is_ours(directory: &Path) -> Result<()> {
     let refused = |found: &str, path: &Path| {
         let message = format!("{found}; only an output of briquette is replaced, move or remove this yourself");
-        Error::refused(message).at(path.display())
+        Error::refused(message).at(shown_path(path))
     };
     let not_ours = || refused("exists and is no output of briquette", directory);
     let sums = contained::open(directory, Path::new(sums::FILE_NAME)).and_then(|file| sums::read(&file));

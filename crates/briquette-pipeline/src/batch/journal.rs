@@ -69,6 +69,9 @@ pub(super) struct JobOutput {
     /// What an evaluation found; none of what is no number.
     #[serde(default)]
     pub(super) metrics: BTreeMap<String, Option<f64>>,
+    /// Why it left bytes of its budget unused, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
 }
 
 /// The journal of one shard, and what the journals of all shards knew at the start.
@@ -213,6 +216,7 @@ mod tests {
                 before_bytes: 2,
                 after_bytes: 1,
                 metrics: [("cosine".to_string(), Some(0.5)), ("kl".into(), None)].into(),
+                note: None,
             }),
             seconds: 0.5,
             error: None,

@@ -39,6 +39,17 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
+    run_since(Instant::now(), jobs, how, options, each)
+}
+
+/// As [`run`], with a report that counts the time from `started`.
+pub(crate) fn run_since(
+    started: Instant,
+    jobs: &Jobs,
+    how: &BatchOptions,
+    options: &RunOptions,
+    each: &mut dyn FnMut(&JobResult),
+) -> Result<BatchReport> {
     let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
     let also = jobs.also.iter().map(|output| other(output)).collect::<Result<Vec<_>>>()?;
     let _locks = beside.lock()?;
@@ -49,8 +60,9 @@ pub fn run(
     let mut results: Vec<Option<JobResult>> = vec![None; mine.len()];
     let outcome = batch.run_all(&mine, &mut results, each);
     let n_left = results.iter().filter(|result| result.is_none()).count();
-    let report = report(jobs, how.shard, (&beside, also), results.into_iter().flatten().collect());
+    let mut report = report(jobs, how.shard, (&beside, also), results.into_iter().flatten().collect());
     batch.shared.end(outcome.is_ok() && report.n_failed == 0);
+    report.seconds = started.elapsed().as_secs_f64();
     let written = draft::replace_file(&beside.page, html::of_batch(&report, n_left).as_bytes());
     outcome.and(written).map(|()| report)
 }
@@ -84,6 +96,7 @@ fn report(
         n_done: count(JobStatus::Done),
         n_skipped: count(JobStatus::Skipped),
         n_failed: count(JobStatus::Failed),
+        seconds: 0.0,
         jobs: results,
         also,
     }
@@ -203,6 +216,7 @@ impl BatchRun<'_> {
             report: identity::of_report(&recipe.output)?,
             before_bytes: report.before.file_bytes,
             after_bytes: report.after.file_bytes,
+            note: report.unused_budget(),
             metrics: found
                 .map(|(name, value)| (name.clone(), Some(*value).filter(|value| value.is_finite())))
                 .collect(),
@@ -291,6 +305,7 @@ impl BatchRun<'_> {
             after_bytes: made.map(|made| made.after_bytes),
             ratio: made.map(|made| made.before_bytes as f64 / made.after_bytes.max(1) as f64),
             metrics: made.map(|made| made.metrics.clone()).unwrap_or_default(),
+            note: made.and_then(|made| made.note.clone()),
             seconds,
             seconds_before: finished.as_ref().and_then(|finished| finished.seconds_before),
             trained_with: finished.as_ref().and_then(|finished| finished.trained_with.clone()),

@@ -2,6 +2,7 @@
 
 use super::{find, open_tensors};
 use crate::calibrate::check_output;
+use crate::unwritten::unwritten;
 use briquette_core::Result;
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{Choice, draft};
@@ -48,6 +49,10 @@ pub struct SensitivityRequest {
 /// Config where there is no such device or data of that kind; Input where data or model are damaged; Refused where the output exists or lies in the
 /// model's directory; Io.
 pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    found(asked, options).map_err(|error| if asked.output.is_some() { unwritten(error) } else { error })
+}
+
+fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
     let recipe = asked.recipe(asked.how.as_deref())?;
     let checkpoint = crate::open::model(&recipe)?;
     let page = asked.output.as_ref().map(|output| output.with_extension("html"));
