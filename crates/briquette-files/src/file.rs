@@ -50,7 +50,7 @@ impl InputFile {
     /// Opens a regular file; symbolic links are followed, as the Hugging Face cache is made of them.
     ///
     /// # Errors
-    /// Input where there is no such regular file, Io where it cannot be opened.
+    /// Input where it is no regular file, Io where it is missing or cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         // A FIFO or a device would block or never end: look before opening, and open so that nothing blocks.
         let metadata = std::fs::metadata(path).map_err(|source| open_error(path, source))?;
@@ -181,9 +181,7 @@ impl InputFile {
 
 fn open_error(path: &Path, source: std::io::Error) -> Error {
     match source.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-            Error::input("no such file or directory; check the path").at(path.display())
-        }
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::missing(path, source),
         _ => Error::io("cannot open", path, source),
     }
 }
@@ -198,8 +196,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-        for path in [pipe.as_path(), dir.path(), &dir.path().join("absent"), Path::new("/dev/zero")] {
+        for path in [pipe.as_path(), dir.path(), Path::new("/dev/zero")] {
             assert_eq!(InputFile::open(path).unwrap_err().kind, ErrorKind::Input, "{}", path.display());
+        }
+        for absent in [dir.path().join("absent"), pipe.join("absent")] {
+            let error = InputFile::open(&absent).unwrap_err();
+            assert!(error.kind == ErrorKind::Io && error.is_bad_input() && error.exit_code() == 4, "{error}");
+            let source = error.source.unwrap();
+            assert!(source.downcast_ref::<std::io::Error>().is_some(), "{source}");
         }
     }
 

@@ -53,10 +53,13 @@ pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> 
 /// Refuses what is no output of ours.
 ///
 /// # Errors
-/// Input, with what it is instead.
+/// Input, with what it is instead; Io where it is missing.
 pub fn check_ours(directory: &Path) -> Result<()> {
     let problem = match std::fs::metadata(directory) {
-        Err(_) => "no such directory; check the path",
+        Err(source) => {
+            let message = format!("{}: no such directory; check the path", directory.display());
+            return Err(Error { message, ..Error::missing(directory, source) });
+        }
         Ok(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
         Ok(_) if !directory.join(manifest::FILE_NAME).exists() => return Err(not_ours(directory)),
         Ok(_) => return Ok(()),
