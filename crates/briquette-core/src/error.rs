@@ -12,7 +12,7 @@ pub enum ErrorKind {
     Config,
     /// A file whose contents contradict its format or itself, or a difference found by verification (4).
     Input,
-    /// Reading, writing, space or memory (5).
+    /// Reading, writing, space or memory (5). A file to be read that is missing is of this kind too, and is bad input to the command (4).
     Io,
     /// Refused by policy: NaN, already quantized, output exists, gate not met, over the limit (6).
     Refused,
@@ -51,6 +51,8 @@ pub enum Remedy {
     LookUpDevices,
     /// Set this key of a recipe otherwise.
     SetKey(&'static str),
+    /// Give the path of a file that is there.
+    CheckPath,
 }
 
 /// A one-line error: what, where, found, expected, what to do.
@@ -115,6 +117,23 @@ impl Error {
         Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) }
     }
 
+    /// A file to be read that is missing.
+    pub fn missing(path: &std::path::Path, source: std::io::Error) -> Self {
+        let message = format!("{}: no such file or directory; check the path", path.display());
+        let error = Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) };
+        error.with_remedy(Remedy::CheckPath)
+    }
+
+    /// Whether what was given to read is wrong: its contents, or that it is missing.
+    pub fn is_bad_input(&self) -> bool {
+        self.kind == ErrorKind::Input || self.remedy == Some(Remedy::CheckPath)
+    }
+
+    /// The kind's name, in output that programs read.
+    pub fn kind_name(&self) -> &'static str {
+        if self.is_bad_input() { ErrorKind::Input.name() } else { self.kind.name() }
+    }
+
     /// Puts the culprit's name in front: a tensor, a key or a file.
     pub fn at(mut self, culprit: impl std::fmt::Display) -> Self {
         self.message = format!("{}: {}", one_line(&culprit.to_string(), MAX_CULPRIT), self.message);
@@ -130,6 +149,7 @@ impl Error {
     /// The exit code of the binary for this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
+            _ if self.is_bad_input() => 4,
             ErrorKind::Bug => 1,
             ErrorKind::Config => 2,
             ErrorKind::Input => 4,

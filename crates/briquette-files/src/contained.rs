@@ -105,7 +105,7 @@ mod tests {
             assert!(expected.iter().all(|words| error.message.contains(words)), "{error}");
             assert!(!leads_inside(&root, &root.join(name)).unwrap(), "{name}");
         }
-        assert_eq!(open(&root, Path::new("absent")).unwrap_err().kind, ErrorKind::Input);
+        assert_eq!(open(&root, Path::new("absent")).unwrap_err().kind, ErrorKind::Io);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 pub use scratch_file::ScratchFile;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
 #[derive(Debug)]
@@ -104,8 +104,9 @@ impl Draft {
     /// Creates a file of `n_bytes` with its space reserved. `name` may contain directories.
     ///
     /// # Errors
-    /// Io where there is no room, or the file exists.
+    /// Config where `name` leads out of the directory; Io where there is no room, or the file exists.
     pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
+        check_name(name)?;
         let path = self.partial.join(name);
         if let Some(parent) = path.parent().filter(|parent| *parent != self.partial) {
             std::fs::create_dir_all(parent)
@@ -133,7 +134,7 @@ impl Draft {
     /// Writes a small file whole and syncs it.
     ///
     /// # Errors
-    /// Io.
+    /// See [`create_file`](Self::create_file).
     pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.create_file(name, bytes.len() as u64)?;
         file.write_at(0, bytes)?;
@@ -179,6 +180,22 @@ impl Drop for Draft {
         if !self.is_published {
             remove_quietly(&self.partial);
             remove_empty(&self.made);
+        }
+    }
+}
+
+/// Refuses the name of a file that is not below its directory: an absolute one, or one with `..`.
+///
+/// # Errors
+/// Config.
+pub fn check_name(name: &Path) -> Result<()> {
+    let is_below = name.components().all(|part| matches!(part, Component::Normal(_)));
+    match is_below && name.file_name().is_some() {
+        true => Ok(()),
+        false => {
+            let message =
+                format!("found the file name {:?}, expected one below the directory", name.display().to_string());
+            Err(Error::config(format!("{message}; leave out `..` and what begins with `/`")))
         }
     }
 }

@@ -51,7 +51,7 @@ impl InputFile {
     /// Opens a regular file; symbolic links are followed, as the Hugging Face cache is made of them.
     ///
     /// # Errors
-    /// Input if there is no such regular file or the path is a link to nothing; Io if it cannot be opened.
+    /// Input if it is no regular file or the path is a link to nothing; Io if it is missing or cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         // A FIFO or a device would block or never end: look before opening, and open so that nothing blocks.
         let metadata = presence::metadata(path)?.ok_or_else(|| missing(path))?;
@@ -188,7 +188,7 @@ fn open_error(path: &Path, source: std::io::Error) -> Error {
 }
 
 fn missing(path: &Path) -> Error {
-    Error::input("no such file or directory; check the path").at(path.display())
+    Error::missing(path, std::io::ErrorKind::NotFound.into())
 }
 
 #[cfg(test)]
@@ -201,8 +201,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-        for path in [pipe.as_path(), dir.path(), &dir.path().join("absent"), Path::new("/dev/zero")] {
+        for path in [pipe.as_path(), dir.path(), Path::new("/dev/zero")] {
             assert_eq!(InputFile::open(path).unwrap_err().kind, ErrorKind::Input, "{}", path.display());
+        }
+        for absent in [dir.path().join("absent"), pipe.join("absent")] {
+            let error = InputFile::open(&absent).unwrap_err();
+            assert!(error.kind == ErrorKind::Io && error.is_bad_input() && error.exit_code() == 4, "{error}");
+            let source = error.source.unwrap();
+            assert!(source.downcast_ref::<std::io::Error>().is_some(), "{source}");
         }
     }
 

@@ -8,7 +8,7 @@ const MAX_PATTERNS: usize = 12;
 /// An error's line with the flag or command that its remedy is called on the command line. The libraries know of neither.
 pub fn advised(error: &Error) -> String {
     let advice = match &error.remedy {
-        None => String::new(),
+        None | Some(Remedy::CheckPath) => String::new(),
         Some(Remedy::Replace) => " or pass --force to replace it".into(),
         Some(Remedy::StartAnew) => " with --force".into(),
         Some(Remedy::AllowNonfinite) => " with --allow-nonfinite".into(),

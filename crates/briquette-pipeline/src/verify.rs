@@ -53,10 +53,13 @@ pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> 
 /// Refuses what is no output of ours.
 ///
 /// # Errors
-/// Input, with what it is instead.
+/// Input, with what it is instead; Io where it is missing.
 pub fn check_ours(directory: &Path) -> Result<()> {
     let problem = match presence::metadata(directory)? {
-        None => "no such directory; check the path",
+        None => {
+            let message = format!("{}: no such directory; check the path", directory.display());
+            return Err(Error { message, ..Error::missing(directory, std::io::ErrorKind::NotFound.into()) });
+        }
         Some(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
         Some(_) if !presence::exists(&directory.join(manifest::FILE_NAME))? => return Err(not_ours(directory)),
         Some(_) => return Ok(()),

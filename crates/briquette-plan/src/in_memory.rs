@@ -59,7 +59,15 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
 
 /// Refuses what a module in memory cannot have.
 fn check_stages(recipe: &Recipe) -> Result<()> {
+    if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
+        return Err(Error::config(
+            "stage: the recipe has none, so that nothing would be done; add prune() or quantize()",
+        ));
+    }
     recipe.check_stages()?;
+    if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
+        return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+    }
     if recipe.stages.iter().any(|stage| stage.moves_weights() || stage.shares_by_outliers()) {
         let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
         return Err(Error::config(message));

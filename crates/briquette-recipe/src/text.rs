@@ -23,9 +23,9 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 
 /// An error of a recipe's file. Reading counts what is wrong with a file as an input error; here it is a mistake in what was asked.
 fn as_config(error: Error) -> Error {
-    match error.kind {
-        briquette_core::ErrorKind::Input => Error::config(error.message),
-        _ => error,
+    match error.is_bad_input() {
+        true => Error { source: error.source, ..Error::config(error.message) },
+        false => error,
     }
 }
 

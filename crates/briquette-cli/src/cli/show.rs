@@ -50,5 +50,5 @@ pub(super) fn show_and_check<T: Serialize>(
 
 /// An error for programs.
 pub(super) fn error_json(error: &Error) -> serde_json::Value {
-    serde_json::json!({ "kind": error.kind.name(), "message": briquette::pipeline::advised(error), "exit_code": error.exit_code() })
+    serde_json::json!({ "kind": error.kind_name(), "message": briquette::pipeline::advised(error), "exit_code": error.exit_code() })
 }

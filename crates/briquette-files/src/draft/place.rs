@@ -1,7 +1,7 @@
 //! Where an output may be written: apart from what is read, and in the place of nothing but an earlier output.
 
 use crate::{contained, model_dir, presence, sums};
-use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
+use briquette_core::{Error, Remedy, Result, shown_path};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -80,7 +80,7 @@ fn check_is_ours(directory: &Path) -> Result<()> {
     };
     let not_ours = || refused("exists and is no output of briquette", directory);
     let sums = contained::open(directory, Path::new(sums::FILE_NAME)).and_then(|file| sums::read(&file));
-    let sums = sums.map_err(|error| if error.kind == ErrorKind::Input { not_ours() } else { error })?;
+    let sums = sums.map_err(|error| if error.is_bad_input() { not_ours() } else { error })?;
     if !sums.contains_key(model_dir::MANIFEST) {
         return Err(not_ours());
     }

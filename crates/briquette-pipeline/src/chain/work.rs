@@ -2,7 +2,7 @@
 
 use super::{published, training};
 use crate::verify;
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{InputFile, draft, json, limits, presence};
@@ -119,12 +119,12 @@ impl Work {
         }
         match verify::check_files(part, options) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind == ErrorKind::Input && options.force => {
+            Err(error) if error.is_bad_input() && options.force => {
                 options.progress.line(&format!("made again, as --force asks: {error}"));
                 std::fs::remove_dir_all(part).map_err(|source| Error::io("cannot remove", part, source))?;
                 Ok(false)
             }
-            Err(error) if error.kind == ErrorKind::Input => {
+            Err(error) if error.is_bad_input() => {
                 let message = format!("{}; pass --force to make this part again", error.message);
                 Err(Error { message, ..error })
             }
