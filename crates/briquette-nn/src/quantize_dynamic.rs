@@ -130,7 +130,7 @@ impl DynamicSpec {
     }
 
     /// What a parameter is used for in each field that holds it, or why it is left.
-    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<Vec<(String, (Parameter, Use))>, String> {
+    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, TakenUse>, String> {
         let main = names.main();
         let is_shared = names.parameters().len() > 1;
         let of_field = |parameter: &&Parameter| {
@@ -174,10 +174,13 @@ impl DynamicSpec {
     }
 }
 
+/// A parameter that is taken, and what its codes are used for.
+type TakenUse = (Parameter, Use);
+
 /// What [`DynamicSpec`] takes and leaves.
 #[derive(Default)]
 struct TakenAndLeft {
-    taken: BTreeMap<String, (Parameter, Use)>,
+    taken: BTreeMap<String, TakenUse>,
     left: BTreeMap<String, String>,
 }
 
@@ -271,7 +274,7 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
 }
 
 struct DynamicPacker<'a> {
-    uses: BTreeMap<String, (Parameter, Use)>,
+    uses: BTreeMap<String, TakenUse>,
     is_sparse: bool,
     error: &'a mut Option<briquette_core::Error>,
 }

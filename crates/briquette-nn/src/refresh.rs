@@ -7,6 +7,7 @@ use crate::pool::{Look, ParameterPool, Scored, check_finite};
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide};
+use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, Error, Result};
 use briquette_module::{Trail, view};
 use briquette_prune::{Ratio, Threshold};
@@ -15,6 +16,7 @@ use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// The step that decisions are renewed at.
 #[derive(Debug, Clone, Copy)]
@@ -202,13 +204,20 @@ impl Due<'_> {
     }
 }
 
+/// The smallest and the largest number above 0 that f16 has.
+const F16: RangeInclusive<f32> = 5.960_464_5e-8..=65_504.0;
+
 /// Refuses scales that no file can hold, such as those of large weights as f16.
 fn check_scales(affines: &[Affine], scheme: &Scheme) -> Result<()> {
-    match affines.iter().find(|affine| !(affine.scale.is_finite() && affine.scale > 0.0)) {
+    let dtype = scheme.weights.scale;
+    let is_held = |scale: f32| match dtype {
+        ScaleType::F32 => scale.is_finite() && scale > 0.0,
+        ScaleType::F16 => F16.contains(&scale),
+    };
+    match affines.iter().find(|affine| !is_held(affine.scale)) {
         Some(Affine { scale, .. }) => {
-            let dtype = scheme.weights.scale;
             let message =
-                format!("found the scale {scale} ({dtype:?}), expected a finite number above 0; take another scheme");
+                format!("found the scale {scale}, which {dtype:?} cannot hold; take a scheme with scales of F32");
             Err(Error::refused(message))
         }
         None => Ok(()),
