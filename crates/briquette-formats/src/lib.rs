@@ -19,6 +19,7 @@ pub mod companions;
 mod compressed_tensors;
 mod digests;
 pub mod foreign;
+pub mod heads;
 mod hub_cache;
 pub mod index;
 pub mod input_stats;

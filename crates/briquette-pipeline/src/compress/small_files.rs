@@ -46,7 +46,7 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
             let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;
-            quantization_config::of(manifest, &linear, loads.family(), original.as_deref())
+            quantization_config::of(manifest, &linear, loads.family())
         }
         false => None,
     };
