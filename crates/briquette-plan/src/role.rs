@@ -7,6 +7,7 @@
 //! | a rule of `[[model.roles]]` | as it says | [`roles`](self) |
 //! | a type that is no weight | other | `roles.rs` |
 //! | rank 0 or 1 | norm by its name or by what lies beside it, else bias | `roles.rs` |
+//! | lengths beside directions, or directions beside lengths, of a weight norm | linear or conv; parameter | `weight_norm.rs` |
 //! | the name of a bare parameter: `bias`, `cls_token`, `A_log`, `in_proj_weight`, ... | by the table | `names.rs` |
 //! | experts in one tensor, routers | linear, a row for each output of each expert; parameter | `experts.rs` |
 //! | all extents but one are 1 | parameter | `roles.rs` |
@@ -23,6 +24,7 @@ mod matrices;
 mod names;
 mod neighbours;
 mod roles;
+pub(crate) mod weight_norm;
 
 #[cfg(test)]
 mod families;

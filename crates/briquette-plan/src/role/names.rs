@@ -23,11 +23,9 @@ const TABLE: &[(Word, Role, Reason)] = &[
     (Begins("weight_ih"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hh"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hr"), Role::Linear, Reason::PartOfModule),
-    // Weight norm, under the names of torch's parametrization and of its older version.
+    // Lengths of a weight norm without their directions; with them, shapes show more: see `weight_norm.rs`.
     (Is("original0"), Role::Parameter, Reason::WeightNormLengths),
     (Is("weight_g"), Role::Parameter, Reason::WeightNormLengths),
-    (Is("original1"), Role::Conv, Reason::WeightNormDirections),
-    (Is("weight_v"), Role::Conv, Reason::WeightNormDirections),
     // Biases. relative_position_bias_table: Swin, BEiT; bias_k, bias_v: MultiheadAttention; r_w_bias: XLNet.
     (Ends("bias_table"), Role::Bias, Reason::BiasTable),
     (Ends("bias"), Role::Bias, Reason::BiasName),
@@ -72,6 +70,5 @@ pub(super) fn of(leaf: &str, rank: usize) -> Option<Known> {
         Has(word) => leaf.contains(word),
     };
     let (_, role, why) = TABLE.iter().find(|(word, ..)| fits(word))?;
-    let role = if *why == Reason::WeightNormDirections && rank == 2 { Role::Linear } else { *role };
-    Some(Known::new(role, *why))
+    Some(Known::new(*role, *why))
 }

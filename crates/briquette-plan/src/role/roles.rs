@@ -5,6 +5,7 @@ use super::experts;
 use super::matrices;
 use super::names;
 use super::neighbours::{Name, Neighbours};
+use super::weight_norm;
 use briquette_core::{OutputAxis, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_flow::known::{Known, Reason};
@@ -72,6 +73,7 @@ impl<'a> Roles<'a> {
         let by_leaf = || (name.leaf != "weight").then(|| names::of(name.leaf, shape.len())).flatten();
         match *shape {
             [] | [_] => self.vector(name),
+            _ if let Some(known) = weight_norm::of(info, &self.near) => known,
             [first, last] => by_leaf().unwrap_or_else(|| self.matrix(name, [first, last])),
             [n, middle, last] => by_leaf()
                 .or_else(|| experts::of(name, [n, middle, last], &self.near, &self.family.hidden_sizes))
