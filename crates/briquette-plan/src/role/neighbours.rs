@@ -33,6 +33,12 @@ impl<'a> Name<'a> {
         self.lower_owner.rsplit('.').next().unwrap_or_default()
     }
 
+    /// The last segment of the owner that is no number, in lower case: a layer within a list has the name of the list.
+    pub(super) fn word(&self) -> &'a str {
+        let is_number = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
+        self.lower_owner.rsplit('.').find(|segment| !is_number(segment)).unwrap_or_default()
+    }
+
     /// The block that holds the layer: the owner without its last segment, in its own case.
     pub(super) fn block(&self) -> &'a str {
         self.owner.rsplit_once('.').map_or("", |(block, _)| block)
@@ -88,6 +94,19 @@ impl<'a> Neighbours<'a> {
     /// The length of the vector `owner.bias`.
     pub(super) fn bias(&self, owner: &str) -> Option<usize> {
         match self.shape(owner, "bias")?.0.as_slice() {
+            [n] => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// How many channels the batch norm has that comes next in a sequence of layers: after `main.0`, that is `main.1`.
+    pub(super) fn next_norm(&self, name: Name) -> Option<usize> {
+        let place: usize = name.layer().parse().ok()?;
+        let next = match name.block() {
+            "" => format!("{}", place.checked_add(1)?),
+            block => format!("{block}.{}", place.checked_add(1)?),
+        };
+        match self.shape(&next, "running_mean")?.0.as_slice() {
             [n] => Some(*n),
             _ => None,
         }

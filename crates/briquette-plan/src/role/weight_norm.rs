@@ -11,6 +11,16 @@ pub(crate) fn lengths_of(directions: &str) -> Option<String> {
     NORM_ENDS.iter().find_map(|(end, other)| Some(format!("{}{other}", directions.strip_suffix(end)?)))
 }
 
+/// The layer that the directions or lengths of a weight belong to: `ups.0` of `ups.0.weight_v` and of
+/// `ups.0.parametrizations.weight.original1`.
+pub(super) fn layer_of(name: &str) -> &str {
+    let owner = name.rsplit_once('.').map_or("", |(owner, _)| owner);
+    owner
+        .strip_suffix("weight")
+        .and_then(|owner| owner.strip_suffix("parametrizations."))
+        .map_or(owner, |owner| owner.strip_suffix('.').unwrap_or(owner))
+}
+
 /// The role of directions that have lengths beside them, and of lengths that have directions.
 pub(super) fn of(info: &TensorInfo, near: &Neighbours) -> Option<Known> {
     let fits = |directions: &Shape, lengths: &Shape| {
