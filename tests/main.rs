@@ -53,4 +53,5 @@ mod solve;
 mod student_sizes;
 mod students;
 mod trace;
+mod weight_norm;
 mod weights;

@@ -2,6 +2,8 @@
 
 mod blocks;
 mod decide;
+mod lengths;
+mod output_error;
 mod writes;
 
 use crate::context::{Stop, Workers};
@@ -9,19 +11,20 @@ use crate::layout::PlacedTensor;
 use crate::piece::{Piece, PieceReader, check_cast, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
+use crate::weight_norm::NormSums;
 use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{
-    Coding, Decision, ErrorStats, Grouping, Hash128, InputView, Mask, QuantParams, Result, Rows, TensorHasher,
-};
+use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows, TensorHasher};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
+use lengths::Rescaled;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use writes::{PartOffsets, SpareBuffers, Writes};
 
+pub use output_error::OutputError;
 pub use writes::{FilePlace, Nowhere, Sink};
 
 /// What encoding found out about a tensor.
@@ -35,34 +38,6 @@ pub struct Outcome {
     pub outputs: Option<OutputError>,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
     pub block_ends: Box<[u64]>,
-}
-
-/// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct OutputError {
-    /// `Σ E[x²]·(w − v)²`: the mean square error of all outputs together.
-    pub error: f64,
-    /// `Σ E[x²]·w²`.
-    pub whole: f64,
-}
-
-impl OutputError {
-    /// Adds whole rows.
-    fn push(&mut self, original: &[f32], simulated: &[f32], inputs: &InputView) {
-        let n_cols = inputs.mean_square.len().max(1);
-        for (original, simulated) in original.chunks(n_cols).zip(simulated.chunks(n_cols)) {
-            for ((&weight, &value), &square) in original.iter().zip(simulated).zip(&inputs.mean_square) {
-                let apart = weight - value;
-                self.error += f64::from(square * apart * apart);
-                self.whole += f64::from(square * weight * weight);
-            }
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.error += other.error;
-        self.whole += other.whole;
-    }
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -105,27 +80,27 @@ pub fn encode(
     sink: &dyn Sink,
     workers: &Workers,
 ) -> Result<Vec<Outcome>> {
-    let mut tasks = Vec::new();
+    let (mut tasks, mut lengths) = (Vec::new(), Vec::new());
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
         let (survey, coding) = (&surveys[index], placed[index].coding);
         let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
         let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
-        let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
+        let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
+        let subject = Subject { tensor, inputs, norm, survey, coding };
         let task = |pieces| EncodeTask { index, subject, pieces, passes_nonfinite };
-        tasks.extend(survey.pieces.chunks(per_task).map(task));
+        // The lengths of a weight norm follow from what is kept of its directions.
+        let list = if plan.is_rescaled(index) { &mut lengths } else { &mut tasks };
+        list.extend(survey.pieces.chunks(per_task).map(task));
     }
-    workers.begin("encode", tasks.iter().map(EncodeTask::n_bytes).sum());
-    let shares = workers.map(&groups_of(&tasks), Workspace::default, |workspace, group| {
-        let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
-        let run = |task| workspace.run(task, source, &mut writes, workers);
-        let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
-        workspace.spare = writes.finish()?;
-        Ok(found)
-    })?;
+    workers.begin("encode", tasks.iter().chain(&lengths).map(EncodeTask::n_bytes).sum());
+    let mut found = run_tasks(&tasks, source, sink, workers)?;
+    let sums = tasks.iter().zip(&mut found).filter_map(|(task, found)| Some((task.index, *found.norm.take()?)));
+    let rescaled = Rescaled::of(plan, source, sums)?;
+    found.extend(run_tasks(&lengths, &rescaled, sink, workers)?);
     let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
     let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
     let mut block_ends: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-    for (task, found) in tasks.iter().zip(shares.into_iter().flatten()) {
+    for (task, found) in tasks.iter().chain(&lengths).zip(found) {
         found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
         hashers[task.index].1.merge(&found.stats);
         if !found.block_bytes.is_empty() {
@@ -145,6 +120,23 @@ pub fn encode(
     Ok(plan.tensors.iter().map(outcome).collect())
 }
 
+/// Runs tasks, several small ones after each other on one thread. The outcomes are in the order of the tasks.
+fn run_tasks(
+    tasks: &[EncodeTask],
+    source: &dyn TensorSource,
+    sink: &dyn Sink,
+    workers: &Workers,
+) -> Result<Vec<TaskOutcome>> {
+    let shares = workers.map(&groups_of(tasks), Workspace::default, |workspace, group| {
+        let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
+        let run = |task| workspace.run(task, source, &mut writes, workers);
+        let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
+        workspace.spare = writes.finish()?;
+        Ok(found)
+    })?;
+    Ok(shares.into_iter().flatten().collect())
+}
+
 /// The decision about one tensor of a plan, whole and as a value: the bytes that [`encode`] makes follow from it alone.
 ///
 /// # Errors
@@ -152,7 +144,8 @@ pub fn encode(
 pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSource, stop: &Stop) -> Result<Decision> {
     let tensor = &plan.tensors[index];
     let coding = tensor.coding(plan.profile, survey.n_kept);
-    let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
+    let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
+    let subject = Subject { tensor, inputs, norm, survey, coding };
     let (mut reader, mut decider) = (PieceReader::default(), Decider::default());
     let (mut keep, mut affines) = (Vec::new(), Vec::new());
     for start in &survey.pieces {
@@ -217,6 +210,8 @@ struct TaskOutcome {
     digests: Vec<Hash128>,
     stats: ErrorStats,
     outputs: OutputError,
+    /// Sums over the directions of a weight norm; boxed, as few tensors have any.
+    norm: Option<Box<NormSums>>,
     /// Bytes of each block of codes.
     block_bytes: Vec<u64>,
 }
@@ -285,6 +280,10 @@ impl StripCoder {
             out.found.stats.push(strip.values, simulated);
             if let Some(inputs) = task.subject.inputs {
                 out.found.outputs.push(strip.values, simulated, inputs);
+            }
+            if let Some(norm) = task.subject.norm {
+                let sums = out.found.norm.get_or_insert_default();
+                sums.push(norm.groups, strip.first_row * form.n_cols, kept, simulated);
             }
             if ends_block {
                 let digest = self.coder.end_block();

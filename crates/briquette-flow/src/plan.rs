@@ -2,11 +2,13 @@
 
 mod exclude;
 mod fit;
+mod norms;
 mod predict;
 mod unsure;
 
 use crate::known::{Known, Reason};
 use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
+use crate::weight_norm::WeightNorm;
 use briquette_core::encoded::{Codes, Storage};
 use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows};
 use briquette_formats::output_format::FilePart;
@@ -44,6 +46,8 @@ pub struct Plan<'a> {
     pub remarks: Vec<String>,
     /// Input statistics of tensors whose scores or ranges use them, by the tensor's index.
     pub inputs: BTreeMap<usize, InputView>,
+    /// Directions of weight norms that are pruned or rounded, by the tensor's index.
+    pub norms: BTreeMap<usize, WeightNorm>,
 }
 
 /// Marks a tensor as tied to no other; a model has fewer tensors than this.
@@ -107,6 +111,7 @@ impl<'a> Plan<'a> {
             metadata: BTreeMap::new(),
             remarks: Vec::new(),
             inputs: BTreeMap::new(),
+            norms: BTreeMap::new(),
         }
     }
 }
@@ -203,7 +208,7 @@ impl<'a> TensorPlan<'a> {
 
     /// Whether anything is done to the tensor.
     pub fn is_changed(&self) -> bool {
-        self.cast.is_some() || self.is_recoded()
+        self.cast.is_some() || self.is_recoded() || self.is_moved
     }
 
     /// Whether the tensor may be stored as anything but dense floats.

@@ -257,6 +257,14 @@ impl Checkpoint {
         }
     }
 
+    /// The layers that are transposed convolutions by the classes that a TorchScript file names.
+    pub fn transposed_layers(&self) -> &[String] {
+        match &self.source {
+            Source::Plain(plain) => plain.transposed_layers(),
+            Source::Stored(_) => &[],
+        }
+    }
+
     /// What the names of its tensors began with and no longer do, the outermost first.
     pub fn stripped_prefixes(&self) -> &[String] {
         match &self.source {

@@ -250,11 +250,12 @@ mod tests {
         let (profile, max_shard_bytes) = (OutputFormat::Briquette, u64::MAX);
         let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
-        let outlier_pools = Vec::new();
+        let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
         Plan {
             tensors,
             pools,
             outlier_pools,
+            norms,
             layout,
             metadata,
             profile,

@@ -3,7 +3,7 @@
 use crate::role::Roles;
 use crate::statistics::{needs_inputs, view_of};
 use crate::untouched::untouched_tensors;
-use crate::{check_rules, choose, heads};
+use crate::{check_rules, choose, heads, norms};
 use briquette_core::{Error, InputStats, OutputAxis, Result, Role};
 use briquette_flow::known::{Known, Reason};
 use briquette_flow::plan::Nonfinite;
@@ -51,6 +51,7 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
     let ties = ties_of(source, &Stop::default())?;
     let heads = if heads::matter(recipe) { heads::tied(&plan, &ties) } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, None)?;
+    norms::leave_in_memory(&mut plan);
     plan.check_fit()?;
     choose::tie(&mut plan, &ties);
     plan.inputs = views(&plan, inputs)?;

@@ -5,6 +5,7 @@ pub mod heads;
 pub mod in_memory;
 pub mod interop;
 mod keep;
+mod norms;
 pub mod role;
 mod statistics;
 mod storage;
@@ -57,13 +58,14 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
         interop::check_layout(&plan)?;
     }
     let spares_heads = heads::matter(recipe);
-    let ties = match spares_heads || plan.profile.keeps_ties_once() {
+    let mut ties = match spares_heads || plan.profile.keeps_ties_once() {
         true => ties::ties_of(checkpoint, stop)?,
         false => Ties::new(),
     };
     let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
+    norms::link(&mut plan, &mut ties)?;
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;
     }

@@ -73,11 +73,12 @@ fn untouched<'a>(
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);
     let inputs = BTreeMap::new();
-    let outlier_pools = Vec::new();
+    let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
     Ok(Plan {
         tensors,
         pools,
         outlier_pools,
+        norms,
         layout,
         metadata,
         profile,

@@ -3,11 +3,12 @@
 use crate::context::Stop;
 use crate::piece::{Piece, Strip, check_finite};
 use crate::plan::TensorPlan;
+use crate::scorer::Scorer;
 use crate::survey::{PieceStart, Survey};
 use crate::treatment::Cut;
+use crate::weight_norm::WeightNorm;
 use briquette_core::coder::RowsDecision;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
-use briquette_prune::score::WeightSlice;
 use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Score, Threshold, select};
 use briquette_quant::{Fitter, KeptRows};
@@ -20,6 +21,7 @@ const SLICE: usize = 16 << 20;
 pub(super) struct Subject<'a> {
     pub(super) tensor: &'a TensorPlan<'a>,
     pub(super) inputs: Option<&'a InputView>,
+    pub(super) norm: Option<&'a WeightNorm>,
     pub(super) survey: &'a Survey,
     pub(super) coding: Coding,
 }
@@ -84,10 +86,8 @@ impl Subject<'_> {
     }
 
     fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
-        let n_cols = self.tensor.rows().n_cols;
-        let weights =
-            WeightSlice { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs: self.inputs };
-        self.tensor.score().unwrap_or_default().of(weights, scratch)
+        let first = strip.first_row * self.tensor.rows().n_cols;
+        Scorer::new(self.tensor, self.inputs, self.norm).of(strip.values, first, scratch)
     }
 }
 
@@ -143,7 +143,8 @@ impl Decider {
     fn threshold(&mut self, subject: &Subject, piece: &mut Piece, n_drop: usize, stop: &Stop) -> Result<Threshold> {
         let Self { selector, scores, .. } = self;
         let info = subject.tensor.info;
-        let is_bf16 = info.dtype == DType::BF16 && subject.tensor.score() == Some(Score::Magnitude);
+        let is_magnitude = subject.tensor.score() == Some(Score::Magnitude) && subject.norm.is_none();
+        let is_bf16 = info.dtype == DType::BF16 && is_magnitude;
         selector.threshold(info.n_elements(), n_drop, |each| {
             if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
                 return halves.chunks(SLICE).try_for_each(|halves| {

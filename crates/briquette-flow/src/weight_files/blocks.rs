@@ -99,6 +99,7 @@ impl Model {
         };
         Plan {
             outlier_pools: Vec::new(),
+            norms: Default::default(),
             tensors: self.0.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
             profile: OutputFormat::Briquette,
