@@ -32,6 +32,8 @@ mod harmless;
 mod heads;
 mod interop;
 mod jobs;
+#[cfg(not(feature = "model"))]
+mod light;
 mod machine;
 mod many_tensors;
 mod minilm;

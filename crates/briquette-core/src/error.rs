@@ -50,6 +50,8 @@ pub enum Remedy {
     LookUpDevices,
     /// Set this key of a recipe otherwise.
     SetKey(&'static str),
+    /// Build the program with this Cargo feature.
+    BuildWith(&'static str),
 }
 
 /// A one-line error: what, where, found, expected, what to do.
@@ -83,6 +85,12 @@ impl Error {
     /// A configuration that is not valid.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message)
+    }
+
+    /// A configuration that needs a Cargo feature which this build lacks; `cannot` is a verb with its object, such as "run models".
+    pub fn lacks_feature(feature: &'static str, cannot: &str) -> Self {
+        let message = format!("this build cannot {cannot}: it lacks the feature `{feature}`");
+        Self::config(message).with_remedy(Remedy::BuildWith(feature))
     }
 
     /// Bad input.

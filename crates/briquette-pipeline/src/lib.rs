@@ -33,7 +33,7 @@ mod solve;
 pub mod sweep;
 pub mod verify;
 
-pub use advice::advised;
+pub use advice::{advised, build_command};
 pub use briquette_core::Role;
 pub use briquette_flow::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
 pub use briquette_plan::{self as plan, role};

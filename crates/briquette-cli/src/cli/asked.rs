@@ -1,5 +1,6 @@
 //! From flags to the recipe that they stand for.
 
+use super::in_flags::in_flags;
 use super::stage_flags::{LayoutArg, What};
 use briquette::pipeline::recipe;
 use briquette::pipeline::recipe::raw::{self, StageKeys};
@@ -19,7 +20,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
-        None => error,
+        None => in_flags(error, what),
     })
 }
 

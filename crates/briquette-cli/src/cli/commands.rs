@@ -5,8 +5,10 @@ use super::asked::{absolute, recipe_of};
 use super::choice::ChoiceArgs;
 use super::common::Common;
 use super::compress::{compress, report_text};
+use super::in_flags::in_flags;
 use super::options::options;
 use super::show::{show, show_long};
+use super::stage_flags::What;
 use super::{batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, text};
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
@@ -30,9 +32,13 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             let found = inspect::inspect(model, &choice.choice(), *zeros, &options(common, false)?)?;
             show_long(common, &found, |out| tables::inspection(out, &found))
         }
-        Command::Plan { model, what } => plan::plan(common, model, what),
+        Command::Plan { model, what } => {
+            let is_recipe = plan::is_recipe(model);
+            plan::plan(common, model, what).map_err(|error| if is_recipe { error } else { in_flags(error, what) })
+        }
         Command::Compress { model, output, force, what } => {
-            compress(common, &recipe_of(model.as_deref(), output.as_deref(), what)?, *force)
+            let recipe = recipe_of(model.as_deref(), output.as_deref(), what)?;
+            compress(common, &recipe, *force).map_err(|error| in_flags(error, what))
         }
         Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
         Command::Distill { recipe, model, output, devices, force, plain } => {
@@ -49,8 +55,12 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Generate { model, what } => generate::generate(common, model, what),
         Command::Calibrate { model, what } => calibrate::calibrate(common, model, what),
-        Command::Sensitivity { model, what } => sensitivity::sensitivity(common, model, what),
-        Command::Sweep { model, sweep, what } => batch::sweep(common, model, sweep, what),
+        Command::Sensitivity { model, what } => {
+            sensitivity::sensitivity(common, model, what).map_err(|error| in_flags(error, &What::default()))
+        }
+        Command::Sweep { model, sweep, what } => {
+            batch::sweep(common, model, sweep, what).map_err(|error| in_flags(error, what))
+        }
         Command::Devices => devices::list(common),
         Command::Export { model, to, storage, output, allow_untested, force, choice } => {
             let output = raw::RawOutput {

@@ -12,6 +12,7 @@ mod compress;
 mod devices;
 mod evaluate;
 mod generate;
+mod in_flags;
 mod man;
 mod options;
 mod panics;

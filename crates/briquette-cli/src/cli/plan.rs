@@ -24,7 +24,7 @@ use std::path::Path;
 
 /// Plans a model, a recipe (of one that trains, the student; up to what makes factors) or a jobs file. Writes nothing.
 pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
-    let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
+    let is_recipe = is_recipe(model);
     if is_recipe && *what != What::default() {
         let message = "is a recipe, which says by itself what to do; flags such as --quantize are for a model";
         return Err(Error::config(message).at(model.display()));
@@ -70,6 +70,11 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         out.write_all(tables::needs(&needs).as_bytes())
     })?;
     check.map(|()| 0)
+}
+
+/// Whether a path is that of a recipe or a jobs file.
+pub(super) fn is_recipe(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
 }
 
 /// A plan as JSON.

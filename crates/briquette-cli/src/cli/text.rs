@@ -29,6 +29,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`print`].
+#[cfg(feature = "model")]
 pub(crate) fn print_piece(piece: &str) -> Result<bool> {
     HAS_PRINTED.store(true, Ordering::Relaxed);
     let mut out = std::io::stdout().lock();
