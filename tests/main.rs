@@ -38,6 +38,7 @@ mod machine;
 mod many_tensors;
 mod minilm;
 mod printed;
+mod pty;
 mod ranges;
 #[cfg(feature = "model")]
 mod recipe_paths;
@@ -50,5 +51,6 @@ mod signals;
 mod solve;
 mod student_sizes;
 mod students;
+mod terminal;
 mod trace;
 mod weights;

@@ -3,10 +3,12 @@
 //! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
 //! puts a [`Report`] together.
 
+pub mod columns;
 pub mod diff;
 mod evidence;
 mod figures;
 mod first;
+pub mod groups;
 mod histogram;
 pub mod html;
 pub mod inspect;
@@ -21,7 +23,7 @@ mod sample;
 mod tensors;
 pub mod terminal;
 mod trace;
-mod width;
+pub mod width;
 
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};

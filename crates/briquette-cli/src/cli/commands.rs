@@ -9,7 +9,9 @@ use super::in_flags::in_flags;
 use super::options::options;
 use super::show::{show, show_long};
 use super::stage_flags::What;
-use super::{batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, text};
+use super::{
+    batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, tensor_tables, text,
+};
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
@@ -28,13 +30,13 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         devices::default_to_what_is_here();
     }
     match &args.command {
-        Command::Inspect { model, zeros, choice } => {
+        Command::Inspect { model, zeros, all, choice } => {
             let found = inspect::inspect(model, &choice.choice(), *zeros, &options(common, false)?)?;
-            show_long(common, &found, |out| tables::inspection(out, &found))
+            show_long(common, &found, |out| tensor_tables::inspection(out, &found, *all))
         }
-        Command::Plan { model, what } => {
+        Command::Plan { model, all, what } => {
             let is_recipe = plan::is_recipe(model);
-            plan::plan(common, model, what).map_err(|error| if is_recipe { error } else { in_flags(error, what) })
+            plan::plan(common, model, what, *all).map_err(|error| if is_recipe { error } else { in_flags(error, what) })
         }
         Command::Compress { model, output, force, what } => {
             let recipe = recipe_of(model.as_deref(), output.as_deref(), what)?;
@@ -48,9 +50,9 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
             show(common, &found, || Ok(verified_text(output, &found)))
         }
-        Command::Diff { first, second, choice } => {
+        Command::Diff { first, second, all, choice } => {
             let found = diff::diff(first, second, &choice.choice(), &options(common, false)?)?;
-            show(common, &found, || Ok(tables::diff(&found)))
+            show_long(common, &found, |out| tensor_tables::diff(out, &found, *all))
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Generate { model, what } => generate::generate(common, model, what),

@@ -23,6 +23,8 @@ mod show;
 mod signals;
 mod stage_flags;
 mod tables;
+mod tensor_tables;
+mod tensor_tables;
 mod text;
 mod trace;
 mod values;
