@@ -155,7 +155,7 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bits 9", "--bits: found 9"),
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
         ("compress digits -o out --quantize step", "--quantize: step has no size"),
-        ("compress digits -o out --quantize int8 --bytes 20kB", "no last stage has steps to find"),
+        ("compress digits -o out --quantize int8 --bytes 20kB", "leave --quantize out"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
         ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
         ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
@@ -189,7 +189,8 @@ fn the_smallest_output_that_is_good_enough_is_found() {
         sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
     assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
     let cases = [
-        ("--min cosine=1.1", 6, "not even the finest steps give cosine at least 1.1"),
+        ("--min cosine=1", 6, "not even the finest steps give cosine at least 1"),
+        ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
         ("--min kosine=0.9", 2, "not measured here"),
         ("--min cosine", 2, "expected a metric and a number"),
         ("--min cosine=0.9 --bytes 1MB", 2, "cannot be used with"),

@@ -36,6 +36,7 @@ mod jobs;
 mod light;
 mod machine;
 mod many_tensors;
+mod messages;
 mod minilm;
 mod printed;
 mod pty;

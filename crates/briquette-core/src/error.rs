@@ -50,6 +50,8 @@ pub enum Remedy {
     LookUpDevices,
     /// Set this key of a recipe otherwise.
     SetKey(&'static str),
+    /// Download this model of the Hugging Face hub.
+    Download(String),
     /// Build the program with this Cargo feature.
     BuildWith(&'static str),
 }

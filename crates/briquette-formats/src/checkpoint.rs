@@ -9,10 +9,10 @@ use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{
-    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
-    weight_layout, weights,
+    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id, manifest,
+    ours, weight_layout, weights,
 };
-use briquette_core::{Affine, Result, Storage};
+use briquette_core::{Affine, ErrorKind, Remedy, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -106,7 +106,10 @@ impl Checkpoint {
     pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
         let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
         if !is_directory {
-            let file = InputFile::open(path)?;
+            let file = InputFile::open(path).map_err(|error| match hub_id::of(path) {
+                Some(id) if error.kind == ErrorKind::Input && !path.exists() => error.with_remedy(Remedy::Download(id)),
+                _ => error,
+            })?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
         let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);

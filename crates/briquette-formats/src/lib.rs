@@ -20,6 +20,7 @@ mod compressed_tensors;
 mod digests;
 pub mod foreign;
 mod hub_cache;
+mod hub_id;
 pub mod index;
 pub mod input_stats;
 pub mod json;

@@ -1,5 +1,6 @@
 //! What can be done about an error, in the words of the command line.
 
+use crate::hub;
 use briquette_core::{Error, Remedy};
 
 /// The most patterns that are listed; more are not worth copying.
@@ -16,6 +17,7 @@ pub fn advised(error: &Error) -> String {
         Some(Remedy::LookUpDevices) => "; see `briquette devices`".into(),
         Some(Remedy::SetKey(key)) => flag_of(key).map(|flag| format!(" ({flag})")).unwrap_or_default(),
         Some(Remedy::Exclude(patterns)) => format!(" with {}", excluded(patterns)),
+        Some(Remedy::Download(id)) => hub::advice(id, hub::cache().as_deref()),
         Some(Remedy::BuildWith(feature)) => format!("; build it with `{}`", build_command(feature)),
     };
     format!("{error}{advice}")

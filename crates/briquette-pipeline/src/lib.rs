@@ -21,6 +21,7 @@ mod contents;
 pub mod distill;
 pub mod evaluate;
 pub mod factorize;
+mod hub;
 mod identity;
 #[cfg(feature = "nn")]
 pub mod in_memory;

@@ -71,7 +71,10 @@ pub(super) fn run(args: &Args) -> Result<u8> {
                 storage: storage.clone(),
                 allow_untested: *allow_untested,
             };
-            export(common, model, output, choice, *force)
+            let flags =
+                |message: String| message.replace("output.format", "--to").replace("output.storage", "--storage");
+            let exported = export(common, model, output, choice, *force);
+            exported.map_err(|error| Error { message: flags(error.message), ..error })
         }
         Command::Report { output } => redraw(common, output),
         Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),
