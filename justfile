@@ -114,6 +114,8 @@ check:
     cargo clippy --quiet -p briquette --all-targets -- -D warnings
     cargo clippy --quiet -p briquette --no-default-features -- -D warnings
     cargo test --quiet -p briquette-formats --no-default-features --test without_pytorch
+    cargo clippy --quiet -p briquette-cli --no-default-features --all-targets -- -D warnings
+    cargo test --quiet -p briquette-cli --no-default-features --test e2e light::
     just size
     just deny
 

@@ -151,11 +151,11 @@ fn what_cannot_be_kept_is_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         ("compress digits -o out --bytes 2kB", "found 2000 bytes, expected at least"),
-        ("compress digits -o out --bytes much", "budget.bytes: found \"much\", expected a size"),
-        ("compress digits -o out --bits 9", "budget.bits: found 9"),
+        ("compress digits -o out --bytes much", "--bytes: found \"much\", expected a size"),
+        ("compress digits -o out --bits 9", "--bits: found 9"),
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
-        ("compress digits -o out --quantize step", "step has no size"),
-        ("compress digits -o out --quantize int8 --bytes 20kB", "no last stage has steps to find"),
+        ("compress digits -o out --quantize step", "--quantize: step has no size"),
+        ("compress digits -o out --quantize int8 --bytes 20kB", "leave --quantize out"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
         ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
         ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
@@ -163,11 +163,8 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bytes 20kB --choices int8+1.0", "expected a number from 0 to below 1"),
         ("compress digits -o out --bytes 20kB --choices int8+5:4", "pattern: found \"5:4\""),
         ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "leave it out, or \"step\""),
-        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or output.storage"),
-        (
-            "compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5",
-            "is pruned by a stage of the recipe already",
-        ),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or --storage"),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5", "is pruned by a stage already"),
         ("compress digits -o out --bytes 20kB --choices int8+2:7", "or a pattern that does"),
     ];
     for (line, phrase) in cases {
@@ -192,7 +189,8 @@ fn the_smallest_output_that_is_good_enough_is_found() {
         sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
     assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
     let cases = [
-        ("--min cosine=1.1", 6, "not even the finest steps give cosine at least 1.1"),
+        ("--min cosine=1", 6, "not even the finest steps give cosine at least 1"),
+        ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
         ("--min kosine=0.9", 2, "not measured here"),
         ("--min cosine", 2, "expected a metric and a number"),
         ("--min cosine=0.9 --bytes 1MB", 2, "cannot be used with"),
@@ -324,10 +322,7 @@ fn a_budget_may_be_spent_on_schemes() {
     assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 120_000, "{report}");
     let cases = [
         ("compress model -o none --bytes 120kB --choices int4-g100", "no choice has groups that divide its rows"),
-        (
-            "compress model -o none --bytes 120kB --choices step0.1-dynamic,steep",
-            "budget.choices: unknown scheme \"steep\"",
-        ),
+        ("compress model -o none --bytes 120kB --choices step0.1-dynamic,steep", "--choices: unknown scheme \"steep\""),
         ("compress model -o none --bytes 60kB --choices int8", "expected at least"),
         ("compress model -o none --choices int8", "--b"),
     ];

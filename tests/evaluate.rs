@@ -184,7 +184,7 @@ fn what_cannot_be_run_is_one_line() {
             + "[gate]\nmin = { accuracy = 0.9 }\n",
     );
     sandbox.write("no-data.toml", RECIPE.replace("eval = \"digits-data.safetensors\"", ""));
-    sandbox.write("metric.toml", format!("{RECIPE}\n[gate]\nmin = {{ perplexity = 0.9 }}\n"));
+    sandbox.write("metric.toml", format!("{RECIPE}\n[gate]\nmin = {{ perplexity = 9 }}\n"));
     sandbox.write("limit.toml", format!("{RECIPE}\n[memory]\nlimit = \"lots\"\n"));
     let cases: [(&str, i32, &[&str]); 16] = [
         ("eval digits", 2, &["--data"]),

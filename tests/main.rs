@@ -35,11 +35,15 @@ mod interop;
 mod jobs;
 mod justfile;
 mod layouts;
+#[cfg(not(feature = "model"))]
+mod light;
 mod machine;
 mod many_tensors;
+mod messages;
 mod minilm;
 mod permuted;
 mod printed;
+mod pty;
 mod ranges;
 #[cfg(feature = "model")]
 mod recipe_paths;
@@ -52,6 +56,7 @@ mod signals;
 mod solve;
 mod student_sizes;
 mod students;
+mod terminal;
 mod trace;
 mod weight_norm;
 mod weights;

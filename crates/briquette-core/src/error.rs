@@ -53,6 +53,10 @@ pub enum Remedy {
     SetKey(&'static str),
     /// Give the path of a file that is there.
     CheckPath,
+    /// Download this model of the Hugging Face hub.
+    Download(String),
+    /// Build the program with this Cargo feature.
+    BuildWith(&'static str),
 }
 
 /// A one-line error: what, where, found, expected, what to do.
@@ -86,6 +90,12 @@ impl Error {
     /// A configuration that is not valid.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message)
+    }
+
+    /// A configuration that needs a Cargo feature which this build lacks; `cannot` is a verb with its object, such as "run models".
+    pub fn lacks_feature(feature: &'static str, cannot: &str) -> Self {
+        let message = format!("this build cannot {cannot}: it lacks the feature `{feature}`");
+        Self::config(message).with_remedy(Remedy::BuildWith(feature))
     }
 
     /// Bad input.
@@ -126,7 +136,7 @@ impl Error {
 
     /// Whether what was given to read is wrong: its contents, or that it is missing.
     pub fn is_bad_input(&self) -> bool {
-        self.kind == ErrorKind::Input || self.remedy == Some(Remedy::CheckPath)
+        self.kind == ErrorKind::Input || matches!(self.remedy, Some(Remedy::CheckPath | Remedy::Download(_)))
     }
 
     /// The kind's name, in output that programs read.

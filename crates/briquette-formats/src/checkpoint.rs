@@ -9,10 +9,10 @@ use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{
-    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
-    presence, weights,
+    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id, manifest,
+    ours, presence, weights,
 };
-use briquette_core::{Affine, Result, Storage};
+use briquette_core::{Affine, ErrorKind, Remedy, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,10 @@ impl Checkpoint {
     /// Opens a model; its layout is not known yet.
     fn open_any(path: &Path, choice: &Choice) -> Result<Self> {
         if !presence::is_directory(path)? {
-            let file = InputFile::open(path)?;
+            let file = InputFile::open(path).map_err(|error| match hub_id::of(path) {
+                Some(id) if error.remedy == Some(Remedy::CheckPath) => error.with_remedy(Remedy::Download(id)),
+                _ => error,
+            })?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
         let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);

@@ -21,6 +21,7 @@ mod digests;
 pub mod foreign;
 pub mod heads;
 mod hub_cache;
+mod hub_id;
 pub mod index;
 pub mod input_stats;
 pub mod json;

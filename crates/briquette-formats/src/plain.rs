@@ -77,9 +77,7 @@ impl PlainFiles {
 
     #[cfg(not(feature = "pytorch"))]
     fn push_pytorch(&mut self, file: InputFile, _choice: &Choice) -> Result<InputFile> {
-        let message = "is PyTorch's, which this build does not read; build with the feature `pytorch`, or save it as \
-                       safetensors";
-        Err(Error::config(message).at(file.path().display()))
+        Err(Error::lacks_feature("pytorch", "read PyTorch files").at(file.path().display()))
     }
 
     fn push_header(&mut self, header: safetensors::FileHeader, file: InputFile) -> InputFile {

@@ -47,7 +47,7 @@ pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<Cal
 /// Config, always.
 #[cfg(not(feature = "model"))]
 pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
-    Err(Error::config("this build cannot run models; build it with the feature model"))
+    Err(Error::lacks_feature("model", "run models"))
 }
 
 /// The directory that a path is in.

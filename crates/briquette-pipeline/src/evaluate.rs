@@ -32,7 +32,7 @@ pub fn evaluate(
     _reference: Option<&Path>,
     _options: &RunOptions,
 ) -> Result<EvaluationReport> {
-    Err(briquette_core::Error::config("this build cannot run models; build it with the feature model"))
+    Err(briquette_core::Error::lacks_feature("model", "run models"))
 }
 
 #[cfg(feature = "model")]

@@ -22,8 +22,8 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     let origin = Origin::of(recipe);
     // Whatever can be known now should not be found out after hours of work.
-    let checked = recipe
-        .check_has_files()
+    let checked = check_build(recipe)
+        .and_then(|()| recipe.check_has_files())
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
@@ -32,4 +32,21 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
     });
     options.progress.end();
     report
+}
+
+/// Refuses a recipe that runs a model, before anything is read.
+#[cfg(not(feature = "model"))]
+pub(crate) fn check_build(recipe: &Recipe) -> Result<()> {
+    let key = match recipe {
+        Recipe { calibration: Some(_), .. } => "calibration.data",
+        Recipe { evaluate: Some(_), .. } => "data.eval",
+        _ => return Ok(()),
+    };
+    Err(Error::lacks_feature("model", "run models").at(key))
+}
+
+/// This build runs every recipe.
+#[cfg(feature = "model")]
+pub(crate) fn check_build(_recipe: &Recipe) -> Result<()> {
+    Ok(())
 }

@@ -59,7 +59,7 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
     };
     if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
-        let message = "is pruned by a stage of the recipe already; exclude it there, or leave sparsities out here";
+        let message = "is pruned by a stage already; exclude it from that, or leave sparsities out of the choices";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     let fits = |choice: &&SchemeChoice| {
@@ -284,7 +284,7 @@ use by_running::{gradient, measured};
 
 #[cfg(not(feature = "model"))]
 fn gradient(_: &Recipe, _: usize, _: &[OpenTensor], _: &Checkpoint, _: &RunOptions) -> Result<FoundCosts> {
-    Err(Error::config("budget.sensitivity: this build cannot run models; take \"relative\""))
+    Err(Error::lacks_feature("model", "run models").at("calibration.data"))
 }
 
 #[cfg(not(feature = "model"))]

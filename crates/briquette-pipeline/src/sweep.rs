@@ -1,6 +1,7 @@
 //! A budget at several sizes: one measure, a batch of jobs, and a page with quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
+use crate::run::check_build;
 use crate::sensitivity::{find, is_found_so, open_tensors};
 use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
 use briquette_flow::{RunOptions, Workers};
@@ -57,6 +58,7 @@ pub fn sweep(
             Error::config("nothing is measured; add an evaluate stage and its data, or give --eval").at("sweep")
         );
     }
+    check_build(&recipe)?;
     std::fs::create_dir_all(&output).map_err(|source| Error::io("cannot create the directory", &output, source))?;
     let losses = recipe.budget.as_ref().is_some_and(|budget| budget.sensitivity.runs_model());
     let losses = losses.then(|| output.join("sweep.sensitivity.json"));

@@ -118,14 +118,28 @@ pub(crate) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     let unit = text[digits.len()..].trim();
     let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
     match (digits.trim().parse::<f64>(), factor) {
+        (Ok(n), Some(_)) if n.fract() != 0.0 && unit.is_empty() => Err(without_unit(key, text)),
         (Ok(n), Some(factor)) if n > 0.0 && n * factor < 1e18 => Ok((n * factor) as u64),
         _ => Err(Error::config(format!("{key}: found {text:?}, expected a size such as \"4GiB\" or \"800MB\""))),
     }
 }
 
+/// The error for a size that lacks its unit.
+pub(crate) fn without_unit(key: &str, text: &str) -> Error {
+    let size = text.trim();
+    Error::config(format!("{key}: found {text:?}, expected a size with its unit; did you mean \"{size}MB\"?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_a_byte_lacks_its_unit() {
+        let error = bytes_of("budget.bytes", "9.4").unwrap_err().to_string();
+        assert_eq!(error, "budget.bytes: found \"9.4\", expected a size with its unit; did you mean \"9.4MB\"?");
+        assert_eq!(bytes_of("k", "9.0").unwrap(), 9);
+    }
 
     #[test]
     fn sizes_are_read_in_both_kinds_of_unit() {

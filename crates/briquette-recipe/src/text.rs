@@ -179,6 +179,19 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_key_lists_the_keys_of_its_kind_of_stage_alone() {
+        let listed = error_of("kind = \"prune\"\nsparsty = 0.4");
+        for key in ["kind", "sparsity", "pattern", "scope", "method"] {
+            assert!(listed.contains(key), "{listed}");
+        }
+        assert!(listed.contains("did you mean \"sparsity\"?") && !listed.contains("scheme"), "{listed}");
+        let other = error_of("kind = \"cast\"\nscheme = \"int8\"");
+        assert!(other.contains("its keys are kind, dtype, exclude, include, roles"), "{other}");
+        let kind_last = error_of("sparsty = 0.4\nkind = \"prune\"");
+        assert!(kind_last.contains("did you mean \"sparsity\"?"), "{kind_last}");
+    }
+
+    #[test]
     fn a_mistake_is_one_line_that_says_what_to_write() {
         let cases = [
             ("kind = \"prune\"\nspasity = 0.4", "r.toml:7: unknown key \"spasity\""),

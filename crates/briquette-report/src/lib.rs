@@ -4,10 +4,12 @@
 //! puts a [`Report`] together.
 
 mod batch_result;
+pub mod columns;
 pub mod diff;
 mod evidence;
 mod figures;
 mod first;
+pub mod groups;
 mod histogram;
 pub mod html;
 pub mod inspect;
@@ -26,7 +28,7 @@ pub mod terminal;
 mod trace;
 mod unused_budget;
 mod usual_loss;
-mod width;
+pub mod width;
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::printable::printable_json;

@@ -6,7 +6,8 @@ mod paint;
 use super::first::first_by;
 use super::width::{self, fit};
 use super::{Report, TensorReport, metrics, numbers, running};
-use columns::{Align, TextColumns, wrap};
+use crate::columns::{Align, wrap, wrap_hanging};
+use columns::TextColumns;
 use paint::Paint;
 use std::fmt::Write;
 
@@ -130,7 +131,7 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     }
     let headings =
         [if is_worst { "worst tensors" } else { "largest tensors" }, "kept as", "before", "after", "zeros", "SQNR dB"];
-    let aligns = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
+    let aligns = [Align::Name, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut table = TextColumns::new(&headings, &aligns);
     for tensor in shown.iter().map(|&place| &all[place]) {
         table.push(
@@ -168,7 +169,7 @@ fn run(report: &Report, width: usize, paint: Paint) -> String {
         format!("peak memory  {peak}{}", numbers::printable(&meter)),
     ];
     let mut out = String::new();
-    for line in lines.iter().flat_map(|line| columns::wrap_hanging(line, width, 13)) {
+    for line in lines.iter().flat_map(|line| wrap_hanging(line, width, 13)) {
         let _ = writeln!(out, "{}", paint.dim(&line));
     }
     out
@@ -189,7 +190,7 @@ fn next(report: &Report, width: usize, paint: Paint) -> String {
     let lines = [("written to", output), ("plots in", page), ("check with", format!("briquette verify {quoted}"))];
     let mut out = String::new();
     for (what, text) in lines {
-        for (place, line) in columns::wrap_hanging(&format!("{what:<11}  {text}"), width, 13).iter().enumerate() {
+        for (place, line) in wrap_hanging(&format!("{what:<11}  {text}"), width, 13).iter().enumerate() {
             let _ = match line.split_at_checked(13) {
                 Some((lead, rest)) if place == 0 => writeln!(out, "{}{rest}", paint.dim(lead)),
                 _ => writeln!(out, "{line}"),

@@ -47,6 +47,9 @@ pub(crate) enum Command {
         /// Read every weight and count those that are zero
         #[arg(long)]
         zeros: bool,
+        /// List every tensor; otherwise layers that are alike share a row
+        #[arg(long)]
+        all: bool,
         /// Which of the things in its file
         #[command(flatten)]
         choice: ChoiceArgs,
@@ -59,6 +62,9 @@ pub(crate) enum Command {
     Plan {
         /// A model, a recipe, or a jobs file
         model: PathBuf,
+        /// List every tensor; otherwise layers that are alike share a row
+        #[arg(long)]
+        all: bool,
         /// What to do with a model
         #[command(flatten)]
         what: What,
@@ -74,10 +80,10 @@ pub(crate) enum Command {
         /// A file, an index of shards, or a directory; may be left out when the recipe names one
         model: Option<PathBuf>,
         /// The directory to write
-        #[arg(long, short, value_name = "OUT")]
+        #[arg(long, short, value_name = "OUT", help_heading = "Output")]
         output: Option<PathBuf>,
         /// Replace the output if it exists and briquette wrote it
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         force: bool,
         /// What to do with the model
         #[command(flatten)]
@@ -138,13 +144,16 @@ pub(crate) enum Command {
         #[arg(long, value_name = "MODEL")]
         against: Option<PathBuf>,
     },
-    /// Show how far two models are from each other, tensor by tensor
+    /// Compare two models: the tensors that differ, and by how much
     #[command(after_help = "Example: briquette diff models/minilm out/small")]
     Diff {
         /// The original
         first: PathBuf,
         /// The other
         second: PathBuf,
+        /// List every tensor, equal ones too; otherwise layers that are alike share a row
+        #[arg(long)]
+        all: bool,
         /// Which of the things in their files
         #[command(flatten)]
         choice: ChoiceArgs,

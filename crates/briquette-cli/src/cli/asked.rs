@@ -1,6 +1,7 @@
 //! From flags to the recipe that they stand for.
 
 use super::choice::LayoutArg;
+use super::in_flags::in_flags;
 use super::stage_flags::What;
 use briquette::pipeline::recipe;
 use briquette::pipeline::recipe::raw::{self, StageKeys};
@@ -21,7 +22,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
         None if error.message.contains("no stage of this recipe runs a model") => no_run(what),
-        None => error,
+        None => in_flags(error, what),
     })
 }
 
@@ -91,6 +92,9 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), data, ..Default::default() })
 }
 
+/// The schemes whose steps a budget finds.
+const OPEN_SCHEMES: [&str; 2] = ["step", "step-dynamic"];
+
 /// How many bytes weights may take.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
     let What { bytes, bits, min, max, choices, sensitivity, loss, sensitivity_file, .. } = what.clone();
@@ -138,6 +142,12 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         }));
     }
     let has_budget = has_budget(what);
+    if let Some(scheme) = what.quantize.as_deref().filter(|name| has_budget && !OPEN_SCHEMES.contains(name)) {
+        let message = format!(
+            "found {scheme}, and a budget, which finds a step for each tensor; leave --quantize out, or let tensors have it: --choices {scheme}"
+        );
+        return Err(Error::config(message).at("--quantize"));
+    }
     if let Some(scheme) = what.quantize.as_deref().or(has_budget.then_some("step")) {
         let by_data = has_budget && (what.data.is_some() || what.statistics.is_some());
         stages.push(StageKeys::Quantize(raw::RawQuantize {

@@ -63,7 +63,7 @@ pub(super) fn generate(common: &Common, model: &Path, what: &GenerateArgs) -> Re
 /// This build cannot run models.
 #[cfg(not(feature = "model"))]
 pub(super) fn generate(_common: &Common, _model: &Path, _what: &GenerateArgs) -> Result<u8> {
-    Err(briquette::Error::config("this build cannot run models; build it with the feature model"))
+    Err(briquette::Error::lacks_feature("model", "run models"))
 }
 
 #[cfg(feature = "model")]

@@ -1,6 +1,6 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
-use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_text};
+use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_prose};
 use crate::ModelTask;
 use briquette_core::{Error, Result};
 use briquette_formats::presence;
@@ -96,7 +96,7 @@ impl DataSpec {
             (ModelTask::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
             (ModelTask::Decoder, false) => {
                 let text =
-                    if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_text(path)? };
+                    if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_prose(path)? };
                 if text.trim().is_empty() { Err(empty(path, "text")) } else { Ok(Data::Document(text.into())) }
             }
         }

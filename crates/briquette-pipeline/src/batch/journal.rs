@@ -119,6 +119,14 @@ impl Journal {
         self.unfinished.get(&job.begun) == Some(&job.recipe)
     }
 
+    /// How many outputs that an earlier run of these jobs finished are still there.
+    pub(super) fn n_finished(beside: &Beside) -> usize {
+        let lines = lines_of(&beside.journal).into_iter();
+        let done = lines.filter(|line| line.status == JobStatus::Done).filter_map(|line| line.output);
+        let done: BTreeSet<PathBuf> = done.map(|output| beside.directory().join(output)).collect();
+        done.iter().filter(|output| std::fs::symlink_metadata(output).is_ok()).count()
+    }
+
     /// Adds a line, which is on disk when this returns.
     ///
     /// # Errors

@@ -53,6 +53,9 @@ pub(crate) fn run_since(
     let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
     let also = jobs.also.iter().map(|output| other(output)).collect::<Result<Vec<_>>>()?;
     let _locks = beside.lock()?;
+    if !how.resume && !options.force {
+        check_is_first(&beside)?;
+    }
     let journal = Journal::start(&beside, how.resume)?;
     let (inputs, shared) = (InputHasher::default(), SharedTrainings::at(beside.shared.clone()));
     let mut batch = BatchRun { jobs, options, resume: how.resume, journal, inputs, shared };
@@ -65,6 +68,19 @@ pub(crate) fn run_since(
     report.seconds = started.elapsed().as_secs_f64();
     let written = draft::replace_file(&beside.page, html::of_batch(&report, n_left).as_bytes());
     outcome.and(written).map(|()| report)
+}
+
+/// Refuses to start a batch again whose outputs are there: each of its jobs would fail for the same reason.
+fn check_is_first(beside: &Beside) -> Result<()> {
+    let n_finished = Journal::n_finished(beside);
+    if n_finished == 0 {
+        return Ok(());
+    }
+    let outputs = if n_finished == 1 { "output is" } else { "outputs are" };
+    let message = format!(
+        "{n_finished} {outputs} there from an earlier run; skip what is done and unchanged with --resume, or replace all with --force"
+    );
+    Err(Error::refused(message).at(beside.journal.display()))
 }
 
 /// An output that was made elsewhere, by its report.

@@ -49,11 +49,7 @@ mod without {
     ) -> Result<Cow<'r, Recipe>> {
         match recipe.calibration {
             None => Ok(Cow::Borrowed(recipe)),
-            Some(_) => {
-                let message =
-                    "this build cannot run models; build it with the feature model, or give `calibration.statistics`";
-                Err(Error::config(message).at("calibration.data"))
-            }
+            Some(_) => Err(Error::lacks_feature("model", "run models").at("calibration.data")),
         }
     }
 
