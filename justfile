@@ -260,18 +260,26 @@ cuda-check *FLAGS: cuda-pack
     @python3 bench-out/cuda-pack/cuda_check.py --out bench-out "$@"
 
 
-# Whatever a file holds: no panic, no hang (2 s), no more than 256 MB. FLAGS of libFuzzer.
-#
-# Fuzz each reader for SECONDS
+# Fuzz each reader for SECONDS, riskiest first: no panic, no hang, no more than 256 MB. FLAGS of libFuzzer
 [group('develop')]
 fuzz SECONDS="60" *FLAGS:
-    @command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
-    @shift $(( $# < 1 ? $# : 1 )); cargo fuzz build --sanitizer none; \
-      for target in $(cargo fuzz list); do \
-        echo "== $target"; mkdir -p "fuzz/corpus/$target"; \
-        cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
-          -max_total_time={{ SECONDS }} -timeout=2 -rss_limit_mb=256 -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12; \
-      done
+    #!/usr/bin/env bash
+    set -euo pipefail
+    command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+    shift $(( $# < 1 ? $# : 1 ))
+    cargo fuzz build --sanitizer none
+    first="chat_template tokenizer arrays pickle sensitivity statistics journal training_checkpoint jsonl sums"
+    others=$(cargo fuzz list | grep -vxF "$(tr ' ' '\n' <<< "$first")")
+    for target in $first $others; do
+      case $target in
+        chat_template|tokenizer) limits="-timeout=15 -rss_limit_mb=1024" ;;
+        *) limits="-timeout=2 -rss_limit_mb=256" ;;
+      esac
+      echo "== $target"
+      mkdir -p "fuzz/corpus/$target"
+      cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+        -max_total_time={{ SECONDS }} $limits -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12
+    done
 
 # Once for each release: every later version must read them.
 #

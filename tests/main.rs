@@ -41,6 +41,7 @@ mod machine;
 mod many_tensors;
 mod messages;
 mod minilm;
+mod out_of_memory;
 mod permuted;
 mod printed;
 mod pty;

@@ -26,6 +26,7 @@ pub mod block;
 pub mod code_rows;
 pub mod coder;
 pub mod coding;
+pub mod confined;
 pub mod decision;
 pub mod dtype;
 pub mod embedding;

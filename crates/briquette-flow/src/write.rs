@@ -64,9 +64,9 @@ pub fn write(work: WriteJob) -> Result<Written> {
     if plan.has_blocks() {
         let scratch = Scratch::create(draft, plan, &layout.tensors)?;
         let outcomes = encode(plan, &surveys, &layout.tensors, source, &scratch, workers)?;
-        plan.learn_blocks(&outcomes);
+        // Codes that are nearly all equal are encoded again, without blocks.
+        coded = plan.learn_blocks(&outcomes).then_some((scratch, outcomes));
         layout = FileLayouts::new(plan, &n_kept)?;
-        coded = Some((scratch, outcomes));
     }
     let files = WeightFiles::create(draft, &layout)?;
     let outcomes = match coded {

@@ -8,6 +8,7 @@ use crate::stored::{DirNumber, StoredDir, StoredTensor};
 use crate::{
     ActivationRounding, Choice, Manifest, ModelDir, OutputFormat, TensorInfo, contained, limits, manifest, sniff,
 };
+use briquette_core::coding::may_be_entropy_coded;
 use briquette_core::{Coding, Error, Result, Storage};
 use std::path::Path;
 
@@ -37,6 +38,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     for (name, entry) in &manifest.tensors {
         tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
     }
+    check_density(&tensors).map_err(|error| error.at(directory.display()))?;
     let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
     let digests = Some(Digests::new(&manifest));
     Ok(StoredDir {
@@ -47,6 +49,23 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
         digests,
         number: DirNumber::default(),
     })
+}
+
+/// Refuses entropy-coded blocks that decode to far more codes than their bytes suggest.
+fn check_density(tensors: &[StoredTensor]) -> Result<()> {
+    let (mut n_codes, mut sum) = (0_u64, 0_u64);
+    for tensor in tensors {
+        if let Storage::Entropy { n_bytes } = tensor.coding.storage {
+            n_codes = n_codes.saturating_add(tensor.info.n_elements() as u64);
+            sum = sum.saturating_add(n_bytes as u64);
+        }
+    }
+    if may_be_entropy_coded(n_codes, sum) {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "{sum} bytes of entropy-coded blocks hold {n_codes} codes, expected at most 128 for each byte; the file is damaged"
+    )))
 }
 
 fn stored_tensor(
@@ -94,4 +113,26 @@ fn activations_of(entry: &manifest::ManifestEntry, profile: OutputFormat) -> Opt
         ASYMMETRIC => ActivationRounding::Asymmetric,
         _ => ActivationRounding::Other,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::{DType, OutputAxis};
+
+    fn coded(n_rows: usize, n_bytes: usize) -> StoredTensor {
+        let info = TensorInfo::checked("w".into(), DType::F32, vec![n_rows, 4096]).unwrap();
+        let coding = Coding { storage: Storage::Entropy { n_bytes }, ..Coding::DENSE };
+        let n_kept = info.n_elements();
+        StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
+    }
+
+    #[test]
+    fn blocks_that_hold_far_more_codes_than_bytes_are_refused() {
+        check_density(&[coded(1 << 14, 0), coded(1 << 14, 1 << 20)]).unwrap();
+        check_density(&[coded(1 << 18, 8 << 20)]).unwrap();
+        // Four gigabytes of floats in 1.6 MB.
+        let error = check_density(&[coded(1 << 18, 800_000), coded(1 << 10, 800_000)]).unwrap_err();
+        assert!(error.exit_code() == 4 && error.to_string().contains("1600000 bytes"), "{error}");
+    }
 }

@@ -43,6 +43,9 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return explain(&error, asks_for_json()),
     };
     let is_json = args.common.json;
+    if is_json {
+        allocator::report_as_json();
+    }
     match panics::caught(|| trace::run(&mut args)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => fail(&error, is_json),
