@@ -27,7 +27,7 @@ impl Plan<'_> {
         for (tensor, outcome) in self.tensors.iter_mut().zip(outcomes) {
             if let Some(&end) = outcome.block_ends.last() {
                 tensor.blocks = Some(BlockBytes::Exactly(end as usize));
-                n_codes = n_codes.saturating_add(tensor.rows.n_elements() as u64);
+                n_codes = n_codes.saturating_add(tensor.rows().n_elements() as u64);
                 n_bytes = n_bytes.saturating_add(end);
             }
         }

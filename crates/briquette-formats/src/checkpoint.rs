@@ -12,7 +12,7 @@ use crate::{
     Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id, manifest,
     ours, presence, weights,
 };
-use briquette_core::{Affine, ErrorKind, Remedy, Result, Storage};
+use briquette_core::{Affine, Remedy, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

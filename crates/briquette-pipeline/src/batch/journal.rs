@@ -120,11 +120,15 @@ impl Journal {
     }
 
     /// How many outputs that an earlier run of these jobs finished are still there.
-    pub(super) fn n_finished(beside: &Beside) -> usize {
-        let lines = lines_of(&beside.journal).into_iter();
+    ///
+    /// # Errors
+    /// Io if the journal cannot be read or an output cannot be looked at.
+    pub(super) fn n_finished(beside: &Beside) -> Result<usize> {
+        let lines = finished(entries_of(&beside.journal)?);
         let done = lines.filter(|line| line.status == JobStatus::Done).filter_map(|line| line.output);
         let done: BTreeSet<PathBuf> = done.map(|output| beside.directory().join(output)).collect();
-        done.iter().filter(|output| std::fs::symlink_metadata(output).is_ok()).count()
+        let found: Vec<bool> = done.iter().map(|output| presence::has_entry(output)).collect::<Result<_>>()?;
+        Ok(found.into_iter().filter(|is_there| *is_there).count())
     }
 
     /// Adds a line, which is on disk when this returns.

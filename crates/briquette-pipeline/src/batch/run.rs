@@ -72,7 +72,7 @@ pub(crate) fn run_since(
 
 /// Refuses to start a batch again whose outputs are there: each of its jobs would fail for the same reason.
 fn check_is_first(beside: &Beside) -> Result<()> {
-    let n_finished = Journal::n_finished(beside);
+    let n_finished = Journal::n_finished(beside)?;
     if n_finished == 0 {
         return Ok(());
     }
