@@ -179,7 +179,7 @@ fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
     assert_eq!((shape("square.weight"), shape("wide.weight")), (vec![16, 16], vec![8, 32]));
     assert_eq!(shape("up.weight"), [4, 6, 2, 3]);
     assert_eq!(checkpoint.manifest().unwrap().tensors["up.weight"].output_axis, OutputAxis::Second);
-    assert_eq!(checkpoint.manifest().unwrap().version, 3);
+    assert_eq!(checkpoint.manifest().unwrap().version, 5);
     let back = load_into(self::net(), &checkpoint, &names).unwrap();
     assert_eq!(values(back.square.weight.val()), values(quantized.square.weight.val()));
     assert_eq!(values(back.wide.weight.val()), values(quantized.wide.weight.val()));
