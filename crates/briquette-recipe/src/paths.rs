@@ -147,8 +147,8 @@ pub fn check_data(read: &[NamedPath]) -> Result<()> {
         true => Ok(()),
         false => InputFile::open(path).map(drop),
     };
-    let data = read.iter().filter(|named| named.purpose != Purpose::Model);
-    data.map(|named| check(&named.path).map_err(|error| error.at(&named.key))).collect()
+    let mut data = read.iter().filter(|named| named.purpose != Purpose::Model);
+    data.try_for_each(|named| check(&named.path).map_err(|error| error.at(&named.key)))
 }
 
 /// The directory that paths in a recipe are relative to.
