@@ -1,7 +1,7 @@
 //! Outputs in so many bytes: at or under them, by little, and what cannot be is one line.
 
 use crate::sandbox::{Sandbox, copy, repository};
-use crate::weights::{Random, Tensor, safetensors_of};
+use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
 use serde_json::Value;
 
 /// Matrices of bells of different widths, and a norm.
@@ -42,6 +42,36 @@ fn any_budget_is_kept_and_used() {
     let overrides = manifest["recipe"]["stage"][0]["overrides"].as_array().unwrap();
     assert_eq!(overrides.len(), 4);
     assert!(overrides.iter().all(|rule| rule["scheme"].as_str().unwrap().starts_with("step")), "{overrides:?}");
+}
+
+#[test]
+fn weights_of_any_size_and_tensors_of_zeros_fit_a_budget() {
+    let sandbox = Sandbox::new();
+    let mut random = Random(3);
+    for (at, width) in [0.0, 1e-44, 1e-33, 1e-12, 1e12, 1e34].into_iter().enumerate() {
+        let values: Vec<f32> = (0..64 * 96).map(|_| width * random.next_float()).collect();
+        let odd = Tensor::f32("odd.weight", &[64, 96], values);
+        let model: Vec<Tensor> = model().into_iter().chain([odd.clone()]).collect();
+        sandbox.write(&format!("{at}.safetensors"), safetensors_of(&model));
+        sandbox.write(&format!("{at}-alone.safetensors"), safetensors_of(&[odd]));
+        for (model, flags) in [("", "--bits 4"), ("-alone", "--bits 4"), ("", "--bytes 90000 --quantize step-dynamic")]
+        {
+            sandbox.ok(&format!("compress {at}{model}.safetensors -o out --force --quiet {flags}"));
+            sandbox.ok(&format!("verify out --against {at}{model}.safetensors"));
+            let (before, after) =
+                (values_of(&sandbox, &format!("{at}{model}.safetensors")), values_of(&sandbox, "out"));
+            let sum = |pairs: &mut dyn Iterator<Item = f64>| pairs.sum::<f64>();
+            let error = sum(&mut before.iter().zip(&after).map(|(a, b)| (a - b).powi(2)));
+            let whole = sum(&mut before.iter().map(|a| a * a));
+            // Of subnormals, f32 has no finer steps.
+            assert!(width < 1e-40 || error <= 0.2 * whole, "{width:e}{model} {flags}: {error:e} of {whole:e}");
+        }
+    }
+}
+
+/// The values of the tensor `odd.weight`.
+fn values_of(sandbox: &Sandbox, model: &str) -> Vec<f64> {
+    tensors_of(&sandbox.path(model))["odd.weight"].floats().into_iter().map(f64::from).collect()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_entropy::counts_of;
 use briquette_formats::TensorSource;
 use briquette_prune::select::{n_of_m, smallest};
-use briquette_quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, range};
+use briquette_quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, STEP_SIZES, range, step_name};
 use std::convert::Infallible;
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
@@ -62,7 +62,7 @@ pub struct Curve {
     pub name: String,
     /// How many weights it has.
     pub n_weights: usize,
-    /// The root mean square of its weights.
+    /// The root mean square of its weights; 1 if all are 0, and never so small or large that a step has no name.
     pub rms: f64,
     /// The largest magnitude.
     most: f32,
@@ -87,7 +87,7 @@ impl Curve {
     pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
         let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows);
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
-        let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
+        let rms = nonzero_rms(square / values.len().max(1) as f64);
         let columns = column_squares(&values, rows.n_cols.max(1));
         let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
         let steps: Vec<f64> = steps.map(|quarter| rms.log2() + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
@@ -120,9 +120,11 @@ impl Curve {
         })
     }
 
-    /// All choices, steps from the smallest on and then schemes, with what is lost by each where it is `sensitivity · step²`; of steps, inputs are rounded
-    /// too or not.
+    /// The bytes and losses of all choices: steps in ascending order, then schemes.
+    ///
+    /// A step loses `sensitivity · step²`. A tensor of zeros loses nothing. `rounds_inputs` tells whether steps round the inputs too.
     pub fn choices(&self, sensitivity: f64, rounds_inputs: bool) -> Vec<Candidate> {
+        let sensitivity = if self.most > 0.0 { sensitivity } else { 0.0 };
         let at = |place: usize| {
             let [_, bytes, scale] = self.at(place);
             let kernel = KernelKind { is_narrow: false, rounds_inputs };
@@ -161,9 +163,9 @@ impl Curve {
         if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
             return choice.scheme.clone();
         }
-        let size = format!("{:.3e}", self.step(place));
-        let row = format!("step{size}");
-        let is_held = size.parse().is_ok_and(|size| is_held(self.most, size));
+        let row = step_name(self.step(place), "");
+        let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
+        let is_held = size.is_some_and(|size| is_held(self.most, size));
         if is_held { format!("{row}-tensor{suffix}") } else { row + suffix }
     }
 
@@ -173,6 +175,13 @@ impl Curve {
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
         [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
     }
+}
+
+/// The root of the mean square of weights, within the range that gives every step a name; 1 if it is 0.
+fn nonzero_rms(mean_square: f64) -> f64 {
+    let [least, most] = [(STEP_SIZES.start(), OCTAVES.start), (STEP_SIZES.end(), OCTAVES.end)]
+        .map(|(&size, octave)| f64::from(size) / f64::from(octave).exp2());
+    if mean_square > 0.0 { mean_square.sqrt().clamp(least, most) } else { 1.0 }
 }
 
 /// The mean square of the errors that pruning by magnitude and a scheme make of some rows of a tensor.
@@ -298,5 +307,17 @@ mod tests {
             let some = square_error(&values[..12 * n_cols], rows, &choice(Some(Cut::Count(n * 3 / 4))));
             assert!((0.5..2.0).contains(&(some / dense)), "{some} of {dense}");
         }
+    }
+
+    #[test]
+    fn every_step_of_weights_of_any_size_has_a_name() {
+        for mean_square in [0.0, 1e-300, 1e-90, 1e-24, 1.0, 1e60, 1e77] {
+            let rms = nonzero_rms(mean_square);
+            for octave in [OCTAVES.start, OCTAVES.end] {
+                let step = (rms * f64::from(octave).exp2()) as f32;
+                assert!((step / step.clamp(*STEP_SIZES.start(), *STEP_SIZES.end()) - 1.0).abs() < 1e-6, "{step}");
+            }
+        }
+        assert_eq!((nonzero_rms(0.0), nonzero_rms(1e-28)), (1.0, 1e-14));
     }
 }
