@@ -35,6 +35,7 @@ mod jobs;
 mod machine;
 mod many_tensors;
 mod minilm;
+mod narrow;
 mod printed;
 mod ranges;
 #[cfg(feature = "model")]

@@ -235,6 +235,14 @@ pub struct DraftFile {
 }
 
 impl DraftFile {
+    /// Removes the file, so that another of its name can be created.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn remove(self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|source| Error::io("cannot remove", &self.path, source))
+    }
+
     fn reserve(&self, n_bytes: u64) -> Result<()> {
         let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, n_bytes);
         match reserved {

@@ -2,26 +2,27 @@
 
 mod blocks;
 mod decide;
+mod output_error;
 mod writes;
 
 use crate::context::{Stop, Workers};
 use crate::layout::PlacedTensor;
-use crate::piece::{Piece, PieceReader, check_cast, check_finite, sips_of};
+use crate::narrow::{Narrowness, check_stored};
+use crate::piece::{Piece, PieceReader, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
 use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{
-    Coding, Decision, ErrorStats, Grouping, Hash128, InputView, Mask, QuantParams, Result, Rows, TensorHasher,
-};
+use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows, TensorHasher};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use writes::{PartOffsets, SpareBuffers, Writes};
 
+pub use output_error::OutputError;
 pub use writes::{FilePlace, Nowhere, Sink};
 
 /// What encoding found out about a tensor.
@@ -33,36 +34,10 @@ pub struct Outcome {
     pub stats: ErrorStats,
     /// The same of the layer's outputs, where its inputs are known.
     pub outputs: Option<OutputError>,
+    /// What its scales and values need of the types that they are stored in.
+    pub narrowness: Narrowness,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
     pub block_ends: Box<[u64]>,
-}
-
-/// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct OutputError {
-    /// `Σ E[x²]·(w − v)²`: the mean square error of all outputs together.
-    pub error: f64,
-    /// `Σ E[x²]·w²`.
-    pub whole: f64,
-}
-
-impl OutputError {
-    /// Adds whole rows.
-    fn push(&mut self, original: &[f32], simulated: &[f32], inputs: &InputView) {
-        let n_cols = inputs.mean_square.len().max(1);
-        for (original, simulated) in original.chunks(n_cols).zip(simulated.chunks(n_cols)) {
-            for ((&weight, &value), &square) in original.iter().zip(simulated).zip(&inputs.mean_square) {
-                let apart = weight - value;
-                self.error += f64::from(square * apart * apart);
-                self.whole += f64::from(square * weight * weight);
-            }
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.error += other.error;
-        self.whole += other.whole;
-    }
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -122,12 +97,14 @@ pub fn encode(
         workspace.spare = writes.finish()?;
         Ok(found)
     })?;
-    let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
+    let mut hashers: Vec<(TensorHasher, ErrorStats, Narrowness)> = Vec::new();
+    hashers.resize_with(plan.tensors.len(), Default::default);
     let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
     let mut block_ends: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
     for (task, found) in tasks.iter().zip(shares.into_iter().flatten()) {
         found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
         hashers[task.index].1.merge(&found.stats);
+        hashers[task.index].2.merge(&found.narrowness);
         if !found.block_bytes.is_empty() {
             let ends = block_ends.entry(task.index).or_default();
             found.block_bytes.into_iter().for_each(|n_bytes| ends.push(ends.last().unwrap_or(&0) + n_bytes));
@@ -138,9 +115,10 @@ pub fn encode(
     }
     let outcome = |tensor: &TensorPlan| {
         let main = tensor.tied_to().unwrap_or(tensor.index());
-        let (hasher, stats) = &hashers[main];
+        let (hasher, stats, narrowness) = &hashers[main];
+        let narrowness = Narrowness { is_all_lost: stats.is_all_lost(), ..*narrowness };
         let block_ends = block_ends.get(&main).cloned().unwrap_or_default().into_boxed_slice();
-        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied(), block_ends }
+        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied(), narrowness, block_ends }
     };
     Ok(plan.tensors.iter().map(outcome).collect())
 }
@@ -217,6 +195,7 @@ struct TaskOutcome {
     digests: Vec<Hash128>,
     stats: ErrorStats,
     outputs: OutputError,
+    narrowness: Narrowness,
     /// Bytes of each block of codes.
     block_bytes: Vec<u64>,
 }
@@ -281,7 +260,8 @@ impl StripCoder {
             let rows = strip.first_row..strip.first_row + strip.values.len() / form.n_cols;
             let strip_rows = WeightRows { rows, bytes: strip.bytes, kept };
             let simulated = self.coder.push(&form, &strip_rows, decision, &mut out.encoder);
-            check_cast(tensor, &strip, simulated)?;
+            check_stored(tensor, &strip, simulated)?;
+            out.found.narrowness.push(tensor, &strip, kept, &decision.affines);
             out.found.stats.push(strip.values, simulated);
             if let Some(inputs) = task.subject.inputs {
                 out.found.outputs.push(strip.values, simulated, inputs);

@@ -29,9 +29,9 @@ impl<'a> WeightFiles<'a> {
         Ok(Self { layout, files: layout.files.iter().map(create).collect::<Result<_>>()? })
     }
 
-    /// Waits until the files are on disk.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.files.iter().try_for_each(DraftFile::sync)
+    /// The files alone.
+    pub(crate) fn into_files(self) -> Vec<DraftFile> {
+        self.files
     }
 }
 

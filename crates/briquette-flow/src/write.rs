@@ -2,15 +2,15 @@
 
 use crate::context::Workers;
 use crate::decode::{DecodedTensor, compare, decode_all};
-use crate::encode::{Outcome, encode};
+use crate::encode::{Nowhere, Outcome, encode};
 use crate::entropy::Scratch;
 use crate::layout::FileLayouts;
 use crate::manifest::manifest_of;
 use crate::plan::Plan;
-use crate::survey::survey;
+use crate::survey::{Survey, survey};
 use crate::weight_files::WeightFiles;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, Draft, InputFile, Manifest, TensorSource, index, manifest, sums};
+use briquette_formats::{Checkpoint, Draft, DraftFile, InputFile, Manifest, TensorSource, index, manifest, sums};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -56,25 +56,11 @@ pub struct Written {
 pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
-    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let mut layout = FileLayouts::new(plan, &n_kept)?;
     is_over("survey");
-
-    let mut coded = None;
-    if plan.has_blocks() {
-        let scratch = Scratch::create(draft, plan, &layout.tensors)?;
-        let outcomes = encode(plan, &surveys, &layout.tensors, source, &scratch, workers)?;
-        plan.learn_blocks(&outcomes);
-        layout = FileLayouts::new(plan, &n_kept)?;
-        coded = Some((scratch, outcomes));
-    }
-    let files = WeightFiles::create(draft, &layout)?;
-    let outcomes = match coded {
-        Some((scratch, outcomes)) => {
-            scratch.copy_to(&files, &layout, &outcomes, workers)?;
-            outcomes
+    let Encoding { layout, files, outcomes } = loop {
+        if let Some(done) = encode_files(plan, &surveys, source, draft, workers)? {
+            break done;
         }
-        None => encode(plan, &surveys, &layout.tensors, source, &files, workers)?,
     };
     is_over("encode");
 
@@ -87,6 +73,64 @@ pub fn write(work: WriteJob) -> Result<Written> {
     drop(files);
     is_over("verify");
     Ok(Written { layout, outcomes, decoded, checkpoint })
+}
+
+/// Encodes every tensor of a plan without writing anything. The plan gets wider types where [`write()`] would choose them.
+///
+/// # Errors
+/// See [`encode`].
+pub fn recompute(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Outcome>> {
+    let surveys = survey(plan, source, workers)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    loop {
+        let layout = FileLayouts::new(plan, &n_kept)?;
+        let outcomes = encode(plan, &surveys, &layout.tensors, source, &Nowhere, workers)?;
+        if !plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+            return Ok(outcomes);
+        }
+    }
+}
+
+/// The encoded weight files.
+struct Encoding {
+    layout: FileLayouts,
+    files: Vec<DraftFile>,
+    outcomes: Vec<Outcome>,
+}
+
+/// Encodes all tensors into the weight files; `None` if some need wider types, which the plan has from then on.
+fn encode_files(
+    plan: &mut Plan,
+    surveys: &[Survey],
+    source: &dyn TensorSource,
+    draft: &Draft,
+    workers: &Workers,
+) -> Result<Option<Encoding>> {
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let mut layout = FileLayouts::new(plan, &n_kept)?;
+    let mut coded = None;
+    if plan.has_blocks() {
+        let scratch = Scratch::create(draft, plan, &layout.tensors)?;
+        let outcomes = encode(plan, surveys, &layout.tensors, source, &scratch, workers)?;
+        if plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+            return Ok(None);
+        }
+        plan.learn_blocks(&outcomes);
+        layout = FileLayouts::new(plan, &n_kept)?;
+        coded = Some((scratch, outcomes));
+    }
+    let files = WeightFiles::create(draft, &layout)?;
+    if let Some((scratch, outcomes)) = coded {
+        scratch.copy_to(&files, &layout, &outcomes, workers)?;
+        return Ok(Some(Encoding { files: files.into_files(), layout, outcomes }));
+    }
+    let outcomes = encode(plan, surveys, &layout.tensors, source, &files, workers)?;
+    let files = files.into_files();
+    if plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+        files.into_iter().try_for_each(DraftFile::remove)?;
+        return Ok(None);
+    }
+    Ok(Some(Encoding { layout, files, outcomes }))
 }
 
 /// Writes the index of shards, where other programs look for one.
@@ -102,7 +146,7 @@ fn write_index(draft: &Draft, plan: &Plan, layout: &FileLayouts) -> Result<()> {
 /// Waits until the files are on disk and, meanwhile, reads back what was written; then writes the sums.
 fn sync_and_verify(
     draft: &Draft,
-    files: &WeightFiles,
+    files: &[DraftFile],
     written: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<DecodedTensor>> {
@@ -110,7 +154,7 @@ fn sync_and_verify(
         written.stored().zip(written.manifest()).ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
     let paths = sums::files_below(draft.path())?;
     let (synced, verified) = std::thread::scope(|scope| {
-        let syncing = scope.spawn(|| files.sync());
+        let syncing = scope.spawn(|| files.iter().try_for_each(DraftFile::sync));
         let decode = || {
             let found = decode_all(stored, workers)?;
             compare(&found, stored, manifest).map(|()| found)

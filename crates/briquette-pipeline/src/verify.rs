@@ -2,10 +2,7 @@
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_flow::decode::{compare, decode_all};
-use briquette_flow::encode::{self, Nowhere};
-use briquette_flow::layout::FileLayouts;
-use briquette_flow::survey;
-use briquette_flow::{RunOptions, Workers};
+use briquette_flow::{RunOptions, Workers, recompute};
 use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, sums};
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use std::collections::BTreeMap;
@@ -133,10 +130,7 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
     let mut plan = briquette_plan::plan(&recipe, &checkpoint, workers.stop())?;
-    let surveys = survey::survey(&mut plan, &checkpoint, workers)?;
-    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let layout = FileLayouts::new(&plan, &n_kept)?;
-    let outcomes = encode::encode(&plan, &surveys, &layout.tensors, &checkpoint, &Nowhere, workers)?;
+    let outcomes = recompute(&mut plan, &checkpoint, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();
     for (name, entry) in &manifest.tensors {

@@ -1,0 +1,31 @@
+//! The error of the outputs of a layer, from the error of its weights.
+
+use briquette_core::InputView;
+
+/// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct OutputError {
+    /// `Σ E[x²]·(w − v)²`: the mean square error of all outputs together.
+    pub error: f64,
+    /// `Σ E[x²]·w²`.
+    pub whole: f64,
+}
+
+impl OutputError {
+    /// Adds whole rows.
+    pub(super) fn push(&mut self, original: &[f32], simulated: &[f32], inputs: &InputView) {
+        let n_cols = inputs.mean_square.len().max(1);
+        for (original, simulated) in original.chunks(n_cols).zip(simulated.chunks(n_cols)) {
+            for ((&weight, &value), &square) in original.iter().zip(simulated).zip(&inputs.mean_square) {
+                let apart = weight - value;
+                self.error += f64::from(square * apart * apart);
+                self.whole += f64::from(square * weight * weight);
+            }
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.error += other.error;
+        self.whole += other.whole;
+    }
+}
