@@ -196,7 +196,7 @@ fn what_cannot_be_kept_is_one_line() {
             "compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5",
             "is pruned by a stage of the recipe already",
         ),
-        ("compress digits -o out --bytes 20kB --choices int8+2:7", "or a pattern that does"),
+        ("compress digits -o out --bytes 20kB --choices int8+2:7", "a pattern that divides"),
     ];
     for (line, phrase) in cases {
         sandbox.run(line).assert_fails(2, &[phrase]);
@@ -340,7 +340,7 @@ fn a_budget_may_be_spent_on_schemes() {
     let report = sandbox.json("compress model -o both --quiet --bytes 120kB --choices step,int4-g64 ");
     assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 120_000, "{report}");
     let cases = [
-        ("compress model -o none --bytes 120kB --choices int4-g100", "no choice has groups that divide its rows"),
+        ("compress model -o none --bytes 120kB --choices int8+2:3", "no choice has a pattern that divides its rows"),
         (
             "compress model -o none --bytes 120kB --choices step0.1-dynamic,steep",
             "budget.choices: unknown scheme \"steep\"",

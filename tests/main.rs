@@ -26,6 +26,7 @@ mod faults;
 mod frozen;
 mod generate;
 mod goldens;
+mod groups;
 mod halves;
 mod hangup;
 mod harmless;

@@ -31,8 +31,8 @@ const OVER_ENTROPY: f64 = 1.003;
 pub struct NamedChoice {
     /// Its name.
     pub scheme: String,
-    /// Its grid, and how that is fitted.
-    pub spec: QuantSpec,
+    /// Its grid and how that is fitted; `None` if the tensor stays floats.
+    pub spec: Option<QuantSpec>,
     /// Whether the inputs that its codes meet are rounded too.
     pub rounds_inputs: bool,
     /// Which weights are dropped before, by magnitude, where any are.
@@ -43,7 +43,10 @@ pub struct NamedChoice {
 
 impl NamedChoice {
     fn kernel(&self) -> KernelKind {
-        KernelKind { is_narrow: self.spec.grid.n_bits() <= 4, rounds_inputs: self.rounds_inputs }
+        KernelKind {
+            is_narrow: self.spec.is_some_and(|spec| spec.grid.n_bits() <= 4),
+            rounds_inputs: self.rounds_inputs,
+        }
     }
 }
 
@@ -52,7 +55,7 @@ impl NamedChoice {
 pub struct TensorChoices {
     /// Whether it may have any step.
     pub has_steps: bool,
-    /// Schemes whose groups divide its rows.
+    /// The schemes that it may have.
     pub named: Vec<NamedChoice>,
 }
 
@@ -186,7 +189,7 @@ fn nonzero_rms(mean_square: f64) -> f64 {
 
 /// The mean square of the errors that pruning by magnitude and a scheme make of some rows of a tensor.
 fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
-    let (n_cols, spec) = (of.n_cols.max(1), &choice.spec);
+    let n_cols = of.n_cols.max(1);
     let n_rows = values.len() / n_cols;
     let mask = choice.cut.and_then(|cut| match cut {
         // The same share of some rows as of all.
@@ -200,9 +203,11 @@ fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
     });
     let kept = simulate(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
     let keep = mask.as_ref().map(Mask::as_bits);
-    let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
-    let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
-    let quant = Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines));
+    let quant = choice.spec.map(|spec| {
+        let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
+        let Ok(()) = Fitter::default().fit(&spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
+        QuantParams::new(spec.grid, spec.grouping, n_cols, affines)
+    });
     let rounded = simulate(values, n_rows, n_cols, &Decision { mask, quant });
     let square: f64 = values.iter().zip(&rounded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
     square / values.len().max(1) as f64
@@ -286,7 +291,7 @@ mod tests {
     }
 
     fn choice(cut: Option<Cut>) -> NamedChoice {
-        NamedChoice { scheme: "int8".into(), spec: Scheme::INT8.weights, rounds_inputs: false, cut, bytes: 0.0 }
+        NamedChoice { scheme: "int8".into(), spec: Some(Scheme::INT8.weights), rounds_inputs: false, cut, bytes: 0.0 }
     }
 
     #[test]

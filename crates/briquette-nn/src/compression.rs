@@ -125,7 +125,7 @@ impl Compression {
     /// Attaches masks and grids to the parameters that the rules match, as of step 0.
     ///
     /// # Errors
-    /// Config where a pattern matches nothing, a group does not divide a row, or a mask or scales are not of the
+    /// Config where a glob matches nothing, a pattern does not divide a row, or a mask or scales are not of the
     /// parameter's size; Refused where a parameter is reparameterized already or has weights that are not finite, Io where a
     /// device fails. The module is gone with an error: clone it before (which copies nothing) to keep it.
     pub fn attach<M: Module>(&self, module: M) -> Result<M> {
@@ -229,7 +229,7 @@ impl Compression {
         let quantize = target.and_then(|target| target.quantize).map(|rule| &self.quantize[rule]);
         Asked {
             rows: parameter.rows(),
-            form: quantize.map(|rule| Form::of(&rule.scheme)),
+            form: quantize.map(|rule| Form::of(&rule.scheme_for(parameter.rows().n_cols))),
             has_mask: target.is_some_and(|target| target.prune.is_some()),
             is_learned: quantize.is_some_and(|rule| rule.is_learned),
         }
@@ -273,7 +273,9 @@ impl Compression {
         let Rows { n_rows, n_cols, .. } = target.rows;
         target.prune.map_or(Ok(()), |rule| self.prune[rule].check(&target.layer, n_rows, n_cols))?;
         let Some(rule) = target.quantize.map(|rule| &self.quantize[rule]) else { return Ok(()) };
-        if target.rows.axis == OutputAxis::Second && matches!(rule.scheme.weights.grouping, Grouping::Group(_)) {
+        if target.rows.axis == OutputAxis::Second
+            && matches!(rule.scheme_for(n_cols).weights.grouping, Grouping::Group(_))
+        {
             let message =
                 "groups of inputs are not kept of a transposed convolution; take a scheme with a scale for each output";
             return Err(Error::config(message));

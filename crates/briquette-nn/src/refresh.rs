@@ -74,7 +74,9 @@ pub(crate) fn refresh<M: Module>(
         thresholds: BTreeMap::new(),
     };
     let renewed = due.decide_all(&module)?;
-    let form_of = |target: &RuleTarget| target.quantize.map(|rule| Form::of(&rules.quantize[rule].scheme));
+    let form_of = |target: &RuleTarget| {
+        target.quantize.map(|rule| Form::of(&rules.quantize[rule].scheme_for(target.rows.n_cols)))
+    };
     let forms = targets.iter().map(|(path, target)| (path.clone(), (form_of(target), target.rows.axis))).collect();
     Ok(module.map(&mut Renewer { renewed, forms, step: moment.step, trail: Trail::default() }))
 }
@@ -190,7 +192,7 @@ impl Due<'_> {
         }
         let mut fit = |dropped: &[u8]| -> Result<Vec<Affine>> {
             read_rows(weight, target, dropped, values)?;
-            let spec = &rule.scheme.weights;
+            let spec = &rule.scheme_for(target.rows.n_cols).weights;
             let mask = if spec.range.sees_through_zeros() { None } else { view::mask_of(dropped, &target.rows) };
             Ok(decide::affines(spec, &target.rows, mask.as_ref(), values))
         };

@@ -24,6 +24,14 @@ impl QuantSpec {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
 
+    /// The same scheme for rows of `n_cols` weights: with one scale per row if its groups do not divide them.
+    pub fn for_columns(self, n_cols: usize) -> Self {
+        match self.grouping.per_row(n_cols) {
+            Some(_) => self,
+            None => Self { grouping: Grouping::Row, ..self },
+        }
+    }
+
     /// Whether all weights must be seen before the scale of any is known.
     pub fn needs_whole(&self) -> bool {
         self.grouping == Grouping::Tensor && !matches!(self.range, Range::Step(_))
@@ -203,6 +211,15 @@ mod tests {
             "int8-dynamic-x",
         ] {
             assert!(bad.parse::<Scheme>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_that_do_not_divide_the_columns_become_rows() {
+        let spec = "int4-g32-asym".parse::<Scheme>().unwrap().weights;
+        assert_eq!((spec.for_columns(64), spec.for_columns(0)), (spec, spec));
+        for n_cols in [1, 27, 31, 33, 48] {
+            assert_eq!(spec.for_columns(n_cols), QuantSpec { grouping: Grouping::Row, ..spec }, "{n_cols}");
         }
     }
 
