@@ -2,6 +2,7 @@
 
 mod blocks;
 mod decide;
+mod gather;
 mod output_error;
 mod writes;
 
@@ -15,10 +16,10 @@ use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows, TensorHasher};
+use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
-use std::collections::BTreeMap;
+use gather::gather;
 use std::ops::Range;
 use writes::{PartOffsets, SpareBuffers, Writes};
 
@@ -38,6 +39,24 @@ pub struct Outcome {
     pub narrowness: Narrowness,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
     pub block_ends: Box<[u64]>,
+}
+
+/// Which pieces of which tensor a task has, in a few bytes, as there may be millions of tasks.
+struct TaskPieces {
+    tensor: u32,
+    pieces: Range<u32>,
+}
+
+/// The tasks of all tensors that are not tied to another.
+fn tasks_of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Vec<TaskPieces> {
+    let mut tasks = Vec::with_capacity(plan.tensors.len());
+    for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+        let n = surveys[index].pieces.len() as u32;
+        let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
+        let starts = (0..n).step_by(per_task as usize);
+        tasks.extend(starts.map(|start| TaskPieces { tensor: index as u32, pieces: start..(start + per_task).min(n) }));
+    }
+    tasks
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -80,47 +99,26 @@ pub fn encode(
     sink: &dyn Sink,
     workers: &Workers,
 ) -> Result<Vec<Outcome>> {
-    let mut tasks = Vec::new();
-    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+    let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
+    let task_of = |of: &TaskPieces| {
+        let index = of.tensor as usize;
         let (survey, coding) = (&surveys[index], placed[index].coding);
-        let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
-        let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
-        let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
-        let task = |pieces| EncodeTask { index, subject, pieces, passes_nonfinite };
-        tasks.extend(survey.pieces.chunks(per_task).map(task));
-    }
-    workers.begin("encode", tasks.iter().map(EncodeTask::n_bytes).sum());
-    let shares = workers.map(&groups_of(&tasks), Workspace::default, |workspace, group| {
+        let subject = Subject { tensor: &plan.tensors[index], inputs: plan.inputs.get(&index), survey, coding };
+        let pieces = &survey.pieces[of.pieces.start as usize..of.pieces.end as usize];
+        EncodeTask { index, subject, pieces, passes_nonfinite }
+    };
+    let tasks = tasks_of(plan, surveys, placed);
+    workers.begin("encode", tasks.iter().map(|of| task_of(of).n_bytes()).sum());
+    let groups = groups_of(&tasks, |of| task_of(of).n_bytes());
+    let shares = workers.map(&groups, Workspace::default, |workspace, group| {
         let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
-        let run = |task| workspace.run(task, source, &mut writes, workers);
+        let run = |of| workspace.run(&task_of(of), source, &mut writes, workers);
         let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
         workspace.spare = writes.finish()?;
         Ok(found)
     })?;
-    let mut hashers: Vec<(TensorHasher, ErrorStats, Narrowness)> = Vec::new();
-    hashers.resize_with(plan.tensors.len(), Default::default);
-    let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
-    let mut block_ends: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-    for (task, found) in tasks.iter().zip(shares.into_iter().flatten()) {
-        found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
-        hashers[task.index].1.merge(&found.stats);
-        hashers[task.index].2.merge(&found.narrowness);
-        if !found.block_bytes.is_empty() {
-            let ends = block_ends.entry(task.index).or_default();
-            found.block_bytes.into_iter().for_each(|n_bytes| ends.push(ends.last().unwrap_or(&0) + n_bytes));
-        }
-        if plan.inputs.contains_key(&task.index) {
-            outputs.entry(task.index).or_default().merge(found.outputs);
-        }
-    }
-    let outcome = |tensor: &TensorPlan| {
-        let main = tensor.tied_to().unwrap_or(tensor.index());
-        let (hasher, stats, narrowness) = &hashers[main];
-        let narrowness = Narrowness { is_all_lost: stats.is_all_lost(), ..*narrowness };
-        let block_ends = block_ends.get(&main).cloned().unwrap_or_default().into_boxed_slice();
-        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied(), narrowness, block_ends }
-    };
-    Ok(plan.tensors.iter().map(outcome).collect())
+    let tensors = tasks.iter().map(|of| of.tensor as usize);
+    Ok(gather(plan, tensors.zip(shares.into_iter().flatten())))
 }
 
 /// The decision about one tensor of a plan, whole and as a value: the bytes that [`encode`] makes follow from it alone.
@@ -159,10 +157,10 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
 const GROUP_BYTES: usize = 128 << 10;
 
 /// Groups of tasks that one thread does in a row: small tensors, so that their parts are written together.
-fn groups_of(tasks: &[EncodeTask]) -> Vec<Range<usize>> {
+fn groups_of(tasks: &[TaskPieces], n_bytes_of: impl Fn(&TaskPieces) -> usize) -> Vec<Range<usize>> {
     let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
     for (index, task) in tasks.iter().enumerate() {
-        let n = task.n_bytes();
+        let n = n_bytes_of(task);
         if index > start && n_bytes + n > GROUP_BYTES {
             groups.push(start..index);
             (start, n_bytes) = (index, 0);
@@ -238,6 +236,7 @@ impl Workspace {
             out.put(0)?;
         }
         self.parts = out.encoder.into_parts();
+        out.found.digests.shrink_to_fit();
         Ok(out.found)
     }
 }

@@ -9,7 +9,7 @@ use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{
-    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
+    Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
     weight_layout, weights,
 };
 use briquette_core::{Affine, Result, Storage};
@@ -189,8 +189,8 @@ impl Checkpoint {
         }
     }
 
-    /// The manifest, where Briquette wrote the model.
-    pub fn manifest(&self) -> Option<&Manifest> {
+    /// The manifest without its tensors, if Briquette wrote the model.
+    pub fn manifest(&self) -> Option<&ManifestHead> {
         self.stored().and_then(|stored| stored.manifest.as_ref())
     }
 

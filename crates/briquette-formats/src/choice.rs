@@ -1,6 +1,6 @@
 //! Which part of a file is the model, where it holds more than one thing.
 
-use crate::Manifest;
+use crate::ManifestHead;
 use briquette_core::Error;
 
 /// Which of the things in a file is the model, and how its tensors are called.
@@ -17,7 +17,7 @@ pub struct Choice {
 
 impl Choice {
     /// What was chosen when this output was made: what it is compared with is to be the same.
-    pub fn of_manifest(manifest: &Manifest) -> Self {
+    pub fn of_manifest(manifest: &ManifestHead) -> Self {
         let text = |key: &str| manifest.recipe.pointer(key).and_then(|value| value.as_str()).map(str::to_string);
         Self { key: text("/model/key"), strip_prefix: text("/model/strip_prefix"), is_for_one_of_two: true }
     }

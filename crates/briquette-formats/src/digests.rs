@@ -4,7 +4,6 @@
 //! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
 //! where they do not, it is read again at the end ([`StoredDir::check_hashes`](crate::StoredDir::check_hashes)).
 
-use crate::Manifest;
 use briquette_core::{BlockHasher, Hash128, TensorHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,11 +43,6 @@ pub(crate) struct Lengths {
 }
 
 impl Digests {
-    /// Of a directory with a manifest, whose tensors are in its order.
-    pub(crate) fn new(manifest: &Manifest) -> Self {
-        Self::of(manifest.tensors.values().map(|entry| entry.hash).collect())
-    }
-
     /// Of tensors with these hashes.
     pub(crate) fn of(expected: Vec<Hash128>) -> Self {
         Self { expected, seen: Mutex::default() }

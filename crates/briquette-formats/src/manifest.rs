@@ -2,8 +2,9 @@
 
 use crate::{InputFile, OutputFormat, json, limits};
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape, Storage};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// The name of the manifest in a directory.
@@ -31,6 +32,50 @@ pub struct Manifest {
     /// One entry for each tensor of the model.
     #[serde(deserialize_with = "json::unique")]
     pub tensors: BTreeMap<String, ManifestEntry>,
+}
+
+/// A manifest without its tensors, of which there may be millions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ManifestHead {
+    /// Always `briquette`.
+    pub format: String,
+    /// Version of the directory format.
+    pub version: u32,
+    /// The program that wrote it.
+    pub producer: String,
+    /// How the parts are named and laid out.
+    pub profile: OutputFormat,
+    /// The stages that made it.
+    pub recipe: serde_json::Value,
+}
+
+impl ManifestHead {
+    /// Writes a manifest with these tensors, which come in the order of their names: the same bytes for the same content.
+    ///
+    /// # Errors
+    /// Those of writing; invalid data if it cannot be written as JSON.
+    pub fn write<E>(&self, tensors: E, out: &mut dyn Write) -> io::Result<()>
+    where
+        E: Iterator<Item = (String, ManifestEntry)> + Clone,
+    {
+        #[derive(Serialize)]
+        struct WrittenManifest<'a, T: Serialize> {
+            #[serde(flatten)]
+            head: &'a ManifestHead,
+            tensors: T,
+        }
+        serde_json::to_writer_pretty(&mut *out, &WrittenManifest { head: self, tensors: WrittenEntries(tensors) })?;
+        out.write_all(b"\n")
+    }
+}
+
+/// An object whose entries are made as they are written.
+struct WrittenEntries<E>(E);
+
+impl<E: Iterator<Item = (String, ManifestEntry)> + Clone> Serialize for WrittenEntries<E> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.clone())
+    }
 }
 
 /// What one tensor of the model is.
@@ -67,14 +112,14 @@ fn is_first(axis: &OutputAxis) -> bool {
 
 /// The version that holds these tensors: 2 where some are stacks of matrices, 3 where outputs are the second of several axes, 4 where codes
 /// are entropy-coded.
-pub fn version_of(tensors: &BTreeMap<String, ManifestEntry>) -> u32 {
-    let version = |entry: &ManifestEntry| match (entry.coding.storage, entry.output_axis) {
+pub fn version_of(tensors: impl Iterator<Item = (Storage, OutputAxis)>) -> u32 {
+    let version = |of: (Storage, OutputAxis)| match of {
         (Storage::Entropy { .. }, _) => VERSION,
         (_, OutputAxis::Second) => 3,
         (_, OutputAxis::Stacked) => 2,
         (_, OutputAxis::First | OutputAxis::Last) => LOWEST,
     };
-    tensors.values().map(version).max().unwrap_or(LOWEST)
+    tensors.map(version).max().unwrap_or(LOWEST)
 }
 
 impl Manifest {
@@ -112,16 +157,5 @@ impl Manifest {
             return Err(Error::input(message).at(path.display()));
         }
         json::parse(bytes, "the manifest", path)
-    }
-
-    /// The manifest as it is written: the same bytes for the same content.
-    ///
-    /// # Errors
-    /// Bug, where it cannot be written as JSON.
-    pub fn to_json(&self) -> Result<Vec<u8>> {
-        let mut json =
-            serde_json::to_vec_pretty(self).map_err(|source| Error::bug(format!("the manifest: {source}")))?;
-        json.push(b'\n');
-        Ok(json)
     }
 }
