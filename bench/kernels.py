@@ -4,8 +4,8 @@
 usage: kernels.py BENCH_LINEAR --python PYTHON [--layers BENCH_LAYERS] [--threads 1] [--kn 768x768,..] [--m 1,8,64,512] [--rounds 3] [--json FILE]
 
 BENCH_LINEAR is the example of that name of briquette-kernels, built with --release; PYTHON one that has torch. Each side
-quantizes its activations and adds its bias. Of each cell the best time of all rounds counts, on both sides, so that what
-else the machine did weighs little. A ratio above 1 says that ours is faster. With one thread, two threads on 4096x4096
+quantizes its activations and adds its bias. Each cell is the median of the rounds, and each round the median of its calls, on
+both sides. A ratio above 1 says that ours is faster. With one thread, two threads on 4096x4096
 follow where there are two processors; BENCH_LAYERS, the other example, adds convolutions, weight-only int8 and int4.
 """
 
@@ -13,12 +13,13 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 
 ENGINES = ("fbgemm", "onednn")
 PEER = r"""
-import json, sys, time, warnings
+import json, statistics, sys, time, warnings
 warnings.filterwarnings("ignore")
 import torch
 import torch.ao.quantization as tq
@@ -32,19 +33,19 @@ for line in sys.stdin:
         model = tq.quantize_dynamic(base, {torch.nn.Linear: tq.per_channel_dynamic_qconfig}, dtype=torch.qint8)
         with torch.inference_mode():
             for m in rows:
-                x, best, start, calls = torch.randn(m, k), float("inf"), time.perf_counter(), 0
+                x, times, start = torch.randn(m, k), [], time.perf_counter()
                 model(x)
-                while calls < 5 or time.perf_counter() - start < seconds:
+                while len(times) < 5 or time.perf_counter() - start < seconds:
                     t = time.perf_counter()
                     model(x)
-                    best, calls = min(best, time.perf_counter() - t), calls + 1
-                print(json.dumps({"what": engine, "k": k, "n": n, "m": m, "us": best * 1e6}), flush=True)
+                    times.append(time.perf_counter() - t)
+                print(json.dumps({"what": engine, "k": k, "n": n, "m": m, "us": statistics.median(times) * 1e6}), flush=True)
     print("null", flush=True)
 """
 
 
 def ours(args, shape, path="active", rows=None, threads=None, more=()):
-    """Best microseconds of each kind, and the register peak, of one run of our benchmark over one shape."""
+    """Median microseconds of each kind, and the register peak, of one run of our benchmark over one shape."""
     command = [args.bench, "--kn", shape, "--m", rows or args.m, "--seconds", str(args.seconds)]
     command += ["--path", path, *more]
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads or args.threads))
@@ -74,7 +75,7 @@ class Peer:
 
 
 def measure(args):
-    """{(k, n, m): {what: best microseconds}} and the best register peak in GOP/s."""
+    """{(k, n, m): {what: median microseconds}} and the highest register peak in GOP/s."""
     rows, cells, peak, path, n_bytes = [int(m) for m in args.m.split(",")], {}, 0.0, "", {}
     peer = Peer(args)
     for _ in range(args.rounds):
@@ -85,9 +86,10 @@ def measure(args):
                     continue
                 key = line["k"], line["n"], line["m"]
                 times = cells.setdefault(key, {})
-                times[line["what"]] = min(times.get(line["what"], math.inf), line["us"])
+                times.setdefault(line["what"], []).append(line["us"])
                 n_bytes[key[:2] + (line["what"],)] = line.get("bytes", 0)
     peer.process.stdin.close()
+    cells = {key: {what: statistics.median(us) for what, us in times.items()} for key, times in cells.items()}
     return cells, peak, path, n_bytes
 
 
@@ -129,23 +131,24 @@ def other_paths(args, peak):
     """AVX-512 VNNI where the path in use is another, against the register peak of its own instructions."""
     print("\nAVX-512 VNNI alone, GOP/s and share of the register peak:\n\n| K x N | M | GOP/s | of peak |\n|---|---|---|---|")
     for shape in args.kn.split(","):
-        best = {}
+        found = {}
         for line in [line for _ in range(args.rounds) for line in ours(args, shape, "avx512-vnni")]:
             if line["what"] == "asymmetric":
-                best[line["m"]] = max(best.get(line["m"], 0), line["gops"])
-        for m, gops in best.items():
+                found.setdefault(line["m"], []).append(line["gops"])
+        for m, gops in ((m, statistics.median(gops)) for m, gops in found.items()):
             print(f"| {shape} | {m} | {gops:.0f} | {gops / peak:.2f} |")
 
 
 def two_threads(args):
     """4096x4096 at M = 512 on one thread and on two, in turn."""
-    best = {1: 0.0, 2: 0.0}
+    found = {1: [], 2: []}
     for _ in range(args.rounds):
-        for threads in best:
+        for threads in found:
             for line in ours(args, "4096x4096", args.path, "512", threads):
                 if line["what"] == "asymmetric":
-                    best[threads] = max(best[threads], line["gops"])
-    print(f"\nTwo threads, 4096x4096, M=512: {best[2]:.0f} against {best[1]:.0f} GOP/s, {best[2] / best[1]:.2f}x")
+                    found[threads].append(line["gops"])
+    one, two = (statistics.median(gops) for gops in found.values())
+    print(f"\nTwo threads, 4096x4096, M=512: {two:.0f} against {one:.0f} GOP/s, {two / one:.2f}x")
 
 
 def layers(args):
@@ -167,7 +170,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--path", default="active", help="force one of our paths, such as avx512-vnni")
     parser.add_argument("--peer-env", action="append", default=[], help="NAME=VALUE for torch, such as DNNL_MAX_CPU_ISA=AVX512_CORE_VNNI")
-    parser.add_argument("--json", help="also write the best times there")
+    parser.add_argument("--json", help="also write the median times there")
     args = parser.parse_args()
     cells, peak, path, n_bytes = measure(args)
     table(cells, peak, path, args.threads)

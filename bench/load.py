@@ -4,7 +4,7 @@ take as long as the former and their codes over the rate at which all threads de
 
 usage: load.py BENCH_LOAD BENCH_ENTROPY INT8 CODED [--threads 2] [--rounds 31] [--runs 3]
 
-The first two are the examples of those names, built with --release; INT8 and CODED are outputs of one model. The best of all runs counts,
+The first two are the examples of those names, built with --release; INT8 and CODED are outputs of one model. The median of all runs counts,
 on both sides; the rate is that of `bench_entropy`, as often at once as there are threads.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 
 
@@ -23,7 +24,7 @@ def loads(args):
     env = {**os.environ, "RAYON_NUM_THREADS": str(args.threads)}
     command = [args.bench_load, args.int8, args.coded, "--rounds", str(args.rounds)]
     found = lines(subprocess.check_output(command, env=env, text=True) for _ in range(args.runs))
-    return [min(line["ms"] for line in found if line["model"] == path) for path in (args.int8, args.coded)]
+    return [statistics.median(line["ms"] for line in found if line["model"] == path) for path in (args.int8, args.coded)]
 
 
 def rate(args):
@@ -48,7 +49,7 @@ def main():
     args = parser.parse_args()
     (plain, coded), per_second = loads(args), rate(args)
     allowed = plain + n_codes(args.coded) / per_second * 1e3
-    print(f"{args.threads} thread(s), {per_second / 1e9:.2f} G codes/s, best of {args.runs} runs\n")
+    print(f"{args.threads} thread(s), {per_second / 1e9:.2f} G codes/s, median of {args.runs} runs\n")
     print("| int8, ms | coded, ms | allowed, ms | coded / allowed (target 1.0) |\n|---|---|---|---|")
     print(f"| {plain:.1f} | {coded:.1f} | {allowed:.1f} | {coded / allowed:.2f}x |")
 

@@ -7,13 +7,14 @@ usage: minilm_latency.py BENCH_MINILM --python PYTHON [--model models/minilm] [-
 
 BENCH_MINILM is the example of that name of briquette-runs, built with --release; PYTHON one that has torch and transformers, and onnx where
 the runtimes are measured too, by a PYTHON with what bench/peers/requirements-runtimes.txt names; a baseline is another build of ours, of
-which only f32 is timed. The best time of all rounds counts, on all sides, so that what else the machine did weighs little. Ratios are of
+which only f32 is timed. Each figure is the median of the rounds, and each round the median of its calls, on all sides. Ratios are of
 times: below 1, ours is faster.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ ENGINES = ("fbgemm", "onednn")
 OPENVINO = ("openvino int8, static by nncf", "openvino int8, dynamic")
 RUNTIMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "runtimes.py")
 PEER = r"""
-import json, sys, time, warnings
+import json, statistics, sys, time, warnings
 warnings.filterwarnings("ignore")
 import torch
 import torch.ao.quantization as tq
@@ -36,14 +37,14 @@ for kind in ("torch f32", "fbgemm", "onednn"):
         model = tq.quantize_dynamic(plain, {torch.nn.Linear: tq.per_channel_dynamic_qconfig}, dtype=torch.qint8)
     for batch in batches:
         ids = torch.randint(1000, 21000, (batch, length))
-        mask, best, start, calls = torch.ones_like(ids), float("inf"), time.perf_counter(), 0
+        mask, times, start = torch.ones_like(ids), [], time.perf_counter()
         with torch.inference_mode():
             model(input_ids=ids, attention_mask=mask)
-            while calls < 5 or time.perf_counter() - start < seconds:
+            while len(times) < 5 or time.perf_counter() - start < seconds:
                 t = time.perf_counter()
                 model(input_ids=ids, attention_mask=mask)
-                best, calls = min(best, time.perf_counter() - t), calls + 1
-        print(json.dumps({"what": kind, "batch": batch, "ms": best * 1e3}))
+                times.append(time.perf_counter() - t)
+        print(json.dumps({"what": kind, "batch": batch, "ms": statistics.median(times) * 1e3}))
 """
 
 
@@ -86,7 +87,7 @@ def main():
     args = p.parse_args()
     if args.runtimes_python:
         subprocess.run([args.python, RUNTIMES, "export", args.model, args.out], check=True, stdout=subprocess.DEVNULL)
-    best, seen = {}, {}
+    times, seen = {}, {}
     for _ in range(args.rounds):
         found = ours(args, args.bench, "f32,int8,sparse") + theirs(args)
         if args.runtimes_python:
@@ -95,17 +96,17 @@ def main():
             found += [{**line, "what": "baseline f32"} for line in ours(args, args.baseline, "f32")]
         for line in found:
             key = line["what"], line["batch"]
-            best[key] = min(best.get(key, float("inf")), line["ms"])
+            times.setdefault(key, []).append(line.get("median_ms", line["ms"]))
             seen[line["what"]] = line
-    table(args, best, seen)
+    table(args, {key: statistics.median(ms) for key, ms in times.items()}, seen)
 
 
-def table(args, best, seen):
+def table(args, median, seen):
     batches = [int(batch) for batch in args.batches.split(",")]
-    peer = {batch: min(best[engine, batch] for engine in ENGINES) for batch in batches}
-    floats = {batch: best.get(("baseline f32", batch), best["f32", batch]) for batch in batches}
-    print(f"MiniLM, {args.length} tokens, {args.threads} thread(s), best of {args.rounds} rounds\n")
-    rivals = {batch: min(best.get((kind, batch), float("inf")) for kind in OPENVINO) for batch in batches}
+    peer = {batch: min(median[engine, batch] for engine in ENGINES) for batch in batches}
+    floats = {batch: median.get(("baseline f32", batch), median["f32", batch]) for batch in batches}
+    print(f"MiniLM, {args.length} tokens, {args.threads} thread(s), median of {args.rounds} rounds\n")
+    rivals = {batch: min(median.get((kind, batch), float("inf")) for kind in OPENVINO) for batch in batches}
     kinds = ("ms", "/ torch int8", "/ OpenVINO int8", "burn f32 /") if args.runtimes_python else ("ms", "/ torch int8", "burn f32 /")
     heads = [f"{what}, batch {batch}" for batch in batches for what in kinds]
     print("| | " + " | ".join(heads) + " | bytes | cosine, least, Spearman |")
@@ -113,7 +114,7 @@ def table(args, best, seen):
     for what, line in seen.items():
         cells = []
         for batch in batches:
-            ms = best[what, batch]
+            ms = median[what, batch]
             against = [f"{ms / rivals[batch]:.2f}"] if args.runtimes_python else []
             cells += [f"{ms:.1f}", f"{ms / peer[batch]:.2f}", *against, f"{floats[batch] / ms:.2f}"]
         fidelity = line.get("fidelity")

@@ -266,7 +266,7 @@ fn commands_that_lack_something_say_what() {
     assert_refused(
         &with_tiny(),
         &[
-            ("", 2, &["--help"]),
+            ("--threads 2", 2, &["--help"]),
             ("compres tiny.safetensors", 2, &["compres"]),
             ("compress tiny.safetensors --quantize int8", 2, &["--output"]),
             ("compress -o out --quantize int8", 2, &["MODEL"]),

@@ -89,8 +89,11 @@ fn one_bad_job_gives_exit_code_3_and_resume_skips_what_is_done() {
     let healed = sandbox.run("run jobs.toml --resume --json");
     assert_eq!((healed.code, counts(&healed), healed.stderr.as_str()), (0, [1, 4, 0], ""));
 
-    let again = sandbox.run("run jobs.toml --json");
-    assert_eq!((again.code, counts(&again)), (3, [0, 0, 5]), "without --resume or --force nothing is replaced");
+    let before = sandbox.files("out");
+    let phrases = ["out/jobs.journal.jsonl: 5 outputs are there from an earlier run", "--resume", "--force"];
+    sandbox.run("run jobs.toml").assert_fails(6, &phrases);
+    assert!(before == sandbox.files("out"), "without --resume or --force nothing is replaced");
+    sandbox.ok("run jobs.toml --force --quiet");
 }
 
 #[test]

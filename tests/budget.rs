@@ -1,11 +1,13 @@
 //! Outputs in so many bytes: at or under them, by little, and what cannot be is one line.
 
-use crate::sandbox::{Sandbox, copy, repository};
+use crate::sandbox::Sandbox;
+#[cfg(feature = "model")]
+use crate::sandbox::{copy, repository};
 use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
 use serde_json::Value;
 
 /// Matrices of bells of different widths, and a norm.
-fn model() -> Vec<Tensor> {
+pub(crate) fn model() -> Vec<Tensor> {
     let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
         let mut random = Random(seed);
         let values = (0..shape[0] * shape[1]).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
@@ -20,7 +22,7 @@ fn model() -> Vec<Tensor> {
     ]
 }
 
-fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
+pub(crate) fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
     std::fs::metadata(sandbox.path(output).join("model.briquette.safetensors")).unwrap().len()
 }
 
@@ -179,11 +181,11 @@ fn what_cannot_be_kept_is_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         ("compress digits -o out --bytes 2kB", "found 2000 bytes, expected at least"),
-        ("compress digits -o out --bytes much", "budget.bytes: found \"much\", expected a size"),
-        ("compress digits -o out --bits 9", "budget.bits: found 9"),
+        ("compress digits -o out --bytes much", "--bytes: found \"much\", expected a size"),
+        ("compress digits -o out --bits 9", "--bits: found 9"),
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
-        ("compress digits -o out --quantize step", "step has no size"),
-        ("compress digits -o out --quantize int8 --bytes 20kB", "no last stage has steps to find"),
+        ("compress digits -o out --quantize step", "--quantize: step has no size"),
+        ("compress digits -o out --quantize int8 --bytes 20kB", "leave --quantize out"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
         ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
         ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
@@ -191,11 +193,8 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bytes 20kB --choices int8+1.0", "expected a number from 0 to below 1"),
         ("compress digits -o out --bytes 20kB --choices int8+5:4", "pattern: found \"5:4\""),
         ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "leave it out, or \"step\""),
-        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or output.storage"),
-        (
-            "compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5",
-            "is pruned by a stage of the recipe already",
-        ),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or --storage"),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5", "is pruned by a stage already"),
         ("compress digits -o out --bytes 20kB --choices int8+2:7", "a pattern that divides"),
     ];
     for (line, phrase) in cases {
@@ -220,7 +219,8 @@ fn the_smallest_output_that_is_good_enough_is_found() {
         sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
     assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
     let cases = [
-        ("--min cosine=1.1", 6, "not even the finest steps give cosine at least 1.1"),
+        ("--min cosine=1", 6, "not even the finest steps give cosine at least 1"),
+        ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
         ("--min kosine=0.9", 2, "not measured here"),
         ("--min cosine", 2, "expected a metric and a number"),
         ("--min cosine=0.9 --bytes 1MB", 2, "cannot be used with"),
@@ -248,13 +248,24 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert_eq!((jobs.len(), found["n_done"].as_u64()), (3, Some(3)), "{found}");
     let cosine = |job: &Value| job["metrics"]["cosine"].as_f64().unwrap();
     assert!(cosine(&jobs[0]) < cosine(&jobs[1]) && cosine(&jobs[1]) < cosine(&jobs[2]), "{jobs:?}");
-    for (job, most) in jobs.iter().zip([first, (first as f64 * last as f64).sqrt().round() as u64, last]) {
+    // The size in the middle has three digits.
+    let middle = (first as f64 * last as f64).sqrt();
+    let unit = 10_f64.powf(middle.log10().floor() - 2.0);
+    for (job, most) in jobs.iter().zip([first, ((middle / unit).round() * unit) as u64, last]) {
         let bytes = job["after_bytes"].as_u64().unwrap();
         assert!(bytes <= most && bytes as f64 >= 0.99 * most as f64, "{bytes} of {most}");
     }
     let page = std::fs::read_to_string(sandbox.path("sizes/sweep.report.html")).unwrap();
     let links = page.matches("/report.html\"").count();
     assert!(links >= 7 && page.contains("../int8/report.html"), "{links}: {page}");
+    let of_jobs: f64 = jobs.iter().map(|job| job["seconds"].as_f64().unwrap()).sum();
+    assert!(found["seconds"].as_f64().unwrap() >= of_jobs, "sensitivities are found before: {found}");
+    let text = sandbox.run(&format!("{line} --also int8 --resume")).stdout;
+    let (here, first_line) = (sandbox.path("").canonicalize().unwrap(), text.lines().next().unwrap());
+    assert!(first_line.contains(" → ") && first_line.contains("; cosine 0."), "the result comes first: {text}");
+    assert!(text.contains("sizes/sweep.report.html") && !text.contains(here.to_str().unwrap()), "{text}");
+    assert!(text.lines().nth(2).unwrap().contains("cosine"), "{text}");
+    assert!(page.contains("<p class=\"verdict\">cosine 0.") && !page.contains(here.to_str().unwrap()), "{page}");
     let again = sandbox.json(&format!("{line} --also int8 --resume"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(3), Some(0)));
     // Losses that were found otherwise are found again, and the outputs that follow from them made again.
@@ -341,10 +352,7 @@ fn a_budget_may_be_spent_on_schemes() {
     assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 120_000, "{report}");
     let cases = [
         ("compress model -o none --bytes 120kB --choices int8+2:3", "no choice has a pattern that divides its rows"),
-        (
-            "compress model -o none --bytes 120kB --choices step0.1-dynamic,steep",
-            "budget.choices: unknown scheme \"steep\"",
-        ),
+        ("compress model -o none --bytes 120kB --choices step0.1-dynamic,steep", "--choices: unknown scheme \"steep\""),
         ("compress model -o none --bytes 60kB --choices int8", "expected at least"),
         ("compress model -o none --choices int8", "--b"),
     ];

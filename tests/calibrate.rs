@@ -2,6 +2,10 @@
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::{Tensor, safetensors_of, tensors_of};
+use briquette::core::{DType, InputStats};
+use briquette::formats::input_stats::StatisticsFile;
+use std::sync::Arc;
 
 fn digits() -> Sandbox {
     let sandbox = Sandbox::with("digits");
@@ -34,6 +38,69 @@ fn statistics_are_gathered_and_ranges_and_scores_are_found_by_them() {
     for word in ["7 items", "saw fewer than 512 vectors", "fc1, fc2", "few.safetensors"] {
         assert!(text.contains(word), "{word}: {text}");
     }
+}
+
+/// Statistics of the digits network with other numbers, for `--statistics`.
+fn damage(sandbox: &Sandbox, to: &str, change: impl Fn(&mut InputStats)) {
+    let mut file = StatisticsFile::read(&sandbox.path("gram")).unwrap();
+    file.layers.values_mut().for_each(change);
+    file.write(&sandbox.path(to)).unwrap();
+}
+
+#[test]
+fn an_update_that_is_not_finite_is_dropped_and_reported_by_every_method() {
+    let sandbox = digits();
+    sandbox.ok(&format!("{CALIBRATE} -o gram --gram"));
+    damage(&sandbox, "huge", |stats| {
+        let gram = stats.gram.as_mut().unwrap();
+        Arc::make_mut(gram).iter_mut().for_each(|value| *value *= 1e80);
+    });
+    for what in
+        ["--prune 0.5 --prune-method admm", "--prune 0.5 --prune-method sparsegpt", "--quantize int4 --round gptq"]
+    {
+        let report = sandbox.json(&format!("compress digits -o out {what} --statistics huge --force"));
+        let said = report["remarks"].to_string();
+        assert!(said.contains("fc1") && said.contains("because its updated weights are not finite"), "{what}: {said}");
+        for tensor in tensors_of(&sandbox.path("out")).values() {
+            assert!(tensor.floats().iter().all(|value| value.is_finite()), "{what}: {}", tensor.name);
+        }
+    }
+    let nearest = "compress digits -o nearest --quantize int4";
+    sandbox.ok(nearest);
+    assert_eq!(tensors_of(&sandbox.path("out")), tensors_of(&sandbox.path("nearest")));
+}
+
+#[test]
+fn an_update_beyond_the_range_of_its_type_is_dropped_too() {
+    let sandbox = Sandbox::new();
+    // 60,000 as f16; whichever weight goes, the others would have to be larger than f16 has numbers.
+    let bytes: Vec<u8> = [0x7b53_u16; 32].into_iter().flat_map(u16::to_le_bytes).collect();
+    let weight = Tensor { name: "fc.weight".into(), dtype: DType::F16, shape: vec![4, 8], bytes };
+    sandbox.write("m.safetensors", safetensors_of(&[weight]));
+    let gram = Arc::new((0..64).map(|at| if at % 9 == 0 { 1000.0 } else { 999.0 }).collect::<Vec<f64>>());
+    let (sum, sum_squares, max) = (vec![990.0; 8], vec![1000.0; 8], vec![1.0; 8]);
+    let stats = InputStats { count: 1000, sum, sum_squares, max, gram: Some(gram) };
+    StatisticsFile { model: None, layers: [("fc".to_string(), stats)].into() }.write(&sandbox.path("s")).unwrap();
+    for method in ["sparsegpt", "admm"] {
+        let line = format!("compress m.safetensors -o out --prune 0.5 --prune-method {method} --statistics s --force");
+        let report = sandbox.json(&line);
+        assert!(report["remarks"].to_string().contains("not finite"), "{method}: {report}");
+        let bytes = &tensors_of(&sandbox.path("out"))["fc.weight"].bytes;
+        let kept: Vec<u16> = bytes.as_chunks().0.iter().map(|word| u16::from_le_bytes(*word)).collect();
+        assert!(kept.iter().all(|word| [0, 0x7b53].contains(word)), "{method}: {kept:x?}");
+    }
+}
+
+#[test]
+fn statistics_that_cannot_be_are_refused() {
+    let sandbox = digits();
+    sandbox.ok(&format!("{CALIBRATE} -o gram --gram"));
+    damage(&sandbox, "negative", |stats| stats.count = (-3_i64).cast_unsigned());
+    damage(&sandbox, "infinite", |stats| stats.sum_squares[0] = f64::INFINITY);
+    let compress = "compress digits -o out --prune 0.5 --prune-method wanda --statistics";
+    sandbox.run(&format!("{compress} negative")).assert_fails(4, &["negative", "found count -3", "gather them again"]);
+    sandbox.run(&format!("{compress} infinite")).assert_fails(4, &["infinite", "not finite"]);
+    assert!(!sandbox.path("out").exists());
 }
 
 #[test]

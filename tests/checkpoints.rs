@@ -46,7 +46,7 @@ fn a_training_checkpoint_is_compared_by_its_model_and_what_else_it_holds_is_said
     let report = sandbox.json("compress pt/training.pt -o out --quantize int8");
     assert_eq!(report["before"]["file_bytes"], n_bytes);
     assert_eq!(report["before"]["tensor_bytes"], n_bytes);
-    let remarks = report["remarks"].to_string();
+    let remarks = report["notes"].to_string();
     for phrase in [left.as_str(), "best_acc, 4 B, left out", "without \\\"module._orig_mod.\\\""] {
         assert!(remarks.contains(phrase), "{remarks}");
     }

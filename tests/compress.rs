@@ -17,6 +17,23 @@ fn digits() -> Sandbox {
 }
 
 #[test]
+fn poor_methods_that_nothing_measured_say_what_usually_happens() {
+    let sandbox = Sandbox::with("digits");
+    let remarks = |line: &str| sandbox.json(&format!("compress digits -o out --force {line}"))["remarks"].to_string();
+    let int4 = remarks("--quantize int4");
+    assert!(int4.contains("Rounded to 4 bits without data") && int4.contains("--round gptq --data TEXT"), "{int4}");
+    let pruned = remarks("--prune 0.4 --quantize int8");
+    assert!(
+        pruned.contains("by magnitude without recovery") && pruned.contains("--prune-method sparsegpt"),
+        "{pruned}"
+    );
+    assert!(!pruned.contains("Rounded to"), "{pruned}");
+    assert!(!remarks("--quantize int8").contains("not measured"));
+    sandbox.ok("compress digits -o int4 --quantize int4");
+    assert!(!sandbox.json("export int4 --to dense -o dense")["remarks"].to_string().contains("not measured"));
+}
+
+#[test]
 fn every_way_of_compressing_verifies_and_comes_back_dense() {
     let sandbox = digits();
     let recipes = [

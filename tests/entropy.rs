@@ -105,7 +105,7 @@ fn what_cannot_be_coded_is_one_line() {
     let cases = [
         (
             "--quantize int8 --storage entrpy",
-            "output.storage: found \"entrpy\", expected one of auto, entropy; did you mean \"entropy\"?",
+            "--storage: found \"entrpy\", expected one of auto, entropy; did you mean \"entropy\"?",
         ),
         ("--quantize int8 --storage entropy --format dense", "expected briquette"),
     ];

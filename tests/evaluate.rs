@@ -47,6 +47,28 @@ fn a_model_is_measured_beside_the_one_it_came_from() {
 }
 
 #[test]
+fn one_model_alone_is_not_called_after() {
+    let sandbox = digits();
+    let text = sandbox.ok("eval digits --data digits-data.safetensors --device cpu").stdout;
+    assert!(text.contains("model") && !text.contains("after") && !text.contains("before"), "{text}");
+}
+
+#[test]
+fn quality_is_in_the_first_lines_and_in_the_table_of_jobs() {
+    let sandbox = digits();
+    sandbox.write("good.toml", RECIPE);
+    let text = sandbox.ok("run good.toml").stdout;
+    assert!(text.lines().nth(1).unwrap().contains("accuracy 0.9") && text.contains("(original 0.98"), "{text}");
+    let page = std::fs::read_to_string(sandbox.path("out/report.html")).unwrap();
+    assert!(page.split_once("</header>").unwrap().0.contains("accuracy 0.9"), "{page}");
+    sandbox.write("jobs.toml", "[[job]]\nname = \"a\"\nrecipe = \"good.toml\"\n");
+    std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    let text = sandbox.ok("run jobs.toml").stdout;
+    assert!(text.lines().next().unwrap().contains("; accuracy 0.9"), "{text}");
+    assert!(text.lines().nth(2).unwrap().contains("accuracy  agreement"), "{text}");
+}
+
+#[test]
 fn a_gate_lets_through_what_is_good_enough_and_nothing_else() {
     let sandbox = digits();
     sandbox.write("good.toml", format!("{RECIPE}\n[gate]\nmin = {{ accuracy = 0.95 }}\nmax = {{ kl = 0.1 }}\n"));
@@ -162,7 +184,7 @@ fn what_cannot_be_run_is_one_line() {
             + "[gate]\nmin = { accuracy = 0.9 }\n",
     );
     sandbox.write("no-data.toml", RECIPE.replace("eval = \"digits-data.safetensors\"", ""));
-    sandbox.write("metric.toml", format!("{RECIPE}\n[gate]\nmin = {{ perplexity = 0.9 }}\n"));
+    sandbox.write("metric.toml", format!("{RECIPE}\n[gate]\nmin = {{ perplexity = 9 }}\n"));
     sandbox.write("limit.toml", format!("{RECIPE}\n[memory]\nlimit = \"lots\"\n"));
     let cases: [(&str, i32, &[&str]); 16] = [
         ("eval digits", 2, &["--data"]),

@@ -81,3 +81,31 @@ fn a_sparse_tensor_that_no_stage_chooses_stays_sparse() {
     assert_eq!(fc1["encoding"], "f32, bitmask");
     sandbox.ok("verify both --against pruned");
 }
+
+#[test]
+fn codes_without_their_manifest_are_refused_as_a_file_and_as_a_directory() {
+    let file = "model.briquette.safetensors";
+    for options in ["--quantize int8", "--quantize int4-g16 --storage entropy --exclude conv1.weight", "--prune 0.7"] {
+        let sandbox = Sandbox::with("digits");
+        sandbox.ok(&format!("compress digits -o out {options}"));
+        let refused = |model: &str, what: &str| {
+            for line in [
+                "export MODEL --to dense -o x",
+                "compress MODEL -o x --prune 0.5",
+                "inspect MODEL",
+                "diff digits MODEL",
+            ] {
+                let line = line.replace("MODEL", model);
+                sandbox.run(&line).assert_fails(4, &[file, "briquette.json", what]);
+            }
+            assert!(!sandbox.path("x").exists());
+        };
+        refused(&format!("out/{file}"), "name its directory instead: out");
+        std::fs::remove_file(sandbox.path("out/briquette.json")).unwrap();
+        refused("out", "restore that file");
+        refused(&format!("out/{file}"), "restore that file");
+        // Of several shards too, none of which is a model.
+        std::fs::copy(sandbox.path(&format!("out/{file}")), sandbox.path("out/model-2.briquette.safetensors")).unwrap();
+        sandbox.run("export out --to dense -o x").assert_fails(4, &["briquette.json", "restore that file"]);
+    }
+}

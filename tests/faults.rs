@@ -45,6 +45,8 @@ struct Fault {
     sticky: bool,
     /// Count calls of this name only.
     only: &'static str,
+    /// Count calls on paths below this directory only; `side` if empty.
+    below: &'static str,
 }
 
 /// What failed by the shim's account: names of calls and paths.
@@ -76,7 +78,8 @@ fn run_line_with_fault(sandbox: &Sandbox, shim: &Path, line: &str, fault: Fault)
     let log = sandbox.path("faults.log");
     let _ = std::fs::remove_file(&log);
     let mut command = sandbox.command(line);
-    command.env("LD_PRELOAD", shim).env("FAULT_PREFIX", sandbox.path("side")).env("FAULT_LOG", &log);
+    let below = if fault.below.is_empty() { "side" } else { fault.below };
+    command.env("LD_PRELOAD", shim).env("FAULT_PREFIX", sandbox.path(below)).env("FAULT_LOG", &log);
     command.env("FAULT_AT", fault.at.to_string()).env("FAULT_ERRNO", fault.errno.to_string());
     command.env("FAULT_STICKY", if fault.sticky { "1" } else { "0" }).env("FAULT_ONLY", fault.only);
     let outcome = Outcome::of(&format!("{line}, {fault:?}"), &mut command);
@@ -155,13 +158,45 @@ fn the_disk_may_be_full_from_any_point_on() {
     }
 }
 
+/// A path that cannot be looked at is no missing path: the run either fails or makes what it always makes.
+#[test]
+fn a_look_at_a_path_may_fail_once() {
+    let sandbox = with_old();
+    sandbox.write("tiny/tokenizer.json", "{}\n");
+    sandbox.write("tiny/config.json", "{}\n");
+    let Some(shim) = shim(&sandbox) else { return };
+    reset(&sandbox, false);
+    sandbox.ok(&line(false));
+    let expected = std::fs::read(sandbox.path("side/out/SHA256SUMS")).unwrap();
+    for (below, force) in [("tiny", false), ("side", false), ("side", true)] {
+        let mut n_failed = 0;
+        for at in 1..MAX_CALLS {
+            reset(&sandbox, force);
+            let fault = Fault { at, errno: EIO, only: "stat", below, ..Fault::default() };
+            let (outcome, faults) = run_with_fault(&sandbox, &shim, force, fault);
+            if faults.is_empty() {
+                outcome.assert_ok();
+                break;
+            }
+            if outcome.code == 0 {
+                let found = std::fs::read(sandbox.path("side/out/SHA256SUMS")).unwrap();
+                assert!(found == expected, "{faults:?}: another output, exit code 0");
+            } else {
+                outcome.assert_fails(5, &[""]);
+                n_failed += 1;
+            }
+        }
+        assert!(n_failed > 0, "no look below {below} ever mattered");
+    }
+}
+
 #[test]
 fn a_file_system_without_locks_will_do_and_a_broken_one_will_not() {
     let sandbox = with_old();
     let Some(shim) = shim(&sandbox) else { return };
     for (errno, code) in [(ENOLCK, 0), (EIO, 5)] {
         reset(&sandbox, false);
-        let fault = Fault { at: 1, errno, sticky: true, only: "flock" };
+        let fault = Fault { at: 1, errno, sticky: true, only: "flock", ..Fault::default() };
         let (outcome, faults) = run_with_fault(&sandbox, &shim, false, fault);
         assert!(!faults.is_empty());
         assert_eq!(outcome.code, code, "{}", outcome.stderr);
@@ -251,7 +286,7 @@ fn a_training_on_a_full_disk_goes_on_once_there_is_room() {
     let mut n_resumed = 0;
     for at in (1..MAX_CALLS).step_by(60) {
         reset(&sandbox, false);
-        let fault = Fault { at, errno: ENOSPC, sticky: true, only: "" };
+        let fault = Fault { at, errno: ENOSPC, sticky: true, ..Fault::default() };
         let (outcome, faults) = run_line_with_fault(&sandbox, &shim, &format!("{line} --quiet"), fault);
         if faults.is_empty() {
             outcome.assert_ok();

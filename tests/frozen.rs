@@ -6,7 +6,7 @@ use briquette::formats::sums::sha256_of_bytes;
 use std::path::Path;
 
 /// Directory in `fixtures/frozen`, the options that made it, and SHA-256 over the names and bytes of its tensors.
-const OUTPUTS: [(&str, &str, &str); 5] = [
+const OUTPUTS: [(&str, &str, &str); 7] = [
     (
         "v0_1_0_pruned-int8",
         "--prune 0.7 --quantize int8",
@@ -31,6 +31,18 @@ const OUTPUTS: [(&str, &str, &str); 5] = [
         "v0_1_0_entropy",
         "--prune 0.5 --quantize int4-g16-asym --storage entropy",
         "d99ce391d899bcbf59b8bd06806606714e7df11c7e9b52ba756c348dde1c1501",
+    ),
+    // Of version 1, whose hash of `up.weight` does not cover the layout of its rows.
+    (
+        "v0_1_0_burn-layout",
+        "--layout burn --prune 0.5 --quantize int8",
+        "c8a1665a56f81aeeca201c4ab4b1800e4251b4982a8c93efff6cf747f1c376b8",
+    ),
+    // The same of version 5.
+    (
+        "v0_1_0_burn-layout-hashed",
+        "--layout burn --prune 0.5 --quantize int8",
+        "c8a1665a56f81aeeca201c4ab4b1800e4251b4982a8c93efff6cf747f1c376b8",
     ),
 ];
 

@@ -118,3 +118,45 @@ fn an_interrupt_ends_the_line_and_leaves_within_two_seconds() {
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
     assert!(output.stdout.ends_with(b"\n"), "the line that was begun ends");
 }
+
+#[test]
+fn a_hostile_template_or_tokenizer_is_one_line_and_exit_code_4() {
+    for template in [
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}".to_string(),
+        format!("{{{{ {}1 }}}}", "-".repeat(20_000)),
+        "{{ 'a\nb'|indent(4611686018427387904) }}".into(),
+        "{{ '{:>1000000000}'.format(1) }}".into(),
+        "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}".into(),
+        // Each assignment doubles the value; the last step makes a text of it.
+        format!("{{% set a = ['x'] %}}{}{{{{ a ~ '' }}}}", "{% set a = [a, a] %}".repeat(40)),
+    ] {
+        let sandbox = llama();
+        sandbox.write("llama-tied/chat_template.jinja", &template);
+        let outcome = sandbox.run("generate llama-tied --prompt cat --max-tokens 2");
+        outcome.assert_fails(4, &["chat_template.jinja: its chat template cannot be used"]);
+    }
+    for normalizer in [
+        r#"{"type":"Replace","pattern":{"String":""},"content":"x"}"#,
+        r#"{"type":"Precompiled","precompiled_charsmap":"CAAAAP////////8="}"#,
+    ] {
+        let sandbox = llama();
+        let path = sandbox.path("llama-tied/tokenizer.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["normalizer"] = serde_json::from_str(normalizer).unwrap();
+        std::fs::write(&path, document.to_string()).unwrap();
+        let outcome = sandbox.run("generate llama-tied --prompt cat --max-tokens 2");
+        outcome.assert_fails(4, &["tokenizer.json: it cannot be used as a tokenizer: normalizer: "]);
+    }
+}
+
+#[test]
+fn prompts_without_an_end_are_refused() {
+    let sandbox = llama();
+    let outcome = sandbox.run("generate llama-tied --prompts /dev/zero");
+    outcome.assert_fails(4, &["/dev/zero: found more than 67108864 bytes"]);
+    let long = "cat ".repeat(50_000);
+    sandbox.write("long.txt", &long);
+    let outcome = sandbox.run("generate llama-tied --prompts long.txt");
+    outcome.assert_fails(4, &["the prompt has", "shorten it"]);
+}

@@ -1,7 +1,7 @@
 //! What torch makes of the same weights: masks and codes are equal, not close.
 
 use crate::sandbox::{Sandbox, repository};
-use crate::weights::{Tensor, tensors_of};
+use crate::weights::{Tensor, stored_tensors_of, tensors_of};
 use std::collections::BTreeMap;
 
 fn golden(name: &str) -> BTreeMap<String, Tensor> {
@@ -41,7 +41,7 @@ fn masks_of_a_network_are_those_of_global_unstructured() {
 
 /// Codes, scales and zero points as they lie in the file.
 fn assert_coded_as(sandbox: &Sandbox, golden_name: &str) {
-    let found = tensors_of(&sandbox.path("out/model.briquette.safetensors"));
+    let found = stored_tensors_of(&sandbox.path("out/model.briquette.safetensors"));
     for (name, expected) in golden(golden_name) {
         assert_eq!((found[&name].dtype, &found[&name].bytes), (expected.dtype, &expected.bytes), "{name}");
     }

@@ -185,7 +185,7 @@ fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_he
 
 #[test]
 fn a_family_that_is_not_known_is_refused_with_the_reason() {
-    let sandbox = with_model(&of_type("xlnet"), &["layer.0.rel_attn.q.weight"]);
+    let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight"]);
     sandbox.write("bare.safetensors", std::fs::read(sandbox.path("model/model.safetensors")).unwrap());
     sandbox.ok("compress model -o small --quantize int8");
     let quantize = "--quantize int8 --format compressed-tensors";
@@ -194,7 +194,7 @@ fn a_family_that_is_not_known_is_refused_with_the_reason() {
         format!("plan model {quantize}"),
         "export small --to compressed-tensors -o out".into(),
     ] {
-        sandbox.run(&line).assert_fails(6, &["\"xlnet\"", "not among those that were tried", "--allow-untested"]);
+        sandbox.run(&line).assert_fails(6, &["\"reformer\"", "not among those that were tried", "--allow-untested"]);
     }
     sandbox.run(&format!("compress bare.safetensors -o out {quantize}")).assert_fails(6, &["no config.json"]);
     assert!(!sandbox.path("out").exists());
@@ -205,7 +205,7 @@ fn a_family_that_is_not_known_is_refused_with_the_reason() {
 
 #[test]
 fn what_is_not_known_is_written_where_that_is_allowed_with_a_warning() {
-    let sandbox = with_model(&of_type("xlnet"), &["layer.0.rel_attn.q.weight", "lm_head.weight", "proj_out.weight"]);
+    let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight", "lm_head.weight", "proj_out.weight"]);
     let quantize = "--quantize int8 --format compressed-tensors --allow-untested";
     let planned = sandbox.ok(&format!("plan model {quantize}"));
     assert!(planned.stdout.contains("Transformers is not known to load this"), "{}", planned.stdout);
@@ -222,7 +222,7 @@ fn what_is_not_known_is_written_where_that_is_allowed_with_a_warning() {
     sandbox.run("run refused.toml").assert_fails(6, &["output.allow_untested"]);
     sandbox.write("allowed.toml", recipe("allow_untested = true\n"));
     let report = sandbox.json("run allowed.toml");
-    let warned = |remark: &Value| remark.as_str().unwrap().contains("\"xlnet\"");
+    let warned = |remark: &Value| remark.as_str().unwrap().contains("\"reformer\"");
     assert!(report["remarks"].as_array().unwrap().iter().any(warned), "{}", report["remarks"]);
     sandbox.ok("compress model -o small --quantize int8");
     sandbox.ok("export small --to compressed-tensors --allow-untested -o exported");
@@ -248,6 +248,45 @@ fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
     let bert = with_model(&of_type("bert"), &["embeddings.word_embeddings.weight"]);
     bert.run("compress model -o out --quantize int8 --format compressed-tensors")
         .assert_fails(6, &["no codes of bert"]);
+}
+
+#[test]
+fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
+    for (config, shape) in [(of_type("superpoint"), [64, 16, 3, 3]), ("{}".into(), [32, 32, 1, 1])] {
+        let sandbox = Sandbox::new();
+        let filters = ["encoder.conv1.weight", "encoder.conv2.weight"].map(|name| Tensor::random(name, &shape, 1));
+        sandbox.write("model/model.safetensors", safetensors_of(&filters));
+        sandbox.write("model/config.json", config);
+        for options in ["", "--allow-untested"] {
+            sandbox
+                .run(&format!("compress model -o out --quantize int8 --format compressed-tensors {options}"))
+                .assert_fails(6, &["would hold no codes", "Linear layer", "choose another format"]);
+        }
+        assert!(!sandbox.path("out").exists());
+        // Nothing is asked to be codes here.
+        sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
+    }
+}
+
+#[test]
+fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_files_have_them() {
+    let layer = "decoder.layers.0.fc1.weight";
+    for heads in [
+        vec![],
+        vec!["lm_head.weight"],
+        vec!["text_decoder.cls.predictions.decoder.weight", "output_projection.weight"],
+    ] {
+        let names: Vec<&str> = heads.iter().copied().chain([layer]).collect();
+        let sandbox = with_model(&of_type("reformer"), &names);
+        sandbox.ok("compress model -o out --quantize int8 --format compressed-tensors --allow-untested");
+        assert_eq!(coded(&sandbox, "out"), ["decoder.layers.0.fc1"], "{heads:?}");
+        let ignore = quantization(&sandbox, "out")["ignore"].as_array().unwrap().clone();
+        let pattern = ignore.iter().filter_map(|name| name.as_str()?.strip_prefix("re:")).next().unwrap();
+        assert!(pattern.starts_with("(.*\\.)?(lm_head|") && pattern.contains("|predictions\\.decoder|"), "{pattern}");
+        for head in heads {
+            assert!(ignore.contains(&json!(head.trim_end_matches(".weight"))), "{head}: {ignore:?}");
+        }
+    }
 }
 
 #[test]

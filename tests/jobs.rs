@@ -114,7 +114,7 @@ fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached(
     assert_eq!(rows(&sandbox, page).iter().filter(|row| row.contains(">done before<")).count(), 3);
     sandbox.ok("verify out/int4");
     let text = sandbox.run("run jobs.toml --resume").stdout;
-    assert!(text.contains("/out/jobs.report.html"), "{text}");
+    assert!(text.contains("page: out/jobs.report.html"), "{text}");
 }
 
 /// What a trace of a run says: how often a phase of this name began.
@@ -165,6 +165,29 @@ fn killed_anywhere_a_batch_with_common_stages_goes_on_and_leaves_nothing() {
         assert_eq!(left, [] as [&str; 0]);
     }
     assert!(n_left > 0, "no kill ever came in the middle");
+}
+
+#[test]
+fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
+    let sandbox = with_model(2, 256);
+    let jobs = "[base.model]\npath = \"model.safetensors\"\n[base.output]\npath = \"out/{budget.bytes}\"\n\
+        [[base.stage]]\nkind = \"quantize\"\nscheme = \"step\"\n[matrix]\n\"budget.bytes\" = [\"60kB\", \"90kB\"]\n";
+    sandbox.write("jobs.toml", jobs);
+    sandbox.ok("run jobs.toml --quiet");
+    let (journal, expected) = (sandbox.path("out/jobs.journal.jsonl"), sums(&sandbox, "out/90kB"));
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let kept: Vec<&str> = text.lines().filter(|line| !(line.contains("\"job\"") && line.contains("90kB"))).collect();
+    assert_eq!(kept.len() + 1, text.lines().count());
+    std::fs::write(&journal, kept.join("\n") + "\n").unwrap();
+    let report = sandbox.json("run jobs.toml --resume --quiet");
+    assert_eq!((report["n_done"].as_u64(), report["n_skipped"].as_u64()), (Some(1), Some(1)), "{report}");
+    assert_eq!(sums(&sandbox, "out/90kB"), expected);
+    // An output that no job of this file began is not replaced.
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::remove_dir_all(sandbox.path("out/60kB")).unwrap();
+    let other = sandbox.run("run jobs.toml --resume --quiet");
+    assert_eq!(other.code, 3, "{}", other.stderr);
+    assert_eq!(sums(&sandbox, "out/90kB"), expected);
 }
 
 /// Leaves what a kill between publishing and cleaning up leaves: what is not ours in `OUT.stages` keeps it from being removed.

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod activations;
-#[cfg(feature = "model")]
 #[path = "../crates/briquette-formats/tests/archives/mod.rs"]
 mod archives;
 mod bad_input;
 mod batch;
 mod bit_flips;
 mod budget;
+mod budget_report;
+mod burn_layout;
 mod burnpack;
 mod calibrate;
 mod cast;
@@ -33,11 +34,19 @@ mod harmless;
 mod heads;
 mod interop;
 mod jobs;
+mod justfile;
+mod layouts;
+#[cfg(not(feature = "model"))]
+mod light;
 mod machine;
 mod many_tensors;
+mod messages;
 mod minilm;
 mod narrow;
+mod out_of_memory;
+mod permuted;
 mod printed;
+mod pty;
 mod ranges;
 #[cfg(feature = "model")]
 mod recipe_paths;
@@ -50,5 +59,7 @@ mod signals;
 mod solve;
 mod student_sizes;
 mod students;
+mod terminal;
 mod trace;
+mod weight_norm;
 mod weights;

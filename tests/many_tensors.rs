@@ -40,7 +40,7 @@ fn a_plan_takes_a_few_hundred_bytes_a_tensor() {
     let sandbox = Sandbox::new();
     sandbox.write("few.safetensors", many(few, [2, 2]));
     sandbox.write("more.safetensors", many(more, [2, 2]));
-    for line in ["inspect", "plan --prune 0.4 --quantize int8", "plan --quantize int8 --json"] {
+    for line in ["inspect --all", "plan --prune 0.4 --quantize int8 --all", "plan --quantize int8 --json"] {
         let (command, flags) = line.split_once(' ').unwrap_or((line, ""));
         let [small, large] =
             ["few", "more"].map(|name| peak_bytes(&sandbox, &format!("{command} {name}.safetensors {flags}")));

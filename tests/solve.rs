@@ -3,6 +3,7 @@
 
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::tensors_of;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -103,6 +104,43 @@ fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
 }
 
 #[test]
+fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
+    let sandbox = llama("llama-untied");
+    sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
+    let (mut n_kept, solved) = (0, sandbox.path("out.stages/1-solved"));
+    for n_blocks in [0, 0, 1, 1, 1, 2] {
+        let _ = std::fs::remove_dir_all(sandbox.path("out.stages"));
+        let mut child = sandbox.command("run recipe.toml --device cpu --threads 1 --quiet").spawn().unwrap();
+        let is_then = || match n_blocks {
+            0 => sandbox.path("out.stages").exists(),
+            n => solved.join(format!("block-{:04}.safetensors", n - 1)).exists(),
+        };
+        while child.try_wait().unwrap().is_none() && !is_then() {}
+        if child.try_wait().unwrap().is_none() {
+            kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), Signal::INT).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        if output.status.code() == Some(0) {
+            std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+            continue;
+        }
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
+        match sandbox.path("out.stages").exists() {
+            true => {
+                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to go on"];
+                assert!(phrases.iter().all(|phrase| stderr.contains(phrase)), "{stderr}");
+                n_kept += 1;
+            }
+            false => assert!(stderr.contains("nothing was written"), "{stderr}"),
+        }
+    }
+    assert!(n_kept > 0, "never stopped with a block done");
+    sandbox.ok("run recipe.toml --device cpu --threads 1");
+    assert!(!sandbox.path("out.stages").exists());
+}
+
+#[test]
 fn statistics_and_data_that_is_not_sequential_decide_alike() {
     let sandbox = llama("llama-tied");
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 --gram -o stats --device cpu");
@@ -167,12 +205,74 @@ fn a_model_in_parts_gives_the_same_outputs_as_whole() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_before_anything_runs() {
+fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
     let sandbox = bert();
-    sandbox.write("recipe.toml", recipe("bert-tiny", "", GPTQ).replace("exclude = [\"pooler.**\"]\n", ""));
-    let lost = sandbox.run("run recipe.toml --device cpu");
-    lost.assert_fails(2, &["pooler.dense.weight", "no layer that runs", "exclude it"]);
-    assert!(!sandbox.path("out").exists());
+    sandbox.ok("calibrate bert-tiny --data text.txt --max-length 16 --gram -o stats --device cpu");
+    let wanda = SPARSEGPT.replace("sparsegpt", "wanda");
+    let weighted = GPTQ.replace("round = \"gptq\"", "range = \"weighted\"");
+    let owl = SPARSEGPT.replace("sparsity = 0.5", "scope = \"owl\"\nsparsity = 0.5");
+    let cases = [
+        (GPTQ, "rounded to nearest"),
+        (SPARSEGPT, "dropped by magnitude"),
+        (wanda.as_str(), "dropped by magnitude"),
+        (weighted.as_str(), "rounded to nearest"),
+        (owl.as_str(), "dropped by magnitude"),
+    ];
+    for (stages, how) in cases {
+        for calibration in ["", "sequential = false", "statistics = \"stats\""] {
+            let run = |exclude: &str| {
+                let recipe = recipe("bert-tiny", calibration, stages).replace("exclude = [\"pooler.**\"]\n", exclude);
+                let of_file = "data = \"text.txt\"\nmax_length = 16\n";
+                let has_file = calibration.starts_with("statistics");
+                sandbox.write("recipe.toml", if has_file { recipe.replace(of_file, "") } else { recipe });
+                let report = sandbox.json("run recipe.toml --device cpu --force");
+                (report["remarks"].to_string(), tensors_of(&sandbox.path("out")))
+            };
+            let ((said, found), (unsaid, expected)) = (run(""), run("exclude = [\"pooler.**\"]\n"));
+            let line = format!("pooler.dense ran on none of the calibration data: weights are {how}.");
+            assert!(said.contains(&line) && !unsaid.contains("pooler"), "{stages} {calibration}: {said}");
+            let differ: Vec<&String> = found.keys().filter(|name| found[*name] != expected[*name]).collect();
+            assert_eq!(differ, ["pooler.dense.weight"], "{stages} {calibration}");
+        }
+    }
+    // As where no data is asked for.
+    sandbox.ok("compress bert-tiny -o nearest --quantize int4-g8 --quantize-roles linear");
+    sandbox.ok("compress bert-tiny -o gptq --quantize int4-g8 --quantize-roles linear --round gptq --data text.txt --max-length 16 --device cpu");
+    let pooler = |output: &str| tensors_of(&sandbox.path(output))["pooler.dense.weight"].clone();
+    assert_eq!(pooler("gptq"), pooler("nearest"));
+}
+
+#[test]
+fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
+    let sandbox = bert();
+    let data = "--data text.txt --max-length 16 --device cpu";
+    let lines = [
+        format!("eval bert-tiny {data} --offload"),
+        format!("calibrate bert-tiny {data} -o stats"),
+        format!("compress bert-tiny {data} -o out --quantize int4-g8 --round gptq --quantize-roles linear"),
+        format!("compress bert-tiny {data} -o out --bits 4"),
+    ];
+    for line in &lines {
+        // Less than the weights of a block, and less than what the process has in use.
+        for limit in ["10kB", "100kB"] {
+            let refused = sandbox.run(&format!("{line} --memory-limit {limit}"));
+            refused.assert_fails(6, &["memory.limit", "expected at most", "raise the limit"]);
+        }
+        assert!(!sandbox.path("out").exists() && !sandbox.path("stats").exists());
+    }
+    let found = sandbox.json(&format!("{} --memory-limit 64MB", lines[0]));
+    assert!(found["after"]["memory"][0]["peak_bytes"].as_u64().unwrap() < 64_000_000, "{found}");
+    lines[1..].iter().for_each(|line| _ = sandbox.ok(&format!("{line} --memory-limit 64MB --offload --force --quiet")));
+    let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --memory-limit 1GB");
+    idle.assert_fails(2, &["--memory-limit: nothing that is asked for runs the model", "--data"]);
+    let digits = Sandbox::with("digits");
+    copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
+    let whole = digits.run("calibrate digits --data data.safetensors -o stats --offload --device cpu");
+    whole.assert_fails(2, &["memory.offload", "digits-cnn"]);
+}
+
+#[test]
+fn what_cannot_be_is_one_line_before_anything_runs() {
     let digits = Sandbox::with("digits");
     digits.write("text.txt", "some text");
     digits

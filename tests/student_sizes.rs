@@ -193,7 +193,7 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
         .replace("path = \"bert-tiny\"", "path = \"../bert-tiny\"")
         .replace("= \"train.txt\"", "= \"../train.txt\"");
     let other = other.replace("eval = \"eval.txt\"", "eval = \"../eval.txt\"\nselect = \"select.txt\"");
-    let failing = format!("{other}[gate]\nmin = {{ cosine = 1.1 }}\n");
+    let failing = format!("{other}[gate]\nmin = {{ cosine = 1 }}\n");
     sandbox.write("a/recipe.toml", &failing);
     sandbox.run("distill a/recipe.toml --threads 1 --quiet").assert_fails(6, &["gate"]);
     sandbox.write("a/select.txt", "The cat sat on the mat.\nA dog ran.");

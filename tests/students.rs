@@ -26,7 +26,7 @@ fn linear_layers_become_two_factors_that_run_and_learn() {
     let shape = |name: &str| tensors[name].shape.clone();
     assert_eq!((shape("fc1.down.weight"), shape("fc1.weight")), (vec![rank, 512], vec![80, rank]));
     assert!(report["after"]["file_bytes"].as_u64().unwrap() < report["before"]["file_bytes"].as_u64().unwrap());
-    assert!(report["remarks"].to_string().contains(&format!("fc1.weight [80, 512] has rank {rank}")), "{report}");
+    assert!(report["notes"].to_string().contains(&format!("fc1.weight [80, 512] has rank {rank}")), "{report}");
     let untrained = accuracy(&report);
     plain.ok("verify out");
     plain.run("verify out --against digits").assert_fails(2, &["--against", "factors"]);
@@ -48,7 +48,7 @@ fn factors_of_full_energy_give_the_same_classes_and_half_the_bytes_are_half_the_
     let same = digits(&factorized("energy = 0.9999999\ninclude = [\"fc1.weight\"]", false));
     let report = same.json("run recipe.toml --threads 1");
     assert!(report["factorized"][0]["rank"].is_null(), "80 x 512 of full rank is smaller whole");
-    assert!(report["remarks"].to_string().contains("0 of 1 linear layers"));
+    assert!(report["notes"].to_string().contains("0 of 1 linear layers"));
     let half = digits(&factorized("bytes = 0.5", false));
     let report = half.json("run recipe.toml --threads 1");
     assert_eq!(report["factorized"][0]["rank"], 34);

@@ -1,7 +1,7 @@
 //! Models from literal values, and the values of models.
 
 use briquette::core::DType;
-use briquette::formats::{Checkpoint, TensorInfo, TensorSource, safetensors};
+use briquette::formats::{Checkpoint, InputFile, TensorInfo, TensorSource, safetensors};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -56,6 +56,17 @@ pub(crate) fn tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
         (info.name.clone(), tensor)
     };
     checkpoint.tensors().iter().enumerate().map(read).collect()
+}
+
+/// The tensors of a safetensors file as they are stored, such as codes and scales.
+pub(crate) fn stored_tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
+    let file = InputFile::open(path).unwrap();
+    let read = |(info, start): (TensorInfo, u64)| {
+        let mut bytes = vec![0; info.n_bytes()];
+        file.read_at(start, &mut bytes).unwrap();
+        (info.name.clone(), Tensor { name: info.name, dtype: info.dtype, shape: info.shape.0, bytes })
+    };
+    safetensors::FileHeader::read(&file).unwrap().tensors.into_iter().map(read).collect()
 }
 
 /// A small network with every role in it, and rows that are multiples of 32.

@@ -241,6 +241,19 @@ impl Coding {
     }
 }
 
+/// Codes that blocks may hold in any case.
+const CODES_ANYWAY: u64 = 64 << 20;
+/// Codes for each byte of blocks. Of int8 codes at 99.5 % sparsity, a byte holds about 100.
+const MAX_CODES_PER_BYTE: u64 = 128;
+
+/// Whether blocks of `n_bytes` may hold `n_codes` codes in one output.
+///
+/// Codes that are all equal take hardly any bytes: a file of a megabyte could keep a reader busy for minutes. A writer keeps
+/// such codes without blocks.
+pub fn may_be_entropy_coded(n_codes: u64, n_bytes: u64) -> bool {
+    n_codes <= n_bytes.saturating_mul(MAX_CODES_PER_BYTE).max(CODES_ANYWAY)
+}
+
 /// The longest rows that are kept as blocks of codes, which have whole rows.
 pub const MAX_BLOCK_COLS: usize = 1 << 24;
 

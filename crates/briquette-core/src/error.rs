@@ -1,6 +1,7 @@
 //! One error type for the libraries: a kind (which is an exit code), a one-line message, and where it came from.
 
 use crate::printable::is_sly;
+use crate::shown_path::shown_path;
 
 /// What went wrong, in the classes that callers act on. Each is one exit code of the binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub enum ErrorKind {
     Config,
     /// A file whose contents contradict its format or itself, or a difference found by verification (4).
     Input,
-    /// Reading, writing, space or memory (5).
+    /// Reading, writing, space or memory (5). A file to be read that is missing is of this kind too, and is bad input to the command (4).
     Io,
     /// Refused by policy: NaN, already quantized, output exists, gate not met, over the limit (6).
     Refused,
@@ -50,6 +51,12 @@ pub enum Remedy {
     LookUpDevices,
     /// Set this key of a recipe otherwise.
     SetKey(&'static str),
+    /// Give the path of a file that is there.
+    CheckPath,
+    /// Download this model of the Hugging Face hub.
+    Download(String),
+    /// Build the program with this Cargo feature.
+    BuildWith(&'static str),
 }
 
 /// A one-line error: what, where, found, expected, what to do.
@@ -85,6 +92,12 @@ impl Error {
         Self::new(ErrorKind::Config, message)
     }
 
+    /// A configuration that needs a Cargo feature which this build lacks; `cannot` is a verb with its object, such as "run models".
+    pub fn lacks_feature(feature: &'static str, cannot: &str) -> Self {
+        let message = format!("this build cannot {cannot}: it lacks the feature `{feature}`");
+        Self::config(message).with_remedy(Remedy::BuildWith(feature))
+    }
+
     /// Bad input.
     pub fn input(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Input, message)
@@ -110,8 +123,25 @@ impl Error {
             std::io::ErrorKind::PermissionDenied => "; check its permissions",
             _ => "",
         };
-        let message = format!("{}: {what}: {source}{hint}", path.display());
+        let message = format!("{}: {what}: {source}{hint}", shown_path(path));
         Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) }
+    }
+
+    /// A file to be read that is missing.
+    pub fn missing(path: &std::path::Path, source: std::io::Error) -> Self {
+        let message = format!("{}: no such file or directory; check the path", path.display());
+        let error = Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) };
+        error.with_remedy(Remedy::CheckPath)
+    }
+
+    /// Whether what was given to read is wrong: its contents, or that it is missing.
+    pub fn is_bad_input(&self) -> bool {
+        self.kind == ErrorKind::Input || matches!(self.remedy, Some(Remedy::CheckPath | Remedy::Download(_)))
+    }
+
+    /// The kind's name, in output that programs read.
+    pub fn kind_name(&self) -> &'static str {
+        if self.is_bad_input() { ErrorKind::Input.name() } else { self.kind.name() }
     }
 
     /// Puts the culprit's name in front: a tensor, a key or a file.
@@ -129,6 +159,7 @@ impl Error {
     /// The exit code of the binary for this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
+            _ if self.is_bad_input() => 4,
             ErrorKind::Bug => 1,
             ErrorKind::Config => 2,
             ErrorKind::Input => 4,

@@ -2,6 +2,7 @@
 
 mod strips;
 
+use crate::{OutputAxis, Shape};
 use serde::de::Visitor;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
@@ -16,6 +17,22 @@ impl Hash128 {
     /// xxh3 (128 bits, seed 0) of one block of bytes.
     pub fn of_block(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes))
+    }
+
+    /// The hash of a tensor whose values by rows hash to `self`, including how these rows lie in the tensor.
+    ///
+    /// `xxh3(self ‖ axis ‖ extents)` if rows are [turned](OutputAxis::is_turned): one byte for the axis (1 = last, 2 = second), then the
+    /// extents as 64-bit numbers, all little-endian. Rows that lie in the tensor's own order leave the hash unchanged.
+    pub fn with_layout(self, shape: &Shape, axis: OutputAxis) -> Self {
+        let number = match axis {
+            OutputAxis::First | OutputAxis::Stacked => return self,
+            OutputAxis::Last => 1,
+            OutputAxis::Second => 2,
+        };
+        let mut bytes = self.0.to_le_bytes().to_vec();
+        bytes.push(number);
+        bytes.extend(shape.0.iter().flat_map(|&extent| (extent as u64).to_le_bytes()));
+        Self::of_block(&bytes)
     }
 
     /// What [`Display`](std::fmt::Display) shows.
@@ -92,6 +109,21 @@ mod tests {
         for bad in ["\"\"", "\"12\"", "\"+123456789012345678901234567890ab\"", "12"] {
             assert!(serde_json::from_str::<Hash128>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn rows_that_are_turned_hash_with_their_layout_and_others_without() {
+        let (hash, square) = (Hash128::of_block(b"values"), Shape(vec![4, 4]));
+        assert_eq!(hash.with_layout(&square, OutputAxis::First), hash);
+        assert_eq!(hash.with_layout(&Shape(vec![2, 2, 4]), OutputAxis::Stacked), hash);
+        let last = hash.with_layout(&square, OutputAxis::Last);
+        let others =
+            [(vec![2, 8], OutputAxis::Last), (vec![8, 2], OutputAxis::Last), (vec![4, 4, 1], OutputAxis::Second)];
+        assert_ne!(last, hash);
+        for (shape, axis) in others {
+            assert_ne!(hash.with_layout(&Shape(shape), axis), last);
+        }
+        assert_eq!(last, hash.with_layout(&square, OutputAxis::Last));
     }
 
     #[test]

@@ -29,13 +29,14 @@ impl InputStats {
         self.sum_squares.len()
     }
 
-    /// The numbers by column that scores and ranges use, computed once for a tensor.
+    /// The numbers by column that scores and ranges use, computed once for a tensor. Numbers beyond f32 become its largest.
     pub fn view(&self) -> InputView {
         let count = self.count.max(1) as f64;
         let mean_square: Vec<f64> = self.sum_squares.iter().map(|sum| sum / count).collect();
+        let to_f32 = |value: f64| value.min(f64::from(f32::MAX)) as f32;
         InputView {
-            rms: mean_square.iter().map(|square| square.sqrt() as f32).collect(),
-            mean_square: mean_square.into_iter().map(|square| square as f32).collect(),
+            rms: mean_square.iter().map(|square| to_f32(square.sqrt())).collect(),
+            mean_square: mean_square.into_iter().map(to_f32).collect(),
         }
     }
 }
@@ -59,5 +60,7 @@ mod tests {
         let view = stats.view();
         assert_eq!((view.rms, view.mean_square), (vec![2.0, 0.5, 0.0], vec![4.0, 0.25, 0.0]));
         assert_eq!(InputStats::empty(2, false).view().rms, [0.0; 2]);
+        let huge = InputStats { count: 1, sum_squares: vec![1e60, 1e300], ..InputStats::empty(2, false) };
+        assert_eq!((huge.view().rms, huge.view().mean_square), (vec![1e30, f32::MAX], vec![f32::MAX; 2]));
     }
 }

@@ -1,5 +1,7 @@
 //! Reading how much memory is in use: a trait, so that reports can name the meter of a figure.
 
+use crate::{Error, Result};
+
 /// Something that measures memory.
 pub trait MemoryMeter: Send + Sync {
     /// The meter's name in reports: `"resident set of the process"`.
@@ -26,6 +28,69 @@ pub trait MemoryMeter: Send + Sync {
 
     /// Called when another phase begins, such as `run models/minilm`. Meters that keep a trace write the phase down.
     fn begin_phase(&self, _phase: &str) {}
+}
+
+/// A limit on the bytes that a meter shows, from when it was set.
+#[derive(Clone, Copy)]
+pub struct MemoryLimit<'a> {
+    /// The most bytes that may be in use.
+    pub n_bytes: u64,
+    meter: &'a dyn MemoryMeter,
+    /// The peak when the limit was set: a meter that cannot restart shows an older one.
+    peak_before: Option<u64>,
+}
+
+impl<'a> MemoryLimit<'a> {
+    /// Limits what a meter shows from now on; the peak restarts where the meter can.
+    pub fn set(n_bytes: u64, meter: &'a dyn MemoryMeter) -> Self {
+        meter.reset_peak();
+        Self { n_bytes, meter, peak_before: meter.peak_bytes() }
+    }
+
+    /// Whether the meter counts this process's memory.
+    pub fn is_of_host(&self) -> bool {
+        self.meter.is_of_host()
+    }
+
+    /// Bytes that may still be taken.
+    pub fn left(&self) -> u64 {
+        self.n_bytes.saturating_sub(self.meter.live_bytes().unwrap_or(0))
+    }
+
+    /// Refuses work that is about to take more bytes than are left.
+    ///
+    /// # Errors
+    /// Refused, with the bytes in use, those of the work, and the limit.
+    pub fn check_before(&self, what: &str, n_more: u64) -> Result<()> {
+        let live = self.meter.live_bytes().unwrap_or(0);
+        if live.saturating_add(n_more) <= self.n_bytes {
+            return Ok(());
+        }
+        let message = format!(
+            "to {what} takes at least {n_more} bytes beside {live} in use, expected at most {} in all; raise the limit",
+            self.n_bytes
+        );
+        Err(Error::refused(message).at("memory.limit"))
+    }
+
+    /// Refuses a peak over the limit, where there was one since the limit was set.
+    ///
+    /// # Errors
+    /// Refused, with the peak and the limit.
+    pub fn check(&self, what: &str) -> Result<()> {
+        let Some(peak) = self.meter.peak_bytes() else { return Ok(()) };
+        if peak <= self.n_bytes || self.peak_before.is_some_and(|before| peak <= before) {
+            return Ok(());
+        }
+        let message = format!("to {what} took {peak} bytes, expected at most {}; raise the limit", self.n_bytes);
+        Err(Error::refused(message).at("memory.limit"))
+    }
+}
+
+impl std::fmt::Debug for MemoryLimit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryLimit").field("n_bytes", &self.n_bytes).field("meter", &self.meter.name()).finish()
+    }
 }
 
 /// The resident set of this process, from `/proc/self/status`; nothing elsewhere than on Linux.
@@ -66,6 +131,39 @@ fn field(path: &str, field: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// Bytes in use, and their peak, as a test sets them.
+    struct Fixed(AtomicU64, AtomicU64);
+
+    impl MemoryMeter for Fixed {
+        fn name(&self) -> &str {
+            "fixed"
+        }
+
+        fn live_bytes(&self) -> Option<u64> {
+            Some(self.0.load(Relaxed))
+        }
+
+        fn peak_bytes(&self) -> Option<u64> {
+            Some(self.1.load(Relaxed))
+        }
+    }
+
+    #[test]
+    fn a_limit_is_held_before_work_and_against_the_peak_since_it_was_set() {
+        // The peak of 900 is older than the limit.
+        let meter = Fixed(AtomicU64::new(100), AtomicU64::new(900));
+        let limit = MemoryLimit::set(500, &meter);
+        assert_eq!(limit.left(), 400);
+        limit.check("run").unwrap();
+        limit.check_before("run", 400).unwrap();
+        let error = limit.check_before("run m", 401).unwrap_err();
+        assert_eq!(error.exit_code(), 6);
+        assert!(error.to_string().contains("to run m takes at least 401 bytes beside 100 in use"), "{error}");
+        meter.1.store(1000, Relaxed);
+        assert!(limit.check("run m").unwrap_err().to_string().contains("took 1000 bytes, expected at most 500"));
+    }
 
     #[test]
     #[cfg(target_os = "linux")]

@@ -12,6 +12,7 @@ mod state;
 use crate::history::HistoryRecord;
 use briquette_core::{Error, ErrorKind, Hash128, Remedy, Result};
 use briquette_formats::limits;
+use briquette_nn::load_record;
 use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
@@ -239,7 +240,7 @@ impl Checkpoints {
     fn read_record<M: Module>(&self, model: M, name: &str, state: &TrainingState) -> Result<M> {
         let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(self.read(name, state)?));
         let record = record.map_err(|error| self.misfit(name, &error))?;
-        model.try_load_record(record).map_err(|error| self.misfit(name, &error))
+        load_record(model, record).map_err(|error| self.misfit(name, &error))
     }
 
     fn misfit(&self, name: &str, error: &impl std::fmt::Debug) -> Error {

@@ -94,7 +94,7 @@ impl Screen {
             return Ok(());
         }
         self.close();
-        let message = "stopped; run it again to go on from the last checkpoint".to_string();
+        let message = "stopped".to_string();
         Err(Error { kind: ErrorKind::Interrupted(SIGINT), message, ..Error::interrupted(SIGINT) })
     }
 }

@@ -4,7 +4,7 @@
 //! Inside means below the directory once all links are followed; for a snapshot in the Hugging Face cache also below the `blobs`
 //! that its links lead to. A path that a person gave may lead anywhere: only paths that come from files are checked.
 
-use crate::InputFile;
+use crate::{InputFile, presence};
 use briquette_core::{Error, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     let path = root.join(relative);
     // A file outside is not even opened. One that is missing gets its error from opening it.
-    if let Ok(target) = std::fs::canonicalize(&path) {
+    if let Some(target) = presence::resolved(&path)? {
         check(root, &path, &target)?;
     }
     let file = InputFile::open(&path)?;
@@ -30,13 +30,16 @@ pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     Ok(file)
 }
 
-/// Whether a path below a directory leads to something inside, links followed.
-pub fn leads_inside(root: &Path, path: &Path) -> bool {
-    std::fs::canonicalize(path).is_ok_and(|target| is_inside(root, &target))
+/// Whether a path below a directory leads to something inside. Links are followed.
+///
+/// # Errors
+/// Io if the path or the directory cannot be resolved.
+pub fn leads_inside(root: &Path, path: &Path) -> Result<bool> {
+    presence::resolved(path)?.map_or(Ok(false), |target| is_inside(root, &target))
 }
 
 fn check(root: &Path, path: &Path, target: &Path) -> Result<()> {
-    if is_inside(root, target) {
+    if is_inside(root, target)? {
         return Ok(());
     }
     let message = format!(
@@ -47,9 +50,9 @@ fn check(root: &Path, path: &Path, target: &Path) -> Result<()> {
 }
 
 /// Whether a path without links lies below a directory, or where the hub's cache keeps what its snapshots link to.
-fn is_inside(root: &Path, target: &Path) -> bool {
-    let Ok(root) = std::fs::canonicalize(root) else { return false };
-    target.starts_with(&root) || blobs_of(&root).is_some_and(|blobs| target.starts_with(blobs))
+fn is_inside(root: &Path, target: &Path) -> Result<bool> {
+    let Some(root) = presence::resolved(root)? else { return Ok(false) };
+    Ok(target.starts_with(&root) || blobs_of(&root).is_some_and(|blobs| target.starts_with(blobs)))
 }
 
 /// `MODEL/blobs` of what lies in `MODEL/snapshots/REVISION`, of which a part may be named too.
@@ -93,16 +96,16 @@ mod tests {
         let root = dir.path().join("m");
         for name in ["in", "sub/in", "a", "b", "d/in", "round"] {
             open(&root, Path::new(name)).unwrap();
-            assert!(leads_inside(&root, &root.join(name)), "{name}");
+            assert!(leads_inside(&root, &root.join(name)).unwrap(), "{name}");
         }
         for name in ["x", "y", "up/out", "sister/out"] {
             let error = open(&root, Path::new(name)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Input);
             let expected = [format!("m/{name}: leads to "), "out, which is outside".into()];
             assert!(expected.iter().all(|words| error.message.contains(words)), "{error}");
-            assert!(!leads_inside(&root, &root.join(name)), "{name}");
+            assert!(!leads_inside(&root, &root.join(name)).unwrap(), "{name}");
         }
-        assert_eq!(open(&root, Path::new("absent")).unwrap_err().kind, ErrorKind::Input);
+        assert_eq!(open(&root, Path::new("absent")).unwrap_err().kind, ErrorKind::Io);
     }
 
     #[test]

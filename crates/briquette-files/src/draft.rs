@@ -12,6 +12,7 @@ mod scratch_file;
 mod tests;
 
 use crate::paths::parent_of;
+use crate::presence;
 use briquette_core::{Error, ErrorKind, Result};
 pub use directory_lock::DirectoryLock;
 pub use file_lock::FileLock;
@@ -21,13 +22,13 @@ use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale, rem
 pub use place::check_apart;
 use place::{absolute, check_target, exists_error};
 use replace::sync_directory;
-pub use replace::{append_line, replace_file};
+pub use replace::{append_line, replace_file, write_files};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 pub use scratch_file::ScratchFile;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Bytes that are written at once to a file that is made as it is written.
 const BUFFER_BYTES: usize = 1 << 18;
@@ -60,7 +61,7 @@ impl Draft {
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
         let parent = parent_of(&target);
-        let made: Vec<PathBuf> = parent.ancestors().take_while(|path| !path.exists()).map(Path::to_path_buf).collect();
+        let made = missing_directories(&parent)?;
         let started = std::fs::create_dir_all(&parent)
             .map_err(|source| Error::io("cannot create the directory", &parent, source))
             .and_then(|()| {
@@ -107,8 +108,9 @@ impl Draft {
     /// Creates a file of `n_bytes` with its space reserved. `name` may contain directories.
     ///
     /// # Errors
-    /// Io where there is no room, or the file exists.
+    /// Config where `name` leads out of the directory; Io where there is no room, or the file exists.
     pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
+        check_name(name)?;
         let path = self.partial.join(name);
         if let Some(parent) = path.parent().filter(|parent| *parent != self.partial) {
             std::fs::create_dir_all(parent)
@@ -136,7 +138,7 @@ impl Draft {
     /// Writes a small file whole and syncs it.
     ///
     /// # Errors
-    /// Io.
+    /// See [`create_file`](Self::create_file).
     pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.create_file(name, bytes.len() as u64)?;
         file.write_at(0, bytes)?;
@@ -167,7 +169,7 @@ impl Draft {
             return Err(removed(&parent_of(&self.target)));
         }
         sync_tree(&self.partial)?;
-        let exists = std::fs::symlink_metadata(&self.target).is_ok();
+        let exists = presence::has_entry(&self.target)?;
         if exists && self.replace {
             // Someone may have put something there meanwhile.
             check_target(&self.target, &[], true)?;
@@ -197,6 +199,22 @@ impl Drop for Draft {
         if !self.is_published {
             remove_quietly(&self.partial);
             remove_empty(&self.made);
+        }
+    }
+}
+
+/// Refuses the name of a file that is not below its directory: an absolute one, or one with `..`.
+///
+/// # Errors
+/// Config.
+pub fn check_name(name: &Path) -> Result<()> {
+    let is_below = name.components().all(|part| matches!(part, Component::Normal(_)));
+    match is_below && name.file_name().is_some() {
+        true => Ok(()),
+        false => {
+            let message =
+                format!("found the file name {:?}, expected one below the directory", name.display().to_string());
+            Err(Error::config(format!("{message}; leave out `..` and what begins with `/`")))
         }
     }
 }
@@ -296,11 +314,24 @@ impl DraftFile {
     }
 }
 
+/// The path and its ancestors that do not exist yet, the innermost first.
+fn missing_directories(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+        if presence::exists(ancestor)? {
+            break;
+        }
+        missing.push(ancestor.to_path_buf());
+    }
+    Ok(missing)
+}
+
 fn sync_tree(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", directory, source))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        if kind.is_dir() {
             sync_tree(&entry.path())?;
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::ahead::{self, FileId};
 use crate::crc::Sum;
+use crate::presence;
 use briquette_core::{Error, Result};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -50,10 +51,10 @@ impl InputFile {
     /// Opens a regular file; symbolic links are followed, as the Hugging Face cache is made of them.
     ///
     /// # Errors
-    /// Input where there is no such regular file, Io where it cannot be opened.
+    /// Input if it is no regular file or the path is a link to nothing; Io if it is missing or cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         // A FIFO or a device would block or never end: look before opening, and open so that nothing blocks.
-        let metadata = std::fs::metadata(path).map_err(|source| open_error(path, source))?;
+        let metadata = presence::metadata(path)?.ok_or_else(|| missing(path))?;
         if !metadata.is_file() {
             let found = if metadata.is_dir() { "a directory" } else { "a pipe, socket or device" };
             return Err(Error::input(format!("found {found}, expected a regular file")).at(path.display()));
@@ -181,11 +182,13 @@ impl InputFile {
 
 fn open_error(path: &Path, source: std::io::Error) -> Error {
     match source.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-            Error::input("no such file or directory; check the path").at(path.display())
-        }
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => missing(path),
         _ => Error::io("cannot open", path, source),
     }
+}
+
+fn missing(path: &Path) -> Error {
+    Error::missing(path, std::io::ErrorKind::NotFound.into())
 }
 
 #[cfg(test)]
@@ -198,8 +201,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-        for path in [pipe.as_path(), dir.path(), &dir.path().join("absent"), Path::new("/dev/zero")] {
+        for path in [pipe.as_path(), dir.path(), Path::new("/dev/zero")] {
             assert_eq!(InputFile::open(path).unwrap_err().kind, ErrorKind::Input, "{}", path.display());
+        }
+        for absent in [dir.path().join("absent"), pipe.join("absent")] {
+            let error = InputFile::open(&absent).unwrap_err();
+            assert!(error.kind == ErrorKind::Io && error.is_bad_input() && error.exit_code() == 4, "{error}");
+            let source = error.source.unwrap();
+            assert!(source.downcast_ref::<std::io::Error>().is_some(), "{source}");
         }
     }
 

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod model_dir;
 pub mod names;
 pub mod paths;
+pub mod presence;
 pub mod sums;
 pub mod tensor;
 

@@ -2,7 +2,7 @@
 //! SHA-256.
 
 use crate::paths::parent_of;
-use crate::{InputFile, contained, sums};
+use crate::{InputFile, contained, presence, sums};
 use briquette_core::Result;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl ModelDir {
     /// Input where the sums are damaged or lead out of the directory; Io.
     pub fn open(path: &Path) -> Result<Self> {
         let here = Self { path: path.to_path_buf(), sums: Arc::default() };
-        if !here.has(MANIFEST) || !here.has(sums::FILE_NAME) {
+        if !here.has(MANIFEST)? || !here.has(sums::FILE_NAME)? {
             return Ok(here);
         }
         let sums = sums::read(&here.file(Path::new(sums::FILE_NAME))?)?;
@@ -47,9 +47,12 @@ impl ModelDir {
         &self.path
     }
 
-    /// Whether it has a file or a link of this name.
-    pub fn has(&self, name: &str) -> bool {
-        std::fs::symlink_metadata(self.path.join(name)).is_ok()
+    /// Whether the directory has a file of this name.
+    ///
+    /// # Errors
+    /// See [`presence::exists`].
+    pub fn has(&self, name: &str) -> Result<bool> {
+        presence::exists(&self.path.join(name))
     }
 
     /// Opens one of its files.
@@ -60,12 +63,13 @@ impl ModelDir {
         contained::open(&self.path, name)
     }
 
-    /// The whole of one of its small files; none where it is not there.
+    /// Reads one of its small files; none if the directory has no such file.
     ///
     /// # Errors
-    /// Input where it leads out of the directory, is larger than `limit`, or is not as Briquette wrote it; Io.
+    /// Input for a file that leads out of the directory, is larger than `limit`, is a link to nothing, or differs from what
+    /// Briquette wrote; Io if it cannot be read.
     pub fn read(&self, name: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-        if !self.path.join(name).exists() {
+        if !presence::exists(&self.path.join(name))? {
             return Ok(None);
         }
         let bytes = self.file(name)?.read_all(limit)?;

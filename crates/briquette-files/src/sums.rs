@@ -150,7 +150,8 @@ fn collect(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
         let relative = below.join(entry.file_name());
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        if kind.is_dir() {
             collect(root, &relative, found)?;
         } else {
             found.push(relative);

@@ -88,7 +88,7 @@ impl Curve {
     /// # Errors
     /// Those of reading.
     pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
-        let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows);
+        let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows());
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
         let rms = nonzero_rms(square / values.len().max(1) as f64);
         let columns = column_squares(&values, rows.n_cols.max(1));
@@ -258,7 +258,7 @@ fn entropy(counts: &[u64; 256]) -> f64 {
 
 /// Some rows of a tensor, and the largest magnitude of all.
 fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
-    let (rows, mut values, mut reader) = (tensor.rows, Vec::new(), PieceReader::default());
+    let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
     let pieces = crate::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
     let (every, mut most) = ((rows.n_elements() / SAMPLED).max(1), 0.0_f32);
     for piece in pieces {

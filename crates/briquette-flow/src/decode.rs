@@ -12,7 +12,7 @@ const BLOCKS_PER_TASK: usize = 8;
 /// The values that a tensor was found to hold, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedTensor {
-    /// Hash of its values.
+    /// Hash of its values, row by row. The manifest may have another: see [`Manifest::hash_of`].
     pub hash: Hash128,
     /// How many of the values are zero; counted for weights only.
     pub n_zeros: usize,
@@ -81,11 +81,11 @@ fn count_zeros(values: &[u8], width: usize) -> usize {
 /// Input, naming the tensor.
 pub fn compare(found: &[DecodedTensor], stored: &StoredDir) -> Result<()> {
     for (index, (found, info)) in found.iter().zip(&stored.infos).enumerate() {
-        let expected = stored.expected_hash(index);
-        if expected != Some(found.hash) {
+        let (expected, found) = (stored.expected_hash(index), stored.hash_of(index, found.hash));
+        if expected != Some(found) {
             let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
             let message =
-                format!("its values hash to {}, expected {expected}; the output is damaged, make it again", found.hash);
+                format!("its values hash to {found}, expected {expected}; the output is damaged, make it again");
             return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
         }
     }

@@ -3,6 +3,7 @@
 mod blocks;
 mod decide;
 mod gather;
+mod lengths;
 mod output_error;
 mod writes;
 
@@ -12,6 +13,7 @@ use crate::narrow::{Narrowness, check_stored};
 use crate::piece::{Piece, PieceReader, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
+use crate::weight_norm::NormSums;
 use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
@@ -20,6 +22,7 @@ use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, Quan
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use gather::gather;
+use lengths::Rescaled;
 use std::ops::Range;
 use writes::{PartOffsets, SpareBuffers, Writes};
 
@@ -29,7 +32,7 @@ pub use writes::{FilePlace, Nowhere, Sink};
 /// What encoding found out about a tensor.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Hash of its simulated values.
+    /// Hash of its simulated values, row by row. The manifest may have another: see [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
     pub hash: Hash128,
     /// How far the simulated values are from the original.
     pub stats: ErrorStats,
@@ -47,16 +50,27 @@ struct TaskPieces {
     pieces: Range<u32>,
 }
 
-/// The tasks of all tensors that are not tied to another.
-fn tasks_of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Vec<TaskPieces> {
-    let mut tasks = Vec::with_capacity(plan.tensors.len());
-    for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
-        let n = surveys[index].pieces.len() as u32;
-        let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
-        let starts = (0..n).step_by(per_task as usize);
-        tasks.extend(starts.map(|start| TaskPieces { tensor: index as u32, pieces: start..(start + per_task).min(n) }));
+/// The tasks of all tensors that are not tied to another, in the order of the tensors.
+struct TaskLists {
+    /// All but the lengths.
+    first: Vec<TaskPieces>,
+    /// The lengths of weight norms, which follow from the stored directions.
+    lengths: Vec<TaskPieces>,
+}
+
+impl TaskLists {
+    fn of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Self {
+        let mut lists = Self { first: Vec::with_capacity(plan.tensors.len()), lengths: Vec::new() };
+        for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+            let n = surveys[index].pieces.len() as u32;
+            let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
+            let starts = (0..n).step_by(per_task as usize);
+            let pieces = starts.map(|start| start..(start + per_task).min(n));
+            let list = if plan.is_rescaled(index) { &mut lists.lengths } else { &mut lists.first };
+            list.extend(pieces.map(|pieces| TaskPieces { tensor: index as u32, pieces }));
+        }
+        lists
     }
-    tasks
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -71,7 +85,7 @@ impl EncodeTask<'_> {
     /// Bytes that the task reads.
     fn n_bytes(&self) -> usize {
         let (tensor, n_rows) = (self.subject.tensor, self.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>());
-        n_rows * tensor.rows.n_cols * tensor.width()
+        n_rows * tensor.rows().n_cols * tensor.width()
     }
 
     fn form(&self) -> RowForm {
@@ -82,7 +96,7 @@ impl EncodeTask<'_> {
             // What was moved is no longer what the source's bytes say.
             is_cast: tensor.cast.is_some() || tensor.is_moved,
             quant: tensor.quant.map(|quant| (quant.spec.grid, quant.spec.grouping)),
-            n_cols: tensor.rows.n_cols,
+            n_cols: tensor.rows().n_cols,
         }
     }
 }
@@ -103,13 +117,30 @@ pub fn encode(
     let task_of = |of: &TaskPieces| {
         let index = of.tensor as usize;
         let (survey, coding) = (&surveys[index], placed[index].coding);
-        let subject = Subject { tensor: &plan.tensors[index], inputs: plan.inputs.get(&index), survey, coding };
+        let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
+        let subject = Subject { tensor: &plan.tensors[index], inputs, norm, survey, coding };
         let pieces = &survey.pieces[of.pieces.start as usize..of.pieces.end as usize];
         EncodeTask { index, subject, pieces, passes_nonfinite }
     };
-    let tasks = tasks_of(plan, surveys, placed);
-    workers.begin("encode", tasks.iter().map(|of| task_of(of).n_bytes()).sum());
-    let groups = groups_of(&tasks, |of| task_of(of).n_bytes());
+    let TaskLists { first, lengths } = TaskLists::of(plan, surveys, placed);
+    workers.begin("encode", first.iter().chain(&lengths).map(|of| task_of(of).n_bytes()).sum());
+    let tensors_of = |tasks: Vec<TaskPieces>| tasks.into_iter().map(|of| of.tensor as usize);
+    let mut found = run_tasks(&first, task_of, source, sink, workers)?;
+    let sums = first.iter().zip(&mut found).filter_map(|(of, found)| Some((of.tensor as usize, *found.norm.take()?)));
+    let rescaled = Rescaled::of(plan, source, sums)?;
+    let found_lengths = run_tasks(&lengths, task_of, &rescaled, sink, workers)?;
+    Ok(gather(plan, tensors_of(first).zip(found), tensors_of(lengths).zip(found_lengths)))
+}
+
+/// Runs tasks, several small ones after each other on one thread. The outcomes are in the order of the tasks.
+fn run_tasks<'a>(
+    tasks: &[TaskPieces],
+    task_of: impl Fn(&TaskPieces) -> EncodeTask<'a> + Sync,
+    source: &dyn TensorSource,
+    sink: &dyn Sink,
+    workers: &Workers,
+) -> Result<Vec<TaskOutcome>> {
+    let groups = groups_of(tasks, |of| task_of(of).n_bytes());
     let shares = workers.map(&groups, Workspace::default, |workspace, group| {
         let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
         let run = |of| workspace.run(&task_of(of), source, &mut writes, workers);
@@ -117,8 +148,7 @@ pub fn encode(
         workspace.spare = writes.finish()?;
         Ok(found)
     })?;
-    let tensors = tasks.iter().map(|of| of.tensor as usize);
-    Ok(gather(plan, tensors.zip(shares.into_iter().flatten())))
+    Ok(shares.into_iter().flatten().collect())
 }
 
 /// The decision about one tensor of a plan, whole and as a value: the bytes that [`encode`] makes follow from it alone.
@@ -128,7 +158,8 @@ pub fn encode(
 pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSource, stop: &Stop) -> Result<Decision> {
     let tensor = &plan.tensors[index];
     let coding = tensor.coding(plan.profile, survey.n_kept);
-    let subject = Subject { tensor, inputs: plan.inputs.get(&index), survey, coding };
+    let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
+    let subject = Subject { tensor, inputs, norm, survey, coding };
     let (mut reader, mut decider) = (PieceReader::default(), Decider::default());
     let (mut keep, mut affines) = (Vec::new(), Vec::new());
     for start in &survey.pieces {
@@ -142,7 +173,7 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
             Ok(())
         })?;
     }
-    let Rows { n_rows, n_cols, .. } = tensor.rows;
+    let Rows { n_rows, n_cols, .. } = tensor.rows();
     let mask = tensor.prune.map(|_| Mask::from_bits(n_rows, n_cols, keep));
     let quant = tensor.quant.map(|quant| {
         if quant.spec.grouping == Grouping::Tensor {
@@ -194,6 +225,8 @@ struct TaskOutcome {
     stats: ErrorStats,
     outputs: OutputError,
     narrowness: Narrowness,
+    /// Sums over the directions of a weight norm; boxed, as few tensors have any.
+    norm: Option<Box<NormSums>>,
     /// Bytes of each block of codes.
     block_bytes: Vec<u64>,
 }
@@ -212,7 +245,7 @@ impl Workspace {
         let (tensor, stop) = (task.subject.tensor, workers.stop());
         let encoder = task.form().encoder(first.n_kept, std::mem::take(&mut self.parts));
         let next = offsets_before(task, first);
-        let blocks = BlocksOut::of(task.subject.coding, tensor.rows, &first.rows);
+        let blocks = BlocksOut::of(task.subject.coding, tensor.rows(), &first.rows);
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;
@@ -252,7 +285,7 @@ impl StripCoder {
         stop: &Stop,
     ) -> Result<()> {
         let (tensor, form) = (task.subject.tensor, task.form());
-        let is_turned = form.coding == Coding::DENSE && tensor.rows.axis.is_turned();
+        let is_turned = form.coding == Coding::DENSE && tensor.rows().axis.is_turned();
         piece.for_each_strip(|strip, ends_block| {
             check_finite(tensor, &strip)?;
             let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
@@ -264,6 +297,10 @@ impl StripCoder {
             out.found.stats.push(strip.values, simulated);
             if let Some(inputs) = task.subject.inputs {
                 out.found.outputs.push(strip.values, simulated, inputs);
+            }
+            if let Some(norm) = task.subject.norm {
+                let sums = out.found.norm.get_or_insert_default();
+                sums.push(norm.groups, strip.first_row * form.n_cols, kept, simulated);
             }
             if ends_block {
                 let digest = self.coder.end_block();
@@ -325,14 +362,14 @@ impl PartsOut<'_, '_> {
 /// The bytes that each part has before a piece.
 fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let Subject { tensor, coding, .. } = task.subject;
-    let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows.n_cols, start.n_kept);
+    let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows().n_cols, start.n_kept);
     let mut offsets = [0; Part::ALL.len()];
     for spec in parts {
         let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
         offsets[spec.part as usize] = match spec.part {
             _ if is_shared => 0,
             // A block has room for a byte for each of its codes.
-            Part::Blocks => (start.rows.start * tensor.rows.n_cols) as u64,
+            Part::Blocks => (start.rows.start * tensor.rows().n_cols) as u64,
             _ => spec.n_bytes() as u64,
         };
     }
@@ -346,7 +383,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
     out.writes.put(out.tensor, Part::Weight, *next, piece.bytes)?;
     *next += piece.bytes.len() as u64;
     if !tensor.info.dtype.is_weight() {
-        digests.extend(piece.bytes.chunks(tensor.rows.rows_per_block()).map(Hash128::of_block));
+        digests.extend(piece.bytes.chunks(tensor.rows().rows_per_block()).map(Hash128::of_block));
         return Ok(());
     }
     piece.for_each_block(|block| {
@@ -360,7 +397,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
 
 /// Transposes whole dense rows back into the tensor's own order, `[in, out]`, and hashes them in that order.
 fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
-    let (rows, width) = (tensor.rows, tensor.stored_dtype().n_bits() / 8);
+    let (rows, width) = (tensor.rows(), tensor.stored_dtype().n_bits() / 8);
     let weight = &mut parts[Part::Weight];
     let mut own_order = vec![0; weight.len()];
     rows.turn_back(weight, &mut own_order, width);

@@ -7,6 +7,7 @@ use crate::layout::{FileLayouts, PlacedTensor};
 use crate::plan::{Plan, TensorPlan};
 use crate::treatment::BlockBytes;
 use crate::weight_files::WeightFiles;
+use briquette_core::coding::may_be_entropy_coded;
 use briquette_core::encoded::{CodeBlocks, Part, PartSpec};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
@@ -20,13 +21,21 @@ impl Plan<'_> {
         self.tensors.iter().any(|tensor| tensor.blocks.is_some())
     }
 
-    /// Learns how long blocks are.
-    pub(crate) fn learn_blocks(&mut self, outcomes: &[Outcome]) {
+    /// Learns how long blocks are. False where no reader would take them: nothing is entropy-coded then.
+    pub(crate) fn learn_blocks(&mut self, outcomes: &[Outcome]) -> bool {
+        let (mut n_codes, mut n_bytes) = (0_u64, 0_u64);
         for (tensor, outcome) in self.tensors.iter_mut().zip(outcomes) {
             if let Some(&end) = outcome.block_ends.last() {
                 tensor.blocks = Some(BlockBytes::Exactly(end as usize));
+                n_codes = n_codes.saturating_add(tensor.rows().n_elements() as u64);
+                n_bytes = n_bytes.saturating_add(end);
             }
         }
+        let may_be = may_be_entropy_coded(n_codes, n_bytes);
+        if !may_be {
+            self.tensors.iter_mut().for_each(|tensor| tensor.blocks = None);
+        }
+        may_be
     }
 }
 
@@ -124,7 +133,7 @@ impl Scratch {
 
 /// The parts of a tensor, of which blocks are a byte for each code yet.
 fn uncoded_parts(tensor: &TensorPlan, placed: &PlacedTensor) -> Vec<PartSpec> {
-    let (dtype, rows) = (tensor.value_dtype(), tensor.rows);
+    let (dtype, rows) = (tensor.value_dtype(), tensor.rows());
     let mut specs = placed.coding.parts(dtype, rows.n_rows, rows.n_cols, placed.n_kept);
     specs.retain(|spec| spec.part != Part::BlockEnds);
     for spec in specs.iter_mut().filter(|spec| spec.part == Part::Blocks) {

@@ -76,6 +76,16 @@ pub enum Reason {
     TurnedExperts,
     /// Filters called weight.
     Filters,
+    /// Filters of a transposed convolution, with a bias beside them as long as their second axis.
+    TransposedByBias,
+    /// Filters of a transposed convolution, before a batch norm of as many channels as their second axis.
+    TransposedByNorm,
+    /// Filters of a transposed convolution, by the class that the file names.
+    TransposedByClass,
+    /// Filters of a transposed convolution, by their name.
+    TransposedByName,
+    /// Filters of a transposed convolution with groups, so that no axis counts outputs.
+    GroupedTransposed,
     /// It has more than five extents.
     ManyExtents,
     /// No rule knows the name.
@@ -112,6 +122,11 @@ impl Reason {
             Self::Experts => "experts, [experts, out, in]",
             Self::TurnedExperts => "experts that lie [experts, in, out]",
             Self::Filters => "filters called weight",
+            Self::TransposedByBias => "filters [in, out, ..], their bias as long as axis 1",
+            Self::TransposedByNorm => "filters [in, out, ..], the next norm as long as axis 1",
+            Self::TransposedByClass => "filters [in, out, ..] by the class in the file",
+            Self::TransposedByName => "filters [in, out, ..] by their name",
+            Self::GroupedTransposed => "filters of a transposed convolution with groups",
             Self::ManyExtents => "more than five extents",
             Self::NoRule => "no name that is known",
             Self::ExpertsEitherWay => "experts whose shapes do not tell inputs from outputs",

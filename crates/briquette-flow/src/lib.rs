@@ -18,14 +18,17 @@ pub mod manifest;
 pub mod narrow;
 pub mod piece;
 pub mod plan;
+mod scorer;
 pub mod survey;
 pub mod ties;
 pub mod treatment;
 mod weight_files;
+pub mod weight_norm;
 pub mod write;
 
 pub use context::{Progress, RunOptions, Silent, Stop, Workers, limit_threads};
 pub use encode::decide;
 pub use plan::{Plan, Pool, TensorPlan};
 pub use treatment::{BlockBytes, Cut, Pruning, Quant, Solve, Treatment};
+pub use weight_norm::{NormGroups, WeightNorm};
 pub use write::{WriteJob, recompute, write};

@@ -67,8 +67,9 @@ impl<'a> ManifestSource<'a> {
         let (tensor, placed) = (&self.plan.tensors[index], &self.layout.tensors[index]);
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
         let has_blocks = matches!(placed.coding.storage, Storage::Entropy { .. });
-        let is_partial = has_blocks && placed.n_kept < tensor.rows.n_elements();
-        let entry = ManifestEntry {
+        let is_partial = has_blocks && placed.n_kept < tensor.rows().n_elements();
+        let by_rows = self.outcomes[index].hash;
+        let mut entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
             output_axis: tensor.stored_axis(placed.coding),
@@ -76,9 +77,10 @@ impl<'a> ManifestSource<'a> {
             n_kept: (placed.coding.storage == Storage::Bitmask || is_partial).then_some(placed.n_kept),
             activations: activations.map(str::to_string),
             file: self.layout.files[placed.file].name.clone(),
-            hash: self.outcomes[index].hash,
+            hash: by_rows,
             tied_to: tensor.tied_to().map(|main| self.plan.tensors[main].info.name.clone()),
         };
+        entry.hash = self.head.hash_of(&entry, by_rows);
         (tensor.info.name.clone(), entry)
     }
 }

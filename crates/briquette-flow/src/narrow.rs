@@ -133,7 +133,7 @@ pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, simulated: &[f32]
         return Ok(());
     }
     let first = simulated.iter().position(|value| !rows::fits(*value, dtype)).unwrap_or(0);
-    let (row, col) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols);
+    let (row, col) = (block.first_row + first / tensor.rows().n_cols, first % tensor.rows().n_cols);
     let found = block.values[first];
     let error =
         |what: String| Error::refused(format!("found {found} at row {row}, column {col}, {what}")).at(tensor.culprit());

@@ -15,7 +15,7 @@ const PIECE_BYTES: usize = 8 << 20;
 
 /// The row ranges in which a tensor is read: one for a small tensor, or one that must be seen whole.
 pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
-    let rows = tensor.rows;
+    let rows = tensor.rows();
     if rows.n_elements() == 0 {
         return Vec::new();
     }
@@ -39,8 +39,8 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
 /// The rows of a piece in ranges of one block, few enough for a core's own cache, or all at once where the source or the layout
 /// asks for the whole piece.
 pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let is_cut = reads_ranges && !tensor.rows.axis.is_turned();
-    let step = if is_cut { tensor.rows.rows_per_block() } else { piece.len().max(1) };
+    let is_cut = reads_ranges && !tensor.rows().axis.is_turned();
+    let step = if is_cut { tensor.rows().rows_per_block() } else { piece.len().max(1) };
     let end = piece.end;
     piece.clone().step_by(step).map(move |start| start..(start + step).min(end))
 }
@@ -106,7 +106,7 @@ impl PieceReader {
         range: &Range<usize>,
         stop: &Stop,
     ) -> Result<Piece<'a>> {
-        let (rows, width) = (tensor.rows, tensor.width());
+        let (rows, width) = (tensor.rows(), tensor.width());
         let n_bytes = range.len() * rows.n_cols * width;
         if rows.axis.is_turned() {
             read_slices(source, tensor.index(), 0, self.own_order.bytes_mut(n_bytes), stop)?;
@@ -230,7 +230,7 @@ pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
     };
     let is_bad = |place: &usize| !block.values[*place].is_finite() && (tensor.is_changed() || !own(*place).is_finite());
     let Some(first) = (0..block.values.len()).find(is_bad) else { return Ok(()) };
-    let (row, col, value) = (block.first_row + first / tensor.rows.n_cols, first % tensor.rows.n_cols, own(first));
+    let (row, col, value) = (block.first_row + first / tensor.rows().n_cols, first % tensor.rows().n_cols, own(first));
     let (found, what) = match value.is_finite() {
         true => (format!("{value:e}"), ", which does not fit f32; exclude the tensor"),
         false => (value.to_string(), "; fix the checkpoint"),

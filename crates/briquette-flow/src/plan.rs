@@ -2,11 +2,13 @@
 
 mod exclude;
 mod fit;
+mod norms;
 mod predict;
 mod unsure;
 
 use crate::known::{Known, Reason};
 use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
+use crate::weight_norm::WeightNorm;
 use briquette_core::encoded::{Codes, Storage};
 use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows};
 use briquette_formats::output_format::FilePart;
@@ -45,6 +47,8 @@ pub struct Plan<'a> {
     pub remarks: Vec<String>,
     /// Input statistics of tensors whose scores or ranges use them, by the tensor's index.
     pub inputs: BTreeMap<usize, InputView>,
+    /// Directions of weight norms that are pruned or rounded, by the tensor's index.
+    pub norms: BTreeMap<usize, WeightNorm>,
 }
 
 /// Marks a tensor as tied to no other; a model has fewer tensors than this.
@@ -108,6 +112,7 @@ impl<'a> Plan<'a> {
             metadata: BTreeMap::new(),
             remarks: Vec::new(),
             inputs: BTreeMap::new(),
+            norms: BTreeMap::new(),
         }
     }
 }
@@ -189,6 +194,13 @@ impl<'a> TensorPlan<'a> {
         TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
     }
 
+    /// The rows that are read, encoded and hashed: by outputs, or in the tensor's own order if the tensor stays unchanged.
+    ///
+    /// Whatever copies a tensor keeps its order, even where the model's layout or the name shows another output axis.
+    pub fn rows(&self) -> Rows {
+        if self.is_changed() { self.output_rows } else { self.rows_as_stored() }
+    }
+
     /// The row view of the tensor's own order, whichever axis counts outputs.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
@@ -197,7 +209,7 @@ impl<'a> TensorPlan<'a> {
 
     /// Whether anything is done to the tensor.
     pub fn is_changed(&self) -> bool {
-        self.cast.is_some() || self.is_recoded()
+        self.cast.is_some() || self.is_recoded() || self.is_moved
     }
 
     /// Whether the tensor may be stored as anything but dense floats.
@@ -210,7 +222,6 @@ impl<'a> TensorPlan<'a> {
         (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
         (self.was_sparse, self.blocks) = (false, None);
         (self.solve, self.is_moved) = (Solve::default(), false);
-        self.rows = self.rows_as_stored();
     }
 
     /// The codes that the tensor is stored as in this format.
@@ -235,7 +246,10 @@ impl<'a> TensorPlan<'a> {
             return coding;
         }
         match profile.holds_sparse() && self.is_recoded() {
-            true => Coding::smallest(codes, self.stored_dtype(), self.rows.n_rows, self.rows.n_cols, n_kept),
+            true => {
+                let Rows { n_rows, n_cols, .. } = self.rows();
+                Coding::smallest(codes, self.stored_dtype(), n_rows, n_cols, n_kept)
+            }
             false => Coding { codes, ..Coding::DENSE },
         }
     }
@@ -243,7 +257,8 @@ impl<'a> TensorPlan<'a> {
     /// The coding of codes that are to be entropy-coded, where this format keeps codes so.
     fn entropy_coding(&self, profile: OutputFormat, codes: Option<Codes>) -> Option<Coding> {
         let blocks = self.blocks.filter(|_| profile.holds_sparse())?;
-        let most = Coding::entropy(codes?, self.rows.n_rows, self.rows.n_cols)?;
+        let Rows { n_rows, n_cols, .. } = self.rows();
+        let most = Coding::entropy(codes?, n_rows, n_cols)?;
         Some(match blocks {
             BlockBytes::AtMost => most,
             BlockBytes::Exactly(n_bytes) => Coding { storage: Storage::Entropy { n_bytes }, ..most },
@@ -253,7 +268,7 @@ impl<'a> TensorPlan<'a> {
     /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs
     /// from rows for burn's Linear and for transposed convolutions.
     pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
-        match self.rows.axis {
+        match self.rows().axis {
             axis if axis.is_turned() && coding == Coding::DENSE => OutputAxis::First,
             axis => axis,
         }

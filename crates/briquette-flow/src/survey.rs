@@ -2,6 +2,7 @@
 //! source, and NaN where the plan accepts it.
 
 mod border;
+mod norms;
 mod scan;
 
 use crate::context::Workers;
@@ -13,6 +14,7 @@ use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::TensorSource;
 use briquette_prune::Threshold;
 use scan::{Dropped, PieceOf, Scan, pieces_in_order};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The reason that is shown for a tensor left unchanged because it has NaN or infinity.
@@ -48,6 +50,7 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
     if plan.nonfinite == Nonfinite::Left {
         leave_nonfinite(plan, source, workers)?;
     }
+    norms::measure(plan, source, workers)?;
     let pieces: Vec<Vec<Range<usize>>> =
         plan.tensors.iter().enumerate().map(|(index, tensor)| pieces_of(tensor, source.reads_ranges(index))).collect();
     let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, &pieces)?;
@@ -68,7 +71,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
     let mut starts = Vec::with_capacity(pieces.len());
     for (i, rows) in pieces.iter().enumerate() {
         starts.push(PieceStart { rows: rows.clone(), n_kept, n_ties });
-        let n = rows.len() * tensor.rows.n_cols;
+        let n = rows.len() * tensor.rows().n_cols;
         let (below, equal) = counts.get(i).copied().unwrap_or_default();
         let dropped_ties = equal.min(n_ties);
         n_kept += match tensor.prune.map(|prune| prune.cut) {
@@ -91,7 +94,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
 
 /// How many weights a tensor loses if `n_drop` of each block of `size` columns are dropped.
 pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
-    let (n_cols, size) = (tensor.rows.n_cols, size.max(1));
+    let (n_cols, size) = (tensor.rows().n_cols, size.max(1));
     n_cols / size * n_drop + n_drop * (n_cols % size) / size
 }
 
@@ -114,7 +117,7 @@ fn thresholds_of(
     }
     for pool in &plan.pools {
         let n: usize = pool.tensors.iter().map(|&index| plan.tensors[index].info.n_elements()).sum();
-        pools.push((pool.tensors.clone(), pool.ratio.of(n)));
+        pools.push((pool.tensors.clone(), pool.ratio.of(n).min(n - plan.n_norms(&pool.tensors))));
     }
     for (tensors, n_drop) in pools {
         let border = Search::new(plan, source, workers, pieces, &tensors).border(n_drop)?;
@@ -165,14 +168,14 @@ fn count_pieces(
     let parts = pieces_in_order(&tensors, pieces);
     let n_bytes = parts
         .iter()
-        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows.n_cols * plan.tensors[part.tensor].width());
+        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows().n_cols * plan.tensors[part.tensor].width());
     workers.begin("survey", n_bytes.sum());
     let counted = workers.map(&parts, Scan::default, |scan, part| {
         let mut count = (0, 0);
         let tensor = &plan.tensors[part.tensor];
         if tensor.prune.is_some_and(|prune| prune.cut == Cut::Given) {
             let keep = source.keep(part.tensor, part.rows.clone())?;
-            return Ok((part.rows.len() * tensor.rows.n_cols - bits::count_ones(&keep), 0));
+            return Ok((part.rows.len() * tensor.rows().n_cols - bits::count_ones(&keep), 0));
         }
         let mut bits = Vec::new();
         scan.each(plan, source, part, workers, |strip, scores| {
@@ -233,11 +236,20 @@ fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers
         let tensor = &mut plan.tensors[index];
         if !is_finite {
             tensor.leave(NONFINITE);
-            plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|&other| other != index));
         } else if let Some(dtype) = tensor.cast.filter(|_| !fits) {
             tensor.cast = None;
             tensor.skipped = Some(format!("too large for {dtype}"));
         }
     }
+    let is_left = |index: usize, plan: &Plan| plan.tensors[index].skipped.as_deref() == Some(NONFINITE);
+    for (directions, lengths) in plan.norms.iter().map(|(&index, norm)| (index, norm.lengths)).collect::<Vec<_>>() {
+        // Directions and lengths change together or not at all.
+        if is_left(directions, plan) || is_left(lengths, plan) {
+            plan.tensors[directions].leave(NONFINITE);
+            plan.forget_norm(directions, NONFINITE);
+        }
+    }
+    let left: BTreeSet<usize> = (0..plan.tensors.len()).filter(|&index| is_left(index, plan)).collect();
+    plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|index| !left.contains(index)));
     Ok(())
 }

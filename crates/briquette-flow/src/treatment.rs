@@ -18,8 +18,9 @@ pub struct Treatment {
     pub axis: OutputAxis,
     /// What shows the role and the axis.
     pub why: Reason,
-    /// The row view. A tensor that is no weight is seen as rows of one byte.
-    pub rows: Rows,
+    /// The row view by outputs. A tensor that is no weight is rows of one byte. A tensor that stays unchanged is read in its own
+    /// order instead: see [`TensorPlan::rows`](crate::TensorPlan::rows).
+    pub output_rows: Rows,
     /// Which weights are dropped.
     pub prune: Option<Pruning>,
     /// The grid that weights are rounded to.
@@ -39,8 +40,8 @@ pub struct Treatment {
 }
 
 impl Treatment {
-    /// The treatment that leaves a tensor unchanged.
-    pub fn none(known: Known, rows: Rows) -> Self {
+    /// The treatment that leaves a tensor unchanged; `output_rows` is its row view by outputs.
+    pub fn none(known: Known, output_rows: Rows) -> Self {
         let Known { role, axis, why } = known;
         let (prune, quant, cast, skipped) = (None, None, None, None);
         let solve = Solve::default();
@@ -48,7 +49,7 @@ impl Treatment {
             role,
             axis,
             why,
-            rows,
+            output_rows,
             prune,
             quant,
             solve,

@@ -110,16 +110,16 @@ fn encode_files(
 ) -> Result<Option<Encoding>> {
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     let mut layout = FileLayouts::new(plan, &n_kept)?;
-    let mut coded = None;
-    if plan.has_blocks() {
+    let (mut coded, had_blocks) = (None, plan.has_blocks());
+    if had_blocks {
         let scratch = Scratch::create(draft, plan, &layout.tensors)?;
         let outcomes = encode(plan, surveys, &layout.tensors, source, &scratch, workers)?;
         if plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
             return Ok(None);
         }
-        plan.learn_blocks(&outcomes);
+        // Codes that are nearly all equal are encoded again, without blocks.
+        coded = plan.learn_blocks(&outcomes).then_some((scratch, outcomes));
         layout = FileLayouts::new(plan, &n_kept)?;
-        coded = Some((scratch, outcomes));
     }
     let known = layout.take_known();
     let files = WeightFiles::create(draft, &layout, known)?;
@@ -129,7 +129,7 @@ fn encode_files(
     }
     let outcomes = encode(plan, surveys, &layout.tensors, source, &files, workers)?;
     let files = files.into_files();
-    if plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+    if !had_blocks && plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
         files.into_iter().try_for_each(DraftFile::remove)?;
         return Ok(None);
     }

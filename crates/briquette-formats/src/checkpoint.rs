@@ -9,10 +9,10 @@ use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{
-    Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout, compressed_tensors, manifest, ours,
-    weight_layout, weights,
+    Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id,
+    manifest, ours, presence, weights,
 };
-use briquette_core::{Affine, Result, Storage};
+use briquette_core::{Affine, Remedy, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -81,6 +81,7 @@ pub struct Checkpoint {
     source: Source,
     companions: Companions,
     quantized_by: Option<String>,
+    layout: Option<WeightLayout>,
 }
 
 impl std::fmt::Debug for Checkpoint {
@@ -99,24 +100,32 @@ impl Checkpoint {
         Self::open_as(path, &Choice::default())
     }
 
-    /// The same, where it is said which of several things in a file is the model. What Briquette wrote holds one.
+    /// Opens a model with a choice of its entry, its names and its layout. A directory that Briquette wrote holds one entry.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and Config where there is nothing that `choice` names.
+    /// See [`open`](Self::open); Config where nothing in the file has the chosen key or prefix.
     pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
-        let is_directory = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
-        if !is_directory {
-            let file = InputFile::open(path)?;
+        let found = Self::open_any(path, choice)?;
+        Ok(Self { layout: found.layout_by(choice), ..found })
+    }
+
+    /// Opens a model; its layout is not known yet.
+    fn open_any(path: &Path, choice: &Choice) -> Result<Self> {
+        if !presence::is_directory(path)? {
+            let file = InputFile::open(path).map_err(|error| match hub_id::of(path) {
+                Some(id) if error.remedy == Some(Remedy::CheckPath) => error.with_remedy(Remedy::Download(id)),
+                _ => error,
+            })?;
             return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
         }
         let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);
-        if path.join(manifest::FILE_NAME).exists() {
+        if directory.has(manifest::FILE_NAME)? {
             let source = ours::open(&directory)?;
             let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();
             let format = InputFormat::Briquette(profile);
             let path = path.to_path_buf();
             let source = Source::Stored(source);
-            return Ok(Self { path, directory, format, source, companions, quantized_by: None });
+            return Ok(Self { path, directory, format, source, companions, quantized_by: None, layout: None });
         }
         let quantization = quantization::read_config(&directory)?;
         let weights = weights::weights_in(path)?;
@@ -134,7 +143,7 @@ impl Checkpoint {
             FileKind::Burnpack => InputFormat::Burnpack,
         };
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
-        Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by })
+        Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by, layout: None })
     }
 
     /// Sees the tensors as `quantization_config` says they are to be seen.
@@ -210,15 +219,11 @@ impl Checkpoint {
         }
     }
 
-    /// Which way the matrices of linear layers lie, where the model says so: our manifest, or the header of a file of ours. A burnpack
-    /// file that does not say lies as burn's own do.
+    /// The layout of the matrices of linear layers, where it is known.
+    ///
+    /// It is the chosen one, else the one that our manifest or the header of a file of ours states. burnpack is burn's otherwise.
     pub fn layout(&self) -> Option<WeightLayout> {
-        let said = match self.manifest() {
-            Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
-            None => self.said(weight_layout::KEY),
-        };
-        let own = (self.format() == InputFormat::Burnpack).then_some(WeightLayout::Burn);
-        said.and_then(WeightLayout::of).or(own)
+        self.layout
     }
 
     /// What has been done to it already.
@@ -251,6 +256,14 @@ impl Checkpoint {
     pub fn left_out(&self) -> &[LeftOut] {
         match &self.source {
             Source::Plain(plain) => plain.left_out(),
+            Source::Stored(_) => &[],
+        }
+    }
+
+    /// The layers that are transposed convolutions by the classes that a TorchScript file names.
+    pub fn transposed_layers(&self) -> &[String] {
+        match &self.source {
+            Source::Plain(plain) => plain.transposed_layers(),
             Source::Stored(_) => &[],
         }
     }

@@ -25,13 +25,25 @@ pub struct StatisticsFile {
 }
 
 impl StatisticsFile {
-    /// Writes `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
-    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is. An older
-    /// file is replaced in one step.
+    /// Writes the statistics. An older file is replaced in one step.
     ///
     /// # Errors
-    /// Io.
+    /// Io if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
+        draft::replace_file(path, &self.encoded()?)
+    }
+
+    /// Writes the statistics into a new file.
+    ///
+    /// # Errors
+    /// Refused if the file exists; Io if it cannot be written.
+    pub fn write_new(&self, path: &Path) -> Result<()> {
+        draft::write_files(&[(path, &self.encoded()?)], false)
+    }
+
+    /// The bytes of the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
+    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is.
+    fn encoded(&self) -> Result<Vec<u8>> {
         let (mut tensors, mut said) = (BTreeMap::new(), BTreeMap::new());
         let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
         for (name, stats) in &self.layers {
@@ -53,7 +65,7 @@ impl StatisticsFile {
         said.insert("format".into(), FORMAT.into());
         said.insert("version".into(), VERSION.into());
         said.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
-        draft::replace_file(path, &safetensors::to_file_saying(&tensors, &said)?)
+        safetensors::to_file_saying(&tensors, &said)
     }
 
     /// Reads what [`write`](Self::write) wrote.
@@ -147,9 +159,12 @@ pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
     Ok(hasher.finish())
 }
 
-/// What is wrong with the numbers of a layer.
+/// Describes the first contradiction in the numbers of a layer.
 fn problem(stats: &InputStats) -> Option<String> {
     let n = stats.n_inputs();
+    if i64::try_from(stats.count).is_err() {
+        return Some(format!("found count {}, expected at least 1; gather them again", stats.count.cast_signed()));
+    }
     let lengths = [stats.sum.len(), stats.max.len()];
     if stats.count == 0 || n == 0 {
         return Some("count or sum_squares is missing or empty".into());
@@ -162,8 +177,11 @@ fn problem(stats: &InputStats) -> Option<String> {
     }
     let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
     let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
-    let is_bad = all.chain(gram).any(|value| !value.is_finite()) || stats.sum_squares.iter().any(|&value| value < 0.0);
-    is_bad.then(|| "a number is not finite, or a square is negative".into())
+    let diagonal = stats.gram.iter().flat_map(|gram| gram.iter().step_by(n + 1)).copied();
+    let mut positive =
+        diagonal.chain(stats.sum_squares.iter().copied()).chain(stats.max.iter().copied().map(f64::from));
+    let is_bad = all.chain(gram).any(|value| !value.is_finite()) || positive.any(|value| value < 0.0);
+    is_bad.then(|| "found a number that is not finite, or a negative square or magnitude; gather them again".into())
 }
 
 fn to_bytes(values: &[f64]) -> Vec<u8> {
@@ -215,8 +233,14 @@ mod tests {
     fn numbers_that_contradict_each_other_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stats.safetensors");
-        let damage: [fn(&mut InputStats); 5] = [
+        let damage: [fn(&mut InputStats); 11] = [
             |stats| stats.count = 0,
+            |stats| stats.count = (-3_i64).cast_unsigned(),
+            |stats| stats.count = u64::MAX,
+            |stats| stats.max[1] = -1.0,
+            |stats| stats.sum[1] = f64::NAN,
+            |stats| stats.gram = Some(Arc::new(vec![5.0, 0.5, 0.5, -7.5])),
+            |stats| stats.gram = Some(Arc::new(vec![5.0, f64::INFINITY, 0.5, 7.5])),
             |stats| stats.sum.truncate(1),
             |stats| stats.max[0] = f32::INFINITY,
             |stats| stats.sum_squares[1] = -1.0,

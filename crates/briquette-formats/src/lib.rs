@@ -19,7 +19,9 @@ pub mod companions;
 mod compressed_tensors;
 mod digests;
 pub mod foreign;
+pub mod heads;
 mod hub_cache;
+mod hub_id;
 pub mod index;
 pub mod input_stats;
 pub mod json;
@@ -43,7 +45,7 @@ mod window;
 pub use activations::ActivationRounding;
 pub use briquette_files::{
     Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
-    model_dir, names, sums, tensor,
+    model_dir, names, presence, sums, tensor,
 };
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;

@@ -20,7 +20,7 @@ impl LoadableFamily {
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err("its config.json has no model_type".into());
         };
-        let found = known::FAMILIES.iter().find(|family| family.model_types.contains(&model_type));
+        let found = known::families().find(|family| family.model_types.contains(&model_type));
         found.ok_or_else(|| format!("models of the type {model_type:?} are not among those that were tried"))
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn no_model_type_is_known_twice() {
-        let mut all: Vec<&str> = known::FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
+        let mut all: Vec<&str> = known::families().flat_map(|family| family.model_types).copied().collect();
         let n = all.len();
         all.sort_unstable();
         all.dedup();

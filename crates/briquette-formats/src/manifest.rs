@@ -10,7 +10,9 @@ use std::path::Path;
 /// The name of the manifest in a directory.
 pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
+/// The first version whose hashes cover how turned rows lie in a tensor.
+const HASHES_LAYOUT: u32 = 5;
 /// The version that is written where nothing newer is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
@@ -50,6 +52,16 @@ pub struct ManifestHead {
 }
 
 impl ManifestHead {
+    /// The hash that this manifest records for a tensor whose values hash to `by_rows`, row by row.
+    ///
+    /// Since version 5 it covers how turned rows lie in the tensor; before, it is `by_rows`.
+    pub fn hash_of(&self, entry: &ManifestEntry, by_rows: Hash128) -> Hash128 {
+        match self.version >= HASHES_LAYOUT {
+            true => by_rows.with_layout(&entry.shape, entry.output_axis),
+            false => by_rows,
+        }
+    }
+
     /// Writes a manifest with these tensors, which come in the order of their names: the same bytes for the same content.
     ///
     /// # Errors
@@ -99,7 +111,7 @@ pub struct ManifestEntry {
     pub activations: Option<String>,
     /// The file its parts are in.
     pub file: String,
-    /// Hash of its simulated values: f32 where it has codes, its own type elsewhere.
+    /// Hash of its simulated values: f32 where it has codes, its own type elsewhere. See [`ManifestHead::hash_of`].
     pub hash: Hash128,
     /// The tensor whose parts stand for this one too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,14 +122,14 @@ fn is_first(axis: &OutputAxis) -> bool {
     *axis == OutputAxis::First
 }
 
-/// The version that holds these tensors: 2 where some are stacks of matrices, 3 where outputs are the second of several axes, 4 where codes
-/// are entropy-coded.
+/// The version that holds these tensors: 2 for stacks of matrices, 4 for entropy-coded codes, 5 for rows that do not lie in a tensor's own
+/// order. Version 3 was the first with outputs on the second axis.
 pub fn version_of(tensors: impl Iterator<Item = (Storage, OutputAxis)>) -> u32 {
     let version = |of: (Storage, OutputAxis)| match of {
-        (Storage::Entropy { .. }, _) => VERSION,
-        (_, OutputAxis::Second) => 3,
+        (_, OutputAxis::Last | OutputAxis::Second) => HASHES_LAYOUT,
+        (Storage::Entropy { .. }, _) => 4,
         (_, OutputAxis::Stacked) => 2,
-        (_, OutputAxis::First | OutputAxis::Last) => LOWEST,
+        (_, OutputAxis::First) => LOWEST,
     };
     tensors.map(version).max().unwrap_or(LOWEST)
 }

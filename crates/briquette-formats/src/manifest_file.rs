@@ -64,21 +64,26 @@ impl<'a> ManifestFile<'a> {
         Ok(Self { file, head, n_tensors: whole.tensors.len(), files, whole: Some(whole) })
     }
 
-    /// Calls `each` with every entry, in the order of names, and gives up the head.
+    /// Calls `each` with the head and every entry, in the order of names, and gives up the head.
     ///
     /// # Errors
     /// Those of `each`; Input if the file was changed since it was opened; Io.
-    pub(crate) fn for_each(self, mut each: impl FnMut(String, ManifestEntry) -> Result<()>) -> Result<ManifestHead> {
+    pub(crate) fn for_each(
+        self,
+        mut each: impl FnMut(&ManifestHead, String, ManifestEntry) -> Result<()>,
+    ) -> Result<ManifestHead> {
+        let head = self.head;
         if let Some(whole) = self.whole {
-            whole.tensors.into_iter().try_for_each(|(name, entry)| each(name, entry))?;
-            return Ok(self.head);
+            whole.tensors.into_iter().try_for_each(|(name, entry)| each(&head, name, entry))?;
+            return Ok(head);
         }
         let mut failed = None;
-        let found =
-            of_window(self.file, &mut |name, entry| each(name, entry).map_err(|error| failed = Some(error)).ok());
+        let found = of_window(self.file, &mut |name, entry| {
+            each(&head, name, entry).map_err(|error| failed = Some(error)).ok()
+        });
         match (failed, found?) {
             (Some(error), _) => Err(error),
-            (None, Some(_)) => Ok(self.head),
+            (None, Some(_)) => Ok(head),
             (None, None) => {
                 self.file.check_unchanged()?;
                 let message = "cannot be read a second time; the file is damaged";

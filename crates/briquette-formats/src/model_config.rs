@@ -61,23 +61,26 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
     checkpoint.model_dir().read(Path::new(FILE_NAME), limits::MAX_SMALL_BYTES)
 }
 
-/// What a configuration says of the family of its model.
+/// What a model's files say of its family beside the tensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelFamily {
     /// Every `model_type`: the model's own, then those of its parts.
     pub model_types: Vec<String>,
     /// Every width of the activations between layers.
     pub hidden_sizes: Vec<usize>,
+    /// Layers that are transposed convolutions by the classes that a TorchScript file names.
+    pub transposed_layers: BTreeSet<String>,
 }
 
 impl ModelFamily {
-    /// Reads it off `config.json`; nothing where there is none or it says nothing.
+    /// Reads `config.json` and the classes of layers; nothing where there are none or they say nothing.
     ///
     /// # Errors
     /// Io.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let bytes = read(checkpoint)?.unwrap_or_default();
-        Ok(Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()))
+        let transposed_layers = checkpoint.transposed_layers().iter().cloned().collect();
+        Ok(Self { transposed_layers, ..Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()) })
     }
 
     /// Reads a configuration and the objects one level within it: a model of text and images has one for each.

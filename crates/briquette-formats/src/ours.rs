@@ -10,7 +10,9 @@ use crate::{
     ActivationRounding, Choice, InputFile, ManifestEntry, ModelDir, OutputFormat, TensorInfo, contained, manifest,
     sniff, sums,
 };
+use briquette_core::coding::may_be_entropy_coded;
 use briquette_core::{Coding, Error, Result, Storage};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
@@ -37,16 +39,20 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     plain.check_unique()?;
     let (found, profile) = (plain.by_name(), manifest.head.profile);
     let mut tensors = Vec::with_capacity(manifest.n_tensors);
-    let mut hashes = Vec::with_capacity(manifest.n_tensors);
-    let head = manifest.for_each(|name, entry| {
+    let (mut hashes, mut layouts) = (Vec::with_capacity(manifest.n_tensors), BTreeMap::new());
+    let head = manifest.for_each(|head, name, entry| {
+        if head.hash_of(&entry, entry.hash) != entry.hash {
+            layouts.insert(hashes.len(), (entry.shape.clone(), entry.output_axis));
+        }
         hashes.push(entry.hash);
         tensors.push(stored_tensor(name, entry, profile, &found)?);
         Ok(())
     })?;
     drop(found);
+    check_density(&tensors).map_err(|error| error.at(directory.display()))?;
     let files = plain.into_files();
     let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    let digests = Some(Digests::of(hashes));
+    let digests = Some(Digests::new(hashes, layouts));
     Ok(StoredDir { files, tensors, infos, manifest: Some(head), digests, number: DirNumber::default() })
 }
 
@@ -56,6 +62,23 @@ fn check_sum(directory: &ModelDir, name: &Path, file: &InputFile) -> Result<()> 
     let found = || sums::sha256_of(file, true, &|| Ok(())).unwrap_or_else(|error| failed.insert(error).message.clone());
     let checked = directory.check(name, found);
     failed.map_or(checked, Err)
+}
+
+/// Refuses entropy-coded blocks that decode to far more codes than their bytes suggest.
+fn check_density(tensors: &[StoredTensor]) -> Result<()> {
+    let (mut n_codes, mut sum) = (0_u64, 0_u64);
+    for tensor in tensors {
+        if let Storage::Entropy { n_bytes } = tensor.coding.storage {
+            n_codes = n_codes.saturating_add(tensor.info.n_elements() as u64);
+            sum = sum.saturating_add(n_bytes as u64);
+        }
+    }
+    if may_be_entropy_coded(n_codes, sum) {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "{sum} bytes of entropy-coded blocks hold {n_codes} codes, expected at most 128 for each byte; the file is damaged"
+    )))
 }
 
 fn stored_tensor(
@@ -105,4 +128,26 @@ fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<Activa
         ASYMMETRIC => ActivationRounding::Asymmetric,
         _ => ActivationRounding::Other,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::{DType, OutputAxis};
+
+    fn coded(n_rows: usize, n_bytes: usize) -> StoredTensor {
+        let info = TensorInfo::checked("w".into(), DType::F32, vec![n_rows, 4096]).unwrap();
+        let coding = Coding { storage: Storage::Entropy { n_bytes }, ..Coding::DENSE };
+        let n_kept = info.n_elements();
+        StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
+    }
+
+    #[test]
+    fn blocks_that_hold_far_more_codes_than_bytes_are_refused() {
+        check_density(&[coded(1 << 14, 0), coded(1 << 14, 1 << 20)]).unwrap();
+        check_density(&[coded(1 << 18, 8 << 20)]).unwrap();
+        // Four gigabytes of floats in 1.6 MB.
+        let error = check_density(&[coded(1 << 18, 800_000), coded(1 << 10, 800_000)]).unwrap_err();
+        assert!(error.exit_code() == 4 && error.to_string().contains("1600000 bytes"), "{error}");
+    }
 }

@@ -22,6 +22,7 @@ pub struct PlainFiles {
     n_bytes: u64,
     left_out: Vec<LeftOut>,
     stripped: Vec<String>,
+    transposed: Vec<String>,
     /// Free-form strings of the headers; of equal keys the first file's counts.
     pub metadata: BTreeMap<String, String>,
 }
@@ -68,6 +69,7 @@ impl PlainFiles {
             self.infos.push(info);
         }
         self.left_out.extend(found.left_out);
+        self.transposed.extend(found.transposed_layers);
         // What the file holds besides the model is no part of it.
         self.n_bytes += found.n_bytes;
         Ok(file)
@@ -75,9 +77,7 @@ impl PlainFiles {
 
     #[cfg(not(feature = "pytorch"))]
     fn push_pytorch(&mut self, file: InputFile, _choice: &Choice) -> Result<InputFile> {
-        let message = "is PyTorch's, which this build does not read; build with the feature `pytorch`, or save it as \
-                       safetensors";
-        Err(Error::config(message).at(file.path().display()))
+        Err(Error::lacks_feature("pytorch", "read PyTorch files").at(file.path().display()))
     }
 
     fn push_header(&mut self, header: safetensors::FileHeader, file: InputFile) -> InputFile {
@@ -109,6 +109,13 @@ impl PlainFiles {
             None if kind == FileKind::PyTorch => name_prefix::unwrap(&mut self.infos),
             None => Vec::new(),
         };
+        for prefix in &self.stripped {
+            self.transposed.iter_mut().for_each(|layer| {
+                if let Some(rest) = layer.strip_prefix(prefix.as_str()) {
+                    *layer = rest.to_string();
+                }
+            });
+        }
         match self.stripped.is_empty() {
             true => Ok(()),
             false => name_prefix::check_unique(&self.infos),
@@ -123,6 +130,11 @@ impl PlainFiles {
     /// What files hold besides the model.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
+    }
+
+    /// The layers that are transposed convolutions by their class.
+    pub fn transposed_layers(&self) -> &[String] {
+        &self.transposed
     }
 
     /// What names began with and no longer do.

@@ -1,9 +1,9 @@
 //! Writes the `quantization_config` that tells transformers and vLLM what an output holds.
 
-use crate::Manifest;
 use crate::loadable::LoadableFamily;
 use crate::manifest::ManifestEntry;
 use crate::output_format::is_int_quantized;
+use crate::{Manifest, heads};
 use briquette_core::Grouping;
 use briquette_core::encoded::Codes;
 use serde_json::{Value, json};
@@ -23,13 +23,8 @@ const EXPERTS: &str = r"re:.*\.experts\..*";
 ///
 /// `linear` are the names of the weights of Linear layers: those that are not coded are named in `ignore`, for readers
 /// take every other Linear for a coded one. So are those that transformers makes of a `family` though files do not have
-/// them. `config` is the model's `config.json`.
-pub fn of(
-    manifest: &Manifest,
-    linear: &[&str],
-    family: Option<&LoadableFamily>,
-    config: Option<&[u8]>,
-) -> Option<Value> {
+/// them, and heads by a pattern if there is no `family`.
+pub fn of(manifest: &Manifest, linear: &[&str], family: Option<&LoadableFamily>) -> Option<Value> {
     let groups = groups_of(manifest);
     let first = groups.first()?.0.get("format").cloned();
     let is_one = groups.iter().all(|(scheme, _)| scheme.get("format") == first.as_ref());
@@ -43,7 +38,7 @@ pub fn of(
     let config_groups: serde_json::Map<String, Value> = groups.into_iter().enumerate().map(group).collect();
     let ignore = match family {
         Some(family) => ignored_of(manifest, linear, family),
-        None => ignored(manifest, linear, config),
+        None => ignored(manifest, linear),
     };
     Some(json!({
         "quant_method": "compressed-tensors",
@@ -106,20 +101,12 @@ fn ignored_of(manifest: &Manifest, linear: &[&str], family: &LoadableFamily) -> 
     modules
 }
 
-/// The same where the family is not known. A head that shares the embedding has no weight of its own in the file, and is a
-/// Linear all the same.
-fn ignored(manifest: &Manifest, linear: &[&str], config: Option<&[u8]>) -> Vec<String> {
+/// The same for a family that is not known. A pattern stands for its head, which has no weight in the file if it shares the embedding.
+fn ignored(manifest: &Manifest, linear: &[&str]) -> Vec<String> {
     let is_left = |name: &&&str| manifest.tensors.get(**name).is_some_and(|entry| entry.coding.codes.is_none());
     let weights = linear.iter().filter(is_left).filter(|name| name.ends_with(".weight"));
     let mut modules: Vec<String> = weights.map(|name| module_of(name).to_string()).collect();
-    let config: Option<Value> = config.and_then(|bytes| serde_json::from_slice(bytes).ok());
-    let architectures = config.as_ref().and_then(|config| config.get("architectures")?.as_array());
-    let is_causal = |name: &Value| name.as_str().is_some_and(|name| name.ends_with("ForCausalLM"));
-    if architectures.is_some_and(|names| names.iter().any(is_causal))
-        && !manifest.tensors.contains_key("lm_head.weight")
-    {
-        modules.push("lm_head".into());
-    }
+    modules.push(heads::pattern());
     modules.sort();
     modules
 }

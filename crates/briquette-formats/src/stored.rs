@@ -330,6 +330,11 @@ impl StoredDir {
         self.digests.as_ref()?.expected(index)
     }
 
+    /// The hash that the manifest should have for a tensor whose values hash to `by_rows`, row by row.
+    pub fn hash_of(&self, index: usize, by_rows: Hash128) -> Hash128 {
+        self.digests.as_ref().map_or(by_rows, |digests| digests.hash_of(index, by_rows))
+    }
+
     /// The tensor with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.infos.iter().position(|info| info.name == name)

@@ -4,10 +4,15 @@ use crate::choice::no_keys;
 use crate::index::Index;
 use crate::plain::PlainFiles;
 use crate::sniff::{self, FileKind};
-use crate::{Choice, InputFile, TensorSource, contained, hub_cache};
+use crate::{Choice, InputFile, TensorSource, contained, hub_cache, manifest, presence};
 use briquette_core::{Error, Result};
 use briquette_files::paths::parent_of;
 use std::path::{Path, PathBuf};
+
+/// The `format` string in the header of weight files in our own format.
+const OUR_FORMAT: &str = "briquette";
+/// How the names of these files end.
+const OUR_EXTENSION: &str = ".briquette.safetensors";
 
 /// Reads a weight file, or every shard that an index names; they lie in its directory.
 ///
@@ -28,8 +33,22 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, File
     if plain.tensors().is_empty() {
         return Err(Error::input("there is no tensor in it; nothing to do").at(path.display()));
     }
+    if plain.metadata.get("format").is_some_and(|format| format == OUR_FORMAT) {
+        return Err(without_manifest(&path));
+    }
     plain.strip(choice, kind).map_err(|error| error.at(path.display()))?;
     Ok((plain, kind))
+}
+
+/// The error for a weight file of ours that is not read by its manifest, which alone says what its tensors stand for.
+fn without_manifest(file: &Path) -> Error {
+    let directory = parent_of(file);
+    let name = manifest::FILE_NAME;
+    let what = match directory.join(name).try_exists() {
+        Ok(true) => format!("name its directory instead: {}", directory.display()),
+        _ => format!("its directory lacks {name}; restore that file, or compress the model again"),
+    };
+    Error::input(format!("holds codes and parts of tensors, which only {name} explains; {what}")).at(file.display())
 }
 
 /// The one weight file or index of a directory.
@@ -42,12 +61,11 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     {
         let path = directory.join(name);
         // A link to nothing is found too: what it should lead to is missing, and another file is not what was meant.
-        if std::fs::symlink_metadata(&path).is_ok() {
+        if presence::has_entry(&path)? {
             return Ok(path);
         }
     }
-    let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let paths = presence::entries(directory)?.into_iter();
     let extension = |path: &PathBuf| path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
     let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let is_weight = |path: &PathBuf| {
@@ -55,11 +73,11 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
             && extension(path)
                 .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
     };
-    let mut found: Vec<PathBuf> = paths.filter(is_weight).collect();
-    found.sort();
+    let found: Vec<PathBuf> = paths.filter(is_weight).collect();
     match found.as_slice() {
         [path] => Ok(path.clone()),
         [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),
+        [first, ..] if first.to_string_lossy().ends_with(OUR_EXTENSION) => Err(without_manifest(first)),
         [first, ..] => {
             let message =
                 format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
@@ -74,7 +92,7 @@ fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Res
     let mut kind = FileKind::Safetensors;
     for name in index.files() {
         let shard = directory.join(name);
-        if !shard.exists() {
+        if !presence::exists(&shard)? {
             return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
         }
         let file = contained::open(&directory, Path::new(name))?;

@@ -39,6 +39,10 @@ fn left(checkpoint: &Checkpoint) -> Vec<(&str, bool)> {
     checkpoint.left_out().iter().map(|left| (left.key.as_str(), left.is_model)).collect()
 }
 
+fn by_none() -> Choice {
+    Choice::default()
+}
+
 fn by_key(key: &str) -> Choice {
     Choice { key: Some(key.into()), ..Choice::default() }
 }
@@ -92,6 +96,22 @@ fn the_key_of_the_model_is_found() {
         assert_eq!(names(&checkpoint), expected);
         assert_eq!(left(&checkpoint), expected_left);
     }
+}
+
+#[test]
+fn a_state_dict_below_the_model_of_a_checkpoint_is_unwrapped_and_a_layer_called_net_is_not() {
+    let state = || below("state_dict", &item("a", 0, 1));
+    let found =
+        open(&[below("model", &[state(), below("optimizer", &optimizer())].concat()), scalar("best_acc")], &by_none());
+    let found = found.unwrap();
+    assert_eq!(names(&found), ["a"]);
+    assert_eq!(left(&found), [("best_acc", false), ("model.optimizer", false)]);
+    let deep = open(&[below("checkpoint", &below("model", &state())), below("optimizer", &optimizer())], &by_none());
+    assert_eq!(names(&deep.unwrap()), ["a"]);
+    // Layers of a network that is kept as dictionaries in dictionaries.
+    let layers = [below("net", &item("a", 0, 1)), below("head", &item("b", 0, 1))].concat();
+    let nested = open(&[below("state_dict", &layers)], &by_none()).unwrap();
+    assert_eq!(names(&nested), ["net.a", "head.b"]);
 }
 
 #[test]

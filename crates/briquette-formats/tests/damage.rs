@@ -147,7 +147,7 @@ fn a_manifest_that_lies_is_refused() {
     };
     open("", "").unwrap();
     let cases = [
-        ("\"version\":1", "\"version\":5", "newer"),
+        ("\"version\":1", "\"version\":6", "newer"),
         ("\"briquette\"", "\"other\"", "newer"),
         ("[1]", "[2]", "expected F32 [2]"),
         ("F32", "F16", "expected F16"),

@@ -212,6 +212,27 @@ fn classes_are_known_in_programs_only_and_nothing_of_them_is_run() {
 }
 
 #[test]
+fn a_program_names_the_layers_that_are_transposed_convolutions() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.pt");
+    let layer = |key: &str, class: &[u8], tensor: &[u8]| {
+        let name = [b"X".as_slice(), (key.len() as u32).to_le_bytes().as_slice(), key.as_bytes()].concat();
+        [name.as_slice(), b"c__torch__.torch.nn.modules.conv", class, b"\n)\x81}(", tensor, b"ub"].concat()
+    };
+    let object = [
+        b"\x80\x02c__torch__\nNet\n)\x81}(".as_slice(),
+        &layer("up", b".___torch_mangle_3\nConvTranspose2d", &item("weight", 0, 1)),
+        &layer("down", b"\nConv2d", &item("weight", 0, 1)),
+        b"ub.",
+    ];
+    let data: (&str, &[u8]) = ("m/data/0", &[1; 8]);
+    let code: (&str, &[u8]) = ("m/code/__torch__.py", b"");
+    let checkpoint = open_bytes(&path, &zip(&[("m/data.pkl", &object.concat()), data, code])).unwrap();
+    assert_eq!(checkpoint.tensors().len(), 2);
+    assert_eq!(checkpoint.transposed_layers(), ["up"]);
+}
+
+#[test]
 fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");

@@ -58,17 +58,20 @@ fn codes(n: usize) -> Vec<i8> {
     (0..n).map(|i| (i * 7919 % 255) as u8 as i8).collect()
 }
 
-/// The best times of two calls, in turn, in milliseconds.
-fn best_of<T>(seconds: f64, mut ours: impl FnMut() -> T, mut theirs: impl FnMut() -> T) -> [f64; 2] {
-    let (start, mut best) = (Instant::now(), [f64::MAX; 2]);
-    while best[1] == f64::MAX || start.elapsed().as_secs_f64() < seconds {
-        for (best, call) in best.iter_mut().zip([&mut ours as &mut dyn FnMut() -> T, &mut theirs]) {
+/// The median times of two calls, in turn, in milliseconds.
+fn median_times<T>(seconds: f64, mut ours: impl FnMut() -> T, mut theirs: impl FnMut() -> T) -> [f64; 2] {
+    let (start, mut times) = (Instant::now(), [Vec::new(), Vec::new()]);
+    while times[1].len() < 3 || start.elapsed().as_secs_f64() < seconds {
+        for (times, call) in times.iter_mut().zip([&mut ours as &mut dyn FnMut() -> T, &mut theirs]) {
             let start = Instant::now();
             let _kept = call();
-            *best = best.min(start.elapsed().as_secs_f64() * 1e3);
+            times.push(start.elapsed().as_secs_f64() * 1e3);
         }
     }
-    best
+    times.map(|mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    })
 }
 
 fn print(what: &str, [ours, theirs]: [f64; 2]) {
@@ -85,14 +88,14 @@ fn convolution(shape: Conv2dShape, size: usize, seconds: f64) {
     let floats = Tensor::<4>::random(dims, Distribution::Normal(0.0, 1.0), &device);
     let pairs = shape.padding.map(|[before, after]| (before, after));
     let options = ConvOptions::new_with_padding(shape.stride, pairs, shape.dilation, shape.groups);
-    let best = best_of(
+    let times = median_times(
         seconds,
         || ops::conv2d(x.clone(), None, [None, None], call.clone()),
         || conv2d(x.clone(), floats.clone(), None, options.clone()),
     );
     let [height, width] = shape.kernel;
     let groups = if shape.groups > 1 { format!(", {} groups", shape.groups) } else { String::new() };
-    print(&format!("int8 conv {height}x{width}, {} to {}, {size}x{size}{groups}", shape.n_in, shape.n_out), best);
+    print(&format!("int8 conv {height}x{width}, {} to {}, {size}x{size}{groups}", shape.n_in, shape.n_out), times);
 }
 
 /// A convolution of some images, and its gradients where it learns.
@@ -104,7 +107,7 @@ fn float_convolution(shape: Conv2dShape, [n_images, size]: [usize; 2], seconds: 
         let (x, weight) = (random([n_images, shape.n_in, size, size]), random(shape.weight_dims()));
         let (x, weight) = if learns.is_empty() { (x, weight) } else { (x.require_grad(), weight.require_grad()) };
         let end = |y: Tensor<4>| (!learns.is_empty()).then(|| y.sum().backward());
-        let best = best_of(
+        let times = median_times(
             seconds,
             || end(ops::float_conv2d(x.clone(), weight.clone(), None, shape)),
             || end(conv2d(x.clone(), weight.clone(), None, options.clone())),
@@ -113,7 +116,7 @@ fn float_convolution(shape: Conv2dShape, [n_images, size]: [usize; 2], seconds: 
             (if n_images > 1 { format!("{n_images} x ") } else { String::new() }, shape.kernel);
         print(
             &format!("f32 conv {height}x{width}, {} to {}, {images}{size}x{size}{learns}", shape.n_in, shape.n_out),
-            best,
+            times,
         );
     }
 }
@@ -123,12 +126,12 @@ fn max_pool(dims: [usize; 4], [kernel, stride, padding]: [usize; 3], seconds: f6
     let padding = [padding; 2];
     let options =
         MaxPoolOptions { stride: [stride; 2], padding: padding.map(|n| (n, n)), ..MaxPoolOptions::new([kernel; 2]) };
-    let best = best_of(
+    let times = median_times(
         seconds,
         || ops::max_pool2d(x.clone(), [kernel; 2], [stride; 2], padding),
         || max_pool2d(x.clone(), options.clone()),
     );
-    print(&format!("max pool {kernel}x{kernel} by {stride}, {dims:?}"), best);
+    print(&format!("max pool {kernel}x{kernel} by {stride}, {dims:?}"), times);
 }
 
 fn linear(m: usize, k: usize, n: usize, seconds: f64) {
@@ -152,7 +155,8 @@ fn linear(m: usize, k: usize, n: usize, seconds: f64) {
         ("int4 by 128", LinearWeights::int4(int4)),
     ];
     for (name, weights) in kinds {
-        let best = best_of(seconds, || ops::linear(x.clone(), &weights, None), || x.clone().matmul(floats.clone()));
-        print(&format!("{name}, {k}x{n}, M={m}"), best);
+        let times =
+            median_times(seconds, || ops::linear(x.clone(), &weights, None), || x.clone().matmul(floats.clone()));
+        print(&format!("{name}, {k}x{n}, M={m}"), times);
     }
 }

@@ -49,17 +49,17 @@ fn options() -> Options {
     }
 }
 
-/// The best time of a call, in seconds.
-fn best(seconds: f64, mut call: impl FnMut()) -> f64 {
+/// The median time of at least five calls, in seconds.
+fn median_time(seconds: f64, mut call: impl FnMut()) -> f64 {
     call();
-    let (start, mut best, mut n) = (Instant::now(), f64::MAX, 0);
-    while n < 5 || start.elapsed().as_secs_f64() < seconds {
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.len() < 5 || start.elapsed().as_secs_f64() < seconds {
         let call_start = Instant::now();
         call();
-        best = best.min(call_start.elapsed().as_secs_f64());
-        n += 1;
+        times.push(call_start.elapsed().as_secs_f64());
     }
-    best
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
@@ -101,13 +101,13 @@ impl Cell {
         let x: Vec<f32> = numbers(m * self.k, 3).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect();
         let (mut y, bias) = (vec![0.0; m * self.n], vec![0.5; self.n]);
         for (name, grid) in [("symmetric", ActivationGrid::Symmetric), ("asymmetric", ActivationGrid::Asymmetric)] {
-            let seconds = best(options.seconds, || {
+            let seconds = median_time(options.seconds, || {
                 int8_linear(options.path, &x, m, grid, &self.packed, Some(&bias), &mut y);
             });
             self.print(name, m, seconds, self.packed.n_bytes());
         }
         for (percent, weights) in &self.sparse {
-            let seconds = best(options.seconds, || {
+            let seconds = median_time(options.seconds, || {
                 int8_linear(options.path, &x, m, ActivationGrid::Asymmetric, weights, Some(&bias), &mut y);
             });
             self.print(&format!("sparse{percent}"), m, seconds, weights.n_bytes());
@@ -124,7 +124,7 @@ impl Cell {
         let packed = gemm.prepack_b(weights.view().transposed());
         let codes: Vec<u8> = x.iter().map(|value| (value * 127.0 + 128.0) as u8).collect();
         let (mut sums, mut y, zeros) = (vec![0; m * self.n], vec![0.0; m * self.n], vec![128; m]);
-        best(options.seconds, || {
+        median_time(options.seconds, || {
             let rows = GemmInputA::Unpacked(NdTensorView::from_data([m, self.k], &codes[..]));
             let quant = Some(QuantParams { zero_point: &zeros[..] });
             let options = GemmOptions { a_quant: quant, ..Default::default() };

@@ -1,11 +1,14 @@
 //! The words around a prompt: a chat template, as transformers renders it, and the tokens that end a text.
 
+mod assigned;
+mod date;
+mod render;
+
 use crate::config::Folder;
 use crate::{Input, LoadedModel};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::ModelDir;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, Value as JinjaValue, context};
+use render::Rendering;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -73,6 +76,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// A template in Jinja, for a tokenizer with these special tokens.
+    pub fn new(source: impl Into<String>, bos_token: &str, eos_token: &str) -> Self {
+        Self { source: source.into(), file: "template".into(), tokens: [bos_token, eos_token].map(str::to_string) }
+    }
+
     /// The template of a model: `chat_template.jinja` beside it, or `chat_template` of its tokenizer_config.json; of several the one
     /// called `default`. `None` where it has none.
     ///
@@ -100,57 +108,27 @@ impl ChatTemplate {
         Ok(source.map(|source| Self { source, file: folder.file(file).display().to_string(), tokens }))
     }
 
-    /// The text that leads to the model's answer.
+    /// The prompt: the messages as the model was trained to read them, up to its answer.
+    ///
+    /// Rendering happens on a thread of its own, within limits of steps, stack, memory and time.
     ///
     /// # Errors
-    /// Input where the template is damaged, or refuses the messages.
+    /// - Input where the template is damaged, refuses the messages, or exceeds a limit.
+    /// - Io where the system refuses a thread.
+    /// - Interrupted after [`stop_all`](briquette_core::confined::stop_all).
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        let mut environment = Environment::new();
-        // As transformers sets up Jinja.
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| Error::bug(format!("Jinja's syntax: {error}")))?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        });
-        environment.add_function("strftime_now", |format: String| today(&format));
-        let failed = |error: minijinja::Error| {
-            let line = error.line().map_or(String::new(), |line| format!(" in line {line} of it"));
-            let message =
-                format!("its chat template cannot be used: {error}{line}; correct it, or give the text as it is");
-            Error::input(message).at(&self.file)
-        };
-        let [bos_token, eos_token] = &self.tokens;
-        let messages = messages.iter().map(|Message { role, content }| context! { role, content });
-        let messages: Vec<JinjaValue> = messages.collect();
-        let values = context! { messages, add_generation_prompt => true, bos_token, eos_token };
-        let template = environment.template_from_str(&self.source).map_err(failed)?;
-        template.render(values).map_err(failed)
+        let [bos_token, eos_token] = self.tokens.clone();
+        let messages = messages.iter().map(|Message { role, content }| (role.clone(), content.clone())).collect();
+        let rendering = Rendering { source: self.source.clone(), bos_token, eos_token, messages };
+        rendering.text().map_err(|error| match error.kind {
+            ErrorKind::Input => {
+                let message =
+                    format!("its chat template cannot be used: {error}; correct it, or give the text as it is");
+                Error::input(message).at(&self.file)
+            }
+            _ => error,
+        })
     }
-}
-
-/// The day for templates that tell it, in the forms that they use; nothing else of a date is known here.
-fn today(format: &str) -> String {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let (year, month, day) = civil(since.as_secs() as i64 / 86_400);
-    let name = MONTHS[month - 1];
-    let values =
-        [("%Y", format!("{year}")), ("%m", format!("{month:02}")), ("%d", format!("{day:02}")), ("%b", name.into())];
-    values.into_iter().fold(format.to_string(), |text, (key, value)| text.replace(key, &value))
-}
-
-/// Year, month and day of a number of days since 1970. Source: Howard Hinnant, "chrono-compatible low-level date algorithms".
-fn civil(days: i64) -> (i64, usize, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let of_era = z.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (year + era * 400 + i64::from(month <= 2), month as usize, day)
 }
 
 /// The tokens that end a text: `eos_token_id` of generation_config.json, or else of config.json.
@@ -206,12 +184,5 @@ mod tests {
             let error = rendered(source).unwrap_err().to_string();
             assert!(error.starts_with("tokenizer_config.json: its chat template") && error.contains(said), "{error}");
         }
-    }
-
-    #[test]
-    fn days_are_dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(19_782), (2024, 2, 29));
-        assert_eq!(civil(20_780), (2026, 11, 23));
     }
 }

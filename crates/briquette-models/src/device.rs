@@ -53,7 +53,7 @@ fn cpu() -> Result<Device> {
     #[cfg(feature = "flex")]
     return Ok(Device::flex());
     #[cfg(not(feature = "flex"))]
-    Err(Error::config("device: this build has no CPU backend; build it with the feature flex"))
+    Err(Error::lacks_feature("flex", "run models on the CPU").at("device"))
 }
 
 fn first_cuda() -> Option<Device> {
@@ -78,8 +78,7 @@ fn cuda(index: usize) -> Result<Device> {
 
 #[cfg(not(feature = "cuda"))]
 fn cuda(index: usize) -> Result<Device> {
-    let message = format!("device: found cuda:{index}, and this build has no CUDA; build it with the feature cuda");
-    Err(Error::config(message))
+    Err(Error::lacks_feature("cuda", "run models there").at(format!("device: found cuda:{index}")))
 }
 
 #[cfg(test)]

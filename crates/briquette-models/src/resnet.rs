@@ -8,7 +8,7 @@ use crate::data::ImageInput;
 use crate::fresh::before_relu;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, LinearConfig, Then};
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, TensorSource};
+use briquette_formats::{Checkpoint, TensorSource, WeightLayout};
 use briquette_kernels::ops::max_pool2d;
 use briquette_nn::NameMap;
 use burn::module::Module;
@@ -107,7 +107,8 @@ impl ResNetConfig {
             let found = checkpoint.tensors().iter().find(|info| info.name == name);
             found.map(|info| info.shape.0.clone()).filter(|shape| shape.len() == rank && !shape.contains(&0))
         };
-        let mut config = Self::of(depth, shape("fc.weight", 2).map_or(1000, |shape| shape[0]));
+        let outputs = usize::from(checkpoint.layout() == Some(WeightLayout::Burn));
+        let mut config = Self::of(depth, shape("fc.weight", 2).map_or(1000, |shape| shape[outputs]));
         if let Some(conv) = shape("conv1.weight", 4) {
             (config.stem, config.in_channels) = (conv[0], conv[1]);
         }

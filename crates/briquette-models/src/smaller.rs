@@ -5,8 +5,8 @@ use crate::fresh::draw;
 use crate::student_config::Smaller;
 use crate::{Arch, LoadedModel, Network};
 use briquette_core::{DType, Error, Result};
-use briquette_formats::{Checkpoint, TensorInfo};
-use briquette_nn::{Layout, NameMap, Parameter, parameters};
+use briquette_formats::{Checkpoint, TensorInfo, WeightLayout};
+use briquette_nn::{NameMap, Parameter, parameters};
 use burn::tensor::Device;
 use serde_json::{Map, Value};
 
@@ -70,14 +70,14 @@ impl Outline {
         Ok(Self { network, ..self })
     }
 
-    /// The tensors that its checkpoint has, once it is trained.
+    /// The tensors of its checkpoint once it is trained, with `Linear` weights in this layout.
     ///
     /// # Errors
     /// Config where a size is beyond all bounds.
-    pub fn tensors(&self) -> Result<Vec<TensorInfo>> {
+    pub fn tensors(&self, layout: WeightLayout) -> Result<Vec<TensorInfo>> {
         let one = |parameter: Parameter| {
             let mut shape = parameter.shape.0.clone();
-            if parameter.is_linear_weight() && self.names.layout() == Layout::Torch {
+            if parameter.is_linear_weight() && layout == WeightLayout::Torch {
                 shape.reverse();
             }
             let name = self.names.file_name(&parameter);

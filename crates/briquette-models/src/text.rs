@@ -1,11 +1,16 @@
 //! From text to tokens, and from hidden states to one embedding per sentence.
 
+mod charsmap;
+mod checked;
+mod guarded;
+
 use crate::config::Folder;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, ErrorKind, Result};
+use briquette_formats::ModelDir;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use guarded::GuardedTokenizer;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 /// The tokens of one text; never none.
@@ -16,28 +21,40 @@ pub struct Tokens(pub Vec<u32>);
 #[derive(Debug, Clone)]
 pub struct TextTokenizer {
     path: PathBuf,
-    /// Shared: a vocabulary is large, and every thread that prepares batches holds one.
-    inner: Arc<tokenizers::Tokenizer>,
+    guarded: GuardedTokenizer,
     /// Entries of the model's table of words.
     vocab_size: usize,
     max_length: usize,
 }
 
 impl TextTokenizer {
+    /// Reads the `tokenizer.json` of a model's directory, for a model with `vocab_size` entries. Texts are cut at `max_length` tokens.
+    ///
+    /// # Errors
+    /// - Input where the file is missing, damaged, or not supported.
+    /// - Io where it cannot be read.
+    pub fn open(directory: &Path, vocab_size: usize, max_length: usize) -> Result<Self> {
+        let folder = Folder(ModelDir::open(directory)?);
+        let missing =
+            || Error::input("it is missing; put it beside the weights").at(folder.file("tokenizer.json").display());
+        Self::read(&folder, vocab_size, max_length)?.ok_or_else(missing)
+    }
+
     /// Reads `tokenizer.json`; `None` where there is none. Texts are cut at `max_length` tokens.
     pub(crate) fn read(folder: &Folder, vocab_size: usize, max_length: usize) -> Result<Option<Self>> {
         let path = folder.file("tokenizer.json");
         let Some(bytes) = folder.read_whole("tokenizer.json")? else { return Ok(None) };
-        let damaged = |source: tokenizers::Error| {
-            Error::input(format!("it is not a tokenizer: {source}; fetch it again")).at(path.display())
-        };
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(damaged)?;
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(damaged)?;
-        if inner.get_vocab_size(true) == 0 {
+        let guarded = GuardedTokenizer::new(bytes).map_err(|error| match error.kind {
+            ErrorKind::Input => {
+                let message = format!("it cannot be used as a tokenizer: {error}; fetch it again");
+                Error::input(message).at(path.display())
+            }
+            _ => error,
+        })?;
+        if guarded.inner().get_vocab_size(true) == 0 {
             return Err(Error::input("its vocabulary is empty; fetch it again").at(path.display()));
         }
-        Ok(Some(Self { path, inner: Arc::new(inner), vocab_size, max_length }))
+        Ok(Some(Self { path, guarded, vocab_size, max_length }))
     }
 
     /// The longest text in tokens.
@@ -45,12 +62,17 @@ impl TextTokenizer {
         self.max_length
     }
 
+    /// A bound of the bytes of a text that `n_tokens` tokens can hold. Normalizers may shorten a text to a quarter.
+    pub fn most_bytes(&self, n_tokens: usize) -> usize {
+        n_tokens.saturating_mul(self.guarded.longest_token().max(16)).saturating_mul(4)
+    }
+
     /// Cuts texts at `max_length` tokens from now on.
     ///
     /// # Errors
     /// Config where that leaves no room for text.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
-        let n_special = self.n_special();
+        let n_special = self.n_special()?;
         if max_length <= n_special {
             return Err(Error::config(format!("max_length is {max_length}, expected more than {n_special}")));
         }
@@ -84,7 +106,7 @@ impl TextTokenizer {
     /// # Errors
     /// Input where the text is empty, the vocabulary lacks an entry, or the model's table does.
     pub fn encode_prompt(&self, text: &str, has_special: bool) -> Result<Tokens> {
-        let encoding = self.inner.encode_fast(text, !has_special).map_err(|source| self.failed(&source))?;
+        let encoding = self.encoding(text, !has_special)?;
         if text.is_empty() || encoding.get_ids().is_empty() {
             return Err(Error::input("the prompt is empty; give the words to go on from"));
         }
@@ -96,7 +118,10 @@ impl TextTokenizer {
     /// # Errors
     /// Input where one is not of the vocabulary.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        self.inner.decode(tokens, true).map_err(|source| self.failed(&source))
+        let n_bytes = tokens.len().saturating_mul(16);
+        self.guarded
+            .run(tokens, n_bytes, |inner, tokens| inner.decode(tokens, true))
+            .map_err(|error| self.failed(error))
     }
 
     /// Text from tokens as they come.
@@ -105,29 +130,47 @@ impl TextTokenizer {
     }
 
     fn encode_whole(&self, text: &str) -> Result<Encoding> {
-        self.inner.encode_fast(text, true).map_err(|source| self.failed(&source))
+        self.encoding(text, true)
+    }
+
+    fn encoding(&self, text: &str, has_special: bool) -> Result<Encoding> {
+        let encode = match has_special {
+            true => |inner: &tokenizers::Tokenizer, text: &str| inner.encode_fast(text, true),
+            false => |inner: &tokenizers::Tokenizer, text: &str| inner.encode_fast(text, false),
+        };
+        self.guarded.run(text, text.len(), encode).map_err(|error| self.failed(error))
     }
 
     /// Cut before the special tokens go around it, as the reference does.
     fn truncated(&self, text: &str) -> Result<Encoding> {
-        let mut bare = self.inner.encode_fast(text, false).map_err(|source| self.failed(&source))?;
-        bare.truncate(self.max_length.saturating_sub(self.n_special()), 0, TruncationDirection::Right);
-        self.inner.post_process(bare, None, true).map_err(|source| self.failed(&source))
+        let mut bare = self.encoding(text, false)?;
+        bare.truncate(self.max_length.saturating_sub(self.n_special()?), 0, TruncationDirection::Right);
+        let process = |inner: &tokenizers::Tokenizer, bare: &Encoding| inner.post_process(bare.clone(), None, true);
+        self.guarded.run(&bare, text.len(), process).map_err(|error| self.failed(error))
     }
 
     /// Special tokens around every text.
-    fn n_special(&self) -> usize {
-        self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false))
+    fn n_special(&self) -> Result<usize> {
+        let count = |inner: &tokenizers::Tokenizer, (): &()| {
+            Ok(inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false)))
+        };
+        self.guarded.run(&(), 0, count).map_err(|error| self.failed(error))
     }
 
-    fn failed(&self, source: &tokenizers::Error) -> Error {
-        Error::input(format!("cannot tokenize: {source}; it does not belong to this text")).at(self.path.display())
+    fn failed(&self, error: Error) -> Error {
+        match error.kind {
+            ErrorKind::Input => {
+                let message = format!("cannot tokenize: {error}; it does not belong to this text");
+                Error::input(message).at(self.path.display())
+            }
+            _ => error,
+        }
     }
 
     fn checked(&self, encoding: &Encoding) -> Result<Tokens> {
         let ids = encoding.get_ids();
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= self.vocab_size) {
-            let token = self.inner.id_to_token(id).unwrap_or_default();
+            let token = self.guarded.inner().id_to_token(id).unwrap_or_default();
             let message = format!(
                 "token {token:?} has number {id}, and the model has {} entries; it belongs to another model",
                 self.vocab_size

@@ -2,7 +2,7 @@
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, WeightLayout};
 use briquette_models::{LoadedModel, Network, Outline, ResNetConfig, Smaller, smaller};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
@@ -156,7 +156,7 @@ fn an_outline_has_the_tensors_of_the_student_and_refuses_what_cannot_be_one() {
     let outline = || Outline::of(&checkpoint, None).unwrap();
     let sizes = |sizes: Value| Smaller::Sizes(sizes.as_object().unwrap().clone());
     let shapes = |outline: Outline| -> BTreeMap<String, Vec<usize>> {
-        outline.tensors().unwrap().into_iter().map(|info| (info.name, info.shape.0)).collect()
+        outline.tensors(WeightLayout::Torch).unwrap().into_iter().map(|info| (info.name, info.shape.0)).collect()
     };
     let found = shapes(outline().shrunk(&sizes(json!({ "intermediate_size": 24, "num_hidden_layers": 1 }))).unwrap());
     assert_eq!(found["model.layers.0.mlp.down_proj.weight"], [32, 24], "[out, in]");

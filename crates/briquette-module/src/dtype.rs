@@ -4,10 +4,10 @@ use crate::{Trail, unreadable};
 use briquette_core::Result;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Casts whole modules: weights, biases and running statistics. Masks and scales stay as they are.
+/// Casts whole modules: weights, biases and running statistics. Masks, scales and what burn quantized stay as they are.
 ///
 /// This is for running, and for training with an optimizer that works in the type. Training in half precision over f32
 /// weights is `Compression::compute_in` of `briquette-nn`.
@@ -56,7 +56,8 @@ impl ModuleMapper for Caster {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.trail.reparameterized().is_some() {
+        let is_quantized = param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_));
+        if is_quantized || self.trail.reparameterized().is_some() {
             return param;
         }
         param.map(|tensor| {

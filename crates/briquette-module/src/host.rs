@@ -1,13 +1,14 @@
 //! Reading tensors to the host.
 
 use briquette_core::{Error, ErrorKind, Result};
-use burn::tensor::{Bool, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Tensor, TensorData};
 
-/// Reads a tensor to the host as f32.
+/// Reads a tensor to the host as f32; one that burn quantized is dequantized.
 ///
 /// # Errors
 /// Io, where its device does not hand it out.
 pub fn read_f32<const D: usize>(tensor: Tensor<D>, path: &str) -> Result<Vec<f32>> {
+    let tensor = if matches!(tensor.dtype(), DType::QFloat(_)) { tensor.dequantize() } else { tensor };
     let data = tensor.without_autodiff().try_into_data().map_err(|error| unreadable(path, &error))?;
     data.convert::<f32>().try_into_vec().map_err(|error| unreadable(path, &error))
 }

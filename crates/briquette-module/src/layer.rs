@@ -1,4 +1,4 @@
-//! Which of burn's layers a parameter belongs to, told by more than the layer's name.
+//! Finds the layer of burn's that a parameter belongs to: by where its struct is defined, its fields and their shapes.
 
 use briquette_core::{OutputAxis, Role, Shape};
 
@@ -27,10 +27,13 @@ struct KnownLayer {
     is_ours: bool,
 }
 
+/// The field of our `Linear` that reduces inputs to a low rank.
+pub(crate) const DOWN: &str = "down";
+
 /// The layers whose weight is called `weight`, and what follows it.
 const WITH_WEIGHT: [KnownLayer; 12] = [
     known("Linear", &["weight", "bias"], 2, Layer::Linear, false),
-    known("Linear", &["weight", "bias", "down"], 2, Layer::Linear, true),
+    known("Linear", &["weight", "bias", DOWN], 2, Layer::Linear, true),
     known("Conv1d", &["weight", "bias"], 3, Layer::Conv, false),
     known("Conv2d", &["weight", "bias"], 4, Layer::Conv, false),
     known("Conv2d", &["weight", "bias", "codes"], 4, Layer::Conv, true),
@@ -43,7 +46,7 @@ const WITH_WEIGHT: [KnownLayer; 12] = [
     known("Embedding", &["weight", "codes"], 2, Layer::Embedding, true),
 ];
 
-/// The normalisations, whose weight is called gamma and whose bias beta.
+/// The normalisations, whose weight is called gamma and whose bias beta. Vectors of other structs with these names count too.
 const NORMS: [&str; 5] = ["BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RmsNorm"];
 
 const fn known(
@@ -61,6 +64,8 @@ const fn known(
 pub(crate) struct StructSeen {
     /// As burn names it: `Struct:Linear`.
     pub(crate) container: String,
+    /// Whether burn defines the struct: see [`is_of_burn`](crate::is_of_burn).
+    pub(crate) is_of_burn: bool,
     pub(crate) fields: Vec<String>,
     pub(crate) shapes: Vec<(String, Shape)>,
 }
@@ -98,20 +103,30 @@ impl StructSeen {
     /// What one of its fields is.
     pub(crate) fn taken(&self, field: &str) -> Taken {
         let rank = self.shape(field).map_or(0, <[usize]>::len);
-        if NORMS.contains(&self.name()) {
+        if NORMS.contains(&self.name()) && (self.is_of_burn || rank < 2) {
             return Taken::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a normalisation");
         }
         if rank < 2 {
             return Taken::new(None, Role::Bias, OutputAxis::First, "a vector");
         }
         let of_name = || WITH_WEIGHT.iter().filter(|known| known.name == self.name());
-        match of_name().find(|known| known.fields == self.fields && known.rank == rank) {
+        match of_name().find(|known| self.is(known) && known.rank == rank) {
             Some(known) => self.of_layer(known),
             None if of_name().next().is_some() => {
-                Taken::unknown("its struct has the name of one of burn's layers and other fields or axes")
+                Taken::unknown("its struct shares the name of one of burn's layers, and is another")
             }
             None => Taken::unknown("it is a field of no layer that is known"),
         }
+    }
+
+    /// Whether it is this layer: burn's by where it is defined, those of `briquette_nn` by fields that burn's do not have.
+    fn is(&self, known: &KnownLayer) -> bool {
+        known.name == self.name() && known.fields == self.fields && (known.is_ours || self.is_of_burn)
+    }
+
+    /// Whether it is `briquette_nn::layers::Linear`, whose field `down` runs on codes as its own weight does.
+    pub(crate) fn has_down(&self) -> bool {
+        WITH_WEIGHT.iter().any(|known| self.is(known) && known.fields.contains(&DOWN))
     }
 
     /// The weight of a layer, unless its bias shows that its axes are others.
@@ -127,9 +142,7 @@ impl StructSeen {
             _ => n[0] == weight[outputs],
         };
         if !bias.is_none_or(fits) {
-            return Taken::unknown(
-                "its struct has the name of one of burn's layers, and its bias is as long as another axis",
-            );
+            return Taken::unknown("its bias is not as long as the axis that counts outputs in such a layer");
         }
         let (role, axis, why) = match known.layer {
             Layer::Linear => (Role::Linear, OutputAxis::Last, "the weight of a Linear"),
@@ -138,21 +151,5 @@ impl StructSeen {
             _ => (Role::Embedding, OutputAxis::First, "the table of an Embedding"),
         };
         Taken { is_ours: known.is_ours, ..Taken::new(Some(known.layer), role, axis, why) }
-    }
-}
-
-/// Takes back what was assumed of structs that share the name of one that is shown to be none of burn's: whether their axes are as burn has
-/// them, a square weight or one without a bias does not show.
-pub(crate) fn doubt(structs: &[&StructSeen], taken: &mut [Taken]) {
-    let is_foreign = |(seen, taken): (&&StructSeen, &Taken)| {
-        (taken.role == Role::Unknown && WITH_WEIGHT.iter().any(|known| known.name == seen.name()))
-            .then(|| seen.container.clone())
-    };
-    let foreign: Vec<String> = structs.iter().zip(&*taken).filter_map(is_foreign).collect();
-    for (seen, taken) in structs.iter().zip(taken) {
-        let shows = seen.shape("bias").zip(seen.shape("weight")).is_some_and(|(_, weight)| weight[0] != weight[1]);
-        if foreign.contains(&seen.container) && taken.layer == Some(Layer::Linear) && !taken.is_ours && !shows {
-            *taken = Taken::unknown("another struct of its name is none of burn's, and nothing shows that this one is");
-        }
     }
 }

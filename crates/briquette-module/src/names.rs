@@ -39,6 +39,7 @@ impl Layout {
 #[derive(Debug, Clone, Default)]
 pub struct NameMap {
     layout: Layout,
+    weights: Option<WeightLayout>,
     renames: Vec<Rename>,
     ignored: Patterns,
     optional: Patterns,
@@ -82,6 +83,18 @@ impl NameMap {
     /// Whose conventions the file follows.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// Stores `Linear` weights in this layout, whoever's names the file has.
+    #[must_use]
+    pub fn with_weights_in(mut self, layout: WeightLayout) -> Self {
+        self.weights = Some(layout);
+        self
+    }
+
+    /// The layout of `Linear` weights in the file.
+    pub fn weight_layout(&self) -> WeightLayout {
+        self.weights.unwrap_or(self.layout.in_files())
     }
 
     /// Replaces the first run of segments that equals `from` by `to`.

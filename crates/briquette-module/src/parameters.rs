@@ -1,11 +1,12 @@
 //! Lists the parameters of a module with their paths, kinds and shapes, without initialising any.
 
-use crate::Trail;
-use crate::layer::{Layer, StructSeen, Taken, doubt};
+use crate::layer::{DOWN, Layer, StructSeen, Taken};
+use crate::{Trail, is_of_burn};
 use briquette_core::{OutputAxis, Role, Rows, Shape};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Int, Tensor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::panic::Location;
 
 /// The field of our layers that tells what their codes are used for, and its variant for a table that is a head too.
 const CODES: &str = "codes";
@@ -35,7 +36,9 @@ pub struct Parameter {
     pub container: String,
     /// The name of the reparameterization attached to the parameter: `lora`, or one of Briquette's.
     pub reparameterized: Option<String>,
-    /// The layer of burn's that it belongs to, told by the layer's fields and their shapes; `None` where it is another's.
+    /// The path of the first field that holds the same parameter, where this is another: a clone has the same `ParamId`.
+    pub shares: Option<String>,
+    /// The layer of burn's that it belongs to; `None` where it is another's, even one with the same name and fields.
     pub layer: Option<Layer>,
     /// What it is: unknown where nothing shows it, and then it is left alone unless [`Roles`](crate::Roles) say it.
     pub role: Role,
@@ -69,6 +72,11 @@ impl Parameter {
     pub fn rows(&self) -> Rows {
         Rows::of(&self.shape, self.axis)
     }
+
+    /// The path of the first field that holds this parameter: its own unless it [shares](Self::shares) another's.
+    pub fn first_path(&self) -> &str {
+        self.shares.as_deref().unwrap_or(&self.path)
+    }
 }
 
 /// Every parameter and running statistic of a module, in the module's order. Those within reparameterizations are left out.
@@ -80,26 +88,35 @@ pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     let nobody = StructSeen::default();
     let seen: Vec<&StructSeen> =
         found.iter().map(|parameter| structs.get(&parent(&parameter.path)).unwrap_or(&nobody)).collect();
-    let field = |parameter: &Parameter| parameter.path.rsplit('.').next().unwrap_or_default().to_string();
-    let mut taken: Vec<Taken> =
-        found.iter().zip(&seen).map(|(parameter, seen)| seen.taken(&field(parameter))).collect();
-    doubt(&seen, &mut taken);
+    let field = |parameter: &Parameter| field_of(&parameter.path).to_string();
+    let taken: Vec<Taken> = found.iter().zip(&seen).map(|(parameter, seen)| seen.taken(&field(parameter))).collect();
+    let is_down = |path: &str| {
+        let (layer, weight) = (parent(path), field_of(path));
+        weight == "weight" && field_of(&layer) == DOWN && structs.get(&parent(&layer)).is_some_and(StructSeen::has_down)
+    };
     for (parameter, taken) in found.iter_mut().zip(taken) {
         let role = if parameter.kind == Kind::Float { taken.role } else { Role::Other };
         (parameter.layer, parameter.role, parameter.axis) = (taken.layer, role, taken.axis);
-        (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours);
+        (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours || is_down(&parameter.path));
         let variant = structs.get(&format!("{}.{CODES}", parent(&parameter.path)));
         parameter.is_head = taken.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
     }
     found
 }
 
+fn field_of(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or_default()
+}
+
 /// Whether a matrix is transposed on its way into and out of records, as with `LinearLayout::Col`, where records hold `[out, in]`.
 pub fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    if D != 2 {
+        return false;
+    }
     let mut shape = [1; D];
     shape[D - 1] = 2;
     let probe = Tensor::zeros(shape, &param.lazy_device());
-    D == 2 && param.clone().transform_for_load(probe, param.id).base().dims() != shape
+    param.clone().transform_for_load(probe, param.id).base().dims() != shape
 }
 
 /// The shape of a `Linear`'s matrix, `[in, out]`. Of an uninitialised one burn gives the shape before transposing.
@@ -117,10 +134,12 @@ struct Walk {
     found: Vec<Parameter>,
     /// The structs that have parameters, by path.
     structs: BTreeMap<String, StructSeen>,
+    /// The index of the first field that holds a parameter of floats.
+    first: HashMap<ParamId, usize>,
 }
 
 impl Walk {
-    fn push(&mut self, kind: Kind, shape: &[usize]) {
+    fn push(&mut self, id: ParamId, kind: Kind, shape: &[usize]) {
         if self.trail.reparameterized().is_some() {
             return;
         }
@@ -129,12 +148,14 @@ impl Walk {
             seen.shapes.push((field, Shape(shape.to_vec())));
         }
         let Taken { layer, role, axis, why, is_ours } = Taken::unknown("");
+        let shares = self.shared(id, kind, shape);
         self.found.push(Parameter {
             path: self.trail.path(),
             kind,
             shape: Shape(shape.to_vec()),
             container: self.trail.container().to_string(),
             reparameterized: None,
+            shares,
             layer,
             role,
             axis,
@@ -143,14 +164,23 @@ impl Walk {
             is_head: false,
         });
     }
+
+    /// The path of the first field that holds the same floats.
+    fn shared(&mut self, id: ParamId, kind: Kind, shape: &[usize]) -> Option<String> {
+        let first = *self.first.entry(id).or_insert(self.found.len());
+        let first = self.found.get(first).filter(|first| kind == Kind::Float && first.kind == kind)?;
+        (first.shape.0 == shape).then(|| first.path.clone())
+    }
 }
 
 impl ModuleVisitor for Walk {
+    #[track_caller]
     fn enter_module(&mut self, name: &str, container_type: &str) {
+        let is_of_burn = is_of_burn(Location::caller());
         self.trail.enter(name, container_type);
         let (parent, field) = self.trail.split();
         let seen = self.structs.entry(parent).or_default();
-        seen.container = container_type.to_string();
+        (seen.container, seen.is_of_burn) = (container_type.to_string(), is_of_burn);
         seen.fields.push(field);
         if let (Some((path, name, _)), Some(last)) = (self.trail.reparameterized(), self.found.last_mut())
             && last.path == path
@@ -166,14 +196,14 @@ impl ModuleVisitor for Walk {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let is_linear = self.trail.is_linear_weight::<D>();
         let shape = if is_linear { linear_shape(param) } else { param.lazy_shape().to_vec() };
-        self.push(Kind::Float, &shape);
+        self.push(param.id, Kind::Float, &shape);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.push(Kind::Int, param.lazy_shape().as_slice());
+        self.push(param.id, Kind::Int, param.lazy_shape().as_slice());
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.push(Kind::Bool, param.lazy_shape().as_slice());
+        self.push(param.id, Kind::Bool, param.lazy_shape().as_slice());
     }
 }

@@ -106,9 +106,17 @@ impl Probe {
     /// Adds a batch of inputs of the linear layer at `path`: the last axis counts inputs, the others samples.
     ///
     /// # Errors
-    /// Config where the number of inputs changed, Refused where one is not finite, Io where the device fails.
+    /// Config where the number of inputs changed or is 0, Refused where one is not finite, Io where the device fails.
     pub fn observe<const D: usize>(&self, path: &str, inputs: &Tensor<D>) -> Result<()> {
-        let n_inputs = inputs.dims()[D - 1];
+        let n_inputs = inputs.dims().last().copied().unwrap_or(0);
+        if n_inputs == 0 {
+            let message =
+                format!("found inputs of shape {:?}, expected at least one input in the last axis", inputs.dims());
+            return Err(Error::config(message).at(path));
+        }
+        if inputs.shape().num_elements() == 0 {
+            return Ok(());
+        }
         self.add(path, inputs.clone().without_autodiff().reshape([-1, n_inputs as i32]))
     }
 
@@ -122,7 +130,7 @@ impl Probe {
         let padding = match conv.padding {
             PaddingConfig2d::Valid => Some([[0; 2]; 2]),
             PaddingConfig2d::Same => {
-                let both = [0, 1].map(|axis| conv.dilation[axis] * (kernel[axis] - 1));
+                let both = [0, 1].map(|axis| conv.dilation[axis].saturating_mul(kernel[axis].saturating_sub(1)));
                 (conv.stride == [1, 1]).then(|| both.map(|n| [n / 2, n - n / 2]))
             }
             PaddingConfig2d::Explicit(top, left, bottom, right) => Some([[top, bottom], [left, right]]),
@@ -137,13 +145,21 @@ impl Probe {
     /// Adds a batch of inputs of a convolution of one group that goes over them in this way.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe), and Config where it has groups.
+    /// As [`observe`](Self::observe), and Config where it has groups, or where no patch fits into the images.
     pub fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: Patches) -> Result<()> {
         let Patches { kernel, stride, padding: [height, width], dilation, groups } = patches;
         if groups != 1 {
             return Err(
                 Error::config("the groups of a convolution see different inputs, and cannot be probed").at(path)
             );
+        }
+        let [_, channels, rows, columns] = inputs.dims();
+        if channels == 0 || !patches.fit([rows, columns]) {
+            let message = format!("found images of shape {:?}, into which no patch of {kernel:?} fits", inputs.dims());
+            return Err(Error::config(message).at(path));
+        }
+        if inputs.dims()[0] == 0 {
+            return Ok(());
         }
         let options = UnfoldOptions::new(stride, [0, 0], dilation);
         let padded = inputs.clone().without_autodiff().pad((width[0], width[1], height[0], height[1]), 0.0);
@@ -221,6 +237,18 @@ impl Probe {
     /// Input where the file does not hold statistics, Io where it cannot be read.
     pub fn read(path: &Path) -> Result<BTreeMap<String, InputStats>> {
         StatisticsFile::read(path).map(|file| file.layers)
+    }
+}
+
+impl Patches {
+    /// Whether a patch fits into an image of these extents, and there is a way from one to the next.
+    fn fit(&self, image: [usize; 2]) -> bool {
+        (0..2).all(|axis| {
+            let padded = self.padding[axis].iter().try_fold(image[axis], |sum, zeros| sum.checked_add(*zeros));
+            let reach = self.kernel[axis].checked_sub(1).and_then(|last| last.checked_mul(self.dilation[axis]));
+            let is_inside = padded.zip(reach).is_some_and(|(padded, reach)| reach < padded);
+            is_inside && self.stride[axis] > 0 && self.dilation[axis] > 0
+        })
     }
 }
 

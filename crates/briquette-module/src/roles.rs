@@ -1,7 +1,7 @@
 //! What a user says of parameters that nothing shows.
 
-use crate::Parameter;
-use crate::parameters::parameters;
+use crate::layer::Layer;
+use crate::parameters::{Parameter, parameters};
 use briquette_core::{Error, OutputAxis, Patterns, Result, Role};
 use burn::module::Module;
 
@@ -137,26 +137,27 @@ impl Roles {
     /// Config, where a glob matches no parameter, or a parameter does not have the axis that is said to count outputs.
     pub fn parameters<M: Module>(&self, module: &M) -> Result<Vec<Parameter>> {
         let mut found = parameters(module);
+        // A layer of one's own may have the name of one of burn's, which stays what it is.
+        let is_known: Vec<bool> = found.iter().map(|one| one.layer.is_some_and(|layer| layer != Layer::Norm)).collect();
         for rule in &self.rules {
             if let Whom::Paths(patterns) = &rule.whom {
                 patterns.check_used("parameter", found.iter().map(|parameter| parameter.path.as_str()))?;
             }
-            found
-                .iter_mut()
-                .filter(|parameter| rule.whom.is(parameter))
-                .try_for_each(|parameter| rule.tell(parameter))?;
+            let chosen =
+                found.iter_mut().zip(&is_known).filter(|(parameter, is_known)| rule.whom.is(parameter, **is_known));
+            chosen.map(|(parameter, _)| parameter).try_for_each(|parameter| rule.tell(parameter))?;
         }
         Ok(found)
     }
 }
 
 impl Whom {
-    fn is(&self, parameter: &Parameter) -> bool {
+    fn is(&self, parameter: &Parameter, is_known: bool) -> bool {
         match self {
             Self::Paths(patterns) => patterns.matches(&parameter.path),
             Self::Field { container, field } => {
                 let name = parameter.path.rsplit('.').next().unwrap_or_default();
-                *container == parameter.container && name == *field
+                *container == parameter.container && name == *field && !is_known
             }
         }
     }

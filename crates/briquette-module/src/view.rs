@@ -11,11 +11,17 @@ const TILE: usize = 64;
 const LINES: usize = 16;
 
 /// Turns elements in a parameter's own order into rows of outputs.
+///
+/// # Panics
+/// If there are not as many elements as `rows` has.
 pub fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(own, rows, Rows::turn)
 }
 
 /// Turns rows of outputs into a parameter's own order.
+///
+/// # Panics
+/// If there are not as many elements as `rows` has.
 pub fn to_own<T: bytemuck::Pod>(by_row: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(by_row, rows, Rows::turn_back)
 }
@@ -30,6 +36,9 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, rows: &Rows, turn: impl Fn(&Rows, &[u8],
 }
 
 /// The place among rows of outputs of an element of a parameter's own order.
+///
+/// # Panics
+/// If outputs do not come first and `rows` has none.
 pub fn place_of(own: usize, rows: &Rows) -> usize {
     let &Rows { n_rows, n_cols, axis, run } = rows;
     if !axis.is_turned() {
@@ -40,6 +49,9 @@ pub fn place_of(own: usize, rows: &Rows) -> usize {
 }
 
 /// The inverse of [`place_of`].
+///
+/// # Panics
+/// If outputs do not come first and `rows` has no inputs.
 pub fn own_of(place: usize, rows: &Rows) -> usize {
     let &Rows { n_rows, n_cols, axis, run } = rows;
     if !axis.is_turned() {
@@ -95,6 +107,9 @@ fn copy_kept(from: &[f32], dropped: &[u8], to: &mut [f32]) {
 }
 
 /// What is kept, given a byte for each weight in the parameter's own order that is 1 where it is dropped; `None` where nothing is.
+///
+/// # Panics
+/// If there are not as many bytes as `rows` has weights.
 pub fn mask_of(dropped: &[u8], rows: &Rows) -> Option<Mask> {
     if !dropped.par_chunks(1 << 16).any(|dropped| dropped.contains(&1)) {
         return None;
@@ -134,6 +149,9 @@ fn pack_kept(dropped: &[u8], bits: &mut [u8]) {
 }
 
 /// A byte for each weight in the parameter's own order, 1 where a mask drops it, by all threads.
+///
+/// # Panics
+/// If the mask is not of the size of `rows`.
 pub fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
     if rows.axis == OutputAxis::Second {
         let by_row = dropped_of(mask, &Rows::plain(rows.n_rows, rows.n_cols)).into_iter().map(u8::from);
@@ -186,6 +204,9 @@ pub fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize; 3]) {
 }
 
 /// Scales and zero points that are given row by row, in the order of [`group_dims`].
+///
+/// # Panics
+/// If scales do not make up whole rows.
 pub fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
     let scales = affines.iter().map(|affine| affine.scale).collect();
     let zeros = affines.iter().map(|affine| f32::from(affine.zero)).collect();
@@ -194,6 +215,9 @@ pub fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// The inverse of [`affines_to_own`].
+///
+/// # Panics
+/// If scales do not make up whole rows, or zero points are not as many.
 pub fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) -> Vec<Affine> {
     let by_group = scale_rows(scales.len(), rows);
     let pairs = to_rows(scales, &by_group).into_iter().zip(to_rows(zeros, &by_group));

@@ -1,6 +1,7 @@
 //! A decision as part of a module: the one reparameterization.
 
 use crate::form::Form;
+use crate::rules::Fingerprint;
 use briquette_core::{OutputAxis, Rows};
 use briquette_fused::masked::{ScaledGrid, ops};
 use briquette_module::Trail;
@@ -17,10 +18,13 @@ use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 ///
 /// The state is part of the module's record: `form` says which grid, and after which step something was decided last (Int), `dropped` which
 /// weights are dropped (Bool, in the parameter's own order), `scale` and `zero` hold the grid's numbers. Their shapes follow from the rules
-/// alone: before a rule begins, nothing is dropped and scales are 0. So a record fits a module with the same rules, as of any step. A
-/// record of another scheme does not load: its `form` has another length, which burn refuses.
+/// alone: before a rule begins, nothing is dropped and scales are 0. So a record fits a module with the same rules, as of any step.
+///
+/// `rules` has no elements. Its extents are a hash of all that the rules say of the parameter. burn refuses a record whose extents
+/// differ, and so a record of other rules. Older records lack it: [`load_record`](crate::load_record) takes them.
 #[derive(Module, Debug)]
 pub struct Attached {
+    rules: Param<Tensor<4, Int>>,
     form: Param<Tensor<1, Int>>,
     dropped: Param<Tensor<1, Bool>>,
     scale: Param<Tensor<1>>,
@@ -42,17 +46,19 @@ pub(crate) struct Asked {
     pub(crate) form: Option<Form>,
     pub(crate) has_mask: bool,
     pub(crate) is_learned: bool,
+    pub(crate) rules: Fingerprint,
 }
 
 impl Attached {
     /// A blank state, which changes nothing yet.
     pub(crate) fn blank(asked: Asked, compute: Option<FloatDType>, device: &Device) -> Self {
-        let Asked { rows, form, has_mask, is_learned } = asked;
+        let Asked { rows, form, has_mask, is_learned, rules } = asked;
         let n = form.map_or(0, |form| n_scales(&rows, form.grouping));
         let n_zeros = if form.is_some_and(|form| form.grid.is_asymmetric()) { n } else { 0 };
         let dropped = vec![false; if has_mask { rows.n_elements() } else { 0 }];
         let plain = |n| floats(vec![0.0; n], device);
         Self {
+            rules: Param::initialized(ParamId::new(), rules_tensor(rules, device)),
             form: Param::initialized(ParamId::new(), form_tensor(form.as_ref(), rows.axis, 0, device)),
             dropped: Param::initialized(ParamId::new(), bools(dropped, device)),
             scale: if is_learned { Param::from_tensor(plain(n)) } else { Param::initialized(ParamId::new(), plain(n)) },
@@ -87,7 +93,8 @@ impl Attached {
         if self.rows.axis == OutputAxis::Second || !ops::simulates(&base) {
             return self.simulate_by_tensors(base);
         }
-        let scale = if self.is_learned { self.scale.val() } else { self.scales() };
+        let is_learned = self.learns_from(&base);
+        let scale = if is_learned { self.scale.val() } else { self.scales() };
         let has_begun = || ops::with_floats(&scale, |scales| scales.iter().any(|scale| *scale != 0.0)).unwrap_or(true);
         let form = self.form().filter(|_| has_begun());
         if form.is_none() && !self.has_mask() {
@@ -95,15 +102,20 @@ impl Attached {
         }
         let grid = form.map(|form| ScaledGrid { grid: form.grid, grouping: form.grouping, rows: self.rows });
         let zero = self.zero.val().without_autodiff();
-        ops::simulate(base, self.dropped.val(), [scale, zero], grid, self.is_learned)
+        ops::simulate(base, self.dropped.val(), [scale, zero], grid, is_learned)
+    }
+
+    /// Whether scales are trained beside these weights: of a frozen layer they stay where they are.
+    fn learns_from<const D: usize>(&self, base: &Tensor<D>) -> bool {
+        self.is_learned && base.is_tracked()
     }
 
     /// As the one pass of the CPU, operation by operation.
     fn simulate_by_tensors<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let shape = base.shape();
+        let (shape, is_learned) = (base.shape(), self.learns_from(&base));
         let masked = if self.has_mask() { base.mask_fill(self.dropped.val().reshape(shape), 0.0) } else { base };
         let Some(form) = self.form() else { return masked };
-        if self.is_learned {
+        if is_learned {
             return self.round_learned(masked, form);
         }
         let plain = masked.clone().without_autodiff();
@@ -212,6 +224,11 @@ pub(crate) fn replaced<const D: usize>(
     })
 }
 
+/// A tensor without elements whose extents are the fingerprint of rules.
+fn rules_tensor(Fingerprint(extents): Fingerprint, device: &Device) -> Tensor<4, Int> {
+    Tensor::from_data(TensorData::new(Vec::<i64>::new(), extents), (device, DType::I64))
+}
+
 /// The numbers of a form, the step after which something was decided last, and the axis that counts outputs.
 pub(crate) fn form_tensor(form: Option<&Form>, axis: OutputAxis, step: usize, device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::from(Form::to_numbers(form, axis, step).as_slice()), (device, DType::I64))
@@ -243,7 +260,7 @@ mod tests {
     /// A state that drops a third of the weights and rounds the rest, some beyond the ends of the grid.
     fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
         let form = Form::of(&scheme.parse::<Scheme>().unwrap());
-        let asked = Asked { rows, form: Some(form), has_mask: true, is_learned };
+        let asked = Asked { rows, form: Some(form), has_mask: true, is_learned, rules: Fingerprint::of(scheme) };
         let blank = Attached::blank(asked, None, device);
         let n = blank.scale.lazy_shape().num_elements();
         let n_zeros = blank.zero.lazy_shape().num_elements();
@@ -296,7 +313,8 @@ mod tests {
         let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
         for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
             let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
-            let blank = Attached::blank(Asked { rows, form, has_mask: true, is_learned }, None, &device);
+            let asked = Asked { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
+            let blank = Attached::blank(asked, None, &device);
             for value in [blank.simulate(weights.clone()), blank.simulate_by_tensors(weights.clone())] {
                 assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");
             }

@@ -1,7 +1,7 @@
 //! Applies a plan to a module in memory, and tells what its export takes before and after.
 
 use crate::module_source::ModuleSource;
-use crate::{Compression, Layout, NameMap, Parameter, Prune, Quantize, Roles, Schedule};
+use crate::{Compression, NameMap, Parameter, Prune, Quantize, Roles, Schedule};
 use briquette_core::{Decision, Error, OutputAxis, Result, Role};
 use briquette_flow::layout::{FileLayouts, PlacedTensor};
 use briquette_flow::survey::{Survey, survey};
@@ -83,10 +83,10 @@ fn decided<M: Module>(
 ) -> Result<(Compression, CompressionReport)> {
     let by_name: BTreeMap<String, &Parameter> = found.iter().map(|one| (names.file_name(one), one)).collect();
     let source = ModuleSource::new(module, names)?;
-    let before = source.plan(names.layout())?;
+    let layout = names.weight_layout();
+    let before = source.plan(layout)?;
     let of_tensor = |tensor: &TensorPlan| by_name[tensor.info.name.as_str()];
-    let shown = before.tensors.iter().map(|tensor| shown_of(of_tensor(tensor), names.layout())).collect();
-    let layout = if names.layout() == Layout::Burn { WeightLayout::Burn } else { WeightLayout::Torch };
+    let shown = before.tensors.iter().map(|tensor| shown_of(of_tensor(tensor), layout)).collect();
     let mut plan = plan(&ModuleTensors { source: &source, layout, shown })?;
     let workers = Workers::new(&RunOptions::default())?;
     let surveys = survey(&mut plan, &source, &workers)?;
@@ -102,7 +102,7 @@ fn decided<M: Module>(
         let parameter = of_tensor(tensor);
         if !parameter.is_linear_weight() {
             // The rows that were decided about are those that the rules see.
-            roles = roles.linear(&parameter.path, tensor.rows.axis)?;
+            roles = roles.linear(&parameter.path, tensor.rows().axis)?;
         }
         rules = attached(rules, &parameter.path, tensor, decision)?;
     }
@@ -177,8 +177,8 @@ fn scheme_of(quant: Quant) -> Scheme {
 }
 
 /// What is known of a parameter, and which axis counts outputs in its file.
-fn shown_of(parameter: &Parameter, layout: Layout) -> Option<(Role, OutputAxis)> {
-    let is_turned = parameter.is_linear_weight() && layout == Layout::Torch;
+fn shown_of(parameter: &Parameter, layout: WeightLayout) -> Option<(Role, OutputAxis)> {
+    let is_turned = parameter.is_linear_weight() && layout == WeightLayout::Torch;
     let axis = if is_turned { OutputAxis::First } else { parameter.axis };
     match parameter.role {
         Role::Unknown | Role::Bias | Role::Other => None,

@@ -2,17 +2,19 @@
 
 use crate::attached::Asked;
 use crate::form::Form;
-use crate::live::last_step;
+use crate::live::{attached_rules, last_step};
+use crate::record::{load_any, read_record};
 use crate::recurrent::check_computes_in;
 use crate::refresh::{Moment, refresh};
-use crate::rules::{Chosen, RuleTarget, Rules};
-use crate::{Attached, Kind, Parameter, Prune, Quantize, Roles, Schedule, parameters};
-use briquette_core::pattern::nearest;
+use crate::rules::{RuleTarget, Rules};
+use crate::{Attached, Kind, Parameter, Prune, Quantize, Roles, Schedule, decisions};
 use briquette_core::printable::printable;
-use briquette_core::{Decision, Error, ErrorKind, Grouping, OutputAxis, Patterns, Result, Role, Rows};
+use briquette_core::{Decision, Error, Patterns, Result};
+use briquette_kernels::MAX_DEPTH;
+use briquette_quant::Activations;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::store::RecordError;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -40,9 +42,9 @@ use std::path::Path;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Compression {
-    prune: Vec<Prune>,
-    quantize: Vec<Quantize>,
-    left: Patterns,
+    pub(crate) prune: Vec<Prune>,
+    pub(crate) quantize: Vec<Quantize>,
+    pub(crate) left: Patterns,
     roles: Roles,
     compute: Option<FloatDType>,
 }
@@ -105,9 +107,7 @@ impl Compression {
     /// # Errors
     /// Config, where roles match nothing.
     pub fn left_alone<M: Module>(&self, module: &M) -> Result<Vec<(String, &'static str)>> {
-        let found = self.roles.parameters(module)?;
-        let is_left = |parameter: &&Parameter| is_eligible(parameter) && self.is_unsure(parameter);
-        Ok(found.iter().filter(is_left).map(|parameter| (parameter.path.clone(), parameter.why)).collect())
+        Ok(self.unsure(&self.roles.parameters(module)?))
     }
 
     /// Lets the module compute with every float parameter in this type, while the trained weights keep their own: bf16 or f16 compute
@@ -126,8 +126,8 @@ impl Compression {
     ///
     /// # Errors
     /// Config where a glob matches nothing, a pattern does not divide a row, or a mask or scales are not of the
-    /// parameter's size; Refused where a parameter is reparameterized already or has weights that are not finite, Io where a
-    /// device fails. The module is gone with an error: clone it before (which copies nothing) to keep it.
+    /// parameter's size; Refused where a parameter is reparameterized or quantized already or has weights that are not finite, Io
+    /// where a device fails. The module is gone with an error: clone it before (which copies nothing) to keep it.
     pub fn attach<M: Module>(&self, module: M) -> Result<M> {
         self.attach_at(module, 0)
     }
@@ -144,18 +144,38 @@ impl Compression {
     /// Attaches the rules and loads a record of burn's that was saved with the same ones: weights, masks, scales, and the step after
     /// which something was decided last, so that [`refresh`](Self::refresh) goes on from there. Nothing is decided anew.
     ///
+    /// Records that older versions saved do not say which rules they belong to. They load where nothing in them contradicts these.
+    ///
     /// # Errors
     /// Those of [`attach`](Self::attach); Io where the file cannot be read, Config where it is of another module or was saved with other
     /// rules. The module is gone with an error.
     pub fn load<M: Module>(&self, module: M, record: impl AsRef<Path>) -> Result<M> {
-        let (module, _) = self.attach_blank(module)?;
-        module.try_load_file(record.as_ref()).map_err(|error| {
-            let at = printable(&record.as_ref().display().to_string());
-            match error {
-                RecordError::Io(_) => Error { kind: ErrorKind::Io, ..Error::bug(error.to_string()) }.at(at),
-                RecordError::Validation(message) => Error::config(misfit(&message)).at(at),
+        let (module, targets) = self.attach_blank(module)?;
+        let path = record.as_ref();
+        let record = read_record(path)?;
+        let at = printable(&path.display().to_string());
+        let (module, is_old) = load_any(module, record).map_err(|error| Error::config(misfit(error)).at(&at))?;
+        if is_old {
+            self.check_old(&module, &targets).map_err(|error| error.at(&at))?;
+            log::warn!("{at}: does not say which rules it was saved with; these are taken for them");
+        }
+        Ok(module)
+    }
+
+    /// Refuses masks and scales of a record that these rules never make.
+    fn check_old<M: Module>(&self, module: &M, targets: &BTreeMap<String, RuleTarget>) -> Result<()> {
+        for (path, decision) in decisions(module)? {
+            let Some(target) = targets.get(&path) else { continue };
+            let is_other_mask = |mask| target.prune.is_some_and(|rule| !self.prune[rule].makes(mask));
+            let is_other_grid = |params| target.quantize.is_some_and(|rule| !self.quantize[rule].makes(params));
+            if decision.mask.as_ref().is_some_and(is_other_mask) || decision.quant.as_ref().is_some_and(is_other_grid) {
+                let asked = self.rules().in_words(target);
+                return Err(
+                    Error::config(format!("was saved with other rules than {asked}; load it with those")).at(path)
+                );
             }
-        })
+        }
+        Ok(())
     }
 
     /// Attaches states that change nothing yet.
@@ -176,23 +196,54 @@ impl Compression {
                 format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
             return Err(Error::refused(message).at(path));
         }
-        let asked =
-            |parameter: &Parameter| (parameter.path.clone(), self.asked(parameter, targets.get(&parameter.path)));
-        let asked = found.iter().filter(takes).map(asked).collect();
-        let module = module.apply_reparameterization(Attach { asked, compute: self.compute });
-        Ok((module, targets))
+        self.warn_of_depth(&targets);
+        let mut attach = Attach { asked: self.all_asked(&found, &targets), ..Attach::new(self.compute) };
+        let module = module.apply_reparameterization(&mut attach);
+        attach.error.map_or(Ok((module, targets)), Err)
+    }
+
+    /// What is asked of each parameter to which something is to be attached, and the path with which it shares that.
+    fn all_asked(
+        &self,
+        found: &[Parameter],
+        targets: &BTreeMap<String, RuleTarget>,
+    ) -> BTreeMap<String, (String, Asked)> {
+        let asked = |parameter: &Parameter| {
+            let target = targets.get(&parameter.path);
+            let main = target.map_or(&parameter.path, |target| &target.main).clone();
+            (target.is_some() || self.casts(parameter))
+                .then(|| (parameter.path.clone(), (main, self.asked(parameter, target))))
+        };
+        found.iter().filter_map(asked).collect()
+    }
+
+    /// Warns of layers whose activations no integer kernel takes.
+    fn warn_of_depth(&self, targets: &BTreeMap<String, RuleTarget>) {
+        for (path, target) in targets {
+            let activations = target.quantize.map(|rule| self.quantize[rule].scheme.activations);
+            if activations.is_some_and(|found| found != Activations::Float) && target.rows.n_cols > MAX_DEPTH {
+                let n = target.rows.n_cols;
+                log::warn!(
+                    "{path}: its activations stay floats, as {n} inputs are more than the {MAX_DEPTH} of int8 kernels"
+                );
+            }
+        }
     }
 
     /// Renews the decisions that are due after this many steps of the optimizer: call it after each step, with 1 after the first, or
     /// every few. A decision is due if a step of its rule's schedule came since something was decided last, which the attached
-    /// state keeps; what is decided is as of this step. Where nothing is due, nothing happens but that this step is read from the
-    /// device, one number, once a schedule has begun.
+    /// state keeps; what is decided is as of this step. Where nothing is due, nothing happens but that the rules are compared with
+    /// those attached, and that this step is read from the device, one number, once a schedule has begun.
     ///
     /// Scores are those of effective weights, so a dropped weight stays dropped.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach).
+    /// See [`attach`](Self::attach). Config where nothing, or other rules, are attached to a parameter: rules are the same if all that
+    /// they say of the parameter is the same, its schedule too. Scores of one's own are taken for the same.
     pub fn refresh<M: Module>(&self, module: M, step: usize) -> Result<M> {
+        let found = self.roles.parameters(&module)?;
+        let targets = self.targets(&found)?;
+        self.check_attached(&module, &found, &targets)?;
         let schedules = || {
             let of_scales = self.quantize.iter().map(Quantize::schedule);
             self.prune.iter().map(|rule| rule.schedule).chain(of_scales)
@@ -202,10 +253,6 @@ impl Compression {
         if !schedules().any(may_be_due) {
             return Ok(module);
         }
-        let targets = self.targets(&self.roles.parameters(&module)?)?;
-        if let Some(path) = self.not_attached(&targets, &module) {
-            return Err(Error::config("nothing is attached to it; call attach() before training").at(path));
-        }
         let since = last_step(&module)?;
         if !schedules().any(|schedule| schedule.is_due_since(since, step)) {
             return Ok(module);
@@ -213,23 +260,52 @@ impl Compression {
         refresh(self.rules(), &targets, module, Moment { step, since: Some(since) })
     }
 
-    fn rules(&self) -> Rules<'_> {
-        Rules { prune: &self.prune, quantize: &self.quantize }
+    /// Refuses a module to which nothing is attached, or what other rules ask.
+    fn check_attached<M: Module>(
+        &self,
+        module: &M,
+        found: &[Parameter],
+        targets: &BTreeMap<String, RuleTarget>,
+    ) -> Result<()> {
+        let attached = attached_rules(module);
+        let expected = self.all_asked(found, targets);
+        for (path, (_, asked)) in &expected {
+            let other = || {
+                let asked =
+                    targets.get(path).map_or_else(|| "no rule".to_string(), |target| self.rules().in_words(target));
+                let message = format!(
+                    "other rules are attached to it than these ({asked}); refresh it with the rules that were attached, or \
+                     call materialize() and attach these"
+                );
+                Error::config(message).at(path)
+            };
+            match attached.get(path) {
+                None => return Err(Error::config("nothing is attached to it; call attach() before training").at(path)),
+                Some((rules, _)) if *rules != asked.rules => return Err(other()),
+                Some(_) => {}
+            }
+        }
+        match attached.keys().find(|path| !expected.contains_key(*path)) {
+            Some(path) => {
+                let message = "rules are attached to it, and these have none for it; refresh it with the rules that were attached";
+                Err(Error::config(message).at(path))
+            }
+            None => Ok(()),
+        }
     }
 
-    fn not_attached<M: Module>(&self, targets: &BTreeMap<String, RuleTarget>, module: &M) -> Option<String> {
-        let is_bare = |parameter: &Parameter| {
-            targets.contains_key(&parameter.path) && parameter.reparameterized.as_deref() != Some(Attached::NAME)
-        };
-        parameters(module).into_iter().find(is_bare).map(|parameter| parameter.path)
+    fn rules(&self) -> Rules<'_> {
+        Rules { prune: &self.prune, quantize: &self.quantize }
     }
 
     /// What the rules ask of a parameter.
     fn asked(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> Asked {
         let quantize = target.and_then(|target| target.quantize).map(|rule| &self.quantize[rule]);
+        let rows = target.map_or_else(|| parameter.rows(), |target| target.rows);
         Asked {
-            rows: parameter.rows(),
-            form: quantize.map(|rule| Form::of(&rule.scheme_for(parameter.rows().n_cols))),
+            rows,
+            rules: self.rules().fingerprint(target),
+            form: quantize.map(|rule| Form::of(&rule.scheme_for(rows.n_cols))),
             has_mask: target.is_some_and(|target| target.prune.is_some()),
             is_learned: quantize.is_some_and(|rule| rule.is_learned),
         }
@@ -239,85 +315,6 @@ impl Compression {
     fn casts(&self, parameter: &Parameter) -> bool {
         self.compute.is_some() && parameter.kind == Kind::Float && !is_running(parameter)
     }
-
-    /// The rules that apply to each parameter that any of them matches.
-    fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, RuleTarget>> {
-        let eligible = |parameter: &&Parameter| is_eligible(parameter) && !self.is_unsure(parameter);
-        let paths = found.iter().filter(eligible).map(|parameter| parameter.path.as_str());
-        let all = found.iter().map(|parameter| parameter.path.as_str());
-        let rules = self.prune.iter().map(|rule| (&rule.schedule, &rule.chosen));
-        for (schedule, chosen) in rules.chain(self.quantize.iter().map(|rule| (&rule.schedule, &rule.chosen))) {
-            schedule.check()?;
-            chosen.unused(paths.clone(), all.clone()).map_or(Ok(()), |glob| Err(matches_nothing(glob, found)))?;
-        }
-        self.left.unused(all).map_or(Ok(()), |glob| Err(matches_nothing(glob, found)))?;
-        let mut targets = BTreeMap::new();
-        let is_touched = |(_, parameter): &(usize, &Parameter)| {
-            !self.left.matches(&parameter.path) && parameter.role != Role::Parameter
-        };
-        for (index, parameter) in found.iter().filter(eligible).enumerate().filter(is_touched) {
-            let prune = self.prune.iter().rposition(|rule| rule.chosen.matches(&parameter.path));
-            let quantize = self.quantize.iter().rposition(|rule| rule.chosen.matches(&parameter.path));
-            if prune.is_some() || quantize.is_some() {
-                let layer = parameter.path.strip_suffix(".weight").unwrap_or(&parameter.path).to_string();
-                let target = RuleTarget { layer, rows: parameter.rows(), prune, quantize, index };
-                self.check(&target).map_err(|error| error.at(&parameter.path))?;
-                targets.insert(parameter.path.clone(), target);
-            }
-        }
-        Ok(targets)
-    }
-
-    /// Refuses rules that do not fit the rows of a parameter.
-    fn check(&self, target: &RuleTarget) -> Result<()> {
-        let Rows { n_rows, n_cols, .. } = target.rows;
-        target.prune.map_or(Ok(()), |rule| self.prune[rule].check(&target.layer, n_rows, n_cols))?;
-        let Some(rule) = target.quantize.map(|rule| &self.quantize[rule]) else { return Ok(()) };
-        if target.rows.axis == OutputAxis::Second
-            && matches!(rule.scheme_for(n_cols).weights.grouping, Grouping::Group(_))
-        {
-            let message =
-                "groups of inputs are not kept of a transposed convolution; take a scheme with a scale for each output";
-            return Err(Error::config(message));
-        }
-        rule.check(n_rows, n_cols)
-    }
-
-    /// Whether rules match a parameter of which nothing shows what it is: only by its very path it is meant.
-    fn is_unsure(&self, parameter: &Parameter) -> bool {
-        let chosen = || self.prune.iter().map(|rule| &rule.chosen).chain(self.quantize.iter().map(|rule| &rule.chosen));
-        let matched = |chosen: &Chosen| chosen.matches(&parameter.path);
-        let is_left = self.left.matches(&parameter.path);
-        parameter.role == Role::Unknown
-            && !is_left
-            && chosen().any(matched)
-            && !chosen().any(|chosen| chosen.included.names_exactly(&parameter.path))
-    }
-}
-
-/// Whether this is what rules are for: floats of two axes or more.
-fn is_eligible(parameter: &Parameter) -> bool {
-    parameter.kind == Kind::Float && parameter.shape.rank() >= 2
-}
-
-/// The error for a glob over paths that matches no weights.
-fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
-    let paths = || found.iter().map(|parameter| parameter.path.as_str());
-    let only = Patterns::new([glob]).is_ok_and(|patterns| patterns.unused(paths()).is_none());
-    let matches = |path: &str| Patterns::new([glob]).is_ok_and(|patterns| patterns.matches(path));
-    let is_unsure =
-        |parameter: &&Parameter| is_eligible(parameter) && parameter.role == Role::Unknown && matches(&parameter.path);
-    let unsure = found.iter().find(is_unsure);
-    let what = match (only, nearest(glob, paths())) {
-        (true, _) if unsure.is_some() => {
-            let (path, why) = unsure.map_or(("", ""), |parameter| (&parameter.path, parameter.why));
-            format!("matches only what is not known, such as {path:?}: {why}; say what it is by Compression::roles")
-        }
-        (true, _) => "matches only vectors and what is no float, which are neither pruned nor rounded".to_string(),
-        (false, Some(path)) => format!("matches no parameter; the nearest name is {path:?}"),
-        (false, None) => "matches no parameter".into(),
-    };
-    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all there are"))
 }
 
 /// Whether this is a running statistic: not a parameter, though burn lists it as one.
@@ -326,7 +323,8 @@ fn is_running(parameter: &Parameter) -> bool {
 }
 
 /// What is said of a record that does not fit.
-fn misfit(message: &str) -> String {
+fn misfit(error: RecordError) -> String {
+    let (RecordError::Io(message) | RecordError::Validation(message)) = error;
     let field = format!(".{}.", Attached::NAME);
     match message.contains(&field) {
         true => format!("was saved with other rules; load it with those, or with none and allow_unused(): {message}"),
@@ -334,12 +332,21 @@ fn misfit(message: &str) -> String {
     }
 }
 
+/// Attaches blank states. Fields that share a parameter share its state.
 struct Attach {
-    asked: BTreeMap<String, Asked>,
+    asked: BTreeMap<String, (String, Asked)>,
     compute: Option<FloatDType>,
+    made: BTreeMap<String, Attached>,
+    error: Option<Error>,
 }
 
-impl Reparameterizer for Attach {
+impl Attach {
+    fn new(compute: Option<FloatDType>) -> Self {
+        Self { asked: BTreeMap::new(), compute, made: BTreeMap::new(), error: None }
+    }
+}
+
+impl Reparameterizer for &mut Attach {
     type Reparam = Attached;
 
     fn reparameterize<const D: usize>(
@@ -347,7 +354,14 @@ impl Reparameterizer for Attach {
         path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Attached>) {
-        let attached = self.asked.get(path).map(|asked| Attached::blank(*asked, self.compute, &param.lazy_device()));
-        (param, attached)
+        let Some((main, asked)) = self.asked.remove(path) else { return (param, None) };
+        if param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_)) {
+            let message = "is quantized by burn; attach rules to a module of floats";
+            self.error.get_or_insert_with(|| Error::refused(message).at(path));
+            return (param, None);
+        }
+        let blank = || Attached::blank(asked, self.compute, &param.lazy_device());
+        let attached = self.made.entry(main).or_insert_with(blank).clone();
+        (param, Some(attached))
     }
 }

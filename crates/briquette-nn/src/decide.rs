@@ -40,9 +40,13 @@ pub(crate) fn mask(
                     select::smallest_of_each(scores.row(row, scratch), n_cols, n_drop, &mut Vec::new(), bits);
                 })
             }
-            (Scope::Columns(size), _) => {
-                select::smallest_of_columns(scores.all(all), n_rows, n_cols, size, ratio.of(n_rows * size))
-            }
+            (Scope::Columns(size), _) => select::smallest_of_columns(
+                scores.all(all),
+                n_rows,
+                n_cols,
+                size,
+                ratio.of(n_rows.saturating_mul(size)),
+            ),
             (_, Some(threshold)) => above(scores.all(all), n_rows, n_cols, threshold),
             (_, None) => select::smallest(scores.all(all), n_rows, n_cols, ratio.of(n_rows * n_cols)),
         },

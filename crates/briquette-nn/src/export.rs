@@ -2,9 +2,10 @@
 
 use crate::NameMap;
 use crate::module_source::ModuleSource;
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 use briquette_flow::{self as flow, RunOptions, Workers, WriteJob};
-use briquette_formats::{Checkpoint, Draft, companions, model_config};
+use briquette_formats::draft::check_name;
+use briquette_formats::{Checkpoint, Draft, companions, manifest, model_config, sums};
 use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ impl Export {
         self
     }
 
-    /// Adds a small file that belongs to the module, such as its configuration or its tokenizer.
+    /// Adds a small file that belongs to the module, such as its configuration or its tokenizer. `name` may contain directories; one that
+    /// leads out of the output's directory, or that the output itself has, is an error of [`write`](Self::write).
     #[must_use]
     pub fn file(mut self, name: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.into(), bytes.into()));
@@ -68,25 +70,26 @@ impl Export {
     /// memory at a time, as many as there are threads; weights that are equal under two names are written once.
     ///
     /// # Errors
-    /// Refused where the output exists or a weight that is pruned or rounded is not finite, Config where two parameters would have
-    /// one name, Io for devices and files.
+    /// Refused where the output exists, a weight that is pruned or rounded is not finite, or masks and scales are of other rules than those
+    /// attached; Config where two parameters or two files would have one name, or a file would lie elsewhere; Io for devices and files.
     pub fn write<M: Module>(&self, module: &M) -> Result<Exported> {
         if module.devices().iter().any(Device::is_autodiff) {
             // While a module trains, burn holds the last update of running statistics back; `valid` applies it.
             drop(module.valid());
         }
+        self.check_files()?;
         let original = self.original.as_ref().map(|path| Checkpoint::open(path)).transpose()?;
         let inputs: Vec<&Path> = self.original.iter().map(PathBuf::as_path).collect();
         let draft = Draft::create(&self.directory, &inputs, self.replace)?;
         let source = ModuleSource::new(module, &self.names)?;
-        let mut plan = source.plan(self.names.layout())?;
+        let mut plan = source.plan(self.names.weight_layout())?;
         let n_tensors = plan.tensors.len();
         let written = flow::write(WriteJob {
             plan: &mut plan,
             source: &source,
             draft: &draft,
             // Which way matrices lie: who loads the directory believes it, whatever names are given.
-            recipe: serde_json::json!({ "model": { "layout": self.names.layout().in_files().name() }, "stage": [] }),
+            recipe: serde_json::json!({ "model": { "layout": self.names.weight_layout().name() }, "stage": [] }),
             producer: concat!("briquette-nn ", env!("CARGO_PKG_VERSION")),
             workers: &Workers::new(&RunOptions::default())?,
             small_files: &|_, _| self.write_small_files(&draft, original.as_ref()),
@@ -96,6 +99,20 @@ impl Export {
         drop(written);
         draft.publish()?;
         Ok(Exported { n_tensors, n_bytes })
+    }
+
+    /// Refuses small files that would lie outside of the directory, and those with the name of another file of the output.
+    fn check_files(&self) -> Result<()> {
+        for (place, (name, _)) in self.files.iter().enumerate() {
+            check_name(name)?;
+            let is_ours = [manifest::FILE_NAME, sums::FILE_NAME].iter().any(|ours| name == Path::new(ours))
+                || name.to_string_lossy().contains(".safetensors");
+            if is_ours || self.files[..place].iter().any(|(other, _)| other == name) {
+                let message = "the output has a file of this name already; give another name to Export::file";
+                return Err(Error::config(message).at(name.display()));
+            }
+        }
+        Ok(())
     }
 
     fn write_small_files(&self, draft: &Draft, original: Option<&Checkpoint>) -> Result<()> {

@@ -9,6 +9,9 @@ use burn::train::{InferenceStep, TrainOutput, TrainStep};
 
 /// A model that a `Learner` trains while rules compress it. Only `Learner::new(Compressing::new(model, rules)?, ..)` changes, and
 /// `result.model.model.materialize()` is the compressed model.
+///
+/// # Panics
+/// `TrainStep::optimize` panics where [`Compression::refresh`] fails, as for a weight that is not finite: `Learner` cannot pass an error on.
 #[derive(Module, Debug)]
 pub struct Compressing<M: Module> {
     /// The wrapped model.

@@ -2,12 +2,14 @@
 
 use crate::Attached;
 use crate::form::Form;
+use crate::rules::Fingerprint;
 use briquette_core::Result;
 use briquette_fused::masked::ops;
 use briquette_module::Trail;
 use briquette_module::{read_bools, read_f32, unreadable};
-use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, Device, Int, Tensor};
+use std::collections::BTreeMap;
 
 /// A parameter that something is attached to, still on its device; the tensors are handles, not copies.
 pub(crate) struct LiveWeight {
@@ -128,10 +130,43 @@ impl ModuleVisitor for StepReader {
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        let Some((path, name, _)) = self.trail.reparameterized() else { return };
-        if name == Attached::NAME && self.step.is_none() {
+        let Some((path, name, field)) = self.trail.reparameterized() else { return };
+        if name == Attached::NAME && field == "form" && self.step.is_none() {
             let data = param.val().try_into_data().map_err(|error| unreadable(&path, &error));
             self.step = Some(data.map(|data| Form::step(&data.iter::<i64>().collect::<Vec<_>>())));
+        }
+    }
+}
+
+/// The fingerprint of the rules that are attached to each parameter, by path, and the id under which it is kept.
+pub(crate) fn attached_rules<M: Module>(module: &M) -> BTreeMap<String, (Fingerprint, ParamId)> {
+    let mut reader = RulesReader::default();
+    module.visit(&mut reader);
+    reader.found
+}
+
+#[derive(Default)]
+struct RulesReader {
+    trail: Trail,
+    found: BTreeMap<String, (Fingerprint, ParamId)>,
+}
+
+impl ModuleVisitor for RulesReader {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let Some((path, name, field)) = self.trail.reparameterized() else { return };
+        if name == Attached::NAME
+            && field == "rules"
+            && let Ok(extents) = param.lazy_shape().as_slice().try_into()
+        {
+            self.found.insert(path, (Fingerprint(extents), param.id));
         }
     }
 }

@@ -96,7 +96,7 @@ impl<'a> WeightSource<'a> {
     /// Whether a tensor is in PyTorch's layout: the file decides, and where it says nothing, the name map.
     fn is_torch(&self, index: usize, names: &NameMap) -> bool {
         let is_last = self.stored.is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
-        self.layout.unwrap_or(names.layout().in_files()) == WeightLayout::Torch && !is_last
+        self.layout.unwrap_or(names.weight_layout()) == WeightLayout::Torch && !is_last
     }
 }
 
@@ -125,6 +125,8 @@ struct FoundPlaces {
     missing: Vec<String>,
     extra: Vec<String>,
     misfits: Vec<String>,
+    /// How many of `misfits` fit in the other layout.
+    n_other_layout: usize,
 }
 
 impl FoundPlaces {
@@ -144,7 +146,12 @@ impl FoundPlaces {
             used.insert(index);
             let is_turned = parameter.is_linear_weight() && source.is_torch(index, names);
             match misfit(parameter, &tensors[index], is_turned) {
-                Some(message) => found.misfits.push(message),
+                Some(message) => {
+                    let fits_turned =
+                        parameter.is_linear_weight() && misfit(parameter, &tensors[index], !is_turned).is_none();
+                    found.n_other_layout += usize::from(fits_turned);
+                    found.misfits.push(message);
+                }
                 None => _ = found.places.insert(parameter.path.clone(), ParameterPlace { index, is_turned }),
             }
         }
@@ -159,7 +166,12 @@ impl FoundPlaces {
             list("not in the module", &self.extra),
             list("of another shape", &self.misfits),
         ];
-        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        let mut complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        if self.n_other_layout > 0 && self.n_other_layout == self.misfits.len() {
+            complaints.push(
+                "these fit in the other layout of Linear weights: set --layout (model.layout) to burn or torch".into(),
+            );
+        }
         match complaints.is_empty() {
             true => Ok(self.places),
             false => Err(Error::input(complaints.join("; ")).at(culprit)),

@@ -37,6 +37,7 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
         }
         let what = use_of(&parameter, place, checkpoint, looks_up);
         check_activations(&parameter, place, checkpoint, what)?;
+        warn_of_depth(&parameter, place, checkpoint, what);
         if let Some(what) = what {
             places.remove(&parameter.path);
             let uses = if holds_codes { &mut of_codes } else { &mut uses };
@@ -160,6 +161,18 @@ fn check_activations(
     };
     let message = format!("its activations are rounded {what}, which is not run here; run it with what will serve it");
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
+}
+
+/// Warns of codes that become floats since the layer has more inputs than kernels take.
+fn warn_of_depth(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint, what: Option<Use>) {
+    let n_inputs = parameter.rows().n_cols;
+    let has_codes = checkpoint.stored().is_some_and(|stored| stored.tensors[place.index].coding.codes.is_some());
+    if what.is_none() && has_codes && parameter.runs_on_codes && n_inputs > MAX_DEPTH {
+        let path = &parameter.path;
+        log::warn!(
+            "{path}: its codes become floats, as {n_inputs} inputs are more than the {MAX_DEPTH} of int8 kernels"
+        );
+    }
 }
 
 /// Codes from which on all threads share a tensor, rather than that each takes one of its own.

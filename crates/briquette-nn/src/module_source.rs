@@ -1,7 +1,7 @@
 //! A module as a source of tensors, so that it is written in the same way as a checkpoint.
 
 use crate::weights::{Item, items};
-use crate::{Layout, NameMap, Parameter};
+use crate::{NameMap, Parameter};
 use briquette_core::rows::transpose_bytes;
 use briquette_core::{Affine, DType, Decision, Error, Mask, OutputAxis, Result, Role, Rows};
 use briquette_flow::known::{Known, Reason};
@@ -10,7 +10,7 @@ use briquette_flow::ties::ties_of;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pruning, Quant, Stop, Treatment};
 use briquette_formats::burnpack::to_burn;
-use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource};
+use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout};
 use briquette_prune::Score;
 use briquette_quant::{QuantSpec, Range};
 use burn::module::Module;
@@ -54,7 +54,7 @@ impl ModuleSource {
         for item in items(module, names.parameters(module)?)? {
             let parameter = &item.parameter;
             let (mut shape, rows) = (parameter.shape.0.clone(), parameter.rows());
-            let is_turned = parameter.is_linear_weight() && names.layout() == Layout::Torch;
+            let is_turned = parameter.is_linear_weight() && names.weight_layout() == WeightLayout::Torch;
             if is_turned {
                 shape.reverse();
             }
@@ -74,9 +74,9 @@ impl ModuleSource {
     ///
     /// # Errors
     /// Io where a device does not hand out a tensor.
-    pub(crate) fn plan(&self, layout: Layout) -> Result<Plan<'_>> {
+    pub(crate) fn plan(&self, layout: WeightLayout) -> Result<Plan<'_>> {
         let mut plan = Plan::unchanged(&self.infos, OutputFormat::Briquette, Nonfinite::Unchanged);
-        plan.layout = layout.in_files();
+        plan.layout = layout;
         let mut shared = SharedTreatments::default();
         for tensor in &mut plan.tensors {
             tensor.treat(Arc::new(self.treatment(tensor.index())?));

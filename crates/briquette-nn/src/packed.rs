@@ -186,7 +186,8 @@ impl Packed {
         let is_matrix = D == 2 && codes.axis == OutputAxis::Last;
         let dims = if is_matrix { linear_shape(&param) } else { param.lazy_shape().to_vec() };
         let shape: [usize; D] = Shape::from(dims).dims();
-        let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
+        let dtype = Some(&param).filter(|param| param.is_initialized()).map(|param| param.base().dtype());
+        let dtype = dtype.filter(DType::is_float).unwrap_or(DType::F32);
         let form = codes.form(&device);
         let held = SharedCodes(Arc::new(RwLock::new(codes)));
         let (saves, loads, tells) = (held.clone(), held.clone(), held.clone());

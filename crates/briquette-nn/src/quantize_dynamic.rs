@@ -3,6 +3,8 @@
 use crate::coded::{Coded, Use};
 use crate::held::AS_FLOATS;
 use crate::packed::Packed;
+use crate::pool::check_finite;
+use crate::targets::Names;
 use crate::{Held, Parameter, Patterns, Roles, held, parameters};
 use briquette_core::{Error, Result, Role};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
@@ -19,11 +21,13 @@ pub struct DynamicSpec {
     excluded: Patterns,
     has_tables: bool,
     is_sparse: bool,
+    takes_slower: bool,
     roles: Roles,
 }
 
 impl Default for DynamicSpec {
-    /// Takes every linear layer, convolution and embedding; activations get a zero point; zeros are left out where that saves room.
+    /// Takes the linear layers, convolutions and embeddings that become no slower: those of [`crate::layers`]. Activations get a zero
+    /// point; zeros are left out where that saves room.
     fn default() -> Self {
         Self {
             grid: ActivationGrid::Asymmetric,
@@ -31,6 +35,7 @@ impl Default for DynamicSpec {
             excluded: Patterns::default(),
             has_tables: true,
             is_sparse: true,
+            takes_slower: false,
             roles: Roles::default(),
         }
     }
@@ -81,6 +86,14 @@ impl DynamicSpec {
         self
     }
 
+    /// Takes layers too that become slower, as they decode their codes for each use: burn's own, and what no kernel has. They take a
+    /// quarter of the memory.
+    #[must_use]
+    pub const fn with_slower(mut self) -> Self {
+        self.takes_slower = true;
+        self
+    }
+
     /// Says what parameters are that nothing shows.
     #[must_use]
     pub fn roles(mut self, roles: Roles) -> Self {
@@ -88,39 +101,87 @@ impl DynamicSpec {
         self
     }
 
-    /// What becomes of each parameter that is taken.
-    fn uses<M: Module>(&self, module: &M) -> Result<BTreeMap<String, (Parameter, Use)>> {
+    /// What becomes of each parameter that is taken, and why others that could have been taken were left.
+    fn choice<M: Module>(&self, module: &M) -> Result<TakenAndLeft> {
         let found = self.roles.parameters(module)?;
         let paths = || found.iter().map(|parameter| parameter.path.as_str());
         self.included.check_used("parameter", paths())?;
         self.excluded.check_used("parameter", paths())?;
         let looks_up = module.devices().iter().all(ops::looks_up);
-        let uses = found.into_iter().filter_map(|parameter| {
-            let what = self.use_of(&parameter, looks_up)?;
-            Some((parameter.path.clone(), (parameter, what)))
-        });
-        Ok(uses.collect())
+        let mut choice = TakenAndLeft::default();
+        for names in Names::of(&found).iter().filter(|names| self.are_meant(names)) {
+            match self.uses_of(names, looks_up) {
+                Ok(uses) => choice.taken.extend(uses),
+                Err(why) => choice.left.extend(names.paths().map(|path| (path.to_string(), why.clone()))),
+            }
+        }
+        Ok(choice)
     }
 
-    fn use_of(&self, parameter: &Parameter, looks_up: bool) -> Option<Use> {
-        let is_in = self.included.is_empty() || self.included.matches(&parameter.path);
-        if !is_in || self.excluded.matches(&parameter.path) {
-            return None;
+    /// Whether a parameter is to be taken if it can be.
+    fn are_meant(&self, names: &Names) -> bool {
+        let is_in = self.included.is_empty() || names.paths().any(|path| self.included.matches(path));
+        let is_table = names.parameters().iter().any(|parameter| parameter.role == Role::Embedding);
+        let is_none = |parameter: &&Parameter| matches!(parameter.role, Role::Parameter | Role::Norm | Role::Bias);
+        is_in
+            && !names.paths().any(|path| self.excluded.matches(path))
+            && (self.has_tables || !is_table)
+            && !names.parameters().iter().any(is_none)
+    }
+
+    /// What a parameter is used for in each field that holds it, or why it is left.
+    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, TakenUse>, String> {
+        let main = names.main();
+        let is_shared = names.parameters().len() > 1;
+        let of_field = |parameter: &&Parameter| {
+            let found = self.use_in(parameter, main, looks_up);
+            let what = found.map_err(|why| if is_shared { format!("{}: {why}", parameter.path) } else { why })?;
+            // Fields that share a parameter have the same codes.
+            let parameter = Parameter { axis: main.axis, ..(*parameter).clone() };
+            Ok((parameter.path.clone(), (parameter, what)))
+        };
+        names.parameters().iter().map(of_field).collect()
+    }
+
+    /// What a parameter is used for in a field, given the field that shows what it is.
+    fn use_in(&self, parameter: &Parameter, main: &Parameter, looks_up: bool) -> Result<Use, String> {
+        let shown = if parameter.role == Role::Unknown { main } else { parameter };
+        let what = self.use_of(shown, looks_up)?;
+        if shown.axis != main.axis {
+            return Err("it shares its weights, and counts outputs by another axis".into());
         }
-        if parameter.rows().n_cols > MAX_DEPTH {
-            return None;
-        }
-        if let Some(dims) = parameter.conv_dims() {
-            return Some(Use::Conv(self.grid, dims));
-        }
-        match parameter.role {
-            Role::Linear if parameter.is_linear_weight() => Some(Use::Int8(Some(self.grid))),
-            Role::Linear | Role::Conv => Some(Use::Decoded),
-            Role::Embedding if self.has_tables && parameter.is_head && looks_up => Some(Use::Int8(Some(self.grid))),
-            Role::Embedding if self.has_tables => Some(Use::Table),
-            _ => None,
+        match parameter.runs_on_codes || self.takes_slower {
+            true => Ok(what),
+            false => Err(format!("it would be slower than floats: {DECODES}")),
         }
     }
+
+    fn use_of(&self, parameter: &Parameter, looks_up: bool) -> Result<Use, String> {
+        let n_inputs = parameter.rows().n_cols;
+        if parameter.role != Role::Unknown && n_inputs > MAX_DEPTH {
+            return Err(format!("it has {n_inputs} inputs, more than the {MAX_DEPTH} of int8 kernels"));
+        }
+        if let Some(dims) = parameter.conv_dims() {
+            return Ok(Use::Conv(self.grid, dims));
+        }
+        match parameter.role {
+            Role::Linear if parameter.is_linear_weight() => Ok(Use::Int8(Some(self.grid))),
+            Role::Linear | Role::Conv => Ok(Use::Decoded),
+            Role::Embedding if parameter.is_head && looks_up => Ok(Use::Int8(Some(self.grid))),
+            Role::Embedding => Ok(Use::Table),
+            _ => Err(format!("{}; say what it is by DynamicSpec::roles", parameter.why)),
+        }
+    }
+}
+
+/// A parameter that is taken, and what its codes are used for.
+type TakenUse = (Parameter, Use);
+
+/// What [`DynamicSpec`] takes and leaves.
+#[derive(Default)]
+struct TakenAndLeft {
+    taken: BTreeMap<String, TakenUse>,
+    left: BTreeMap<String, String>,
 }
 
 /// A module that [`quantize_dynamic`] quantized, and how its parameters are held now.
@@ -131,6 +192,8 @@ pub struct Quantized<M> {
     pub module: M,
     /// The forms of its parameters, and which are held in each: see [`held`].
     pub held: BTreeMap<String, Held>,
+    /// The matrices, filters and tables that stay as they were although nothing excludes them, each with the reason.
+    pub left: BTreeMap<String, String>,
 }
 
 impl<M> Quantized<M> {
@@ -141,48 +204,77 @@ impl<M> Quantized<M> {
         decoded.flat_map(|(_, held)| held.paths.iter().map(String::as_str)).collect()
     }
 
-    /// What slows the module down, and what to do; `None` where nothing does.
+    /// What was left or slows the module down, and what to do about it; `None` where nothing was or does.
     pub fn warning(&self) -> Option<String> {
         let decoded = self.decoded();
-        (!decoded.is_empty()).then(|| {
-            format!(
-                "slower than floats, as these are decoded for each use: {}; put `use briquette::nn::layers::{{Linear, LinearConfig, \
-                 Conv2d, Conv2dConfig, Embedding, EmbeddingConfig}}` in the place of burn's, or leave them out (DynamicSpec::exclude)",
-                decoded.join(", ")
-            )
-        })
+        let slow = (!decoded.is_empty()).then(|| {
+            format!("slower than floats, as these are decoded for each use: {}; {TAKE_OURS}", decoded.join(", "))
+        });
+        let left = (!self.left.is_empty()).then(|| format!("not quantized: {}", listed(&self.left)));
+        let warnings: Vec<String> = slow.into_iter().chain(left).collect();
+        (!warnings.is_empty()).then(|| warnings.join("; "))
     }
+}
+
+/// Why a layer is slower with codes.
+const DECODES: &str = "its layer is not of briquette::nn::layers, and decodes codes for each use";
+
+/// What makes layers run on codes.
+const TAKE_OURS: &str = "put `use briquette::nn::layers::{Linear, LinearConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig}` in the \
+                         place of burn's, or leave them out (DynamicSpec::exclude)";
+
+/// The most paths that a message lists for one reason.
+const N_LISTED: usize = 5;
+
+/// Parameters by the reason why they were left.
+fn listed(left: &BTreeMap<String, String>) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    left.iter().for_each(|(path, why)| by_reason.entry(why).or_default().push(path));
+    let line = |(why, paths): (&str, Vec<&str>)| {
+        let more = paths.len().saturating_sub(N_LISTED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{more} ({why})", paths[..paths.len().min(N_LISTED)].join(", "))
+    };
+    by_reason.into_iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 /// Turns the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, with one scale for each output or row,
 /// and frees the floats. Masks and grids attached for training are materialized first.
 ///
-/// The layers must be those of [`crate::layers`] to run on codes; burn's own decode the weights for each use: the result names them, and
-/// a warning is logged.
+/// Only layers that become no slower are taken: those of [`crate::layers`], which run on codes. burn's own would decode the weights for
+/// each use; they stay as they are unless [`DynamicSpec::with_slower`] takes them. The result lists what was left, and a warning is logged.
+/// A parameter that several fields share is taken under all names or under none.
 ///
 /// # Errors
-/// Config, where a glob matches no parameter, or nothing is left to quantize; Io where a device does not hand out a tensor.
+/// Config, where a glob matches no parameter, or nothing is left to quantize; Refused where a weight is not finite, or a layer has no
+/// weights; Io where a device does not hand out a tensor. The module is gone with an error.
 pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quantized<M>> {
     let module = match parameters(&module).iter().any(|parameter| parameter.reparameterized.is_some()) {
         true => module.materialize(),
         false => module,
     };
-    let uses = spec.uses(&module)?;
-    if uses.is_empty() {
-        return Err(Error::config(
-            "nothing to quantize: it has no linear layer, convolution or embedding that is known",
-        ));
+    let TakenAndLeft { taken, left } = spec.choice(&module)?;
+    if taken.is_empty() {
+        let why = if left.is_empty() {
+            "it has no linear layer, convolution or embedding that is known".into()
+        } else {
+            listed(&left)
+        };
+        let way_out =
+            if left.is_empty() { "" } else { "; use the layers of briquette::nn::layers, or DynamicSpec::with_slower" };
+        return Err(Error::config(format!("nothing to quantize: {why}{way_out}")));
     }
     let mut error = None;
-    let module = module.apply_reparameterization(DynamicPacker { uses, is_sparse: spec.is_sparse, error: &mut error });
+    let packer = DynamicPacker { uses: taken, is_sparse: spec.is_sparse, error: &mut error };
+    let module = module.apply_reparameterization(packer);
     error.map_or(Ok(()), Err)?;
-    let quantized = Quantized { held: held(&module), module };
+    let quantized = Quantized { held: held(&module), module, left };
     quantized.warning().iter().for_each(|warning| log::warn!("{warning}"));
     Ok(quantized)
 }
 
 struct DynamicPacker<'a> {
-    uses: BTreeMap<String, (Parameter, Use)>,
+    uses: BTreeMap<String, TakenUse>,
     is_sparse: bool,
     error: &'a mut Option<briquette_core::Error>,
 }
@@ -198,10 +290,18 @@ impl Reparameterizer for DynamicPacker<'_> {
         let Some((parameter, what)) = self.uses.remove(path).filter(|_| self.error.is_none()) else {
             return (param, None);
         };
-        let rows = parameter.rows();
-        let coded = read_f32(param.val(), path)
-            .map(|values| Coded::of_floats(&view::to_rows(values, &rows), rows, what, self.is_sparse));
+        let coded = coded(&parameter, what, self.is_sparse, read_f32(param.val(), path));
         let codes = coded.and_then(|coded| coded.pack(what, &param.lazy_device()));
-        Packed::replace_or_keep(codes, what, param, self.error)
+        Packed::replace_or_keep(codes.map_err(|error| error.at(path)), what, param, self.error)
     }
+}
+
+/// The codes of a parameter's values.
+fn coded(parameter: &Parameter, what: Use, is_sparse: bool, values: Result<Vec<f32>>) -> Result<Coded> {
+    let (values, rows) = (values?, parameter.rows());
+    if values.is_empty() {
+        return Err(Error::refused(format!("its shape is {}, which holds no weights; leave it out", parameter.shape)));
+    }
+    check_finite(&values)?;
+    Ok(Coded::of_floats(&view::to_rows(values, &rows), rows, what, is_sparse))
 }

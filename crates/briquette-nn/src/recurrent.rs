@@ -1,9 +1,10 @@
 //! Finds burn's recurrent layers, whose states keep them from computing in another type than the device's default.
 
 use briquette_core::{Error, Result};
-use briquette_module::Trail;
+use briquette_module::{Trail, is_of_burn};
 use burn::module::{Module, ModuleVisitor};
 use burn::tensor::FloatDType;
+use std::panic::Location;
 
 /// The recurrent layers of burn, as it names them.
 const RECURRENT: [&str; 6] =
@@ -37,8 +38,9 @@ struct Finder {
 }
 
 impl ModuleVisitor for Finder {
+    #[track_caller]
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        if self.found.is_none() && RECURRENT.contains(&container_type) {
+        if self.found.is_none() && is_of_burn(Location::caller()) && RECURRENT.contains(&container_type) {
             let path = self.trail.path();
             let path = if path.is_empty() { "the module".to_string() } else { path };
             self.found = Some((path, container_type.trim_start_matches("Struct:").to_string()));

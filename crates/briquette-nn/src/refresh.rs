@@ -7,7 +7,7 @@ use crate::pool::{Look, ParameterPool, Scored, check_finite};
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide};
-use briquette_core::{Affine, OutputAxis, Result};
+use briquette_core::{Affine, Error, Result};
 use briquette_module::{Trail, view};
 use briquette_prune::{Ratio, Threshold};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
@@ -74,17 +74,14 @@ pub(crate) fn refresh<M: Module>(
         thresholds: BTreeMap::new(),
     };
     let renewed = due.decide_all(&module)?;
-    let form_of = |target: &RuleTarget| {
-        target.quantize.map(|rule| Form::of(&rules.quantize[rule].scheme_for(target.rows.n_cols)))
-    };
-    let forms = targets.iter().map(|(path, target)| (path.clone(), (form_of(target), target.rows.axis))).collect();
-    Ok(module.map(&mut Renewer { renewed, forms, step: moment.step, trail: Trail::default() }))
+    Ok(module.map(&mut Renewer { renewed, rules, targets, step: moment.step, trail: Trail::default() }))
 }
 
 impl Due<'_> {
     /// Decides every parameter that something is due for.
     fn decide_all<M: Module>(&mut self, module: &M) -> Result<BTreeMap<String, Renewed>> {
-        let is_due = |path: &str| self.targets.get(path).is_some_and(|target| self.touches(target));
+        let is_due =
+            |path: &str| self.targets.get(path).is_some_and(|target| target.main == path && self.touches(target));
         let weights = live_weights(module, is_due);
         for index in 0..self.rules.prune.len() {
             if self.prune[index] && self.rules.prune[index].scope() == Scope::Global {
@@ -196,11 +193,22 @@ impl Due<'_> {
             let mask = if spec.range.sees_through_zeros() { None } else { view::mask_of(dropped, &target.rows) };
             Ok(decide::affines(spec, &target.rows, mask.as_ref(), values))
         };
-        match dropped {
+        let found = match dropped {
             Some(dropped) => fit(bytemuck::cast_slice(dropped)),
             None => weight.with_dropped(fit)?,
+        }?;
+        check_scales(&found).map_err(|error| error.at(&weight.path)).map(|()| Some(found))
+    }
+}
+
+/// Refuses scales that no file can hold.
+fn check_scales(affines: &[Affine]) -> Result<()> {
+    let is_held = |scale: f32| scale.is_finite() && scale > 0.0;
+    match affines.iter().find(|affine| !is_held(affine.scale)) {
+        Some(Affine { scale, .. }) => {
+            Err(Error::refused(format!("found the scale {scale}, expected a finite number above 0; scale the weights")))
         }
-        .map(Some)
+        None => Ok(()),
     }
 }
 
@@ -215,23 +223,29 @@ fn read_rows(weight: &LiveWeight, target: &RuleTarget, dropped: &[u8], values: &
 }
 
 /// Puts what was decided into the state of each parameter.
-struct Renewer {
+struct Renewer<'a> {
     renewed: BTreeMap<String, Renewed>,
-    /// The form of each parameter, and the axis that counts its outputs.
-    forms: BTreeMap<String, (Option<Form>, OutputAxis)>,
+    rules: Rules<'a>,
+    targets: &'a BTreeMap<String, RuleTarget>,
     step: usize,
     trail: Trail,
 }
 
-impl Renewer {
-    /// The path of the parameter whose state is visited, and the name of the field.
-    fn field(&self) -> Option<(String, String)> {
+impl Renewer<'_> {
+    /// The rules of the parameter whose state is visited, and the name of the field.
+    fn field(&self) -> Option<(&RuleTarget, String)> {
         let (path, name, field) = self.trail.reparameterized()?;
-        (name == Attached::NAME).then_some((path, field))
+        Some((self.targets.get(&path).filter(|_| name == Attached::NAME)?, field))
+    }
+
+    /// What was decided of the parameter whose state is visited, and the name of the field.
+    fn renewed(&self) -> Option<(&Renewed, String)> {
+        let (target, field) = self.field()?;
+        Some((self.renewed.get(&target.main)?, field))
     }
 }
 
-impl ModuleMapper for Renewer {
+impl ModuleMapper for Renewer<'_> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.trail.enter(name, container_type);
     }
@@ -241,26 +255,25 @@ impl ModuleMapper for Renewer {
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let Some((form, axis)) = self.field().and_then(|(path, _)| self.forms.get(&path)) else { return param };
-        let device = param.lazy_device();
-        param.map(|_| form_tensor(form.as_ref(), *axis, self.step, &device).reshape([-1; D]))
+        let Some((target, _)) = self.field().filter(|(_, field)| field == "form") else { return param };
+        let form = target.quantize.map(|rule| Form::of(&self.rules.quantize[rule].scheme_for(target.rows.n_cols)));
+        let (axis, step, device) = (target.rows.axis, self.step, param.lazy_device());
+        param.map(|_| form_tensor(form.as_ref(), axis, step, &device).reshape([-1; D]))
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        let renewed = self.field().and_then(|(path, _)| self.renewed.get_mut(&path)?.dropped.take());
-        match renewed {
+        match self.renewed().and_then(|(renewed, _)| renewed.dropped.clone()) {
             Some(dropped) => param.map(|_| dropped.reshape([-1; D])),
             None => param,
         }
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some((path, field)) = self.field() else { return param };
-        let Some(renewed) = self.renewed.get_mut(&path) else { return param };
-        let numbers = if field == "scale" { renewed.scale.take() } else { renewed.zero.take() };
+        let Some((renewed, field)) = self.renewed() else { return param };
+        let numbers = if field == "scale" { &renewed.scale } else { &renewed.zero };
         match numbers {
             // There are zero points on some grids only.
-            Some(numbers) if numbers.len() == param.lazy_shape().num_elements() => replaced(param, |_| numbers),
+            Some(numbers) if numbers.len() == param.lazy_shape().num_elements() => replaced(param, |_| numbers.clone()),
             _ => param,
         }
     }

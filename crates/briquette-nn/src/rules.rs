@@ -1,12 +1,14 @@
 //! Rules for pruning and quantizing parameters, chosen by glob.
 
 mod chosen;
+mod fingerprint;
 mod prune;
 mod quantize;
 mod scoring;
 
 use briquette_core::Rows;
 pub(crate) use chosen::Chosen;
+pub(crate) use fingerprint::Fingerprint;
 pub(crate) use prune::Amount;
 pub use prune::{Prune, Scope};
 pub use quantize::Quantize;
@@ -18,6 +20,8 @@ pub use scoring::WeightRow;
 pub(crate) struct RuleTarget {
     /// The path of the parameter's layer, which statistics of inputs are listed under.
     pub(crate) layer: String,
+    /// The path whose weights are decided about: another than the parameter's own where two fields share one parameter.
+    pub(crate) main: String,
     pub(crate) rows: Rows,
     pub(crate) prune: Option<usize>,
     pub(crate) quantize: Option<usize>,
@@ -30,4 +34,21 @@ pub(crate) struct RuleTarget {
 pub(crate) struct Rules<'a> {
     pub(crate) prune: &'a [Prune],
     pub(crate) quantize: &'a [Quantize],
+}
+
+impl Rules<'_> {
+    /// What they ask of a parameter; of none where no rule applies.
+    pub(crate) fn fingerprint(&self, target: Option<&RuleTarget>) -> Fingerprint {
+        let Some(target) = target else { return Fingerprint::of("") };
+        let prune = target.prune.map(|rule| self.prune[rule].content(&target.layer));
+        let quantize = target.quantize.map(|rule| self.quantize[rule].content());
+        Fingerprint::of(&format!("{}; {}", prune.unwrap_or_default(), quantize.unwrap_or_default()))
+    }
+
+    /// What they ask of a parameter, in a few words.
+    pub(crate) fn in_words(&self, target: &RuleTarget) -> String {
+        let prune = target.prune.map(|rule| self.prune[rule].in_words());
+        let quantize = target.quantize.map(|rule| self.quantize[rule].in_words());
+        prune.into_iter().chain(quantize).collect::<Vec<_>>().join(", ")
+    }
 }

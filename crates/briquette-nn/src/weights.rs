@@ -112,7 +112,7 @@ impl Item {
             scale: state.scale.as_ref().map_or(Ok(Vec::new()), |read| read())?,
             zero: state.zero.as_ref().map_or(Ok(Vec::new()), |read| read())?,
         };
-        Ok(read.decision(&self.parameter.rows()))
+        read.decision(&self.parameter.rows()).map_err(|error| error.at(&self.parameter.path))
     }
 
     /// Reads the weight to the host; `None` where the parameter is not of floats.
@@ -175,8 +175,12 @@ pub(crate) struct State {
 
 impl State {
     /// The decision that this state stands for.
-    pub(crate) fn decision(self, rows: &Rows) -> Decision {
+    ///
+    /// # Errors
+    /// Refused, where masks or scales are not of the parameter's size.
+    pub(crate) fn decision(self, rows: &Rows) -> Result<Decision> {
         let n_cols = rows.n_cols;
+        self.check(rows)?;
         // Before a rule begins nothing is dropped and all scales are 0: no decision.
         let mask = self.dropped.contains(&true).then(|| {
             let dropped: Vec<u8> = self.dropped.into_iter().map(u8::from).collect();
@@ -188,7 +192,32 @@ impl State {
             let scales = self.scale.into_iter().map(scale_of).collect();
             QuantParams::new(form.grid, form.grouping, n_cols, view::affines_to_rows(scales, zero, rows))
         });
-        Decision { mask, quant }
+        Ok(Decision { mask, quant })
+    }
+
+    /// Refuses a mask or scales that only another parameter, or other rules, can have.
+    fn check(&self, rows: &Rows) -> Result<()> {
+        let n_scales = match self.form {
+            Some(form) if form.grouping.per_row(rows.n_cols).is_none() => {
+                let message = format!("{} do not divide {} columns", form.grouping, rows.n_cols);
+                return Err(Error::refused(format!("what is attached to it is of other rules: {message}")));
+            }
+            Some(form) => view::n_scales(rows, form.grouping),
+            None => 0,
+        };
+        let (n_dropped, found) = (self.dropped.len(), self.scale.len());
+        let fits = [0, rows.n_elements()].contains(&n_dropped)
+            && (self.form.is_none() || found == n_scales)
+            && [0, found].contains(&self.zero.len());
+        match fits {
+            true => Ok(()),
+            false => {
+                let message = format!("found {found} scales and a mask of {n_dropped}, expected {n_scales} scales");
+                Err(Error::refused(format!(
+                    "what is attached to it is of other rules: {message}; attach and load again"
+                )))
+            }
+        }
     }
 }
 
@@ -291,7 +320,11 @@ impl ModuleVisitor for Collector {
             }
             return;
         }
+        let is_form = self.trail.reparameterized().is_some_and(|(_, _, field)| field == "form");
         let Some(item) = self.item_of(Attached::NAME) else { return self.add_other(dtype, data) };
+        if !is_form {
+            return;
+        }
         match data() {
             Ok(data) => {
                 let numbers: Vec<i64> = data.iter::<i64>().collect();
@@ -312,5 +345,32 @@ impl ModuleVisitor for Collector {
         self.add_other(dtype, move || {
             read_bools(tensor.clone(), &path).map(|bools| TensorData::new(bools, shape.clone()))
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use briquette_core::ErrorKind;
+    use briquette_quant::Scheme;
+
+    #[test]
+    fn masks_and_scales_of_other_rules_are_refused() {
+        let rows = Rows::plain(4, 16);
+        let state = |scheme: &str, n_scales: usize, n_dropped: usize| State {
+            form: Some(Form::of(&scheme.parse::<Scheme>().unwrap())),
+            dropped: vec![false; n_dropped],
+            scale: vec![1.0; n_scales],
+            zero: Vec::new(),
+        };
+        for (scheme, n_scales, n_dropped) in [("int8", 4, 0), ("int4-g8", 8, 64), ("step0.01-tensor", 1, 64)] {
+            assert!(state(scheme, n_scales, n_dropped).decision(&rows).is_ok(), "{scheme}");
+        }
+        let others = [("int4-g8", 4, 0), ("int8", 8, 64), ("int8", 4, 63), ("int4-g5", 4, 0), ("int8", 0, 0)];
+        for (scheme, n_scales, n_dropped) in others {
+            let error = state(scheme, n_scales, n_dropped).decision(&rows).unwrap_err();
+            assert!(error.kind == ErrorKind::Refused && error.message.contains("of other rules"), "{scheme}: {error}");
+        }
     }
 }

@@ -84,6 +84,15 @@ fn burns_layers_are_known_by_more_than_their_name() {
         assert_eq!(parameters(&linear)[0].layer, Some(Layer::Linear));
         assert!(!parameters(&linear)[0].runs_on_codes);
     }
+    // Another's is known for none of burn's whatever its fields and shapes are, beside burn's own or not.
+    let alike = [own::linear(32, 8), own::linear(8, 8), own::Linear { weight: random([8, 32]), bias: None }];
+    for linear in alike {
+        let found = parameters(&linear);
+        assert_eq!((found[0].layer, found[0].role), (None, Role::Unknown), "{}", found[0].why);
+        let both = parameters(&(linear, burn::nn::LinearConfig::new(8, 8).with_bias(false).init(&device)));
+        let burns = both.iter().find(|parameter| parameter.path == "1.weight").unwrap();
+        assert_eq!((both[0].role, burns.layer), (Role::Unknown, Some(Layer::Linear)));
+    }
     let ours = layers::EmbeddingConfig::new(8, 8).init(&device);
     assert_eq!((parameters(&ours)[0].role, parameters(&ours)[0].runs_on_codes), (Role::Embedding, true));
 }
@@ -91,14 +100,14 @@ fn burns_layers_are_known_by_more_than_their_name() {
 #[test]
 fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
     let net = net();
-    let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new()).unwrap();
+    let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new().with_slower()).unwrap();
     assert_eq!(quantized.decoded(), ["wave.weight", "up.weight"], "{:?}", quantized.held);
     let same = quantized.module;
     for (a, b) in [(&same.wide.weight, &net.wide.weight), (&same.embedding.scale, &net.embedding.scale)] {
         assert_eq!(values(a.val()), values(b.val()));
     }
     let roles = Roles::new().layer::<own::Linear>().linear("raw", OutputAxis::Last).unwrap();
-    let told = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles)).unwrap();
+    let told = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap();
     assert_eq!(told.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
     // Each output has a scale of its own: its largest weight is a code of 127, exactly.
     let columns: Vec<f32> = values(net.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
@@ -140,7 +149,13 @@ fn layers_that_are_decoded_for_each_use_are_named_with_what_to_do() {
         burns: burn::nn::LinearConfig::new(32, 32).init(&device),
         norm: burn::nn::LayerNormConfig::new(32).init(&device),
     };
-    let quantized = quantize_dynamic(mixed, &DynamicSpec::new()).unwrap();
+    let usual = quantize_dynamic(mixed.clone(), &DynamicSpec::new()).unwrap();
+    assert_eq!((usual.decoded().len(), usual.held["int8"].paths.as_slice()), (0, &["ours.weight".to_string()][..]));
+    let warning = usual.warning().unwrap();
+    assert!(warning.starts_with("not quantized: burns.weight (it would be slower than floats"), "{warning}");
+    assert_eq!(usual.left.into_keys().collect::<Vec<_>>(), ["burns.weight"]);
+    assert_eq!(values(usual.module.burns.weight.val()), values(mixed.burns.weight.val()));
+    let quantized = quantize_dynamic(mixed, &DynamicSpec::new().with_slower()).unwrap();
     assert_eq!(quantized.held["int8"].paths, ["ours.weight"]);
     assert_eq!(quantized.held["int8 as floats"].paths, ["burns.weight"]);
     assert!(quantized.held["f32"].paths.contains(&"norm.gamma".to_string()));
@@ -157,7 +172,7 @@ fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
     let roles = Roles::new().layer::<own::Linear>();
     let names = NameMap::torch().roles(roles.clone());
     let out = dir.path().join("net");
-    let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles)).unwrap().module;
+    let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap().module;
     Export::to(&out).names(names.clone()).write(&quantized).unwrap();
     let checkpoint = Checkpoint::open(&out).unwrap();
     let shape = |name: &str| checkpoint.tensors().iter().find(|info| info.name == name).unwrap().shape.0.clone();
@@ -165,7 +180,7 @@ fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
     assert_eq!(shape("up.weight"), [4, 6, 2, 3]);
     let file = InputFile::open(&checkpoint.directory().join("briquette.json")).unwrap();
     let manifest = Manifest::read(&file).unwrap();
-    assert_eq!((manifest.tensors["up.weight"].output_axis, manifest.version), (OutputAxis::Second, 3));
+    assert_eq!((manifest.tensors["up.weight"].output_axis, manifest.version), (OutputAxis::Second, 5));
     let back = load_into(self::net(), &checkpoint, &names).unwrap();
     assert_eq!(values(back.square.weight.val()), values(quantized.square.weight.val()));
     assert_eq!(values(back.wide.weight.val()), values(quantized.wide.weight.val()));
@@ -240,4 +255,35 @@ fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_i
     let groups = Compression::new().quantize(Quantize::new("weight", "int4-g4").unwrap());
     let error = groups.attach(layer()).unwrap_err().to_string();
     assert!(error.contains("transposed convolution"), "{error}");
+}
+
+#[test]
+fn a_layer_of_ones_own_says_what_it_is_and_nothing_of_burns_with_its_name() {
+    let ones = own::Linear { weight: random([8, 32]), bias: None };
+    let both = (ones, burn::nn::LinearConfig::new(32, 8).with_bias(false).init(&Device::flex()));
+    let rules =
+        Compression::new().roles(Roles::new().layer::<own::Linear>()).prune(Prune::n_of_m("**.weight", 2, 4).unwrap());
+    let attached = rules.attach(both).unwrap();
+    let (own, burns) = (values(attached.0.weight.val()), values(attached.1.weight.val()));
+    for (out, group) in (0..8).flat_map(|out| (0..8).map(move |group| (out, group))) {
+        let inputs = || 4 * group..4 * group + 4;
+        assert_eq!(inputs().filter(|input| own[out * 32 + input] != 0.0).count(), 2, "its rows are outputs");
+        assert_eq!(inputs().filter(|input| burns[input * 8 + out] != 0.0).count(), 2, "burn's columns are");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    Export::to(dir.path().join("out")).write(&attached).unwrap();
+    let checkpoint = Checkpoint::open(&dir.path().join("out")).unwrap();
+    let shape = |name: &str| checkpoint.tensors().iter().find(|info| info.name == name).unwrap().shape.0.clone();
+    assert_eq!([shape("0.weight"), shape("1.weight")], [[8, 32], [8, 32]], "burn's is turned, the other is not");
+}
+
+#[test]
+fn a_recurrent_struct_of_ones_own_may_compute_in_any_type() {
+    #[derive(Module, Debug)]
+    struct Lstm {
+        gate: burn::nn::Linear,
+    }
+    let lstm = Lstm { gate: burn::nn::LinearConfig::new(4, 4).init(&Device::flex()) };
+    let rules = Compression::new().compute_in(burn::tensor::FloatDType::BF16);
+    assert!(rules.attach(lstm).is_ok());
 }

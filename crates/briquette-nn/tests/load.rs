@@ -226,3 +226,43 @@ fn a_record_of_burn_loads_as_it_is() {
     assert_eq!(values(back.fc1.weight.val()), values(model.fc1.weight.val()));
     assert_eq!(values(back.bn2.gamma.val()), values(model.bn2.gamma.val()));
 }
+
+#[test]
+fn small_files_stay_inside_the_output_and_have_names_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let absolute = dir.path().join("absolute.txt");
+    let out = dir.path().join("out");
+    let export = |name: &std::path::Path| Export::to(&out).file(name, b"text".to_vec());
+    let wrong =
+        ["../escaped.txt", "a/../../b", "..", "", "/etc/escaped", "SHA256SUMS", "briquette.json", "model.safetensors"];
+    for name in wrong.map(std::path::Path::new).into_iter().chain([absolute.as_path()]) {
+        let error = export(name).write(&digits()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Config, "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{name:?} left something behind");
+    }
+    let twice = export("a.txt".as_ref()).file("a.txt", b"other".to_vec()).write(&digits()).unwrap_err();
+    assert!(twice.to_string().starts_with("a.txt: the output has a file of this name already"), "{twice}");
+    export("sub/a.txt".as_ref()).write(&digits()).unwrap();
+    assert!(std::fs::read_to_string(out.join("SHA256SUMS")).unwrap().contains("sub/a.txt"));
+}
+
+#[test]
+fn a_missing_file_is_an_error_of_reading_with_its_cause() {
+    use std::error::Error as _;
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let rules = Compression::new().prune(Prune::new("fc1.weight", 0.5).unwrap());
+    let errors = [
+        ("Checkpoint::open", Checkpoint::open(&missing).err()),
+        ("Compression::load", rules.load(Digits::new(&Device::flex()), &missing).err()),
+        ("Export::like", Export::to(dir.path().join("out")).like(&missing).write(&digits()).err()),
+        ("Probe::read", briquette_nn::Probe::read(&missing).err()),
+    ];
+    for (what, error) in errors {
+        let error = error.unwrap();
+        assert_eq!(error.kind, ErrorKind::Io, "{what}: {error}");
+        let cause = error.source().unwrap_or_else(|| panic!("{what} has no source: {error}"));
+        let cause = cause.downcast_ref::<std::io::Error>().unwrap_or_else(|| panic!("{what}: {cause}"));
+        assert_eq!(cause.kind(), std::io::ErrorKind::NotFound, "{what}");
+    }
+}

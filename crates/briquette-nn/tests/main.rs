@@ -5,13 +5,16 @@
 mod codes;
 mod conv;
 mod fixture;
+mod hard_inputs;
 mod known;
 mod law;
 mod layers;
 mod load;
+mod other_rules;
 mod pooled;
 mod probe;
 mod renewed;
 mod rules;
+mod shared;
 mod tied;
 mod training;

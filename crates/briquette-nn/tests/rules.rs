@@ -8,7 +8,7 @@ use briquette_nn::layers::LinearConfig;
 use briquette_nn::{
     Compression, DynamicSpec, Export, NameMap, Prune, Quantize, Schedule, Score, decisions, load_into, quantize_dynamic,
 };
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::nn::{Lstm, LstmConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, FloatDType, Tensor};
@@ -205,6 +205,26 @@ fn learned_scales_move_and_are_exported_as_they_are() {
     let refuse = |rule: Quantize| Compression::new().quantize(rule).attach(Net::new(&device)).unwrap_err().to_string();
     let error = refuse(Quantize::new("head.weight", "int4-asym").unwrap().learned());
     assert_eq!(error, "head.weight: scales are learned on grids without a zero point only");
+}
+
+#[test]
+fn learned_scales_of_a_frozen_layer_stay_where_they_are() {
+    let device = Device::flex().autodiff();
+    let hidden = || ParamGroup::from_path("hidden.weight");
+    let rules = Compression::new().quantize(Quantize::new("h*.weight", "int4").unwrap().learned());
+    let frozen_before = rules.attach(Net::new(&device).freeze_group(hidden())).unwrap();
+    let frozen_after = rules.attach(Net::new(&device)).unwrap().freeze_group(hidden());
+    let frozen_plain = rules.attach(Net::new(&Device::flex()).freeze_group(hidden())).unwrap().train();
+    for (name, mut model) in [("before", frozen_before), ("after", frozen_after), ("plain", frozen_plain)] {
+        let scales = |model: &Net, path: &str| decisions(model).unwrap().remove(path).unwrap().quant.unwrap().affines;
+        let before = [scales(&model, "hidden.weight"), scales(&model, "head.weight")];
+        let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
+        for t in 1..=5 {
+            model = rules.refresh(step(model, &mut optimizer), t).unwrap();
+        }
+        assert_eq!(scales(&model, "hidden.weight"), before[0], "{name}");
+        assert_ne!(scales(&model, "head.weight"), before[1], "{name}");
+    }
 }
 
 /// The stored weights alone, with nothing attached.

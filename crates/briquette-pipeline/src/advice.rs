@@ -1,5 +1,6 @@
 //! What can be done about an error, in the words of the command line.
 
+use crate::hub;
 use briquette_core::{Error, Remedy};
 
 /// The most patterns that are listed; more are not worth copying.
@@ -8,7 +9,7 @@ const MAX_PATTERNS: usize = 12;
 /// An error's line with the flag or command that its remedy is called on the command line. The libraries know of neither.
 pub fn advised(error: &Error) -> String {
     let advice = match &error.remedy {
-        None => String::new(),
+        None | Some(Remedy::CheckPath) => String::new(),
         Some(Remedy::Replace) => " or pass --force to replace it".into(),
         Some(Remedy::StartAnew) => " with --force".into(),
         Some(Remedy::AllowNonfinite) => " with --allow-nonfinite".into(),
@@ -16,8 +17,20 @@ pub fn advised(error: &Error) -> String {
         Some(Remedy::LookUpDevices) => "; see `briquette devices`".into(),
         Some(Remedy::SetKey(key)) => flag_of(key).map(|flag| format!(" ({flag})")).unwrap_or_default(),
         Some(Remedy::Exclude(patterns)) => format!(" with {}", excluded(patterns)),
+        Some(Remedy::Download(id)) => hub::advice(id, hub::cache().as_deref()),
+        Some(Remedy::BuildWith(feature)) => format!("; build it with `{}`", build_command(feature)),
     };
     format!("{error}{advice}")
+}
+
+/// The command that builds the program with a Cargo feature.
+pub fn build_command(feature: &str) -> String {
+    const PLAIN: &str = "cargo build --release -p briquette-cli";
+    // Features that the program has unless it is built with `--no-default-features`.
+    match feature {
+        "model" | "flex" | "pytorch" | "tui" => PLAIN.into(),
+        _ => format!("{PLAIN} --features {feature}"),
+    }
 }
 
 /// The flag that stands for a key of a recipe, where one does.
@@ -62,6 +75,8 @@ mod tests {
             (Remedy::LookUpDevices, "; see `briquette devices`"),
             (Remedy::SetKey("data.max_length"), " (--max-length)"),
             (Remedy::SetKey("data.crop"), "it fails"),
+            (Remedy::BuildWith("model"), "; build it with `cargo build --release -p briquette-cli`"),
+            (Remedy::BuildWith("cuda"), "-p briquette-cli --features cuda`"),
             (patterns(&["head", "layer.*.up"]), " with --exclude head --exclude 'layer.*.up'"),
             (Remedy::Exclude(many), "--exclude n11 and 8 more"),
         ];

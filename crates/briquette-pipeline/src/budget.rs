@@ -3,17 +3,20 @@
 //! What codes take follows from a sample of weights, but for what moving weights does to them and what blocks have besides: so the output is
 //! made, and made again by what it had too much or too little.
 
+mod attempts;
 mod costs;
 
-use crate::compress::{Drafted, Sized, draft_of_size};
+use crate::compress::{Drafted, Miss, Sized, draft_of_size};
+use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::Draft;
+use briquette_formats::{Draft, presence};
 use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
 use briquette_report::{AllocationReport, Origin, Report, TensorReport};
 use costs::Costs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Times that an output is made before what keeps to the bytes is taken, however much they leave.
 const ATTEMPTS: usize = 8;
@@ -33,13 +36,18 @@ pub(crate) fn draft(
     origin: &Origin,
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
+    let since = Instant::now();
     let costs = Costs::of(recipe, budget, options)?;
+    let mut origin = origin.clone();
+    origin.seconds.push(("sensitivity".into(), since.elapsed().as_secs_f64()));
     let target = briquette_plan::target_text(&budget.target);
-    let mut making = Making { recipe, costs, target, options, origin, scratch };
-    match &budget.target {
-        Target::Metrics(bounds) => making.good(bounds),
-        Target::Bytes(_) | Target::Bits(_) => making.sized(),
-    }
+    let mut making = Making { recipe, costs, target, options, origin, scratch, clock: AttemptClock::start() };
+    let Attempt { draft, mut report, seconds } = match &budget.target {
+        Target::Metrics(bounds) => making.good(bounds)?,
+        Target::Bytes(_) | Target::Bits(_) => making.sized()?,
+    };
+    making.clock.add_others(&mut report, &making.origin, seconds);
+    Ok((draft, report))
 }
 
 /// The steps that a budget leads to first; nothing is written. Where weights are moved, what that
@@ -69,10 +77,15 @@ pub(crate) fn within(
     options: &RunOptions,
     origin: &Origin,
 ) -> Result<(Draft, Report)> {
-    let mut factor = 1.0_f64;
+    let (mut factor, mut clock) = (1.0_f64, AttemptClock::start());
     for _ in 0..ATTEMPTS {
+        let since = Instant::now();
+        clock.n_attempts += 1;
         let found = match draft_of_size(&steps(factor)?, options, origin, None, Some(Sized { least: 0, most }))? {
-            Drafted::Done(draft, report) => return Ok((draft, *report)),
+            Drafted::Done(draft, mut report) => {
+                clock.add_others(&mut report, origin, since.elapsed().as_secs_f64());
+                return Ok((draft, *report));
+            }
             Drafted::Missed(miss) => miss.n_bytes,
         };
         let line = format!(
@@ -94,13 +107,14 @@ struct Making<'a> {
     /// What steps are found for, in words.
     target: String,
     options: &'a RunOptions,
-    origin: &'a Origin,
+    origin: Origin,
     scratch: Option<&'a Path>,
+    clock: AttemptClock,
 }
 
 impl Making<'_> {
     /// The output whose weight files have at most the bytes of the budget, and hardly less.
-    fn sized(&mut self) -> Result<(Draft, Report)> {
+    fn sized(&mut self) -> Result<Attempt> {
         let most = self.costs.most;
         let wanted_payload = most as f64 * AIM - self.costs.fixed;
         let moves = self.recipe.stages.iter().any(Stage::moves_weights);
@@ -117,9 +131,9 @@ impl Making<'_> {
             // What moving weights is worth to each tensor, only the first attempt tells.
             let is_trial = moves && attempt == 1;
             let wanted = if is_trial { Sized::NEVER } else { Sized { least, most } };
-            let found = match self.make(attempt, &steps, Some(wanted))? {
-                Drafted::Done(draft, report) => return Ok((draft, *report)),
-                Drafted::Missed(miss) => {
+            let found = match self.make(&steps, Some(wanted))? {
+                Ok(made) => return Ok(made),
+                Err(miss) => {
                     if is_trial {
                         self.costs.learn(&miss.left);
                     }
@@ -161,40 +175,51 @@ impl Making<'_> {
     }
 
     /// The smallest output that is found whose metrics keep to bounds.
-    fn good(&mut self, bounds: &Bounds) -> Result<(Draft, Report)> {
+    fn good(&mut self, bounds: &Bounds) -> Result<Attempt> {
         let (mut search, mut best) = (SizeSearch::new(self.costs.range()), None);
         while let Some(payload) = search.next() {
             let steps = self.costs.steps(payload)?;
-            let Drafted::Done(draft, report) = self.make(search.n_tries(), &steps, None)? else {
+            let Ok(made) = self.make(&steps, None)? else {
                 return Err(Error::bug("a draft of any size was too large"));
             };
+            let report = &made.report;
             let metrics = report.evaluation.as_ref().map(|found| &found.metrics);
             let margin = margin(bounds, metrics.unwrap_or(&BTreeMap::new()))?;
             let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "are" } else { "are not" });
             self.options.progress.line(&format!("{n_bytes} bytes {word} enough for {bounds}"));
             search.found(payload, margin);
             if search.n_tries() == 1 {
-                self.costs.learn(&left_of(&report));
+                self.costs.learn(&left_of(report));
             }
             if margin >= 0.0 {
-                best = Some((draft, *report));
+                best = Some(made);
             }
         }
         best.ok_or_else(|| Error::refused(format!("not even the finest steps give {bounds}")).at("budget"))
     }
 
-    /// An output with these steps.
-    fn make(&self, attempt: usize, steps: &costs::Steps, wanted: Option<Sized>) -> Result<Drafted> {
+    /// Makes an output with these steps.
+    fn make(&mut self, steps: &costs::Steps, wanted: Option<Sized>) -> Result<std::result::Result<Attempt, Miss>> {
+        let since = Instant::now();
+        self.clock.n_attempts += 1;
         let closed = self.recipe.with_schemes(&steps.schemes)?;
-        let origin = &Origin { allocation: Some(self.costs.report(&self.target, steps)), ..self.origin.clone() };
+        let allocation = Some(self.costs.report(&self.target, steps));
+        let estimated_bytes = wanted.is_none().then_some((self.costs.fixed + steps.bytes) as u64);
+        let origin = &Origin { allocation, estimated_bytes, ..self.origin.clone() };
         // What a killed run found is taken where its steps were the same.
         let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
-        // The first attempt is what all others follow from; of those, none is needed again.
-        if let Some(scratch) = scratch.filter(|scratch| attempt > 1 && scratch.exists()) {
+        // All other attempts follow from the first one. None of the others is needed again.
+        if let Some(scratch) = scratch.filter(|_| self.clock.n_attempts > 1)
+            && presence::exists(&scratch)?
+        {
             std::fs::remove_dir_all(&scratch).map_err(|source| Error::io("cannot remove", &scratch, source))?;
         }
-        Ok(found)
+        let seconds = since.elapsed().as_secs_f64();
+        Ok(match found {
+            Drafted::Done(draft, report) => Ok(Attempt { draft, report: *report, seconds }),
+            Drafted::Missed(miss) => Err(miss),
+        })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use briquette_core::{Error, Remedy, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::{Checkpoint, Choice};
-use briquette_recipe::raw::RawData;
+use briquette_formats::{Checkpoint, Choice, presence};
+use briquette_recipe::raw::{RawData, RawMemory};
 use briquette_report::CalibrationReport;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ pub struct CalibrationRequest {
     pub seed: u64,
     /// Whether Gram matrices are gathered too.
     pub has_gram: bool,
+    /// The limit of memory, and whether the weights of one block are to be in memory at a time.
+    pub memory: RawMemory,
     /// The file to write.
     pub output: PathBuf,
 }
@@ -36,7 +38,7 @@ pub struct CalibrationRequest {
 /// in the model's directory, or an input is not finite; Io.
 #[cfg(feature = "model")]
 pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
-    run::calibrate(asked, options)
+    run::calibrate(asked, options).map_err(crate::unwritten::unwritten)
 }
 
 /// This build cannot run models.
@@ -45,7 +47,7 @@ pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<Cal
 /// Config, always.
 #[cfg(not(feature = "model"))]
 pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
-    Err(Error::config("this build cannot run models; build it with the feature model"))
+    Err(Error::lacks_feature("model", "run models"))
 }
 
 /// The directory that a path is in.
@@ -55,14 +57,14 @@ fn parent_of(path: &Path) -> &Path {
 
 /// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
 pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
-    if std::fs::symlink_metadata(output).is_ok() && !may_replace {
+    if !may_replace && presence::has_entry(output)? {
         let message = "exists already; choose another name";
         return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
     }
     let parent = parent_of(output);
     let directory = model.directory();
-    let is_there = |path: &Path| path.canonicalize().ok();
-    if model.path().is_dir() && is_there(parent).is_some_and(|parent| Some(parent) == is_there(&directory)) {
+    let parent = presence::resolved(parent)?;
+    if presence::is_directory(model.path())? && parent.is_some() && parent == presence::resolved(&directory)? {
         let message = "lies in the model's directory, where it would be taken for weights; choose another place";
         return Err(Error::refused(message).at(output.display()));
     }
@@ -72,8 +74,9 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
 #[cfg(feature = "model")]
 mod run {
     use super::*;
+    use crate::arch::{arch_of, check_offload};
+    use crate::memory;
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
-    use briquette_models::Arch;
     use briquette_report::CalibratedLayer;
     use briquette_runs::walk::Room;
     use briquette_runs::{Calibration, Gathering, Samples};
@@ -85,8 +88,10 @@ mod run {
         let checkpoint = Checkpoint::open_as(&asked.model, &asked.choice)?;
         asked.choice.check_used(&[&checkpoint])?;
         check_output(&asked.output, &checkpoint, options.force)?;
-        let arch = asked.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
-        let arch: Arch = arch.transpose()?.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
+        let arch = arch_of(asked.arch.as_deref(), &checkpoint)?;
+        check_offload(asked.memory.offload, arch)?;
+        let limit = asked.memory.limit_bytes()?;
+        limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
         let spec = spec_of(&asked.data);
         let data = spec.open(arch.task())?;
         let samples = Samples { n: asked.n_samples, seed: asked.seed };
@@ -96,13 +101,13 @@ mod run {
             options.stop.check()
         };
         let found = briquette_models::guarded(&device, || {
-            let room = Room { max_bytes: None, directory: parent_of(&asked.output) };
+            let room = Room::within(memory::limit_of_host(limit, options), parent_of(&asked.output));
             let gathering = Gathering { samples, has_gram: asked.has_gram, room };
             briquette_runs::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;
-        file.write(&asked.output)?;
+        if options.force { file.write(&asked.output) } else { file.write_new(&asked.output) }?;
         let n_bytes = std::fs::metadata(&asked.output)
             .map_err(|source| Error::io("cannot look at", &asked.output, source))?
             .len();

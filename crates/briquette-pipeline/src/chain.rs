@@ -5,6 +5,7 @@
 //! one trains, its checkpoints. A part that is there is whole: directories appear in one step. Jobs of a batch that train the same share
 //! such a directory.
 
+mod kept;
 mod parts;
 mod published;
 mod steps;
@@ -15,10 +16,11 @@ use crate::compress::inputs_of;
 use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
 use crate::distill::student_of;
-use crate::output::compressed_draft;
+use crate::output::{compressed_draft, finish};
+use crate::unwritten::unwritten;
 use briquette_core::{ErrorKind, Result};
 use briquette_flow::context::RunOptions;
-use briquette_formats::{Checkpoint, Draft, draft};
+use briquette_formats::{Checkpoint, Draft, draft, presence};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::stages_beside;
 use briquette_report::Report;
@@ -40,46 +42,65 @@ pub(crate) struct OfBatch<'a> {
     pub(crate) shared: Option<&'a Path>,
 }
 
-/// Runs every part of a recipe that trains or factorizes.
-pub(crate) fn run(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
-    let started = Instant::now();
+/// Runs every part of a recipe that trains or factorizes. The report counts the time from `started`.
+pub(crate) fn run(
+    recipe: &Recipe,
+    options: &RunOptions,
+    of_batch: Option<OfBatch>,
+    started: Instant,
+) -> Result<Report> {
     let original = crate::open::model(recipe)?;
-    // Whatever can be known now should not be found out after hours of training.
-    let student = student_of(recipe, &original)?;
-    briquette_plan::plan_of(recipe, &original, student.as_deref(), &options.stop)?;
+    match begin(recipe, &original, options, of_batch, started).map_err(unwritten)? {
+        ChainStart::Done(report) => Ok(*report),
+        ChainStart::Parts(chain, work) => {
+            let report = chain.run_parts(&work).map_err(|error| work.explain(error));
+            chain.close(work, report)
+        }
+    }
+}
+
+/// A run that begins.
+enum ChainStart<'a> {
+    /// An earlier run made the output, and was killed while it cleaned up.
+    Done(Box<Report>),
+    /// The parts are to be done, in this directory.
+    Parts(Chain<'a>, Work),
+}
+
+/// Checks what can be known before any work, and takes the directory of the parts.
+fn begin<'a>(
+    recipe: &'a Recipe,
+    original: &'a Checkpoint,
+    options: &'a RunOptions,
+    of_batch: Option<OfBatch>,
+    started: Instant,
+) -> Result<ChainStart<'a>> {
+    let student = student_of(recipe, original)?;
+    briquette_plan::plan_of(recipe, original, student.as_deref(), &options.stop)?;
     distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
     draft::remove_left_behind(&recipe.output);
     let shared = of_batch.and_then(|of| of.shared);
     let directory = shared.map_or_else(|| stages_beside(&recipe.output), Path::to_path_buf);
-    let check_output = || Draft::create(&recipe.output, &inputs_of(recipe, &original), options.force).map(drop);
-    let may_be_done = shared.is_none() && directory.join(published::FILE).exists();
+    let check_output = || Draft::create(&recipe.output, &inputs_of(recipe, original), options.force).map(drop);
+    let may_be_done = shared.is_none() && presence::exists(&directory.join(published::FILE))?;
     if !may_be_done {
         check_output()?;
     }
     let contents = match of_batch {
         Some(of) => of.contents.clone(),
-        None => InputHasher::default().of_recipe(recipe, &original, &options.stop)?,
+        None => InputHasher::default().of_recipe(recipe, original, &options.stop)?,
     };
-    let chain = Chain { recipe, original: &original, contents, options, is_shared: shared.is_some(), started };
+    let (is_of_batch, is_shared) = (of_batch.is_some(), shared.is_some());
+    let chain = Chain { recipe, original, contents, options, is_of_batch, is_shared, started };
     if may_be_done {
         if let Some(report) = chain.finish(&directory)? {
-            return Ok(report);
+            return Ok(ChainStart::Done(Box::new(report)));
         }
         check_output()?;
     }
     let work = Work::at(directory, recipe)?;
     work.begin(&training::identity(recipe, &chain.contents, options), options.force)?;
-    let report = chain.run_parts(&work).map_err(|error| work.explain(error));
-    // A run that was refused before any part took long leaves nothing that is worth keeping.
-    let is_done = match &report {
-        Ok(_) => !chain.is_shared,
-        Err(error) => error.kind == ErrorKind::Refused && !work.holds_parts(),
-    };
-    if is_done {
-        let beside = if chain.is_shared { work.directory().to_path_buf() } else { recipe.output.clone() };
-        work.discard(&beside);
-    }
-    report
+    Ok(ChainStart::Parts(chain, work))
 }
 
 /// A run of a recipe that trains or factorizes.
@@ -89,6 +110,8 @@ struct Chain<'a> {
     /// What lies at every path that it reads.
     contents: InputHashes,
     options: &'a RunOptions,
+    /// Whether it is a job of a batch.
+    is_of_batch: bool,
     /// Whether other jobs use the same parts.
     is_shared: bool,
     started: Instant,
@@ -106,25 +129,45 @@ impl Chain<'_> {
         Ok(report)
     }
 
+    /// Removes the directory of the parts where it keeps no work. Otherwise an error of a run that can go on says what is kept.
+    fn close(&self, work: Work, report: Result<Report>) -> Result<Report> {
+        let (directory, kept) = (work.directory().to_path_buf(), kept::words(work.directory()));
+        let is_done = match report.as_ref().map_err(|error| error.kind) {
+            Ok(_) => !self.is_shared,
+            // A run that was refused before any part took long leaves nothing that is worth keeping.
+            Err(ErrorKind::Refused) => !work.holds_parts(),
+            Err(ErrorKind::Interrupted(_)) => kept.is_none() && !self.is_shared,
+            Err(_) => false,
+        };
+        if is_done {
+            let beside = if self.is_shared { directory.clone() } else { self.recipe.output.clone() };
+            work.discard(&beside);
+        }
+        report.map_err(|error| match &kept {
+            Some(kept) => kept::explain(error, kept, &directory, self.is_of_batch),
+            None => unwritten(error),
+        })
+    }
+
     /// Every part, then the last stages. What is finished already is taken as it is.
     fn run_parts(&self, work: &Work) -> Result<Report> {
         let Self { recipe, options, .. } = *self;
         let steps = FoundSteps::of(recipe, work, options)?;
         let parts = steps.as_ref().map_or(recipe, |found| &found.recipe);
-        let mut run = PartsRun::of(parts, self.original, work, options)?;
+        let mut run = PartsRun::of(parts, self.original, work, options, self.started)?;
         if let Some(found) = &steps {
             run.go_on_from(found.model.clone(), "budget".into())?;
         }
-        let (model, mut origin) = run.run()?;
+        let (model, origin) = run.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
-        origin.spent += self.started.elapsed().as_secs_f64();
-        let (draft, report) = match &steps {
+        let (draft, mut report) = match &steps {
             Some(found) => found.draft(&last, options, &origin)?,
             None => {
                 let scratch = work.part(recipe.parts.len(), Work::SOLVED);
                 compressed_draft(&last, options, &origin, Some(&scratch))?
             }
         };
+        finish(&mut report, &origin, &draft)?;
         if !self.is_shared {
             published::note(work.directory(), &draft, recipe, &self.contents)?;
         }

@@ -8,7 +8,7 @@ use briquette_core::Result;
 use briquette_flow::plan::Prediction;
 use briquette_flow::write::Written;
 use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
-use briquette_formats::{Checkpoint, Draft, TensorSource, sums};
+use briquette_formats::{Checkpoint, Draft, TensorSource, presence, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
 use std::borrow::Cow;
@@ -89,7 +89,7 @@ struct Begun<'a> {
     wanted: Option<Sized>,
 }
 
-/// All of the draft, verified, evaluated and with its report; or the bytes of weight files that are not as large as wanted, and what is left of errors.
+/// Fills a draft, verifies and evaluates it, and makes its report, which is not in it yet. A draft of another size than wanted is a [`Miss`].
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
     let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
     let mut timing = Timing::default();
@@ -127,9 +127,10 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         prediction,
         evaluation,
     };
-    let report = report::make(&evidence, workers, timing, started)?;
-    report.write(draft)?;
-    if let Some(metrics) = origin.metrics.as_deref().filter(|path| path.exists()) {
+    let report = report::make(&evidence, workers, timing)?;
+    if let Some(metrics) = origin.metrics.as_deref()
+        && presence::exists(metrics)?
+    {
         draft.copy_file(metrics, Path::new(sums::METRICS))?;
     }
     options.stop.check()?;

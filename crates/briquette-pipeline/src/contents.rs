@@ -3,7 +3,7 @@
 use briquette_core::{Error, Hash128, Result, TensorHasher};
 use briquette_flow::context::Stop;
 use briquette_formats::file::Identity;
-use briquette_formats::{Checkpoint, InputFile, TensorSource, manifest};
+use briquette_formats::{Checkpoint, InputFile, TensorSource, manifest, presence};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::{NamedPath, Purpose};
 use std::collections::{BTreeMap, HashMap};
@@ -55,7 +55,7 @@ impl InputHasher {
     /// A file by its content, and by how its name ends, which says how it is read; a folder by the content of what is in it and
     /// in its folders, as images of classes are.
     fn of_data(&mut self, path: &Path, stop: &Stop) -> Result<Hash128> {
-        if !path.is_dir() {
+        if !presence::is_directory(path)? {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
             let line = format!("{}  data.{ending}\n", self.of_file(&InputFile::open(path)?, stop)?);
             return Ok(Hash128::of_block(line.as_bytes()));
@@ -98,19 +98,20 @@ fn at(error: Error, named: &NamedPath) -> Error {
 fn files_of_folder(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in entries_of(path)? {
-        let below = if entry.is_dir() { entries_of(&entry)? } else { vec![entry] };
-        files.extend(below.into_iter().filter(|path| path.is_file()));
+        let below = if presence::is_directory(&entry)? { entries_of(&entry)? } else { vec![entry] };
+        for path in below {
+            if presence::is_file(&path)? {
+                files.push(path);
+            }
+        }
     }
     files.sort();
     Ok(files)
 }
 
 fn entries_of(path: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |source| Error::io("cannot list", path, source);
-    let entries = std::fs::read_dir(path).map_err(failed)?.map(|entry| entry.map_err(failed));
-    let entries: Vec<std::fs::DirEntry> = entries.collect::<Result<_>>()?;
-    let is_data = |entry: &std::fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
-    Ok(entries.iter().filter(|entry| is_data(entry)).map(std::fs::DirEntry::path).collect())
+    let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    Ok(presence::entries(path)?.into_iter().filter(|path| !is_hidden(path)).collect())
 }
 
 /// The keys whose contents differ, or that only one of both has.

@@ -70,5 +70,5 @@ pub fn train(_asked: &TrainingJob, _options: &RunOptions) -> Result<()> {
 
 #[cfg(not(feature = "model"))]
 fn cannot() -> briquette_core::Error {
-    briquette_core::Error::config("this build cannot train models; build it with the feature model")
+    briquette_core::Error::lacks_feature("model", "train models")
 }

@@ -32,15 +32,15 @@ pub fn evaluate(
     _reference: Option<&Path>,
     _options: &RunOptions,
 ) -> Result<EvaluationReport> {
-    Err(briquette_core::Error::config("this build cannot run models; build it with the feature model"))
+    Err(briquette_core::Error::lacks_feature("model", "run models"))
 }
 
 #[cfg(feature = "model")]
 mod run {
     use super::*;
     use crate::memory;
-    use briquette_core::Error;
     use briquette_core::memory::MemoryMeter;
+    use briquette_core::{Error, shown_path};
     use briquette_models::batches::Batching;
     use briquette_models::memory::Device;
     use briquette_models::memory::{Memory, device_meters};
@@ -75,7 +75,7 @@ mod run {
         Ok(EvaluationReport {
             arch: found.arch.to_string(),
             device: briquette_models::device_name(&device),
-            data: request.data.path.display().to_string(),
+            data: shown_path(&request.data.path),
             n_items: found.n_items,
             n_skipped: found.n_skipped,
             batch_size: found.batch_size,

@@ -33,7 +33,7 @@ impl Default for AboutModule {
 /// activations where a module runs on codes, as after [`load_compressed`](briquette_nn::load_compressed); here they stay floats.
 ///
 /// # Errors
-/// Config for a stage other than prune and quantize, and for patterns, groups, N:M and statistics that do not fit; Refused for weights
+/// Config for a recipe without stages, for a stage other than prune and quantize, and for patterns, groups, N:M and statistics that do not fit; Refused for weights
 /// that are not finite, and where something is attached to a parameter already; Io where a device fails. The module is gone with an
 /// error: clone it before, which copies nothing, to keep it.
 pub fn compress<M: Module>(module: M, recipe: &Recipe) -> Result<(M, CompressionReport)> {

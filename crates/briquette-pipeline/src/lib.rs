@@ -12,6 +12,8 @@
 //! Non-goals: printing, and knowing how a format lies on disk.
 
 mod advice;
+#[cfg(feature = "model")]
+mod arch;
 pub mod batch;
 pub mod budget;
 pub mod calibrate;
@@ -21,6 +23,7 @@ mod contents;
 pub mod distill;
 pub mod evaluate;
 pub mod factorize;
+mod hub;
 mod identity;
 #[cfg(feature = "nn")]
 pub mod in_memory;
@@ -31,9 +34,10 @@ pub mod run;
 pub mod sensitivity;
 mod solve;
 pub mod sweep;
+mod unwritten;
 pub mod verify;
 
-pub use advice::advised;
+pub use advice::{advised, build_command};
 pub use briquette_core::Role;
 pub use briquette_flow::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
 pub use briquette_plan::{self as plan, role};

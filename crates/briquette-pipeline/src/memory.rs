@@ -1,4 +1,6 @@
-//! What the models that a recipe runs will take at least: known from headers, and held against its limit before any work.
+//! Predicts the memory that the models of a recipe take at least, and checks it against the limit before any work.
+//!
+//! The prediction comes from headers.
 
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
@@ -69,16 +71,20 @@ pub(crate) fn check(recipe: &Recipe, device: &str) -> Result<()> {
 
 fn limit_of(recipe: &Recipe) -> Option<u64> {
     let of_training = recipe.parts.iter().find_map(|part| part.then.as_distill()?.memory.limit);
-    recipe.evaluate.as_ref().and_then(|asked| asked.limit).or(of_training)
+    let of_calibration = recipe.calibration.as_ref().and_then(|run| run.limit);
+    recipe.evaluate.as_ref().and_then(|asked| asked.limit).or(of_training).or(of_calibration)
 }
 
 #[cfg(feature = "model")]
-pub(crate) use known::{to_run, to_train};
+pub(crate) use known::{limit_of_host, to_calibrate, to_run, to_train};
 
 #[cfg(feature = "model")]
 mod known {
     use super::*;
-    use briquette_formats::Checkpoint;
+    use crate::arch::arch_of;
+    use briquette_core::memory::MemoryLimit;
+    use briquette_flow::RunOptions;
+    use briquette_formats::{Checkpoint, presence};
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
     use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
@@ -89,10 +95,17 @@ mod known {
     /// What is run, as long as its weights are those of files that are there.
     pub(super) fn runs(recipe: &Recipe, device: &str) -> Result<Vec<Need>> {
         let mut runs = Vec::new();
-        if recipe.parts.is_empty() && recipe.evaluate.is_none() {
+        // After another part, the model that is calibrated is not there yet.
+        let calibration = recipe.calibration.as_ref().filter(|_| recipe.parts.is_empty());
+        if recipe.parts.is_empty() && recipe.evaluate.is_none() && calibration.is_none() {
             return Ok(runs);
         }
         let device = briquette_models::device(device)?;
+        if let Some(run) = calibration {
+            let checkpoint = crate::open::model(recipe)?;
+            let arch = arch_of(run.arch.as_deref(), &checkpoint).ok();
+            runs.push(to_calibrate(&checkpoint, arch, &device)?);
+        }
         for part in &recipe.parts {
             let Whole::Distill(stage) = &part.then else { break };
             runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
@@ -105,6 +118,18 @@ mod known {
             runs.push(to_run(&recipe.model, &device, asked)?);
         }
         Ok(runs)
+    }
+
+    /// A limit on the memory of this process, from now on.
+    pub(crate) fn limit_of_host(limit: Option<u64>, options: &RunOptions) -> Option<MemoryLimit<'_>> {
+        limit.map(|n_bytes| MemoryLimit::set(n_bytes, options.meter.as_ref()))
+    }
+
+    /// Calibrating a model: one of text has the weights of one block in memory at a time.
+    pub(crate) fn to_calibrate(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Need> {
+        let by_block = arch.map_or(Ok(None), |arch| offloaded_bytes(checkpoint, arch, device))?;
+        let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(checkpoint, arch, None, device));
+        Ok(Need { what: format!("calibrate {}", checkpoint.path().display()), weights_bytes })
     }
 
     /// Running a model as asked.
@@ -126,7 +151,7 @@ mod known {
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be what an earlier job is yet to make.
-        if needs_teacher(stage)? && teacher.exists() {
+        if needs_teacher(stage)? && presence::exists(teacher)? {
             let teacher_bytes = predicted_bytes(&teacher_of(stage, original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());
             need.weights_bytes = match stage.student {

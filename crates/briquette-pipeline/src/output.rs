@@ -16,13 +16,19 @@ pub(crate) fn compress(
     origin: &Origin,
     scratch: Option<&Path>,
 ) -> Result<Report> {
-    let (draft, report) = compressed_draft(recipe, options, origin, scratch)?;
+    let (draft, mut report) = compressed_draft(recipe, options, origin, scratch)?;
+    finish(&mut report, origin, &draft)?;
     draft.publish()?;
     Ok(report)
 }
 
-/// The output of those stages, whole and verified, and not yet in its place. Where they look at the inputs of layers or move weights,
-/// what is found of each block is kept in `scratch` until all is done.
+/// Writes the report of a run into its draft, which is published next.
+pub(crate) fn finish(report: &mut Report, origin: &Origin, draft: &Draft) -> Result<()> {
+    report.finish(origin, draft).map_err(|error| draft.explain(error))
+}
+
+/// Makes the output of the file stages, verified but neither with its report nor published. Stages that run the model or update weights
+/// keep what they found of each block in `scratch`.
 pub(crate) fn compressed_draft(
     recipe: &Recipe,
     options: &RunOptions,

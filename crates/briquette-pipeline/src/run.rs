@@ -2,8 +2,9 @@
 
 use crate::chain::{self, OfBatch};
 use crate::output;
+use crate::unwritten::unwritten;
 use crate::{memory, solve};
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::Result;
 use briquette_flow::context::RunOptions;
 use briquette_recipe::{Recipe, paths};
 use briquette_report::{Origin, Report};
@@ -19,18 +20,33 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
 
 /// As [`run`], with what a batch knows of it.
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
+    let origin = Origin::of(recipe);
     // Whatever can be known now should not be found out after hours of work.
-    let checked = recipe
-        .check_has_files()
+    let checked = check_build(recipe)
+        .and_then(|()| recipe.check_has_files())
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => output::compress(recipe, options, &Origin::of(recipe), None),
-        _ => chain::run(recipe, options, of_batch),
+        true if !solve::is_asked(recipe) => output::compress(recipe, options, &origin, None).map_err(unwritten),
+        _ => chain::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();
-    report.map_err(|error| match error.kind {
-        ErrorKind::Interrupted(_) => Error { message: format!("{}; nothing was written", error.message), ..error },
-        _ => error,
-    })
+    report
+}
+
+/// Refuses a recipe that runs a model, before anything is read.
+#[cfg(not(feature = "model"))]
+pub(crate) fn check_build(recipe: &Recipe) -> Result<()> {
+    let key = match recipe {
+        Recipe { calibration: Some(_), .. } => "calibration.data",
+        Recipe { evaluate: Some(_), .. } => "data.eval",
+        _ => return Ok(()),
+    };
+    Err(Error::lacks_feature("model", "run models").at(key))
+}
+
+/// This build runs every recipe.
+#[cfg(feature = "model")]
+pub(crate) fn check_build(_recipe: &Recipe) -> Result<()> {
+    Ok(())
 }

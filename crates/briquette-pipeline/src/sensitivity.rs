@@ -61,11 +61,11 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
     };
     if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
-        let message = "is pruned by a stage of the recipe already; exclude it there, or leave sparsities out here";
+        let message = "is pruned by a stage already; exclude it from that, or leave sparsities out of the choices";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     let fits = |choice: &&SchemeChoice| {
-        let is_whole = |m: usize| tensor.rows.n_cols.is_multiple_of(m);
+        let is_whole = |m: usize| tensor.rows().n_cols.is_multiple_of(m);
         !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m))
     };
     let named = schemes.iter().filter(fits).map(|SchemeChoice { name, scheme, pruned }| {
@@ -73,7 +73,7 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         let cut = pruned.and_then(|target| cut_of(target, tensor));
         candidate.prune = cut.map(|cut| Pruning { score: Score::Magnitude, cut }).or(tensor.prune);
         let scale = tensor.quant.map_or(scheme.weights.scale, |quant| quant.spec.scale);
-        let fitted = QuantSpec { scale, ..scheme.weights.for_columns(tensor.rows.n_cols) };
+        let fitted = QuantSpec { scale, ..scheme.weights.for_columns(tensor.rows().n_cols) };
         let stays_float = plan.profile.is_for_transformers() && fitted.grouping != scheme.weights.grouping;
         let spec = (!stays_float).then_some(fitted);
         candidate.quant = spec.map(|spec| Quant { spec, activations: scheme.activations, is_given: false });
@@ -287,7 +287,7 @@ use by_running::{gradient, measured};
 
 #[cfg(not(feature = "model"))]
 fn gradient(_: &Recipe, _: usize, _: &[OpenTensor], _: &Checkpoint, _: &RunOptions) -> Result<FoundCosts> {
-    Err(Error::config("budget.sensitivity: this build cannot run models; take \"relative\""))
+    Err(Error::lacks_feature("model", "run models").at("calibration.data"))
 }
 
 #[cfg(not(feature = "model"))]

@@ -19,8 +19,6 @@ use briquette_flow::{Cut, Plan, Pruning, TensorPlan};
 use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
 use found::{Found, unit_at};
-#[cfg(feature = "model")]
-pub(crate) use inputs::arch_of;
 pub(crate) use inputs::calibrated;
 pub(crate) use job::SolveJob;
 use one::Solver;
@@ -43,16 +41,14 @@ pub(crate) fn is_asked(recipe: &Recipe) -> bool {
     recipe.calibration.is_some() || recipe.stages.iter().any(briquette_recipe::Stage::moves_weights)
 }
 
-/// Moves the weights of all tensors of which that is asked, and gives the plan what the calibration saw. None where nothing is moved and
-/// nothing is run.
+/// Updates the weights of all tensors that request it, and gives the plan the inputs that the calibration saw. None where nothing is updated
+/// and nothing is run.
 ///
 /// # Errors
-/// Config where a tensor's layer is not there to see inputs; Input where statistics lack one or have no gram matrices; those of reading,
-/// running and writing; Interrupted.
+/// Input where statistics have no gram matrices; those of reading, running and writing; Interrupted.
 pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option<Solved<'a>>> {
-    let moving: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
     let runs = job.recipe.calibration.as_ref().filter(|_| inputs::goes_by_block(job.recipe, job.checkpoint));
-    if moving.is_empty() && runs.is_none() {
+    if moving(plan).next().is_none() && runs.is_none() {
         return Ok(None);
     }
     std::fs::create_dir_all(job.scratch)
@@ -60,9 +56,10 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
     let mut found = Found { source: SolvedSource::new(job.checkpoint), layers: BTreeMap::new() };
     match runs {
         Some(calibration) => inputs::block_by_block(job, calibration, plan, &mut found)?,
-        None => from_statistics(job, plan, &moving, &mut found)?,
+        None => from_statistics(job, plan, &mut found)?,
     }
-    for &index in &moving {
+    let moved: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
+    for index in moved {
         give(&mut plan.tensors[index], &found.source);
     }
     found.remark(plan);
@@ -77,11 +74,12 @@ fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p TensorPlan<'a>
 /// Moves weights by statistics that were gathered before, in units of about this many weights.
 const UNIT: usize = 32 << 20;
 
-fn from_statistics(job: &SolveJob, plan: &mut Plan, moving: &[usize], found: &mut Found) -> Result<()> {
+fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result<()> {
+    let moving: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
     let mut layers = inputs::layers_of_files(job)?;
     let mut solver = Solver::new(job, plan)?;
     let (mut units, mut n_weights) = (vec![Vec::new()], 0);
-    for &index in moving {
+    for &index in &moving {
         let n = plan.tensors[index].info.n_elements();
         if n_weights + n > UNIT && n_weights > 0 {
             units.push(Vec::new());

@@ -1,15 +1,17 @@
 //! A budget at several sizes: one measure, a batch of jobs, and a page with quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
+use crate::run::check_build;
 use crate::sensitivity::{find, is_found_so, open_tensors};
-use briquette_core::{Error, Remedy, Result};
+use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
 use briquette_flow::{RunOptions, Workers};
-use briquette_formats::draft;
+use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
 use briquette_recipe::raw::RawRecipe;
 use briquette_recipe::{Recipe, paths};
 use briquette_report::{BatchReport, JobResult, to_json};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// A recipe with a budget, and at what sizes.
 #[derive(Debug, Clone)]
@@ -37,6 +39,7 @@ pub fn sweep(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
+    let started = Instant::now();
     let path_error = |source| Error::io("cannot resolve", &asked.output, source);
     let output = std::path::absolute(&asked.output).map_err(path_error)?;
     let here = std::path::absolute(&asked.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
@@ -55,6 +58,7 @@ pub fn sweep(
             Error::config("nothing is measured; add an evaluate stage and its data, or give --eval").at("sweep")
         );
     }
+    check_build(&recipe)?;
     std::fs::create_dir_all(&output).map_err(|source| Error::io("cannot create the directory", &output, source))?;
     let losses = recipe.budget.as_ref().is_some_and(|budget| budget.sensitivity.runs_model());
     let losses = losses.then(|| output.join("sweep.sensitivity.json"));
@@ -66,8 +70,8 @@ pub fn sweep(
     let also: Vec<PathBuf> =
         asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
-    losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options))?;
-    batch::run(&Jobs::from_file(&path)?, how, options, each)
+    losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options)).map_err(|error| unmeasured(error, &path))?;
+    batch::run_since(started, &Jobs::from_file(&path)?, how, options, each)
 }
 
 /// Finds what errors of tensors cost and writes it down, where the file has not just that.
@@ -84,14 +88,29 @@ fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
     draft::replace_file(path, &to_json(&found)?)
 }
 
+/// Adds to the error of a sweep that was stopped before its first job what it keeps.
+fn unmeasured(error: Error, jobs: &Path) -> Error {
+    match error.kind {
+        ErrorKind::Interrupted(_) => {
+            let message = format!(
+                "{}; no output was written; {} is kept: run it again to begin anew, or remove it",
+                error.message,
+                shown_path(jobs)
+            );
+            Error { message, ..error }
+        }
+        _ => error,
+    }
+}
+
 /// Writes a file that is not there, or is the same already.
 fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
-    match std::fs::read(path) {
-        Ok(found) if found == bytes => Ok(()),
-        Ok(_) if !may_replace => {
-            let message = "is of another sweep; choose another directory";
-            Err(Error::refused(message).with_remedy(Remedy::Replace).at(path.display()))
-        }
-        _ => draft::replace_file(path, bytes),
+    if may_replace || !presence::exists(path)? {
+        return draft::replace_file(path, bytes);
     }
+    if InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)? == bytes {
+        return Ok(());
+    }
+    let message = "is of another sweep; choose another directory";
+    Err(Error::refused(message).with_remedy(Remedy::Replace).at(shown_path(path)))
 }

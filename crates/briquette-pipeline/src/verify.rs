@@ -3,7 +3,9 @@
 use briquette_core::{Error, Hash128, Result};
 use briquette_flow::decode::{compare, decode_all};
 use briquette_flow::{RunOptions, Workers, recompute};
-use briquette_formats::{Checkpoint, Choice, ManifestHead, StoredDir, TensorInfo, contained, limits, manifest, sums};
+use briquette_formats::{
+    Checkpoint, Choice, ManifestHead, StoredDir, TensorInfo, contained, limits, manifest, presence, sums,
+};
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,13 +52,16 @@ pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> 
 /// Refuses what is no output of ours.
 ///
 /// # Errors
-/// Input, with what it is instead.
+/// Input, with what it is instead; Io where it is missing.
 pub fn check_ours(directory: &Path) -> Result<()> {
-    let problem = match std::fs::metadata(directory) {
-        Err(_) => "no such directory; check the path",
-        Ok(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
-        Ok(_) if !directory.join(manifest::FILE_NAME).exists() => return Err(not_ours(directory)),
-        Ok(_) => return Ok(()),
+    let problem = match presence::metadata(directory)? {
+        None => {
+            let message = format!("{}: no such directory; check the path", directory.display());
+            return Err(Error { message, ..Error::missing(directory, std::io::ErrorKind::NotFound.into()) });
+        }
+        Some(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
+        Some(_) if !presence::exists(&directory.join(manifest::FILE_NAME))? => return Err(not_ours(directory)),
+        Some(_) => return Ok(()),
     };
     Err(Error::input(problem).at(directory.display()))
 }
@@ -134,7 +139,8 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();
     for (index, TensorInfo { name, .. }) in stored.infos.iter().enumerate() {
-        if recomputed.get(name.as_str()).copied() != stored.expected_hash(index) {
+        let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
+        if recomputed.is_none() || recomputed != stored.expected_hash(index) {
             let message = format!(
                 "is not what its recipe makes of {}; another original, or a damaged output",
                 original.display()

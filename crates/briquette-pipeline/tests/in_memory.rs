@@ -184,6 +184,7 @@ fn what_a_module_in_memory_cannot_have_is_one_line() {
         (Recipe::in_memory().quantize(only("haed.*").unwrap()), "pattern \"haed.*\" matches no tensor"),
         (int8().role(["haed.*"], Role::Other).unwrap(), "model.roles: pattern \"haed.*\" matches no tensor"),
         (int8().quantize(Scheme::INT8), "is chosen by an earlier quantize stage too"),
+        (Recipe::in_memory(), "stage: the recipe has none"),
     ];
     for (recipe, expected) in cases {
         let error = compress(Net::new(), &recipe).unwrap_err().to_string();
@@ -198,4 +199,26 @@ fn what_a_module_in_memory_cannot_have_is_one_line() {
     assert!(error.contains("head.weight") && error.contains("materialize()"), "{error}");
     let error = run(&int8(), &RunOptions::default()).unwrap_err().to_string();
     assert!(error.contains("briquette::compress"), "{error}");
+}
+
+#[test]
+fn odd_layers_and_odd_recipes_are_done_or_refused() {
+    let device = Device::flex();
+    let layer = |n_in: usize, n_out: usize, value: f32| {
+        let mut layer = LinearConfig::new(4, 4).with_bias(false).init(&device);
+        layer.weight = Param::from_tensor(Tensor::full([n_in, n_out], value, &device));
+        layer
+    };
+    let schemes = ["int8", "int2", "int4-asym", "int4-g4", "step", "step0.01-tensor", "int8-dynamic"];
+    let schemes = schemes.map(|name| Recipe::in_memory().quantize(name.parse::<Scheme>().unwrap()));
+    let prunes = [PruneStage::layer(0.5), PruneStage::global(0.99), PruneStage::n_of_m(2, 4), PruneStage::layer(0.0)];
+    let recipes = prunes.map(|stage| Recipe::in_memory().prune(stage.unwrap())).into_iter().chain(schemes);
+    let (sides, values) = ([(0, 4), (4, 0), (0, 0), (1, 1), (4, 4)], [0.0, 1e-40, 1.0, f32::MAX, f32::NAN]);
+    let mut n_done = 0;
+    for recipe in recipes {
+        for (n_in, n_out, value) in sides.iter().flat_map(|&(n_in, n_out)| values.map(|value| (n_in, n_out, value))) {
+            n_done += usize::from(compress(layer(n_in, n_out, value), &recipe).is_ok());
+        }
+    }
+    assert!(n_done > 50, "{n_done}");
 }

@@ -80,7 +80,10 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             // Scores that use input statistics compare weights within a row only. Shares by outliers are found when those are known.
             (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
                 match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
-                    true => Cut::OfEach { size: tensor.rows.n_cols, n_drop: ratio.of(tensor.rows.n_cols) },
+                    true => {
+                        let n_cols = tensor.output_rows.n_cols;
+                        Cut::OfEach { size: n_cols, n_drop: ratio.of(n_cols) }
+                    }
                     false => Cut::Count(ratio.of(n)),
                 }
             }
@@ -131,12 +134,12 @@ fn quantize(
             continue;
         }
         let asked = stage.scheme_for(&tensor.info.name, is_head);
-        let fitted = Scheme { weights: asked.weights.for_columns(tensor.rows.n_cols), ..asked };
+        let fitted = Scheme { weights: asked.weights.for_columns(tensor.rows().n_cols), ..asked };
         if fitted != asked {
             ungrouped.push(index);
             // Its readers expect one kind of groups in all layers that they do not ignore.
             if plan.profile.is_for_transformers() {
-                let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.rows.n_cols);
+                let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.rows().n_cols);
                 tensor.skipped = tensor.prune.is_none().then_some(why);
                 tensor.share(&mut shared);
                 continue;
@@ -199,7 +202,7 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
 /// A scheme of a recipe, fitted to what the output's format can hold.
 fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
-    match held.misfit(spec.codes(), tensor.rows.axis) {
+    match held.misfit(spec.codes(), tensor.output_rows.axis) {
         Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
         Some(why @ Misfit::Turned { .. }) => {
             let shown_by = tensor.why.words();
@@ -269,11 +272,12 @@ mod tests {
         let (profile, max_shard_bytes) = (OutputFormat::Briquette, u64::MAX);
         let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
-        let outlier_pools = Vec::new();
+        let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
         Plan {
             tensors,
             pools,
             outlier_pools,
+            norms,
             layout,
             metadata,
             profile,

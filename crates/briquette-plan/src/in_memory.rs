@@ -3,7 +3,7 @@
 use crate::role::Roles;
 use crate::statistics::{needs_inputs, view_of};
 use crate::untouched::untouched_tensors;
-use crate::{check_rules, choose, heads};
+use crate::{check_rules, choose, heads, norms};
 use briquette_core::{Error, InputStats, OutputAxis, Result, Role};
 use briquette_flow::known::{Known, Reason};
 use briquette_flow::plan::Nonfinite;
@@ -51,6 +51,7 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
     let ties = ties_of(source, &Stop::default())?;
     let heads = if heads::matter(recipe) { heads::tied(&plan, &ties) } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, None)?;
+    norms::leave_in_memory(&mut plan);
     plan.check_fit()?;
     choose::tie(&mut plan, &ties);
     plan.inputs = views(&plan, inputs)?;
@@ -59,7 +60,15 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
 
 /// Refuses what a module in memory cannot have.
 fn check_stages(recipe: &Recipe) -> Result<()> {
+    if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
+        return Err(Error::config(
+            "stage: the recipe has none, so that nothing would be done; add prune() or quantize()",
+        ));
+    }
     recipe.check_stages()?;
+    if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
+        return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+    }
     if recipe.stages.iter().any(|stage| stage.moves_weights() || stage.shares_by_outliers()) {
         let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
         return Err(Error::config(message));

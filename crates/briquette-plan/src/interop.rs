@@ -1,16 +1,12 @@
 //! Which tensors compressed-tensors may hold as codes: those that transformers is known to load, or that names of an unknown family show.
 
-use briquette_core::Role;
 use briquette_core::encoded::Codes;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, OutputAxis, Result, Role};
 use briquette_flow::known::{Known, Reason};
 use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::output_format::is_int_quantized;
-use briquette_formats::{Checkpoint, Limits, LoadableFamily, OutputFormat, model_config};
+use briquette_formats::{Checkpoint, Limits, LoadableFamily, OutputFormat, WeightLayout, heads, model_config};
 use briquette_recipe::{Recipe, Stage};
-
-/// Modules of heads, which often share the embedding. Of unknown families, names show no more than this.
-const HEADS: [&str; 3] = ["lm_head", "proj_out", "embed_out"];
 
 /// Whether a model is of a family that transformers is known to load from compressed-tensors.
 #[derive(Debug, Clone)]
@@ -48,12 +44,13 @@ impl Loads {
             Self::Known(family) if is_matrix && tensor.role == Role::Linear => {
                 Some(format!("none of the Linear layers of {} that compressed-tensors codes", family.name()))
             }
-            Self::Untested(_) if is_matrix && is_plain(tensor) && !is_head(name) => None,
+            Self::Untested(_) if is_matrix && is_plain(tensor) && !heads::is_head(name) => None,
             _ => Some("compressed-tensors codes Linear layers only".into()),
         }
     }
 
-    /// Refuses a plan that transformers cannot load, or is not known to load, unless the recipe allows that; returns what is allowed.
+    /// Refuses a plan that transformers is not known to load, unless the recipe allows that; returns what is allowed. A plan without
+    /// codes is always refused if a stage asks for codes.
     ///
     /// # Errors
     /// Refused.
@@ -61,7 +58,7 @@ impl Loads {
         let coded: Vec<&TensorPlan> = plan.tensors.iter().filter(|tensor| tensor.quant.is_some()).collect();
         let is_asked = recipe.file_stages().any(|stage| matches!(stage, Stage::Quantize(_)));
         let problem = match self {
-            Self::Known(family) if coded.is_empty() && is_asked => return Err(nothing_coded(family)),
+            _ if coded.is_empty() && is_asked => return Err(self.nothing_coded()),
             _ if coded.is_empty() => None,
             Self::Untested(why) => Some(why.clone()),
             Self::Known(family) => problem_of(family, plan, &coded),
@@ -74,24 +71,44 @@ impl Loads {
             problem => Ok(problem),
         }
     }
+
+    /// The error for a stage that asks for codes where none of its tensors can be codes.
+    fn nothing_coded(&self) -> Error {
+        let (of, why) = match self {
+            Self::Known(family) => (
+                format!(" of {}", family.name()),
+                match family.limits() {
+                    Limits::Codes(why) => why,
+                    _ => "none of the chosen tensors is a Linear layer that transformers reads as codes",
+                },
+            ),
+            Self::Untested(_) => {
+                (String::new(), "none of the chosen tensors is the weight of a Linear layer by its name and shape")
+            }
+        };
+        Error::refused(format!("compressed-tensors would hold no codes{of}: {why}; choose another format"))
+    }
+}
+
+/// Why a model in burn's layout is refused.
+const TURNED: &str = "lies [in, out] in burn's layout, and transformers and vLLM read compressed-tensors as [out, in]; compress \
+                      the model in PyTorch's layout, or choose another format";
+
+/// Refuses a model whose Linear weights lie `[in, out]` because it is in burn's layout.
+///
+/// # Errors
+/// Refused, naming the first such weight.
+pub(super) fn check_layout(plan: &Plan) -> Result<()> {
+    let is_turned = |tensor: &&TensorPlan| tensor.role == Role::Linear && tensor.output_rows.axis == OutputAxis::Last;
+    match plan.tensors.iter().find(is_turned) {
+        Some(tensor) if plan.layout == WeightLayout::Burn => Err(Error::refused(TURNED).at(tensor.culprit())),
+        _ => Ok(()),
+    }
 }
 
 fn is_plain(tensor: &TensorPlan) -> bool {
     let known = Known { role: tensor.role, axis: tensor.axis, why: tensor.why };
     known.is_plain_linear() || known.role == Role::Linear && known.why == Reason::Told
-}
-
-fn is_head(name: &str) -> bool {
-    name.split('.').any(|segment| HEADS.contains(&segment))
-}
-
-/// The error for a stage that asks for codes where none of its tensors can be codes.
-fn nothing_coded(family: &LoadableFamily) -> Error {
-    let why = match family.limits() {
-        Limits::Codes(why) => why,
-        _ => "none of the tensors that are chosen is a Linear layer that transformers reads as codes",
-    };
-    Error::refused(format!("compressed-tensors would hold no codes of {}: {why}; choose another format", family.name()))
 }
 
 /// Why transformers cannot load a plan of a known family, `None` where it can.

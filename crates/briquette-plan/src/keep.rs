@@ -24,7 +24,7 @@ fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTen
     let refused = loads.and_then(|loads| loads.refuses(tensor));
     match refused.map_or_else(|| holds(profile, source, codes), Err) {
         Ok(()) => {
-            tensor.rows = source.rows();
+            tensor.output_rows = source.rows();
             tensor.quant = quant_of(source, codes, profile);
         }
         Err(why) => tensor.skipped = Some(format!("decoded: {why}")),

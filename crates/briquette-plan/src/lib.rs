@@ -5,6 +5,7 @@ pub mod heads;
 pub mod in_memory;
 pub mod interop;
 mod keep;
+mod norms;
 pub mod role;
 mod statistics;
 mod storage;
@@ -12,14 +13,14 @@ mod student;
 pub mod together;
 mod untouched;
 
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_flow::ties::{self, Ties};
 use briquette_flow::{Plan, Stop, TensorPlan};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_quant::Range;
 use briquette_recipe::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use interop::Loads;
-pub use statistics::needs_inputs;
+pub use statistics::{listed, needs_inputs, settle_unseen};
 use std::collections::BTreeSet;
 use std::path::Path;
 use untouched::untouched;
@@ -53,14 +54,18 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
     let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
     plan.check_axes()?;
+    if loads.is_some() {
+        interop::check_layout(&plan)?;
+    }
     let spares_heads = heads::matter(recipe);
-    let ties = match spares_heads || plan.profile.keeps_ties_once() {
+    let mut ties = match spares_heads || plan.profile.keeps_ties_once() {
         true => ties::ties_of(checkpoint, stop)?,
         false => Ties::new(),
     };
     let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
+    norms::link(&mut plan, &mut ties)?;
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;
     }
@@ -69,14 +74,18 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     }
     storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
-    plan.remarks.extend(recipe.calibration.as_ref().map(calibrated_text));
-    plan.remarks.extend(recipe.budget.as_ref().map(|budget| budget_text(&plan, budget)));
     Ok(plan)
 }
 
-/// What the model is run on before it is decided about.
+/// Describes what a run does as asked: its calibration, and the search of its budget. A plan's remarks are what differs from the recipe.
+pub fn notes(recipe: &Recipe, plan: &Plan) -> Vec<String> {
+    let calibration = recipe.calibration.as_ref().map(calibrated_text);
+    calibration.into_iter().chain(recipe.budget.as_ref().map(|budget| budget_text(plan, budget))).collect()
+}
+
+/// Describes the data that the model is calibrated on.
 fn calibrated_text(calibration: &CalibrationRun) -> String {
-    let data = calibration.data.eval.as_deref().unwrap_or(Path::new("")).display();
+    let data = shown_path(calibration.data.eval.as_deref().unwrap_or(Path::new("")));
     let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
 }
@@ -102,7 +111,7 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
         }
         Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
         Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
-        Sensitivity::File(path) => format!("by the losses in {}", path.display()),
+        Sensitivity::File(path) => format!("by the losses in {}", shown_path(path)),
     };
     format!("Steps of {n} tensors are found so that {target}, {how}.")
 }

@@ -66,18 +66,19 @@ fn untouched<'a>(
     let names = || tensors.iter().map(|info| info.name.as_str());
     let used = |rule: &RoleRule| rule.patterns.check_used("tensor of the student", names());
     recipe.roles.iter().try_for_each(used).map_err(|error| error.at("model.roles"))?;
-    // A trained student is written in PyTorch's layout.
+    // A trained student is written in the recipe's layout, which is PyTorch's unless it names another.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
     let roles = Roles::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
     let tensors = untouched_tensors(tensors, |_, info| roles.of(info));
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);
     let inputs = BTreeMap::new();
-    let outlier_pools = Vec::new();
+    let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
     Ok(Plan {
         tensors,
         pools,
         outlier_pools,
+        norms,
         layout,
         metadata,
         profile,

@@ -24,6 +24,7 @@ pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: 
     let pools = Vec::new();
     let mut plan = Plan {
         outlier_pools: Vec::new(),
+        norms: BTreeMap::new(),
         tensors,
         pools,
         layout,

@@ -28,6 +28,8 @@ pub struct TorchModel {
     pub tensors: Vec<(TensorInfo, TensorPlace)>,
     /// What else the file holds.
     pub left_out: Vec<LeftOut>,
+    /// The layers of a TorchScript program whose class is a transposed convolution.
+    pub transposed_layers: Vec<String>,
     /// Bytes of the model: of the file, or of its tensors where the file holds more than those.
     pub n_bytes: u64,
 }
@@ -68,7 +70,8 @@ fn read_checked(file: &InputFile, key: Option<&str>) -> Result<(Vec<Sum>, TorchM
     let tensors = viewed.into_iter().zip(found.tensors).map(|((info, stored, at), (_, view))| {
         (info, at.map_or_else(|| TensorPlace::Gathered(Box::new(Gathered::new(view, stored))), TensorPlace::At))
     });
-    Ok((opened.sums, TorchModel { tensors: tensors.collect(), left_out, n_bytes }))
+    let (tensors, transposed_layers) = (tensors.collect(), found.transposed_layers);
+    Ok((opened.sums, TorchModel { tensors, left_out, transposed_layers, n_bytes }))
 }
 
 /// A tensor, the storage it is a view of, and its offset in the file where its bytes lie there as they are.

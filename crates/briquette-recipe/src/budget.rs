@@ -4,7 +4,7 @@ use crate::choice::SchemeChoice;
 use crate::distill::Student;
 use crate::evaluate::Bounds;
 use crate::kind::StageKind;
-use crate::memory::bytes_of;
+use crate::memory::{bytes_of, without_unit};
 use crate::raw::{RawBudget, RawRecipe};
 use crate::stage::{RecipePart, Stage};
 use crate::words::one_of;
@@ -13,6 +13,9 @@ use std::path::PathBuf;
 
 /// Items that run for each tensor, where nobody says otherwise.
 const N_SAMPLES: usize = 64;
+
+/// The least bytes that a budget may have as a plain number.
+const MIN_BYTES: u64 = 1000;
 
 /// What the tensors whose steps are to be found may take.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +52,11 @@ impl Target {
             return Err(Error::config(message));
         }
         match (&keys.bytes, keys.bits) {
-            (Some(text), _) => Ok(Self::Bytes(bytes_of("budget.bytes", text)?)),
+            (Some(text), _) => match bytes_of("budget.bytes", text)? {
+                // Fewer bytes than a header has: a unit was forgotten.
+                0..MIN_BYTES if text.trim().parse::<f64>().is_ok() => Err(without_unit("budget.bytes", text)),
+                bytes => Ok(Self::Bytes(bytes)),
+            },
             (_, Some(bits)) => Ok(Self::Bits(bits)),
             _ if has_bounds && raw.gate.is_some() => {
                 Err(Error::config("gate: the budget has bounds of its own, which hold; remove one of the two"))

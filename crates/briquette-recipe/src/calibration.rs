@@ -1,7 +1,6 @@
 //! What stages learn of the inputs of layers, and from what data.
 
 use crate::budget;
-use crate::memory::bytes_of;
 use crate::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
 
@@ -25,6 +24,8 @@ pub struct CalibrationRun {
     pub is_sequential: bool,
     /// The most bytes that running may take.
     pub limit: Option<u64>,
+    /// Whether the weights of one block are to be in memory at a time, which a model of text always does.
+    pub is_offloaded: bool,
 }
 
 impl CalibrationRun {
@@ -56,7 +57,8 @@ impl CalibrationRun {
             seed: keys.seed.unwrap_or(0),
             has_gram: keys.gram,
             is_sequential: keys.sequential.unwrap_or_else(|| raw.stage.iter().any(|stage| moves(&stage.keys))),
-            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
+            limit: memory.limit_bytes()?,
+            is_offloaded: memory.offload,
         }))
     }
 }

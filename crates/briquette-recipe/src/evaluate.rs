@@ -1,7 +1,7 @@
 //! The stage that runs the model: on what, within what, and what it must reach.
 
 use crate::kind::StageKind;
-use crate::memory::{BatchSize, Dtype, TrainMemory, bytes_of};
+use crate::memory::{BatchSize, Dtype, TrainMemory};
 use crate::ranges;
 use crate::raw::{RawData, RawRecipe, RawStage};
 use briquette_core::{Error, Result};
@@ -102,8 +102,8 @@ impl Evaluate {
         // In a recipe that trains, `memory.dtype` is the type of the training; what comes of it is evaluated in f32.
         let trains = raw.has(StageKind::Distill);
         let dtype = Some(TrainMemory::from_raw(raw.memory.as_ref())?.dtype).filter(|_| !trains).unwrap_or_default();
+        let limit = memory.limit_bytes()?;
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
-        let limit = memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?;
         let data = raw.data.clone().unwrap_or_default();
         let is_evaluate = |stage: &&RawStage| stage.kind() == Some(StageKind::Evaluate);
         let n_stages = raw.stage.iter().filter(is_evaluate).count();

@@ -182,9 +182,13 @@ impl PruneStage {
     }
 
     fn check(&self) -> Result<()> {
+        self.overrides.iter().try_for_each(|(_, ratio)| sparsity_of(ratio.get()).map(drop))?;
         match self.target {
             PruneTarget::NOfM { n, m } => check_window(n, m),
-            target => check_scope(target, self.score.needs_inputs()),
+            target @ (PruneTarget::Layer(ratio) | PruneTarget::Global(ratio) | PruneTarget::Owl(ratio)) => {
+                sparsity_of(ratio.get())?;
+                check_scope(target, self.score.needs_inputs())
+            }
         }
     }
 }
@@ -281,6 +285,10 @@ mod tests {
         scheme.weights.range = Range::Hqq;
         let cases = [
             (Recipe::in_memory().prune(global), "stage 1 (prune): scope: found \"global\""),
+            (
+                Recipe::in_memory().prune(PruneStage::new(PruneTarget::Layer(Ratio::new(1.0).unwrap()))),
+                "stage 1 (prune): sparsity: found 1, expected a number from 0 to below 1",
+            ),
             (Recipe::in_memory().prune(backwards), "stage 1 (prune): pattern: found \"4:2\""),
             (Recipe::in_memory().quantize(scheme), "stage 1 (quantize): range: hqq moves zero points"),
             (

@@ -67,13 +67,24 @@ impl TryFrom<RawBatchSize> for BatchSize {
     }
 }
 
+impl RawMemory {
+    /// The most bytes that running may take, where there is a limit.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn limit_bytes(&self) -> Result<Option<u64>> {
+        self.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()
+    }
+}
+
 impl TrainMemory {
     pub(crate) fn from_raw(memory: Option<&RawMemory>) -> Result<Self> {
         let memory = memory.cloned().unwrap_or_default();
         let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
+        let limit = memory.limit_bytes()?;
         let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
         Ok(Self {
-            limit: memory.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()?,
+            limit,
             batch_size: match batch_size {
                 BatchSize::Of(n) => n,
                 // A step has the usual number of items; where not all fit at once, the training takes them in several turns.
@@ -107,14 +118,28 @@ pub(crate) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     let unit = text[digits.len()..].trim();
     let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
     match (digits.trim().parse::<f64>(), factor) {
+        (Ok(n), Some(_)) if n.fract() != 0.0 && unit.is_empty() => Err(without_unit(key, text)),
         (Ok(n), Some(factor)) if n > 0.0 && n * factor < 1e18 => Ok((n * factor) as u64),
         _ => Err(Error::config(format!("{key}: found {text:?}, expected a size such as \"4GiB\" or \"800MB\""))),
     }
 }
 
+/// The error for a size that lacks its unit.
+pub(crate) fn without_unit(key: &str, text: &str) -> Error {
+    let size = text.trim();
+    Error::config(format!("{key}: found {text:?}, expected a size with its unit; did you mean \"{size}MB\"?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_a_byte_lacks_its_unit() {
+        let error = bytes_of("budget.bytes", "9.4").unwrap_err().to_string();
+        assert_eq!(error, "budget.bytes: found \"9.4\", expected a size with its unit; did you mean \"9.4MB\"?");
+        assert_eq!(bytes_of("k", "9.0").unwrap(), 9);
+    }
 
     #[test]
     fn sizes_are_read_in_both_kinds_of_unit() {

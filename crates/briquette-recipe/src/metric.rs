@@ -1,13 +1,64 @@
-//! Which way of a metric is better.
+//! The metrics that an evaluation measures: what each means, its range, and which way is better.
 
-/// Words of the names of metrics of which less is better.
+/// A metric that an evaluation measures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metric {
+    /// Its name in reports, gates and budgets.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub meaning: &'static str,
+    /// The least and the largest value that it can have.
+    pub range: [f64; 2],
+    /// Whether a larger value is better.
+    pub is_more_better: bool,
+}
+
+/// A metric of which more is better.
+const fn score(name: &'static str, range: [f64; 2], meaning: &'static str) -> Metric {
+    Metric { name, meaning, range, is_more_better: true }
+}
+
+/// A metric of which less is better.
+const fn loss(name: &'static str, least: f64, meaning: &'static str) -> Metric {
+    Metric { name, meaning, range: [least, f64::INFINITY], is_more_better: false }
+}
+
+/// Every metric.
+pub const METRICS: [Metric; 9] = [
+    score("cosine", [-1.0, 1.0], "mean cosine of embeddings to the original's"),
+    score("cosine_min", [-1.0, 1.0], "the least of them"),
+    score("pair_spearman", [-1.0, 1.0], "rank correlation of the similarities of all pairs with the original's"),
+    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities with people's"),
+    score("accuracy", [0.0, 1.0], "share of labels that are the first answer"),
+    score("top5", [0.0, 1.0], "share of labels among the first five"),
+    score("agreement", [0.0, 1.0], "share of first answers that are the original's"),
+    loss("kl", 0.0, "mean divergence of answers from the original's, in nats"),
+    loss("perplexity", 1.0, "exp of the mean surprise at a token"),
+];
+
+/// How the names of the original's metrics begin: `reference_accuracy`.
+const REFERENCE: &str = "reference_";
+
+/// Words of the names of other metrics of which less is better.
 const LESS_IS_BETTER: [&str; 10] =
     ["kl", "perplexity", "ppl", "loss", "nll", "divergence", "error", "mse", "rmse", "mae"];
 
+impl Metric {
+    /// The metric with this name, of the model or of its original.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let name = name.strip_prefix(REFERENCE).unwrap_or(name);
+        METRICS.iter().find(|metric| metric.name == name)
+    }
+}
+
 /// Whether more of a metric is better: of `cosine` and `accuracy` it is, of `perplexity`, `kl` and `mean_error` less is.
 ///
-/// A name is taken word by word, as what lies between signs; of a name with none of the known words more is better.
+/// The name of a metric that is not in [`METRICS`] is split into words at signs. Of a name with none of the known words, more is
+/// better.
 pub fn is_more_better(metric: &str) -> bool {
+    if let Some(known) = Metric::named(metric) {
+        return known.is_more_better;
+    }
     let mut words = metric.split(|c: char| !c.is_alphanumeric());
     !words.any(|word| LESS_IS_BETTER.iter().any(|known| known.eq_ignore_ascii_case(word)))
 }
@@ -24,5 +75,15 @@ mod tests {
         for metric in ["kl", "perplexity", "reference_perplexity", "valid-loss", "NLL", "mean.error", "mse@8"] {
             assert!(!is_more_better(metric), "{metric}");
         }
+    }
+
+    #[test]
+    fn a_metric_is_named_once_and_its_range_is_not_empty() {
+        for (place, metric) in METRICS.iter().enumerate() {
+            assert!(METRICS[..place].iter().all(|other| other.name != metric.name), "{}", metric.name);
+            assert!(metric.range[0] < metric.range[1] && !metric.meaning.is_empty(), "{}", metric.name);
+        }
+        assert_eq!(Metric::named("reference_kl").map(|metric| metric.range[0]), Some(0.0));
+        assert_eq!(Metric::named("recall@0.5"), None);
     }
 }

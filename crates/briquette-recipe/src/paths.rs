@@ -4,7 +4,7 @@
 use crate::kind::StageKind;
 use crate::raw::{RawCalibration, RawData, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
-use briquette_formats::InputFile;
+use briquette_formats::{InputFile, presence};
 use std::path::{Component, Path, PathBuf};
 
 /// What is done at a path.
@@ -143,10 +143,12 @@ pub fn without(raw: &RawRecipe) -> RawRecipe {
 /// # Errors
 /// Input and Io, naming the key.
 pub fn check_data(read: &[NamedPath]) -> Result<()> {
-    let is_data = |named: &&NamedPath| named.purpose != Purpose::Model && !named.path.is_dir();
-    read.iter()
-        .filter(is_data)
-        .try_for_each(|named| InputFile::open(&named.path).map(drop).map_err(|error| error.at(&named.key)))
+    let check = |path: &Path| match presence::is_directory(path)? {
+        true => Ok(()),
+        false => InputFile::open(path).map(drop),
+    };
+    let data = read.iter().filter(|named| named.purpose != Purpose::Model);
+    data.map(|named| check(&named.path).map_err(|error| error.at(&named.key))).collect()
 }
 
 /// The directory that paths in a recipe are relative to.
@@ -172,11 +174,10 @@ pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
 /// One spelling of a path that need not exist: links resolved as far as it does, `..` taken away beyond.
 ///
 /// # Errors
-/// Io where there is no current directory.
+/// Io if there is no current directory, or if a part of the path cannot be looked at.
 pub fn one_spelling(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
-    let there = absolute.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
-    let Some((above, mut resolved)) = there else { return Ok(absolute) };
+    let Some((above, mut resolved)) = presence::resolved_ancestor(&absolute)? else { return Ok(absolute) };
     for component in absolute.strip_prefix(above).unwrap_or(&absolute).components() {
         match component {
             Component::ParentDir => _ = resolved.pop(),

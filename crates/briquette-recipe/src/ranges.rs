@@ -1,5 +1,6 @@
 //! The range of every number in a recipe: one table, by which values are refused and the schema has its bounds.
 
+use crate::metric::Metric;
 use crate::paths;
 use crate::raw::RawRecipe;
 use briquette_core::{Error, Result};
@@ -102,6 +103,9 @@ pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("stage.prune.every", whole(1, MANY)),
 ];
 
+/// The tables that give bounds of metrics, each of which has a range of its own.
+const BOUNDS: [&str; 4] = ["budget.min.", "budget.max.", "gate.min.", "gate.max."];
+
 /// The range of a key, by its dotted path in a recipe or a jobs file; none where no number is expected.
 pub fn of(path: &str) -> Option<NumberRange> {
     const AROUND: [&str; 4] = ["job", "base", "set", "matrix"];
@@ -109,6 +113,10 @@ pub fn of(path: &str) -> Option<NumberRange> {
     let segments: Vec<&str> =
         path.split('.').filter(|segment| !is_place(segment)).skip_while(|segment| AROUND.contains(segment)).collect();
     let path = segments.join(".");
+    if let Some(metric) = BOUNDS.iter().find_map(|table| path.strip_prefix(table)).and_then(Metric::named) {
+        let [least, most] = metric.range;
+        return Some(within(least, most.min(FAR)));
+    }
     let is_of = |key: &str| match key.strip_suffix(".*") {
         Some(table) => path == table || path.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')),
         None => path == key,
@@ -265,7 +273,9 @@ mod tests {
         {
             assert_eq!(of(path), sparsity, "{path}");
         }
-        assert_eq!(of("gate.min.recall@0.5"), of("gate.min.cosine"));
+        assert_eq!(of("gate.min.recall@0.5"), Some(within(-FAR, FAR)));
+        assert_eq!(of("gate.min.cosine"), Some(within(-1.0, 1.0)));
+        assert_eq!(of("job.0.budget.max.reference_perplexity"), Some(within(1.0, FAR)));
         assert_eq!(of("base.stage.0.layers.3"), Some(whole(0, MAX_SIZE)));
         assert_eq!((of("stage.scheme"), of("")), (None, None));
     }
@@ -296,7 +306,8 @@ mod tests {
                 "[[stage]]\nkind = \"distill\"\nstudent = { hidden_size = -1 }",
                 "stage 1 (distill): student.hidden_size: found -1",
             ),
-            ("[gate.min]\ncosine = 1e300", "gate.min.cosine: found 1e300"),
+            ("[gate.min]\ncosine = 1e300", "gate.min.cosine: found 1e300, expected a number from -1 to 1"),
+            ("[gate.max]\nkl = -1", "gate.max.kl: found -1, expected a number from 0 to"),
             ("[output]\npath = \"a\\u0000b\"", "output.path: found a NUL"),
         ];
         for (text, expected) in cases {

@@ -24,5 +24,6 @@ pub use memory::{RawBatchSize, RawMemory};
 pub use model::{RawLayout, RawModel, RawOutput, RawOutputs, RawRole};
 pub use overrides::RawOverride;
 pub use recipe::RawRecipe;
+pub(crate) use stage::keys_of;
 pub use stage::{RawEvaluate, RawStage, StageKeys};
 pub use training::{RawGradual, RawLayers, RawLoss, RawStudent};

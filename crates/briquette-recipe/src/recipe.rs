@@ -147,13 +147,28 @@ pub fn locate(error: Error, path: &Path) -> Error {
     text::locate(error, &text, path)
 }
 
+/// What else people call a format: dense writes plain safetensors.
+const OTHER_NAMES: [(&str, &str); 7] = [
+    ("safetensors", "dense"),
+    ("huggingface", "dense"),
+    ("hf", "dense"),
+    ("bpk", "burnpack"),
+    ("burn", "burnpack"),
+    ("vllm", "compressed-tensors"),
+    ("transformers", "compressed-tensors"),
+];
+
 /// The format with this name.
 ///
 /// # Errors
 /// Config, with the nearest name.
 pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     let Some(name) = name else { return Ok(OutputFormat::default()) };
-    one_of("output.format", name, &OutputFormat::NAMES)
+    let other_name = OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+    let Some((_, format)) = other_name else { return one_of("output.format", name, &OutputFormat::NAMES) };
+    let known = OutputFormat::NAMES.map(|(known, _)| known).join(", ");
+    let message = format!("output.format: found {name:?}, expected one of {known}; did you mean {format:?}?");
+    Err(Error::config(message))
 }
 
 /// Whether codes are to be entropy-coded, which our own format alone has.

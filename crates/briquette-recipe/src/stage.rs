@@ -6,9 +6,8 @@ use crate::factorize::FactorizeStage;
 use crate::kind::StageKind;
 use crate::prune::{PruneStage, PruneTarget};
 use crate::quantize::QuantizeStage;
-use crate::raw::{RawQuantize, RawRecipe, RawStage, StageKeys};
+use crate::raw::{RawQuantize, RawRecipe, RawStage, StageKeys, keys_of};
 use crate::selection::Selection;
-use crate::words::refuse;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_quant::Rounding;
@@ -142,7 +141,11 @@ fn check_keys(raw: &RawStage) -> Result<()> {
         (Some(_), Some(StageKind::Evaluate)) => {
             Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
         }
-        (Some(key), Some(kind)) => refuse(key, &Some(()), kind.name()),
+        (Some(key), Some(kind)) => {
+            let message =
+                format!("a {kind} stage has no such key; remove it: its keys are {}", keys_of(kind).join(", "));
+            Err(Error::config(message).at(key))
+        }
         _ => Ok(()),
     }
 }

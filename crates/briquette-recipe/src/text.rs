@@ -23,9 +23,9 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 
 /// An error of a recipe's file. Reading counts what is wrong with a file as an input error; here it is a mistake in what was asked.
 fn as_config(error: Error) -> Error {
-    match error.kind {
-        briquette_core::ErrorKind::Input => Error::config(error.message),
-        _ => error,
+    match error.is_bad_input() {
+        true => Error { source: error.source, ..Error::config(error.message) },
+        false => error,
     }
 }
 
@@ -176,6 +176,19 @@ mod tests {
             let error = locate(Recipe::from_raw(raw, Path::new("")).unwrap_err(), &text, path).to_string();
             assert!(error.starts_with(expected), "{error:?} is not {expected:?}");
         }
+    }
+
+    #[test]
+    fn an_unknown_key_lists_the_keys_of_its_kind_of_stage_alone() {
+        let listed = error_of("kind = \"prune\"\nsparsty = 0.4");
+        for key in ["kind", "sparsity", "pattern", "scope", "method"] {
+            assert!(listed.contains(key), "{listed}");
+        }
+        assert!(listed.contains("did you mean \"sparsity\"?") && !listed.contains("scheme"), "{listed}");
+        let other = error_of("kind = \"cast\"\nscheme = \"int8\"");
+        assert!(other.contains("its keys are kind, dtype, exclude, include, roles"), "{other}");
+        let kind_last = error_of("sparsty = 0.4\nkind = \"prune\"");
+        assert!(kind_last.contains("did you mean \"sparsity\"?"), "{kind_last}");
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub struct Report {
     pub predicted_bytes: u64,
     /// Whether the plan said exactly that, or at most that.
     pub prediction_is_exact: bool,
+    /// Bytes of the output's weight files as the search of a budget estimated them, where it searched for the fewest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_bytes: Option<u64>,
     /// The tensors, in the order of the model.
     pub tensors: Vec<TensorReport>,
     /// What the original had and the output has not: a smaller student, or factors, have other tensors.
@@ -70,14 +73,17 @@ pub struct Report {
     /// Bytes of the weight files after each part of a recipe that trains or factorizes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stage_bytes: Vec<StageBytes>,
-    /// What a reader should know.
+    /// What a reader must be wary of.
     pub remarks: Vec<String>,
+    /// What was done as asked, and what the model's files hold besides: nothing to be wary of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Which steps tensors have for the sake of a budget, where one was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationReport>,
     /// Seconds of each phase.
     pub seconds: Vec<(String, f64)>,
-    /// Seconds in all, trainings too, up to the report itself.
+    /// Seconds from the start of the run to the writing of this report. Trainings count from before a kill too.
     pub total_seconds: f64,
     /// Threads that worked.
     pub threads: usize,

@@ -155,6 +155,7 @@ mod tests {
     fn quality_comes_before_bytes() {
         let page = to_html(&sample::of_layers(2));
         let place = |what: &str| page.find(what).unwrap();
+        assert!(page.split_once("</header>").unwrap().0.contains("cosine 0.9995."), "in the headline too");
         assert!(place("id=\"quality\"") < place("id=\"composition\""));
         assert!(place("pair spearman") < place("id=\"composition\""), "its figures are there");
         assert_eq!(page.matches("pair spearman").count(), 1, "and nowhere else");

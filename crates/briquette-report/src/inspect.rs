@@ -156,6 +156,14 @@ impl TensorInspections {
         self.len() == 0
     }
 
+    /// The name of the tensor at a place, in the order of the model.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn name(&self, index: usize) -> &str {
+        &self.checkpoint.tensors()[index].name
+    }
+
     /// The tensor at a place, in the order of the model.
     ///
     /// # Panics

@@ -3,15 +3,20 @@
 //! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
 //! puts a [`Report`] together.
 
+mod batch_result;
+pub mod columns;
 pub mod diff;
 mod evidence;
 mod figures;
 mod first;
+pub mod groups;
 mod histogram;
 pub mod html;
 pub mod inspect;
 mod json;
 mod make;
+pub mod metrics;
+mod notes;
 pub mod numbers;
 mod origin;
 mod original;
@@ -22,8 +27,11 @@ mod sample;
 mod tensors;
 pub mod terminal;
 mod trace;
-mod width;
+mod unused_budget;
+mod usual_loss;
+pub mod width;
 
+use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::{Error, Result};
 use briquette_formats::Draft;
 pub use evidence::{Evidence, Timing};
@@ -42,11 +50,15 @@ use std::path::Path;
 pub use trace::Trace;
 
 impl Report {
-    /// Writes it into a draft for programs and for people: `report.json` and `report.html`. No sum covers either.
+    /// Sets the time and the peak memory of the run that is about to end, and writes `report.json` and `report.html` into its draft.
+    /// No sum covers either file.
     ///
     /// # Errors
-    /// Bug, where it cannot be written as JSON; Io.
-    pub fn write(&self, draft: &Draft) -> Result<()> {
+    /// * Bug: the report cannot be written as JSON.
+    /// * Io: a file cannot be written.
+    pub fn finish(&mut self, origin: &Origin, draft: &Draft) -> Result<()> {
+        self.total_seconds = origin.total_seconds();
+        (self.peak_bytes, self.peak_meter) = (ResidentSet.peak_bytes(), ResidentSet.name().to_string());
         draft.write_with(Path::new("report.json"), |out| json::write(self, out))?;
         draft.write_file(Path::new("report.html"), html::to_html(self).as_bytes())
     }

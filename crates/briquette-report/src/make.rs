@@ -2,19 +2,17 @@
 
 use super::evidence::{Evidence, Timing};
 use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};
-use super::{histogram, remarks, tensors};
-use briquette_core::Result;
-use briquette_core::memory::{MemoryMeter, ResidentSet};
+use super::{histogram, notes, remarks, tensors};
+use briquette_core::{Result, shown_path};
 use briquette_flow::context::Workers;
 use briquette_recipe::StageKind;
 use briquette_recipe::raw::RawStage;
-use std::time::Instant;
 
-/// Puts a report together.
+/// Puts a report together. [`Report::finish`] adds the time and the memory of the whole run.
 ///
 /// # Errors
 /// Those of reading a few tensors once more for their histograms.
-pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Instant) -> Result<Report> {
+pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Report> {
     let mut tensors = tensors::of(evidence);
     let original = evidence.origin.original.as_ref();
     let gone = original.map_or(Vec::new(), |original| original.put_before(&mut tensors));
@@ -22,10 +20,10 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Ins
     let mut report = Report {
         version: VERSION,
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
-        model: evidence.origin.model.display().to_string(),
+        model: shown_path(&evidence.origin.model),
         model_format: original
             .map_or_else(|| evidence.checkpoint.format().to_string(), |original| original.format.clone()),
-        output: evidence.recipe.output.display().to_string(),
+        output: shown_path(&evidence.recipe.output),
         format: evidence.plan.profile.name().to_string(),
         stages: stages_in_words(evidence),
         before: original.map_or_else(|| of_what_is_read(evidence, n_elements), |original| original.footprint),
@@ -37,6 +35,7 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Ins
         },
         predicted_bytes: evidence.prediction.n_bytes,
         prediction_is_exact: evidence.prediction.is_exact,
+        estimated_bytes: evidence.origin.estimated_bytes.filter(|_| !evidence.prediction.is_exact),
         histograms: histogram::of_worst(evidence, &tensors, workers)?,
         tensors,
         gone,
@@ -45,14 +44,15 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing, started: Ins
         factorized: evidence.origin.factorized.clone(),
         stage_bytes: stage_bytes(evidence),
         remarks: Vec::new(),
+        notes: Vec::new(),
         allocation: evidence.origin.allocation.clone(),
         seconds: evidence.origin.seconds.iter().cloned().chain(timing.0).collect(),
-        total_seconds: evidence.origin.spent + started.elapsed().as_secs_f64(),
+        total_seconds: evidence.origin.total_seconds(),
         threads: workers.n_threads(),
-        peak_bytes: ResidentSet.peak_bytes(),
-        peak_meter: ResidentSet.name().to_string(),
+        peak_bytes: None,
+        peak_meter: String::new(),
     };
-    report.remarks = remarks::of(&report, evidence);
+    (report.remarks, report.notes) = (remarks::of(&report, evidence), notes::of(&report, evidence));
     Ok(report)
 }
 

@@ -61,8 +61,8 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// `3.21 s`, `41 ms`.
-pub(super) fn seconds(seconds: f64) -> String {
+/// `3 min 20 s`, `3.21 s`, `41 ms`.
+pub fn seconds(seconds: f64) -> String {
     match seconds {
         seconds if !seconds.is_finite() || seconds < 0.0 => NONE.into(),
         seconds if seconds >= 60.0 => format!("{:.0} min {:.0} s", (seconds / 60.0).floor(), (seconds % 60.0).floor()),
@@ -92,24 +92,39 @@ pub fn shape_text(shape: &[usize]) -> String {
     Shape::from(shape).to_string()
 }
 
-/// What was foretold, and what became of it.
-pub(super) fn prediction(report: &Report) -> String {
-    let (foretold, measured) = (report.predicted_bytes, report.after.file_bytes);
-    let bound = if report.prediction_is_exact { "exactly" } else { "at most" };
-    let outcome = if foretold == measured {
-        "equal".to_string()
-    } else if measured < foretold {
-        format!("{} less", percent(share(foretold - measured, foretold)))
-    } else {
-        format!("{} more", percent(share(measured - foretold, foretold)))
-    };
-    format!("predicted {bound} {} bytes, measured {}: {outcome}", count(foretold), count(measured))
+/// The share of an estimate by which the measured bytes may differ from it.
+const TOLERANCE: f64 = 0.05;
+
+/// The predicted bytes, and how they bound the output: `exactly`, `at most` or `about`.
+pub(super) fn predicted(report: &Report) -> (u64, &'static str) {
+    match (report.estimated_bytes, report.prediction_is_exact) {
+        (Some(estimated), _) => (estimated, "about"),
+        (None, true) => (report.predicted_bytes, "exactly"),
+        (None, false) => (report.predicted_bytes, "at most"),
+    }
 }
 
-/// Whether what was measured is what the prediction allows.
+/// Compares the predicted bytes with the measured ones, in words.
+pub(super) fn prediction(report: &Report) -> String {
+    let ((predicted, bound), measured) = (predicted(report), report.after.file_bytes);
+    let outcome = if predicted == measured {
+        "equal".to_string()
+    } else if measured < predicted {
+        format!("{} less", percent(share(predicted - measured, predicted)))
+    } else {
+        format!("{} more", percent(share(measured - predicted, predicted)))
+    };
+    format!("predicted {bound} {} bytes, measured {}: {outcome}", count(predicted), count(measured))
+}
+
+/// Whether the measured bytes are as predicted.
 pub(super) fn prediction_holds(report: &Report) -> bool {
-    let (foretold, measured) = (report.predicted_bytes, report.after.file_bytes);
-    if report.prediction_is_exact { measured == foretold } else { measured <= foretold }
+    let (predicted, measured) = (report.predicted_bytes, report.after.file_bytes);
+    match (report.estimated_bytes, report.prediction_is_exact) {
+        (Some(estimated), _) => (measured as f64 - estimated as f64).abs() <= TOLERANCE * estimated as f64,
+        (None, true) => measured == predicted,
+        (None, false) => measured <= predicted,
+    }
 }
 
 /// The last part of a path, to name a model by.
@@ -128,6 +143,18 @@ mod tests {
         assert_eq!([decimal(f64::NAN, 2), percent(f64::INFINITY), seconds(f64::NAN), ratio(0, 0)], [NONE; 4]);
         assert_eq!([percent(0.4), percent(0.0002), percent(0.9999)], ["40.0 %", "< 0.1 %", "> 99.9 %"]);
         assert_eq!([seconds(75.5), seconds(1.0), seconds(0.04)], ["1 min 15 s", "1.00 s", "40 ms"]);
+    }
+
+    #[test]
+    fn an_estimate_of_a_search_is_compared_with_and_not_the_bound_of_the_plan() {
+        let mut report = crate::sample::empty();
+        (report.predicted_bytes, report.prediction_is_exact, report.after.file_bytes) = (22_783_764, false, 9_142_091);
+        report.estimated_bytes = Some(9_100_000);
+        let text = prediction(&report);
+        assert_eq!(text, "predicted about 9,100,000 bytes, measured 9,142,091: 0.5 % more");
+        assert!(prediction_holds(&report));
+        report.after.file_bytes = 10_000_000;
+        assert!(!prediction_holds(&report));
     }
 
     #[test]

@@ -4,9 +4,10 @@ use super::figures::{AllocationReport, DistillReport, FactorReport, StageBytes};
 use super::original::Original;
 use briquette_recipe::Recipe;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Where the model of a run comes from: what was done to it before.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Origin {
     /// The recipe's own model: what the output is compared with.
     pub model: PathBuf,
@@ -26,20 +27,42 @@ pub struct Origin {
     pub seconds: Vec<(String, f64)>,
     /// Steps that were found for the sake of a budget.
     pub allocation: Option<AllocationReport>,
-    /// Seconds that all of it took before the last stages, in runs before this one too.
+    /// Bytes of the output's weight files as the search of a budget estimates them, where it searches for the fewest.
+    pub estimated_bytes: Option<u64>,
+    /// When the run began: its report counts the time from there.
+    pub started: Instant,
+    /// Seconds that earlier runs spent on parts that this run took over from them.
     pub spent: f64,
 }
 
 impl Origin {
-    /// Of a run that reads the recipe's own model.
+    /// The origin of a run that begins now and reads the recipe's own model.
     pub fn of(recipe: &Recipe) -> Self {
-        Self { model: recipe.model.clone(), ..Self::default() }
+        Self {
+            model: recipe.model.clone(),
+            original: None,
+            trained: Vec::new(),
+            factorized: Vec::new(),
+            notes: Vec::new(),
+            bytes: Vec::new(),
+            metrics: None,
+            seconds: Vec::new(),
+            allocation: None,
+            estimated_bytes: None,
+            started: Instant::now(),
+            spent: 0.0,
+        }
     }
 
-    /// A part took so many seconds, of which so many were in this run: those are spent by its own clock.
+    /// Adds a part that took so many seconds, `now` of them in this run.
     pub fn add_seconds(&mut self, part: String, seconds: f64, now: f64) {
         self.seconds.push((part, seconds));
         self.spent += seconds - now;
+    }
+
+    /// Seconds since the run began, and those that earlier runs spent on its parts.
+    pub(super) fn total_seconds(&self) -> f64 {
+        self.spent + self.started.elapsed().as_secs_f64()
     }
 
     /// The weight files have so many bytes after a part.

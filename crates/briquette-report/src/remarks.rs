@@ -1,39 +1,23 @@
-//! What a reader must not miss.
+//! What a reader must be wary of.
 
 use super::evidence::Evidence;
-use super::figures::{DistillReport, FactorReport, Report};
-use super::numbers::shape_text;
-use crate::inspect;
+use super::figures::{DistillReport, Report};
+use super::usual_loss;
 use briquette_core::Storage;
 use briquette_flow::TensorPlan;
 
-/// Factorized layers that a remark lists.
-const N_LISTED: usize = 8;
-
-/// What a reader must not miss.
+/// Lists what a reader must be wary of.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
-    let mut remarks = evidence.plan.remarks.clone();
-    remarks.extend(pruning_text(report, evidence));
-    if !evidence.origin.trained.is_empty() {
-        remarks.push(
-            "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
-        );
-    }
+    let mut remarks = usual_loss::of(report, evidence);
+    remarks.extend(evidence.plan.remarks.iter().cloned());
+    remarks.extend(useless_pruning_text(report, evidence));
     remarks.extend(report.trained.iter().filter_map(|training| chosen_by_result(report, training)));
-    if !report.factorized.is_empty() {
-        remarks.push(factorized_text(&report.factorized));
-    }
     remarks.extend(evidence.plan.untested.as_deref().map(untested_text));
     if report.after.file_bytes >= report.before.file_bytes {
         remarks.push("The output is not smaller than the original.".into());
     }
     if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(briquette_flow::survey::NONFINITE)) {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
-    }
-    // After earlier parts, `checkpoint` is their output; what was left out of the original's file was noted before.
-    remarks.extend(evidence.origin.notes.iter().cloned());
-    if evidence.origin.original.is_none() {
-        remarks.extend(inspect::notes_of(evidence.checkpoint));
     }
     remarks.extend(evidence.plan.unsure_text());
     for (path, reason) in evidence.checkpoint.left_behind() {
@@ -42,19 +26,16 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     remarks
 }
 
-/// That zeros saved nothing; or, where they did, that nobody trained the model after they were made.
-fn pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
+/// Says that zeros saved no bytes, where the format keeps them all.
+fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
     let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index()].coding.storage == Storage::Bitmask;
-    if !pruned.any(is_sparse) {
-        return Some(format!(
+    (!pruned.any(is_sparse)).then(|| {
+        format!(
             "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
             report.format
-        ));
-    }
-    evidence.origin.trained.is_empty().then(|| {
-        "Pruned without retraining: accuracy usually drops well before size does. Evaluate the output, and prune while training or distill to recover.".into()
+        )
     })
 }
 
@@ -76,28 +57,6 @@ fn chosen_by_result(report: &Report, training: &DistillReport) -> Option<String>
              worse. `select` in [data] names other data to choose by."
         )
     })
-}
-
-/// What became of linear layers, in words.
-fn factorized_text(layers: &[FactorReport]) -> String {
-    let made = layers.iter().filter_map(|layer| Some((layer, layer.rank?)));
-    let words = |(layer, rank): (&FactorReport, usize)| {
-        format!(
-            "{} {} has rank {rank} ({:.1} % of its energy)",
-            layer.name,
-            shape_text(&layer.shape),
-            1e2 * layer.energy
-        )
-    };
-    let listed: Vec<String> = made.clone().take(N_LISTED).map(words).collect();
-    let more = made.clone().count().saturating_sub(N_LISTED);
-    let more = if more > 0 { format!(" and {more} more (report.json)") } else { String::new() };
-    format!(
-        "{} of {} linear layers are products of two factors: {}{more}.",
-        made.count(),
-        layers.len(),
-        listed.join(", ")
-    )
 }
 
 #[cfg(test)]

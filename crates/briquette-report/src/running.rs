@@ -2,6 +2,7 @@
 
 use super::figures::{EvaluationReport, MemoryFigures, REFERENCE, RunFigures};
 use super::numbers;
+use briquette_recipe::Metric;
 use std::collections::BTreeSet;
 
 /// A figure before and after, and how it was measured.
@@ -49,7 +50,7 @@ fn quality(found: &EvaluationReport) -> impl Iterator<Item = Figure> {
         what: name.replace('_', " "),
         before: number(found.metrics.get(&format!("{REFERENCE}{name}"))),
         after: number(Some(value)),
-        how: meaning(name).into(),
+        how: Metric::named(name).map_or("", |metric| metric.meaning).into(),
     })
 }
 
@@ -57,19 +58,4 @@ fn both(found: &EvaluationReport, what: &str, how: &str, of: impl Fn(&RunFigures
     let text = |run: Option<&RunFigures>| run.and_then(&of).unwrap_or(numbers::NONE.into());
     let (before, after) = (text(found.before.as_ref()), text(Some(&found.after)));
     Figure { what: what.into(), before, after, how: how.into() }
-}
-
-fn meaning(metric: &str) -> &'static str {
-    match metric {
-        "cosine" => "mean cosine of embeddings to the original's",
-        "cosine_min" => "the least of them",
-        "pair_spearman" => "rank correlation of the similarities of all pairs with the original's",
-        "sts_spearman" => "rank correlation of similarities with people's",
-        "accuracy" => "share of labels that are the first answer",
-        "top5" => "share of labels among the first five",
-        "agreement" => "share of first answers that are the original's",
-        "kl" => "mean divergence of answers from the original's, in nats",
-        "perplexity" => "exp of the mean surprise at a token",
-        _ => "",
-    }
 }

@@ -16,7 +16,7 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
     let one = |tensor: &TensorPlan| {
         let placed = &evidence.layout.tensors[tensor.index()];
         let n = tensor.info.n_elements().max(1) as f64;
-        let (rows, dtype) = (tensor.rows, tensor.value_dtype());
+        let (rows, dtype) = (tensor.rows(), tensor.value_dtype());
         let n_bytes = placed.coding.n_bytes(dtype, rows.n_rows, rows.n_cols, placed.n_kept) as u64;
         let after_bytes = if tensor.tied_to().is_some() { 0 } else { n_bytes };
         let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index()].stats.figures()));

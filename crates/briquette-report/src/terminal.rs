@@ -5,8 +5,9 @@ mod paint;
 
 use super::first::first_by;
 use super::width::{self, fit};
-use super::{Report, TensorReport, numbers, running};
-use columns::{Align, TextColumns, wrap};
+use super::{Report, TensorReport, metrics, numbers, running};
+use crate::columns::{Align, wrap, wrap_hanging};
+use columns::TextColumns;
 use paint::Paint;
 use std::fmt::Write;
 
@@ -24,6 +25,7 @@ pub fn to_terminal(report: &Report, width: usize, color: bool) -> String {
         running(report, width, paint),
         sizes(report, width, paint),
         remarks(report, width, paint),
+        notes(report, width, paint),
         tensors(report, width, paint),
         run(report, width, paint),
         next(report, width, paint),
@@ -44,10 +46,19 @@ fn headline(report: &Report, width: usize, paint: Paint) -> String {
     let name = fit(&name, width.saturating_sub(width::width(&sizes) + width::width(&verdict) + 2));
     let gap = if name.is_empty() { "" } else { "  " };
     let mut out = format!("{}{gap}{sizes}{}\n", paint.bold(&name), paint.strong(&verdict));
+    for line in quality(report).iter().flat_map(|text| wrap(text, width - 2)) {
+        let _ = writeln!(out, "  {}", paint.strong(&line));
+    }
     for stage in &report.stages {
         let _ = writeln!(out, "  {}", paint.dim(&fit(&numbers::printable(stage), width - 2)));
     }
     out
+}
+
+/// The metrics of the headline, where anything was evaluated.
+fn quality(report: &Report) -> Option<String> {
+    let words = metrics::in_words(&report.evaluation.as_ref()?.metrics);
+    Some(numbers::printable(&words)).filter(|words| !words.is_empty())
 }
 
 fn sizes(report: &Report, width: usize, paint: Paint) -> String {
@@ -85,6 +96,15 @@ fn remarks(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
+/// Notes are not warnings: they have no mark and no colour.
+fn notes(report: &Report, width: usize, paint: Paint) -> String {
+    let lines = report.notes.iter().flat_map(|note| wrap(&numbers::printable(note), width));
+    lines.fold(String::new(), |mut out, line| {
+        let _ = writeln!(out, "{}", paint.dim(&line));
+        out
+    })
+}
+
 /// What running it showed.
 fn running(report: &Report, width: usize, paint: Paint) -> String {
     let Some(evaluation) = &report.evaluation else { return String::new() };
@@ -111,7 +131,7 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     }
     let headings =
         [if is_worst { "worst tensors" } else { "largest tensors" }, "kept as", "before", "after", "zeros", "SQNR dB"];
-    let aligns = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
+    let aligns = [Align::Name, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut table = TextColumns::new(&headings, &aligns);
     for tensor in shown.iter().map(|&place| &all[place]) {
         table.push(
@@ -149,7 +169,7 @@ fn run(report: &Report, width: usize, paint: Paint) -> String {
         format!("peak memory  {peak}{}", numbers::printable(&meter)),
     ];
     let mut out = String::new();
-    for line in lines.iter().flat_map(|line| columns::wrap_hanging(line, width, 13)) {
+    for line in lines.iter().flat_map(|line| wrap_hanging(line, width, 13)) {
         let _ = writeln!(out, "{}", paint.dim(&line));
     }
     out
@@ -170,7 +190,7 @@ fn next(report: &Report, width: usize, paint: Paint) -> String {
     let lines = [("written to", output), ("plots in", page), ("check with", format!("briquette verify {quoted}"))];
     let mut out = String::new();
     for (what, text) in lines {
-        for (place, line) in columns::wrap_hanging(&format!("{what:<11}  {text}"), width, 13).iter().enumerate() {
+        for (place, line) in wrap_hanging(&format!("{what:<11}  {text}"), width, 13).iter().enumerate() {
             let _ = match line.split_at_checked(13) {
                 Some((lead, rest)) if place == 0 => writeln!(out, "{}{rest}", paint.dim(lead)),
                 _ => writeln!(out, "{line}"),
@@ -218,6 +238,15 @@ mod tests {
         assert!(!to_terminal(&report, 80, false).contains('\x1b'));
         let colored = to_terminal(&report, 80, true);
         assert!(colored.contains("\x1b[1m") && !colored.contains("\x1b[31mred") && !colored.contains("\x1b]"));
+    }
+
+    #[test]
+    fn quality_is_in_the_first_lines_and_a_note_is_no_warning() {
+        let text = to_terminal(&sample::of_layers(2), 100, true);
+        assert!(text.lines().nth(1).unwrap().contains("cosine 0.9995"), "{text}");
+        let line = |words: &str| text.lines().find(|line| line.contains(words)).unwrap();
+        assert!(line("Pruned without").contains("\x1b[33m! "), "{text}");
+        assert!(line("Calibrated on").starts_with("\x1b[2mCalibrated"), "{text}");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns that a terminal shows text in.
-pub(super) fn width(text: &str) -> usize {
-    text.width()
+pub fn width(text: &str) -> usize {
+    // Most text is plain letters, of which each takes one column.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) { text.len() } else { text.width() }
 }
 
 /// Text of at most `limit` columns: what is too long loses its middle, since names differ at both ends.

@@ -1,4 +1,5 @@
-//! Times how long models take from their files, which the system holds in memory, to layers that are ready to run, and prints a line of JSON each.
+//! Times how long models take from their files, which the system holds in memory, to layers that are ready to run, and prints a line of JSON
+//! with the median for each.
 //!
 //! `bench_load MODEL... [--rounds 7]`, in turn; the number of threads is `RAYON_NUM_THREADS`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
@@ -13,16 +14,18 @@ fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let at = args.iter().position(|arg| arg == "--rounds");
     let n_rounds = at.map_or(7, |at| args.drain(at..at + 2).next_back().unwrap().parse().unwrap());
-    let mut found = vec![(f64::MAX, 0); args.len()];
+    let mut found = vec![(Vec::new(), 0); args.len()];
     for _ in 0..n_rounds {
-        for (path, (best, n_bytes)) in args.iter().zip(&mut found) {
+        for (path, (times, n_bytes)) in args.iter().zip(&mut found) {
             let begun = Instant::now();
             let model = LoadedModel::open(Path::new(path), None, &Device::default()).unwrap();
-            *best = best.min(begun.elapsed().as_secs_f64() * 1e3);
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
             *n_bytes = held(&model.network).values().map(|held| held.n_bytes).sum();
         }
     }
-    for (path, (ms, n_bytes)) in args.iter().zip(found) {
+    for (path, (mut times, n_bytes)) in args.iter().zip(found) {
+        times.sort_by(f64::total_cmp);
+        let ms = times[times.len() / 2];
         println!("{{\"model\":\"{path}\",\"ms\":{ms:.2},\"held_bytes\":{n_bytes}}}");
     }
 }

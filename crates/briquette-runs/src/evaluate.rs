@@ -10,7 +10,7 @@ use crate::outputs::{self, ItemProgress};
 use crate::quality::metrics_of;
 pub use crate::run_outputs::RunOutputs;
 use crate::walk::{Room, exit_of, run_offloaded};
-use briquette_core::memory::MemoryMeter;
+use briquette_core::memory::{MemoryLimit, MemoryMeter};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
 use briquette_models::batches::Batching;
@@ -192,13 +192,17 @@ impl Runner<'_> {
         let mut kept = keeps.then(|| KeptStates::create_in(&std::env::temp_dir())).transpose()?;
         let mut watch = MemoryWatch::start(self.meters, checkpoint, arch, *dtype, device);
         if let Some(directory) = &self.request.offload {
-            let room = Room { max_bytes: limit.map(|limit| limit / 4), directory };
             watch.loaded();
+            let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
+            let limit = limit.zip(meter).map(|(n_bytes, meter)| MemoryLimit::set(n_bytes, meter));
+            let room = Room::within(limit, directory);
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
             let head =
                 if before.is_some() { exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)? } else { None };
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
+            let what = || format!("run {} and to compare it", checkpoint.path().display());
+            limit.map_or(Ok(()), |limit| limit.check(&what()))?;
             return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
         let mut model = LoadedModel::load(checkpoint, Some(arch), device)?;

@@ -151,7 +151,12 @@ fn prompts_of(model: &LoadedModel, request: &GenerateRequest) -> Result<Vec<Vec<
         return Err(Error::config("the model has no chat template to put it into, or is not to use it; leave it out")
             .at("system"));
     }
+    let most_bytes = tokenizer.most_bytes(n_positions);
     let tokens = |prompt: &String| {
+        if prompt.len() > most_bytes {
+            let message = format!("the prompt has {} bytes, expected at most {most_bytes}", prompt.len());
+            return Err(Error::input(format!("{message} for the model's {n_positions} positions; shorten it")));
+        }
         let text = match &template {
             Some(_) if prompt.is_empty() => String::new(),
             Some(template) => {

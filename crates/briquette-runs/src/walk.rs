@@ -3,11 +3,13 @@
 mod backward;
 mod observers;
 mod offloaded;
+mod parts;
 mod states;
 
 use crate::likelihood::each_scores;
 use crate::samples::TokenBatch;
 pub(crate) use backward::{Backwards, backward};
+use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::Blocks;
@@ -18,23 +20,13 @@ use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use observers::{Observer, observed};
 pub(crate) use offloaded::run_keeping_states;
 pub use offloaded::{offloaded_bytes, run_offloaded};
+pub use parts::{BlockPart, NetworkParts};
 pub use states::Room;
 use states::States;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What runs of blocks tell: batches done, and in all, of this run.
 pub type BatchProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
-
-/// A part of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockPart {
-    /// What comes before the first block.
-    Entry,
-    /// A block.
-    Block(usize),
-    /// What comes after the last.
-    Exit,
-}
 
 /// Statistics of the inputs of some layers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,6 +48,7 @@ pub struct BlockWalk<'a> {
     /// The layers that show their inputs.
     layers: BTreeSet<String>,
     next: usize,
+    limit: Option<MemoryLimit<'a>>,
 }
 
 impl<'a> BlockWalk<'a> {
@@ -63,26 +56,35 @@ impl<'a> BlockWalk<'a> {
     /// where the network is no row of blocks.
     ///
     /// # Errors
-    /// Input where the checkpoint does not fit; those of reading; Io where states cannot be kept.
+    /// Input where the checkpoint does not fit; Refused over the memory limit; those of reading; Io where states cannot be kept.
     pub fn begin(
         checkpoint: &'a Checkpoint,
         arch: Arch,
         device: &Device,
         batches: Vec<TokenBatch>,
-        room: Room,
+        room: Room<'a>,
         weights: &dyn TensorSource,
     ) -> Result<Option<Self>> {
         let (network, names) = Network::blank(arch, checkpoint, device)?;
         let Some(blocks) = network.as_blocks() else { return Ok(None) };
         let parts = NetworkParts::of(blocks, &names);
-        let layers = observable(&network, &names, &|_| true)?.0.into_values().collect();
+        let layers = layers_of(&network, &names)?;
+        let is_on_host = briquette_models::device_name(device) == "cpu";
+        let room = match room.limit.is_some_and(|limit| limit.is_of_host() == is_on_host) {
+            true => {
+                let what = format!("load the largest part of {}", checkpoint.path().display());
+                room.beside_weights(&what, parts.largest_bytes(checkpoint))?
+            }
+            false => room,
+        };
+        let (device, next, limit) = (device.clone(), 0, room.limit);
         let states = States::with_room(room);
-        let (device, next) = (device.clone(), 0);
-        let mut walk = Self { checkpoint, arch, device, batches, states, parts, layers, next };
+        let mut walk = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
         let (network, _) = walk.network(weights, BlockPart::Entry)?;
         for batch in 0..walk.batches.len() {
             let state = walk.blocks(&network)?.enter(walk.tokens(batch).0);
             walk.states.set(batch, state)?;
+            walk.check_memory("before the first block")?;
         }
         Ok(Some(walk))
     }
@@ -94,6 +96,15 @@ impl<'a> BlockWalk<'a> {
     pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<NetworkParts>> {
         let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
         Ok(network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)))
+    }
+
+    /// The layers of a model's network that show their inputs, by the names of their weights without `.weight`.
+    ///
+    /// # Errors
+    /// Config and Input where the checkpoint is no such model.
+    pub fn layers_of(checkpoint: &Checkpoint, arch: Arch) -> Result<BTreeSet<String>> {
+        let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
+        layers_of(&network, &names)
     }
 
     /// Blocks it has.
@@ -174,6 +185,7 @@ impl<'a> BlockWalk<'a> {
             for ((batch, state), observer) in group.zip(ran).zip(&observers) {
                 observer.tell(probe)?;
                 state.map_or(Ok(()), |state| self.states.set(batch, state))?;
+                self.check_memory(&format!("in block {index}"))?;
                 progress(batch + 1, n_batches)?;
             }
         }
@@ -198,6 +210,7 @@ impl<'a> BlockWalk<'a> {
         for batch in 0..self.batches.len() {
             let state = self.blocks(&network)?.leave(self.state(batch)?);
             each(&self.batches[batch], &network, state)?;
+            self.check_memory("after the last block")?;
             probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;
         }
         Ok(SeenInputs::of(seen, unseen, probe))
@@ -213,6 +226,12 @@ impl<'a> BlockWalk<'a> {
             true => each_scores(network.as_decoder(), state, |_, _| Ok(())),
             false => Ok(()),
         })
+    }
+
+    /// Refuses to go on where running took more than the limit.
+    fn check_memory(&self, place: &str) -> Result<()> {
+        let what = || format!("run {} {place}", self.checkpoint.path().display());
+        self.limit.map_or(Ok(()), |limit| limit.check(&what()))
     }
 
     /// The network with the weights of one part.
@@ -249,6 +268,11 @@ impl<'a> BlockWalk<'a> {
     }
 }
 
+/// The layers of a network that show their inputs.
+fn layers_of(network: &Network, names: &NameMap) -> Result<BTreeSet<String>> {
+    Ok(observable(network, names, &|_| true)?.0.into_values().collect())
+}
+
 /// Casts what was loaded; the rest would take memory first.
 struct CastLoaded(FloatDType);
 
@@ -274,49 +298,6 @@ pub(crate) fn exit_of(
     let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
     let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?;
     Ok(Some(network.map(&mut CastLoaded(compute))))
-}
-
-/// Which part of a network each tensor belongs to, by its name in files.
-#[derive(Debug, Clone)]
-pub struct NetworkParts {
-    /// What the names of each block's tensors begin with.
-    blocks: Vec<String>,
-    /// What those begin with that come after the last block.
-    exit: Vec<String>,
-    exit_needs_entry: bool,
-}
-
-impl NetworkParts {
-    fn of(blocks: &dyn Blocks, names: &NameMap) -> Self {
-        let prefix = |path: String| format!("{}.", names.renamed(&path));
-        Self {
-            blocks: (0..blocks.n_blocks()).map(|index| prefix(blocks.block_path(index))).collect(),
-            exit: blocks.exit_paths().into_iter().map(prefix).collect(),
-            exit_needs_entry: blocks.exit_needs_entry(),
-        }
-    }
-
-    /// The part that the tensor of this name belongs to.
-    pub fn part_of(&self, name: &str) -> BlockPart {
-        // Of a layer, the name without what follows it.
-        let is_below = |prefix: &String| name.starts_with(prefix.as_str()) || prefix.strip_suffix('.') == Some(name);
-        match self.blocks.iter().position(is_below) {
-            Some(block) => BlockPart::Block(block),
-            None if self.exit.iter().any(is_below) => BlockPart::Exit,
-            None => BlockPart::Entry,
-        }
-    }
-
-    /// Whether a part of the network cannot run without this tensor.
-    fn needs(&self, part: BlockPart, name: &str) -> bool {
-        let of = self.part_of(name);
-        of == part || part == BlockPart::Exit && of == BlockPart::Entry && self.exit_needs_entry
-    }
-
-    /// All parts.
-    fn all(&self) -> impl Iterator<Item = BlockPart> + use<> {
-        [BlockPart::Entry, BlockPart::Exit].into_iter().chain((0..self.blocks.len()).map(BlockPart::Block))
-    }
 }
 
 impl SeenInputs {

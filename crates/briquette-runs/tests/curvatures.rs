@@ -25,7 +25,7 @@ fn traces(model: &str, spec: &DataSpec) -> Curvatures {
     let checkpoint = Checkpoint::open(&fixture(model)).unwrap();
     let arch = Arch::detect(&checkpoint).unwrap();
     let (data, device) = (spec.open(arch.task()).unwrap(), Device::flex());
-    let room = Room { max_bytes: Some(10_000), directory: Path::new("/tmp") };
+    let room = Room { max_bytes: Some(10_000), ..Room::new(Path::new("/tmp")) };
     let of_seed = |seed| {
         let how = (Samples { n: usize::MAX, seed }, room);
         curvatures(&checkpoint, arch, &device, (&data, spec), how, &mut |_, _| Ok(())).unwrap()

@@ -53,7 +53,7 @@ fn costs(model: &Path, spec: &DataSpec, by: LossMeasure, changed: &[&Checkpoint]
     let (checkpoint, device) = (Checkpoint::open(model).unwrap(), Device::flex());
     let arch = Arch::detect(&checkpoint).unwrap();
     let data = spec.open(arch.task()).unwrap();
-    let room = Room { max_bytes: None, directory: Path::new("/tmp") };
+    let room = Room::new(Path::new("/tmp"));
     let (over, samples) = ((&data, spec), Samples::ALL);
     let of = ModelOnData { checkpoint: &checkpoint, arch, device: &device, over, samples, room };
     let original = Unchanged::run(of, by, &mut |_, _| Ok(())).unwrap();
@@ -159,7 +159,7 @@ fn small_noise_costs_what_gradients_foretell() {
     let spec = DataSpec { path: fixture("models/text.txt"), max_length: Some(16), ..DataSpec::default() };
     let checkpoint = Checkpoint::open(&model).unwrap();
     let arch = Arch::detect(&checkpoint).unwrap();
-    let (data, room) = (spec.open(arch.task()).unwrap(), Room { max_bytes: None, directory: Path::new("/tmp") });
+    let (data, room) = (spec.open(arch.task()).unwrap(), Room::new(Path::new("/tmp")));
     let of_seed = |seed| {
         let how = (Samples { n: usize::MAX, seed }, room);
         curvatures(&checkpoint, arch, &Device::flex(), (&data, &spec), how, &mut |_, _| Ok(())).unwrap().traces

@@ -30,8 +30,8 @@ const ROWS: usize = 128;
 /// once, per row and of runs ever more (cubically), as in the reference. Ties go to the lower index. The result is `Z` of the last, scaled
 /// back; dropped weights are exactly 0.0.
 ///
-/// Returns what is kept, and how it went. Where nothing was seen, and where the matrix has no Cholesky factor, weights go by magnitude, and
-/// the others stay as they are. Of a dead input, weights go first. Takes 12 bytes for each pair of inputs (besides the Gram matrix), and 20
+/// Returns what is kept, and how it went. Weights go by magnitude, and the others stay as they are, if nothing was seen, if the matrix has
+/// no Cholesky factor, or if a solved weight is not finite. Of a dead input, weights go first. Takes 12 bytes for each pair of inputs (besides the Gram matrix), and 20
 /// for each weight. `go_on` is asked at each step, and for every 128 columns of the inverse.
 ///
 /// Source: Boža, "Fast and Effective Weight Update for Pruned Large Language Models", 2024, algorithm 1, as `AdmmPruner.fasterprune` of its
@@ -56,18 +56,30 @@ pub fn admm<E>(
     let mut outcome = FactorOutcome { damping: DAMPING, n_dead: if count == 0 { 0 } else { n_dead }, fallback: None };
     let norms: Vec<f64> = (0..n_cols).map(|i| gram[i * n_cols + i].sqrt() + 1e-8).collect();
     let found = if count == 0 { Err(Fallback::NothingSeen) } else { solve(weights, sparsity, gram, &norms, go_on)? };
-    let (values, keep) = found.unwrap_or_else(|fallback| {
-        outcome.fallback = Some(fallback);
-        (weights.to_vec(), choose(weights, n_cols, sparsity, N_CHOICES))
+    let found = found.and_then(|(values, keep)| {
+        let solved = unscaled(&values, &keep, &norms);
+        if solved.iter().all(|weight| weight.is_finite()) { Ok((solved, keep)) } else { Err(Fallback::NotFinite) }
     });
-    let unit = vec![1.0; n_cols];
-    let norms = if outcome.fallback.is_none() { &norms } else { &unit };
-    for (row, (weights, values)) in weights.chunks_mut(n_cols.max(1)).zip(values.chunks(n_cols.max(1))).enumerate() {
-        for (col, (weight, value)) in weights.iter_mut().zip(values).enumerate() {
-            *weight = if keep.keeps(row, col) { (f64::from(*value) / norms[col]) as f32 } else { 0.0 };
-        }
-    }
+    let (solved, keep) = found.unwrap_or_else(|fallback| {
+        outcome.fallback = Some(fallback);
+        let keep = choose(weights, n_cols, sparsity, N_CHOICES);
+        (unscaled(weights, &keep, &vec![1.0; n_cols]), keep)
+    });
+    weights.copy_from_slice(&solved);
     Ok((keep, outcome))
+}
+
+/// The kept weights, from those of scaled columns; 0 where dropped.
+fn unscaled(values: &[f32], keep: &Mask, norms: &[f64]) -> Vec<f32> {
+    let rows = values.chunks(norms.len().max(1)).enumerate();
+    let row = |(row, values): (usize, &[f32])| -> Vec<f32> {
+        let kept = |(col, &value): (usize, &f32)| match keep.keeps(row, col) {
+            true => (f64::from(value) / norms[col]) as f32,
+            false => 0.0,
+        };
+        values.iter().enumerate().map(kept).collect()
+    };
+    rows.flat_map(row).collect()
 }
 
 /// `V` after the last step, for scaled columns, and what is kept of it.
@@ -183,6 +195,19 @@ fn count_at(step: usize, n_drop: usize, n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gram_matrix_beyond_f32_leaves_weights_that_are_dropped_by_magnitude() {
+        let go_on = || Ok::<(), std::convert::Infallible>(());
+        for size in [5e77, 1e100, 1e300] {
+            let gram: Vec<f64> = [8.0, 4.0, 4.0, 10.0].map(|value| value * size).into();
+            let mut weights = [0.5, -0.25, 0.125, 1.0];
+            let Ok((keep, outcome)) = admm(&mut weights, 2, DropRule::CountPerRow(1), &gram, 4, &go_on);
+            assert_eq!(outcome.fallback, Some(Fallback::NotFinite), "{size}");
+            assert_eq!(weights, [0.5, 0.0, 0.0, 1.0], "{size}");
+            assert!(keep.keeps(0, 0) && !keep.keeps(0, 1));
+        }
+    }
 
     #[test]
     fn more_go_at_each_step_until_all_do() {

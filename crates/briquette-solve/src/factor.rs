@@ -34,13 +34,15 @@ impl Default for FactorSpec {
     }
 }
 
-/// Why nothing can be made up for: weights are rounded to nearest, and dropped by magnitude.
+/// Why no error is compensated: weights are rounded to nearest, and dropped by magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallback {
     /// No input vector was ever seen, as by an expert that no token was sent to.
     NothingSeen,
     /// The Hessian has no Cholesky factor, whatever was tried of damping: it holds what is no finite number.
     NotPositive,
+    /// An updated weight, or a number that it is updated by, is not finite in f32.
+    NotFinite,
 }
 
 /// How it went.
@@ -75,9 +77,10 @@ pub struct InverseFactor {
 }
 
 impl InverseFactor {
-    /// From the Gram matrix `Σ x xᵀ` of `count` vectors, row by row. Where `H` has no factor, ever more damping is tried; where none helps,
-    /// and where nothing was seen, the factor is that of the identity, and [`outcome`](Self::outcome) says so. `go_on` is asked for every
-    /// 64 columns or so, by any thread.
+    /// Makes the factor from the Gram matrix `Σ x xᵀ` of `count` vectors, row by row.
+    ///
+    /// If `H` has no factor, more and more damping is tried. The factor of the identity is returned if none helps, if no vector was seen,
+    /// or if the factor is not finite in f32; [`outcome`](Self::outcome) has the reason. Any thread calls `go_on` for every 64 columns or so.
     ///
     /// # Errors
     /// The first that `go_on` has.
@@ -106,6 +109,9 @@ impl InverseFactor {
                 let n_dead = is_dead.iter().filter(|&&dead| dead).count();
                 let outcome = FactorOutcome { damping, n_dead, fallback: None };
                 let (pivots, carry) = carry_of(&lower, n, go_on)?;
+                if !pivots.iter().chain(&carry).all(|value| value.is_finite()) {
+                    return Ok(Self::identity(n, vec![false; n], damping, Fallback::NotFinite));
+                }
                 return Ok(Self {
                     n_cols: n,
                     order: hessian.order,
@@ -216,6 +222,17 @@ mod tests {
         // What rounding could have made of a matrix that is not quite positive: eigenvalues 1 ± 1.2.
         let outcome = made(&[1.0, 1.2, 1.2, 1.0], 3, &FactorSpec::default()).outcome();
         assert_eq!(outcome, FactorOutcome { damping: 0.5, n_dead: 0, fallback: None });
+    }
+
+    #[test]
+    fn a_factor_that_does_not_fit_f32_is_that_of_the_identity() {
+        for size in [1e30, 1e78, 1e150, 1e300] {
+            let gram = [8.0 * size, 4.0 * size, 4.0 * size, 10.0 * size];
+            let factor = made(&gram, 4, &FactorSpec::default());
+            assert!(factor.pivots().iter().all(|pivot| pivot.is_finite()), "{size}");
+            let expected = (size > 1e70).then_some(Fallback::NotFinite);
+            assert_eq!((factor.outcome().fallback, factor.carry().is_none()), (expected, expected.is_some()), "{size}");
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use rayon::prelude::*;
 /// The grids are given, and every result lies on them: it is `affine.dequantize(code)` of some code, so that rounding it again changes
 /// nothing. Groups are those of stored columns, whatever the order ("static groups"). A weight that `keep` drops becomes exactly 0.0; the
 /// error of that, its own size, is made up for too, so that weights that were 0 already add none of their own. Weights of dead inputs
-/// become 0. Where the factor [fell back](crate::FactorOutcome::fallback), weights are rounded to nearest.
+/// become 0. Where the factor [fell back](crate::FactorOutcome::fallback), weights are rounded to nearest. A weight that is updated
+/// beyond f32 becomes NaN, and so do the kept weights of its row that come later.
 ///
 /// Rows do not depend on each other. `go_on` is asked for every 64 rows and 128 columns, by any thread.
 ///
@@ -82,13 +83,14 @@ impl LaneGrid {
         (0..n_groups).map(of_group).collect()
     }
 
-    /// `dequantize(quantize(value))` for each row.
+    /// `dequantize(quantize(value))` for each row; NaN for a value that is not finite.
     fn round(&self, values: &Lanes) -> Lanes {
         // Adding and taking away 1.5·2²³ rounds what is smaller than 2²² to the nearest integer, halves to even, and leaves no -0.0.
         const ROUNDS: f32 = 12_582_912.0;
         std::array::from_fn(|lane| {
             let code = (values[lane] / self.scale[lane]).max(self.low[lane]).min(self.high[lane]);
-            ((code + ROUNDS) - ROUNDS) * self.scale[lane]
+            // The product is 0 for finite values, and NaN for others, which the bounds of codes would hide.
+            ((code + ROUNDS) - ROUNDS) * self.scale[lane] + values[lane] * 0.0
         })
     }
 }
@@ -96,8 +98,26 @@ impl LaneGrid {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FactorSpec;
     use briquette_core::{Affine, Grid, GridKind, Grouping};
     use proptest::prelude::*;
+    use std::convert::Infallible;
+
+    #[test]
+    fn an_update_beyond_f32_is_never_hidden_by_the_grid() {
+        // The first weight's error times 5e29, which the inputs ask for, is more than f32 has.
+        let gram = [1e60, 1e30, 1e30, 1.01];
+        let go_on = || Ok::<(), Infallible>(());
+        let spec = FactorSpec { damping: 0.0, ..FactorSpec::default() };
+        let Ok(factor) = InverseFactor::new(&gram, 2, &spec, &go_on);
+        assert_eq!(factor.outcome().fallback, None);
+        let scales = vec![Affine::symmetric(1e10), Affine::symmetric(1.0)];
+        let quant = QuantParams::new(Grid::INT8, Grouping::Group(1), 2, scales);
+        let mut weights = [4e9, 1.0];
+        let Ok(()) = gptq(&mut weights, 2, &quant, None, &factor, &go_on);
+        assert_eq!(weights[0], 0.0);
+        assert!(weights[1].is_nan(), "{weights:?}");
+    }
 
     proptest! {
         #[test]

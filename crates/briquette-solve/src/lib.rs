@@ -3,8 +3,8 @@
 //!
 //! Rows are outputs, columns inputs: `[out, in]`, row-major. What is known of the inputs is their Gram matrix `Σ x xᵀ`, as
 //! [`InputStats`](briquette_core::InputStats) holds it. [`InverseFactor`] is made of it once for all layers that see these inputs;
-//! [`gptq`] and [`sparsegpt`] move rows by it; [`admm`] solves for all weights of a row at once. Nothing fails on a matrix that cannot be factorized: weights are then rounded to
-//! nearest and dropped by magnitude, and [`FactorOutcome`] says so.
+//! [`gptq`] and [`sparsegpt`] move rows by it; [`admm`] solves for all weights of a row at once. If a matrix cannot be factorized, weights are rounded to nearest and dropped by magnitude,
+//! and [`FactorOutcome`] has the reason.
 //!
 //! Results do not depend on how many threads there are. Threads are those of the rayon pool that a function is called in.
 //!

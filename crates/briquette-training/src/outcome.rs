@@ -3,11 +3,11 @@
 use crate::learner::Learner;
 use crate::setup::TrainingSetup;
 use crate::watch::data_to_choose_by;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{limits, model_config};
-use briquette_nn::Export;
+use briquette_nn::{Export, NameMap};
 use briquette_recipe::{Student, TrainingJob};
 use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
@@ -36,7 +36,7 @@ pub(crate) fn report(
             (Student::Sizes(_), _) => "the same family at other sizes".into(),
         },
         layers,
-        teacher: training.teacher.as_ref().map(|_| teacher.display().to_string()),
+        teacher: training.teacher.as_ref().map(|_| shown_path(teacher)),
         losses: training.words(),
         n_items: training.examples.len(),
         n_steps: steps.len(),
@@ -45,7 +45,7 @@ pub(crate) fn report(
         n_weights: training.student.network.num_params(),
         curve: curve_of(&steps),
         epochs: finished.history.iter().filter_map(epoch_of).collect(),
-        epochs_on: epochs_on.as_ref().map(|path| path.display().to_string()),
+        epochs_on: epochs_on.as_ref().map(|path| shown_path(path)),
         best_epoch,
         chosen_by: stage.training.metric.clone().filter(|_| best_epoch.is_some()),
         peak_bytes: None,
@@ -91,14 +91,16 @@ pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
     steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
 }
 
-/// The student as an output directory, with the small files that belong to it and its report.
+/// Writes the student as an output directory, with its small files and its report, in the layout that the recipe names.
 pub(crate) fn write(
     asked: &TrainingJob,
     training: &TrainingSetup,
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
-    let mut export = Export::to(asked.output).names(training.student.names.clone());
+    let names = training.student.names.clone();
+    let names = asked.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
+    let mut export = Export::to(asked.output).names(names);
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
         if !(is_config && training.config.is_some()) {

@@ -1,17 +1,19 @@
 //! Where a training is shown: on the whole terminal, or line by line.
 
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::Result;
+#[cfg(feature = "tui")]
+use briquette_distill::Screen;
 use briquette_distill::history::{EpochRecord, StepRecord};
 use briquette_flow::context::{Progress, RunOptions, Stop};
-use std::sync::Arc;
 #[cfg(feature = "tui")]
-use {
-    briquette_distill::Screen,
-    std::sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::MutexGuard;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Steps between two lines.
 const STEPS_PER_LINE: usize = 50;
+/// The longest time between two lines, where a step takes less.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Shows a training, and ends it where that is wished for.
 pub(crate) struct TrainingDisplay {
@@ -20,6 +22,8 @@ pub(crate) struct TrainingDisplay {
     progress: Arc<dyn Progress>,
     stop: Stop,
     n_steps: usize,
+    /// When the last line was shown.
+    shown: Mutex<Instant>,
 }
 
 impl TrainingDisplay {
@@ -33,6 +37,7 @@ impl TrainingDisplay {
             progress: options.progress.clone(),
             stop: options.stop.clone(),
             n_steps,
+            shown: Mutex::new(Instant::now()),
         }
     }
 
@@ -44,7 +49,8 @@ impl TrainingDisplay {
         if let Some(mut screen) = self.screen() {
             return screen.step(record);
         }
-        if record.step.is_multiple_of(STEPS_PER_LINE) || record.step == 1 {
+        if record.step.is_multiple_of(STEPS_PER_LINE) || record.step == 1 || self.is_line_due() {
+            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
             self.progress.line(&format!(
                 "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
@@ -53,6 +59,11 @@ impl TrainingDisplay {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the last line is too long ago.
+    fn is_line_due(&self) -> bool {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= LINE_INTERVAL
     }
 
     /// Tells of the end of an epoch.
@@ -79,13 +90,7 @@ impl TrainingDisplay {
 
     /// Fails once a stop was asked for.
     pub(crate) fn check_stop(&self) -> Result<()> {
-        self.stop.check().map_err(|error| match error.kind {
-            ErrorKind::Interrupted(signal) => {
-                let message = format!("stopped by signal {signal}; run it again to go on from the last checkpoint");
-                Error { message, ..error }
-            }
-            _ => error,
-        })
+        self.stop.check()
     }
 
     #[cfg(feature = "tui")]

@@ -3,7 +3,7 @@
 use crate::settings;
 use briquette_core::{Error, Result};
 use briquette_distill::LayerMap;
-use briquette_formats::{Checkpoint, TensorInfo};
+use briquette_formats::{Checkpoint, TensorInfo, WeightLayout};
 use briquette_models::{Arch, Outline, Smaller};
 use briquette_recipe::{DistillStage, Student};
 
@@ -25,7 +25,9 @@ pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> 
     })
 }
 
-/// The tensors of the last student of these stages, the first of which starts from `original`: known by headers and sizes, and so is what cannot be.
+/// Predicts the tensors of the last student of these stages from headers and sizes.
+///
+/// The first stage starts from `original`.
 ///
 /// # Errors
 /// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
@@ -42,5 +44,5 @@ pub fn foretold<'a>(
             None => Ok(outline),
         }
     })?;
-    last.tensors()
+    last.tensors(first.choice.layout.unwrap_or(WeightLayout::Torch))
 }

@@ -14,6 +14,7 @@ use briquette_distill::{
     TrainingOutcome,
 };
 use briquette_flow::context::RunOptions;
+use briquette_formats::presence;
 use briquette_models::LoadedModel;
 use briquette_models::memory::{device_meters, peak_meter};
 use briquette_nn::without_grids;
@@ -55,10 +56,10 @@ fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     let shown = TrainingDisplay::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
     if training.teacher.is_some() && data_to_choose_by(&asked.stage.data).is_some() {
-        options.meter.begin_phase("run teacher");
+        begin_phase(options, "run teacher");
     }
     let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
-    options.meter.begin_phase("train");
+    begin_phase(options, "train");
     meter.reset_peak();
     let made = match plain.len() {
         1 => run(asked, &training, &mut watcher, options, meter),
@@ -70,13 +71,21 @@ fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
         options.progress.line(&format!("went on from step {}", finished.resumed_at));
     }
     let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
-    options.meter.begin_phase("write student");
+    begin_phase(options, "write student");
     let mut report = outcome::report(asked, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, meter.name().to_string());
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
     report.wall_seconds =
         started.elapsed().as_secs_f64() + outcome::seconds_until(&finished.history, finished.resumed_at);
     outcome::write(asked, &training, without_grids(finished.student), &report)
+}
+
+/// Begins a phase. A training that is drawn on the whole terminal shows none.
+fn begin_phase(options: &RunOptions, phase: &str) {
+    match options.screen {
+        true => options.meter.begin_phase(phase),
+        false => options.progress.begin(phase, 0),
+    }
 }
 
 /// Trains to the end. Returns the student as it computes in f32, items at once, and what was foretold of memory.
@@ -154,7 +163,7 @@ fn teacher_of(
     Checkpoints::at(asked.work)?;
     let path = asked.work.join("teacher.safetensors");
     let read = || Cached::read(&path, training.examples.len(), plain);
-    match path.exists().then(read) {
+    match presence::exists(&path)?.then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {
             options.progress.line(&format!("{error}; the teacher is asked again"));
         }

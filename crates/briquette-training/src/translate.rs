@@ -34,13 +34,13 @@ pub fn spec_of(data: &RawData) -> DataSpec {
     }
 }
 
-/// The teacher of a stage, which is the original where none is named.
+/// The teacher of a stage: the named one, or the original, which alone is read by the recipe's choice of key and layout.
 ///
 /// # Errors
-/// As [`Checkpoint::open_as`].
+/// See [`Checkpoint::open_as`].
 pub fn teacher_of(stage: &DistillStage, original: &Path) -> Result<Checkpoint> {
     match &stage.teacher {
-        Some(teacher) => Checkpoint::open(teacher),
-        None => Checkpoint::open_as(original, &stage.choice),
+        Some(teacher) if teacher != original => Checkpoint::open(teacher),
+        Some(_) | None => Checkpoint::open_as(original, &stage.choice),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::batch::SweepArgs;
 use super::calibrate::CalibrateArgs;
-use super::choice::ChoiceArgs;
+use super::choice::{ChoiceArgs, ModelArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
 use super::sensitivity::SensitivityArgs;
@@ -47,6 +47,9 @@ pub(crate) enum Command {
         /// Read every weight and count those that are zero
         #[arg(long)]
         zeros: bool,
+        /// List every tensor; otherwise layers that are alike share a row
+        #[arg(long)]
+        all: bool,
         /// Which of the things in its file
         #[command(flatten)]
         choice: ChoiceArgs,
@@ -59,6 +62,9 @@ pub(crate) enum Command {
     Plan {
         /// A model, a recipe, or a jobs file
         model: PathBuf,
+        /// List every tensor; otherwise layers that are alike share a row
+        #[arg(long)]
+        all: bool,
         /// What to do with a model
         #[command(flatten)]
         what: What,
@@ -74,10 +80,10 @@ pub(crate) enum Command {
         /// A file, an index of shards, or a directory; may be left out when the recipe names one
         model: Option<PathBuf>,
         /// The directory to write
-        #[arg(long, short, value_name = "OUT")]
+        #[arg(long, short, value_name = "OUT", help_heading = "Output")]
         output: Option<PathBuf>,
         /// Replace the output if it exists and briquette wrote it
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         force: bool,
         /// What to do with the model
         #[command(flatten)]
@@ -138,13 +144,16 @@ pub(crate) enum Command {
         #[arg(long, value_name = "MODEL")]
         against: Option<PathBuf>,
     },
-    /// Show how far two models are from each other, tensor by tensor
+    /// Compare two models: the tensors that differ, and by how much
     #[command(after_help = "Example: briquette diff models/minilm out/small")]
     Diff {
         /// The original
         first: PathBuf,
         /// The other
         second: PathBuf,
+        /// List every tensor, equal ones too; otherwise layers that are alike share a row
+        #[arg(long)]
+        all: bool,
         /// Which of the things in their files
         #[command(flatten)]
         choice: ChoiceArgs,
@@ -304,12 +313,9 @@ pub(crate) struct EvalArgs {
     /// The model it came from, to compare with
     #[arg(long, value_name = "MODEL")]
     pub(crate) against: Option<PathBuf>,
-    /// Which of the things in their files
+    /// How to read the models
     #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
-    #[arg(long, value_name = "ARCH")]
-    pub(crate) arch: Option<String>,
+    pub(crate) model: ModelArgs,
     /// Items of a batch, or auto: as many as fit the memory
     #[arg(long, value_name = "N", value_parser = parse_batch_size)]
     pub(crate) batch_size: Option<RawBatchSize>,

@@ -1,6 +1,8 @@
 //! From flags to the recipe that they stand for.
 
-use super::stage_flags::{LayoutArg, What};
+use super::choice::LayoutArg;
+use super::in_flags::in_flags;
+use super::stage_flags::What;
 use briquette::pipeline::recipe;
 use briquette::pipeline::recipe::raw::{self, StageKeys};
 use briquette::{Error, Recipe, Result};
@@ -19,7 +21,8 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
-        None => error,
+        None if error.message.contains("no stage of this recipe runs a model") => no_run(what),
+        None => in_flags(error, what),
     })
 }
 
@@ -53,7 +56,12 @@ pub(super) fn raw_recipe_of(
         raw.output.storage = what.storage.clone();
     }
     if let Some(layout) = what.layout {
-        raw.model.layout = Some(layout_of(layout));
+        raw.model.layout = Some(layout.raw());
+    }
+    if what.memory_limit.is_some() || what.offload {
+        let memory = raw.memory.get_or_insert_default();
+        memory.limit = what.memory_limit.clone().or(memory.limit.take());
+        memory.offload |= what.offload;
     }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
@@ -69,13 +77,23 @@ fn idle(what: &What) -> Error {
     Error::config(format!("{flag}: {message}"))
 }
 
+/// The error for a flag of memory where nothing runs the model.
+fn no_run(what: &What) -> Error {
+    let flag = if what.memory_limit.is_some() { "--memory-limit" } else { "--offload" };
+    let message = "nothing that is asked for runs the model; add --data or --eval, or leave it out";
+    Error::config(format!("{flag}: {message}"))
+}
+
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
-    let model = raw::RawModel { layout: what.layout.map(layout_of), ..Default::default() };
+    let model = raw::RawModel { layout: what.layout.map(LayoutArg::raw), ..Default::default() };
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
     let (eval, max_length) = (what.eval.clone(), what.max_length);
     let data = eval.is_some().then(|| raw::RawData { eval, max_length, ..Default::default() });
     Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), data, ..Default::default() })
 }
+
+/// The schemes whose steps a budget finds.
+const OPEN_SCHEMES: [&str; 2] = ["step", "step-dynamic"];
 
 /// How many bytes weights may take.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
@@ -97,13 +115,6 @@ fn budget_of(what: &What) -> Option<raw::RawBudget> {
 
 fn has_budget(what: &What) -> bool {
     what.bytes.is_some() || what.bits.is_some() || !what.min.is_empty() || !what.max.is_empty()
-}
-
-fn layout_of(layout: LayoutArg) -> raw::RawLayout {
-    match layout {
-        LayoutArg::Torch => raw::RawLayout::Torch,
-        LayoutArg::Burn => raw::RawLayout::Burn,
-    }
 }
 
 /// What methods that look at the inputs of layers learn them from.
@@ -131,6 +142,12 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         }));
     }
     let has_budget = has_budget(what);
+    if let Some(scheme) = what.quantize.as_deref().filter(|name| has_budget && !OPEN_SCHEMES.contains(name)) {
+        let message = format!(
+            "found {scheme}, and a budget, which finds a step for each tensor; leave --quantize out, or let tensors have it: --choices {scheme}"
+        );
+        return Err(Error::config(message).at("--quantize"));
+    }
     if let Some(scheme) = what.quantize.as_deref().or(has_budget.then_some("step")) {
         let by_data = has_budget && (what.data.is_some() || what.statistics.is_some());
         stages.push(StageKeys::Quantize(raw::RawQuantize {

@@ -10,7 +10,10 @@ use super::tables::{bytes, table};
 use super::text;
 use super::values::n_points;
 use briquette::core::printable::printable;
+use briquette::core::shown_path;
 use briquette::pipeline::batch::{self, BatchOptions, Document, JobPlan, Jobs, Shard};
+use briquette::pipeline::report::metrics::value_text;
+use briquette::pipeline::report::numbers::seconds;
 use briquette::pipeline::report::{BatchReport, JobResult, JobStatus};
 use briquette::pipeline::sweep::{self, SweepRequest};
 use briquette::{Error, Result};
@@ -80,20 +83,34 @@ fn complain(result: &JobResult) {
 }
 
 fn report_text(report: &BatchReport) -> String {
-    let rows: Vec<Vec<String>> = report.jobs.iter().map(row).collect();
+    let metrics = report.metrics();
+    let rows: Vec<Vec<String>> = report.jobs.iter().map(|result| row(result, &metrics)).collect();
     let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" (shard {shard})"));
+    let mut headings = vec!["job", "status", "before", "after", "ratio"];
+    headings.extend(&metrics);
+    headings.extend(["seconds", "output or error"]);
     format!(
-        "{}\n{} done, {} skipped, {} failed{shard}; page: {}; journal: {}\n",
-        table(&["job", "status", "before", "after", "ratio", "seconds", "output or error"], &rows),
+        "{}{}\n{} done, {} skipped, {} failed{shard} in {}; page: {}; journal: {}\n",
+        result_text(report),
+        table(&headings, &rows),
         report.n_done,
         report.n_skipped,
         report.n_failed,
-        printable(&report.page.display().to_string()),
-        printable(&report.journal.display().to_string())
+        seconds(report.seconds),
+        printable(&shown_path(&report.page)),
+        printable(&shown_path(&report.journal))
     )
 }
 
-fn row(result: &JobResult) -> Vec<String> {
+/// The sizes and the quality of what was made, as the first line.
+fn result_text(report: &BatchReport) -> String {
+    let Some(sizes) = report.sizes_text() else { return String::new() };
+    let quality = report.quality_text();
+    let gap = if quality.is_empty() { "" } else { "; " };
+    format!("{sizes}{gap}{}\n\n", printable(&quality))
+}
+
+fn row(result: &JobResult, metrics: &[&str]) -> Vec<String> {
     let status = match result.status {
         JobStatus::Done => "done",
         JobStatus::Skipped => "skipped",
@@ -101,23 +118,26 @@ fn row(result: &JobResult) -> Vec<String> {
     };
     let redone = result.redone.as_ref().map_or(String::new(), |why| format!(" (done again: {why})"));
     let trained = result.trained_with.as_ref().map_or(String::new(), |job| format!(" (trained once, with {job})"));
+    let note = result.note.as_ref().map_or(String::new(), |note| format!(" ({})", note.trim_end_matches('.')));
     let outcome = match &result.error {
         Some(error) => error.clone(),
-        None => format!("{}{redone}{trained}", path_or_none(result.output.as_deref())),
+        None => format!("{}{redone}{trained}{note}", path_or_none(result.output.as_deref())),
     };
-    vec![
+    let mut row = vec![
         result.job.clone(),
         status.into(),
         bytes_or_none(result.before_bytes),
         bytes_or_none(result.after_bytes),
         result.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}x")),
-        format!("{:.2}", result.seconds),
-        outcome,
-    ]
+    ];
+    let value = |name: &&str| result.metrics.get(*name).copied().flatten().map_or("-".into(), value_text);
+    row.extend(metrics.iter().map(value));
+    row.extend([format!("{:.2}", result.seconds), outcome]);
+    row
 }
 
 fn path_or_none(path: Option<&Path>) -> String {
-    path.map_or("-".into(), |path| path.display().to_string())
+    path.map_or("-".into(), shown_path)
 }
 
 fn bytes_or_none(n: Option<u64>) -> String {

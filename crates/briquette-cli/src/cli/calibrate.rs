@@ -1,6 +1,6 @@
 //! `calibrate`: statistics of what goes into each layer.
 
-use super::choice::ChoiceArgs;
+use super::choice::ModelArgs;
 use super::common::Common;
 use super::options::options;
 use super::show::show;
@@ -37,12 +37,15 @@ pub(crate) struct CalibrateArgs {
     /// Gather Gram matrices too: n² numbers for a layer of n inputs
     #[arg(long)]
     pub(crate) gram: bool,
-    /// Which of the things in its file
+    /// How to read the model
     #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
-    #[arg(long, value_name = "ARCH")]
-    pub(crate) arch: Option<String>,
+    pub(crate) model: ModelArgs,
+    /// Memory that running may take: refused beforehand where weights alone take more, and once more is measured
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory_limit: Option<String>,
+    /// Have the weights of one block in memory at a time, which models of text always do here
+    #[arg(long)]
+    pub(crate) offload: bool,
     /// Tokens that texts are cut at
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
@@ -65,12 +68,13 @@ pub(super) fn calibrate(common: &Common, model: &Path, what: &CalibrateArgs) -> 
     };
     let request = CalibrationRequest {
         model: model.to_path_buf(),
-        choice: what.choice.choice(),
-        arch: what.arch.clone(),
+        choice: what.model.choice(),
+        arch: what.model.arch.clone(),
         data,
         n_samples: usize::try_from(what.samples).unwrap_or(usize::MAX),
         seed: what.seed,
         has_gram: what.gram,
+        memory: raw::RawMemory { limit: what.memory_limit.clone(), offload: what.offload, ..Default::default() },
         output: what.output.clone(),
     };
     let found = run(&request, &options(common, what.force)?)?;

@@ -5,9 +5,13 @@ use super::asked::{absolute, recipe_of};
 use super::choice::ChoiceArgs;
 use super::common::Common;
 use super::compress::{compress, report_text};
+use super::in_flags::in_flags;
 use super::options::options;
 use super::show::{show, show_long};
-use super::{batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, text};
+use super::stage_flags::What;
+use super::{
+    batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, tensor_tables, text,
+};
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
 use briquette::pipeline::batch::schema as jobs_schema;
@@ -26,13 +30,17 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         devices::default_to_what_is_here();
     }
     match &args.command {
-        Command::Inspect { model, zeros, choice } => {
+        Command::Inspect { model, zeros, all, choice } => {
             let found = inspect::inspect(model, &choice.choice(), *zeros, &options(common, false)?)?;
-            show_long(common, &found, |out| tables::inspection(out, &found))
+            show_long(common, &found, |out| tensor_tables::inspection(out, &found, *all))
         }
-        Command::Plan { model, what } => plan::plan(common, model, what),
+        Command::Plan { model, all, what } => {
+            let is_recipe = plan::is_recipe(model);
+            plan::plan(common, model, what, *all).map_err(|error| if is_recipe { error } else { in_flags(error, what) })
+        }
         Command::Compress { model, output, force, what } => {
-            compress(common, &recipe_of(model.as_deref(), output.as_deref(), what)?, *force)
+            let recipe = recipe_of(model.as_deref(), output.as_deref(), what)?;
+            compress(common, &recipe, *force).map_err(|error| in_flags(error, what))
         }
         Command::Run { recipe, force, resume, shard } => batch::run(common, recipe, *force, *resume, shard.as_deref()),
         Command::Distill { recipe, model, output, devices, force, plain } => {
@@ -42,15 +50,19 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
             show(common, &found, || Ok(verified_text(output, &found)))
         }
-        Command::Diff { first, second, choice } => {
+        Command::Diff { first, second, all, choice } => {
             let found = diff::diff(first, second, &choice.choice(), &options(common, false)?)?;
-            show(common, &found, || Ok(tables::diff(&found)))
+            show_long(common, &found, |out| tensor_tables::diff(out, &found, *all))
         }
         Command::Eval { model, what } => evaluate::eval(common, model, what),
         Command::Generate { model, what } => generate::generate(common, model, what),
         Command::Calibrate { model, what } => calibrate::calibrate(common, model, what),
-        Command::Sensitivity { model, what } => sensitivity::sensitivity(common, model, what),
-        Command::Sweep { model, sweep, what } => batch::sweep(common, model, sweep, what),
+        Command::Sensitivity { model, what } => {
+            sensitivity::sensitivity(common, model, what).map_err(|error| in_flags(error, &What::default()))
+        }
+        Command::Sweep { model, sweep, what } => {
+            batch::sweep(common, model, sweep, what).map_err(|error| in_flags(error, what))
+        }
         Command::Devices => devices::list(common),
         Command::Export { model, to, storage, output, allow_untested, force, choice } => {
             let output = raw::RawOutput {
@@ -59,7 +71,10 @@ pub(super) fn run(args: &Args) -> Result<u8> {
                 storage: storage.clone(),
                 allow_untested: *allow_untested,
             };
-            export(common, model, output, choice, *force)
+            let flags =
+                |message: String| message.replace("output.format", "--to").replace("output.storage", "--storage");
+            let exported = export(common, model, output, choice, *force);
+            exported.map_err(|error| Error { message: flags(error.message), ..error })
         }
         Command::Report { output } => redraw(common, output),
         Command::Recipe { what: RecipeCommand::Schema { of } } => schema(*of),

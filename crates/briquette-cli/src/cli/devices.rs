@@ -3,6 +3,7 @@
 use super::common::Common;
 use super::show::show;
 use super::tables::bytes;
+use briquette::pipeline::build_command;
 use briquette::{Error, Result};
 use serde::Serialize;
 
@@ -23,11 +24,11 @@ pub(super) fn check(name: &str) -> Result<()> {
     if index < n {
         return Ok(());
     }
-    let found = match cfg!(feature = "cuda") {
-        true => format!("{n} CUDA devices are here"),
-        false => "this build has no CUDA; build it with the feature cuda".into(),
-    };
-    Err(Error::config(format!("found {name:?}, and {found}; see `briquette devices`")).at("device"))
+    if !cfg!(feature = "cuda") {
+        return Err(Error::lacks_feature("cuda", "run models there").at(format!("device: found {name:?}")));
+    }
+    let message = format!("found {name:?}, and {n} CUDA devices are here; see `briquette devices`");
+    Err(Error::config(message).at("device"))
 }
 
 /// Makes the CPU burn's default device where there is no GPU. burn reads the state of an optimizer onto its default device, which
@@ -82,7 +83,7 @@ pub(super) fn list(common: &Common) -> Result<u8> {
     };
     show(common, &found, || {
         let cuda = match (cfg!(feature = "cuda"), found.cuda.as_slice()) {
-            (false, _) => "not in this build; build it with the feature cuda".to_string(),
+            (false, _) => format!("not in this build; build it with `{}`", build_command("cuda")),
             (true, []) => "none found; is the driver (libcuda) installed?".to_string(),
             (true, devices) => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };

@@ -27,8 +27,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     let reference = what.against.clone().or(raw.model.path.clone());
     let trains = raw.has(StageKind::Distill);
     raw.stage = vec![raw::StageKeys::Evaluate(raw::RawEvaluate {}).into()];
-    what.choice.over(&mut raw.model);
-    raw.model.arch = what.arch.clone().or(raw.model.arch);
+    what.model.over(&mut raw.model);
     let data = raw.data.get_or_insert_default();
     data.eval = what.data.clone().or(data.eval.take());
     data.labels = what.labels.clone().or(data.labels.take());
@@ -53,9 +52,9 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
 /// Quality, latency and memory as tables.
 pub(super) fn text_of(found: &EvaluationReport) -> String {
     let mut out = quality(found);
-    out += &found.continuation.as_ref().map_or_else(String::new, continued);
+    out += &found.continuation.as_ref().map_or_else(String::new, |texts| continued(texts, label(found)));
     let runs: Vec<(&str, &RunFigures)> =
-        found.before.iter().map(|run| ("before", run)).chain([("after", &found.after)]).collect();
+        found.before.iter().map(|run| ("before", run)).chain([(label(found), &found.after)]).collect();
     let rows: Vec<Vec<String>> = runs
         .iter()
         .map(|(name, run)| {
@@ -91,11 +90,16 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
     out
 }
 
+/// The label of the model's own figures: there is no "after" without a model to compare with.
+fn label(found: &EvaluationReport) -> &'static str {
+    if found.before.is_some() { "after" } else { "model" }
+}
+
 /// What a decoder goes on with, before and after.
-fn continued(found: &ContinuationFigures) -> String {
+fn continued(found: &ContinuationFigures, label: &str) -> String {
     let one_line = |text: &str| printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string();
     let mut out = format!("\n\"{}\" goes on\n", found.prompt);
-    for (name, text) in found.before.iter().map(|text| ("before", text)).chain([("after", &found.after)]) {
+    for (name, text) in found.before.iter().map(|text| ("before", text)).chain([(label, &found.after)]) {
         out += &format!("  {name:<6}  {}\n", one_line(text));
     }
     out
@@ -141,7 +145,11 @@ fn quality(found: &EvaluationReport) -> String {
     if rows.is_empty() {
         return "no quality without --against or labels\n".into();
     }
-    table(&["quality", "before", "after"], &rows)
+    if found.before.is_some() {
+        return table(&["quality", "before", "after"], &rows);
+    }
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|row| vec![row[0].clone(), row[2].clone()]).collect();
+    table(&["quality", "model"], &rows)
 }
 
 fn memory_row(name: &str, memory: &MemoryFigures) -> Vec<String> {

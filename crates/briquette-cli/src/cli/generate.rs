@@ -1,6 +1,6 @@
 //! `generate`: what decoders go on with after a prompt.
 
-use super::choice::ChoiceArgs;
+use super::choice::ModelArgs;
 use super::common::Common;
 use briquette::Result;
 use clap::Args;
@@ -42,12 +42,9 @@ pub(crate) struct GenerateArgs {
     /// How keys and values are kept: f32, f16 or int8
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub(crate) cache: String,
-    /// Which of the things in their files
+    /// How to read the models
     #[command(flatten)]
-    pub(crate) choice: ChoiceArgs,
-    /// The architecture, where files do not tell: llama
-    #[arg(long, value_name = "ARCH")]
-    pub(crate) arch: Option<String>,
+    pub(crate) model: ModelArgs,
 }
 
 impl GenerateArgs {
@@ -66,7 +63,7 @@ pub(super) fn generate(common: &Common, model: &Path, what: &GenerateArgs) -> Re
 /// This build cannot run models.
 #[cfg(not(feature = "model"))]
 pub(super) fn generate(_common: &Common, _model: &Path, _what: &GenerateArgs) -> Result<u8> {
-    Err(briquette::Error::config("this build cannot run models; build it with the feature model"))
+    Err(briquette::Error::lacks_feature("model", "run models"))
 }
 
 #[cfg(feature = "model")]
@@ -81,7 +78,7 @@ mod run {
     use serde::Serialize;
     use std::io::Read;
 
-    /// The longest file of prompts.
+    /// The most bytes of prompts of stdin or a file.
     const MAX_BYTES: u64 = 64 << 20;
 
     /// What is printed as JSON.
@@ -100,8 +97,9 @@ mod run {
         let request = |model: &Path| -> Result<GenerateRequest> {
             Ok(GenerateRequest {
                 model: model.to_path_buf(),
-                choice: what.choice.choice(),
+                choice: what.model.choice(),
                 arch: what
+                    .model
                     .arch
                     .as_deref()
                     .map(|name| name.parse().map_err(|error: Error| error.at("--arch")))
@@ -143,28 +141,40 @@ mod run {
 
     /// Prompts of the command line, then those of a file.
     fn prompts(what: &GenerateArgs) -> Result<Vec<String>> {
-        let failed = |path: &Path, error| Error::io("cannot read", path, error);
         let mut prompts = Vec::new();
         for prompt in &what.prompt {
             if prompt != "-" {
                 prompts.push(prompt.clone());
                 continue;
             }
-            let mut text = String::new();
-            let read = std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text);
-            read.map_err(|error| failed(Path::new("stdin"), error))?;
+            let text = text_of(std::io::stdin().lock(), Path::new("stdin"), MAX_BYTES)?;
             prompts.push(text.trim_end_matches(['\r', '\n']).to_string());
         }
         if let Some(path) = &what.prompts {
-            let file = std::fs::File::open(path).map_err(|error| failed(path, error))?;
-            let mut text = String::new();
-            file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| failed(path, error))?;
+            let file = std::fs::File::open(path).map_err(|error| Error::io("cannot read", path, error))?;
+            let text = text_of(file, path, MAX_BYTES)?;
             prompts.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_string));
         }
         match prompts.is_empty() {
             true => Err(Error::input("there is no prompt in it; write one a line").at("--prompts")),
             false => Ok(prompts),
         }
+    }
+
+    /// Reads a text to its end. A longer one than `max_bytes` is refused, never cut.
+    fn text_of(from: impl Read, path: &Path, max_bytes: u64) -> Result<String> {
+        let bad = |message: String| Error::input(message).at(path.display());
+        let mut bytes = Vec::new();
+        from.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| Error::io("cannot read", path, error))?;
+        if bytes.len() as u64 > max_bytes {
+            return Err(bad(format!(
+                "found more than {max_bytes} bytes, expected at most as many; give fewer prompts"
+            )));
+        }
+        String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            bad(format!("found no UTF-8 at byte {at}, expected text; convert it"))
+        })
     }
 
     /// Texts of one model. That of a single prompt is shown as it comes, those of several when they are done.
@@ -178,6 +188,9 @@ mod run {
         if let (Some(name), false) = (name, common.json) {
             text::print(&format!("== {}\n", printable(name)))?;
         }
+        if !streams {
+            options.progress.begin("generate", 0);
+        }
         let mut each = |_: usize, piece: &str| {
             options.stop.check()?;
             is_open |= streams && !piece.is_empty();
@@ -185,6 +198,7 @@ mod run {
         };
         let found =
             models::guarded(&request.device, || briquette::runs::generate(request, options.meter.as_ref(), &mut each));
+        options.progress.end();
         if is_open {
             // The line that was begun ends, also where it was stopped.
             text::print("\n")?;
@@ -214,5 +228,24 @@ mod run {
     fn equal_tokens(before: &Generated, after: &Generated) -> Vec<usize> {
         let pairs = before.sequences.iter().zip(&after.sequences);
         pairs.map(|(a, b)| a.tokens.iter().zip(&b.tokens).take_while(|(a, b)| a == b).count()).collect()
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn prompts_are_read_whole_or_refused() {
+            let path = Path::new("stdin");
+            assert_eq!(text_of(&b"four"[..], path, 4).unwrap(), "four");
+            for (bytes, said) in
+                [(&b"fives"[..], "stdin: found more than 4 bytes"), (b"a\xff", "stdin: found no UTF-8 at byte 1")]
+            {
+                let error = text_of(bytes, path, 4).unwrap_err();
+                assert!(error.exit_code() == 4 && error.to_string().starts_with(said), "{error}");
+            }
+            // A file without an end.
+            assert_eq!(text_of(std::io::repeat(0), path, 1 << 20).unwrap_err().exit_code(), 4);
+        }
     }
 }

@@ -12,16 +12,20 @@ mod compress;
 mod devices;
 mod evaluate;
 mod generate;
+mod hints;
+mod in_flags;
 mod man;
 mod options;
 mod panics;
 mod plan;
 mod progress;
+mod progress_lines;
 mod sensitivity;
 mod show;
 mod signals;
 mod stage_flags;
 mod tables;
+mod tensor_tables;
 mod text;
 mod trace;
 mod values;
@@ -39,6 +43,9 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return explain(&error, asks_for_json()),
     };
     let is_json = args.common.json;
+    if is_json {
+        allocator::report_as_json();
+    }
     match panics::caught(|| trace::run(&mut args)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => fail(&error, is_json),
@@ -50,13 +57,19 @@ fn asks_for_json() -> bool {
     std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
-/// Help and version go to stdout; a mistake is one line on stderr and exit code 2.
+/// Help and version go to stdout, and the help of a command that lacks its subcommand; a mistake is one line on stderr and exit
+/// code 2.
 fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
     if !error.use_stderr() {
         let printed = text::print(&error.render().to_string());
         return printed.map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS);
     }
     let message = match error.kind() {
+        // clap renders the help here: of the program, or of a command that has commands of its own.
+        Mistake::DisplayHelpOnMissingArgumentOrSubcommand if !is_json => {
+            let printed = text::print(&error.render().to_string());
+            return printed.map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS);
+        }
         Mistake::DisplayHelpOnMissingArgumentOrSubcommand | Mistake::MissingSubcommand => {
             "no command, or not all of one".into()
         }
@@ -68,7 +81,8 @@ fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
             message.strip_prefix("error: ").map_or(message.clone(), str::to_string)
         }
     };
-    fail(&Error::config(format!("{message}; see --help")), is_json)
+    let hint = hints::of(error).unwrap_or_default();
+    fail(&Error::config(format!("{message}{hint}; see --help")), is_json)
 }
 
 fn fail(error: &Error, is_json: bool) -> ExitCode {

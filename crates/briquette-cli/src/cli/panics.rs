@@ -19,6 +19,31 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     }));
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Err(Error::bug(said.unwrap_or_else(|| "it panicked".into())))
+        Err(error_of(said.unwrap_or_else(|| "it panicked".into())))
     })
+}
+
+/// The error of a panic: Io where the system refused a thread, else a bug.
+fn error_of(said: String) -> Error {
+    const REFUSED: [&str; 3] =
+        ["failed to spawn thread", "ThreadPoolBuildError", "thread pool has not been initialized"];
+    if REFUSED.iter().any(|words| said.contains(words)) {
+        let error = std::io::Error::other(
+            "the system refuses more threads; free memory, or raise the limits (ulimit -u, ulimit -v)",
+        );
+        return Error::io("cannot start threads", "this process".as_ref(), error);
+    }
+    Error::bug(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_thread_is_no_bug() {
+        let said = "failed to spawn thread: Os { code: 11, kind: WouldBlock } (std/src/thread/mod.rs:1)";
+        assert_eq!(error_of(said.into()).exit_code(), 5);
+        assert_eq!(error_of("index out of bounds".into()).exit_code(), 1);
+    }
 }

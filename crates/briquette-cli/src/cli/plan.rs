@@ -5,7 +5,7 @@ use super::common::Common;
 use super::options::options;
 use super::show::{error_json, show_long};
 use super::stage_flags::What;
-use super::{batch, tables};
+use super::{batch, tables, tensor_tables};
 use briquette::flow::{Cut, TensorPlan};
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
@@ -15,7 +15,7 @@ use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
 use briquette::pipeline::recipe::Target;
 use briquette::pipeline::report::AllocationReport;
-use briquette::plan::plan_of;
+use briquette::plan::{notes, plan_of};
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
@@ -23,13 +23,16 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Plans a model, a recipe (of one that trains, the student; up to what makes factors) or a jobs file. Writes nothing.
-pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
-    let is_recipe = model.extension().is_some_and(|extension| extension == "toml");
+pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> Result<u8> {
+    let is_recipe = is_recipe(model);
     if is_recipe && *what != What::default() {
         let message = "is a recipe, which says by itself what to do; flags such as --quantize are for a model";
         return Err(Error::config(message).at(model.display()));
     }
     let recipe = match is_recipe.then(|| Document::from_file(model)).transpose()? {
+        Some(Document::Jobs(_)) if is_all => {
+            return Err(Error::config("--all lists tensors, and this is a jobs file; leave it out").at(model.display()));
+        }
         Some(Document::Jobs(jobs)) => return batch::plan(common, &jobs),
         Some(Document::Recipe(recipe)) => *recipe,
         None => recipe_of(Some(model), Some(Path::new("-")), what)?,
@@ -46,7 +49,8 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
     if let Some(&Target::Bytes(most)) = recipe.budget.as_ref().map(|budget| &budget.target) {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
-    let (needs, notes) = (Needs::of(&recipe, &common.device)?, notes_of(&checkpoint));
+    let needs = Needs::of(&recipe, &common.device)?;
+    let notes = [notes(&recipe, &plan), notes_of(&checkpoint)].concat();
     let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
     let check = needs.check();
     let shown = ShownPlan {
@@ -64,12 +68,17 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What) -> Result<u8> {
         allocation: allocation.as_ref(),
     };
     show_long(common, &shown, |out| {
-        tables::plan(out, &plan, prediction, file_bytes)?;
-        allocation.iter().try_for_each(|found| tables::allocation(out, found))?;
+        tensor_tables::plan(out, &plan, (prediction, file_bytes), is_all)?;
+        allocation.iter().try_for_each(|found| tensor_tables::allocation(out, found, is_all))?;
         notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
         out.write_all(tables::needs(&needs).as_bytes())
     })?;
     check.map(|()| 0)
+}
+
+/// Whether a path is that of a recipe or a jobs file.
+pub(super) fn is_recipe(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
 }
 
 /// A plan as JSON.

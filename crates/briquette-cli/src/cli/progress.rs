@@ -1,5 +1,6 @@
-//! Progress: bars on a terminal, and plain lines of how a training goes on stderr.
+//! Progress on stderr: bars on a terminal, plain lines elsewhere.
 
+use super::progress_lines::{INTERVAL, ProgressLines};
 use super::text;
 use briquette::core::printable::printable;
 use briquette::pipeline::{Progress, Silent};
@@ -9,16 +10,13 @@ use std::sync::Arc;
 
 struct Bar(ProgressBar);
 
-/// Only the lines.
-struct ProgressLines;
-
 /// A bar on stderr where that is a terminal, lines where it is none; nothing where nothing is to be shown.
 pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
     if is_quiet {
         return Arc::new(Silent);
     }
     if !std::io::stderr().is_terminal() {
-        return Arc::new(ProgressLines);
+        return Arc::new(ProgressLines::every(INTERVAL, text::complain));
     }
     // Nothing is drawn until it is known how much there is to do.
     Arc::new(Bar(ProgressBar::hidden()))
@@ -30,31 +28,39 @@ pub(crate) fn has_screen() -> bool {
     !is_dumb && std::io::stdout().is_terminal() && std::io::stderr().is_terminal() && std::io::stdin().is_terminal()
 }
 
+/// The least columns that a bar and its figures need; a narrower terminal gets a percentage.
+const MIN_WIDTH: u16 = 72;
+const NARROW: &str = "{msg:>8} {percent:>3} %";
+
+/// Whether a bar and its figures would be wider than the terminal. A line that wraps is not cleared.
+fn is_narrow() -> bool {
+    terminal_size::terminal_size_of(std::io::stderr()).is_some_and(|(columns, _)| columns.0 < MIN_WIDTH)
+}
+
 /// What is shown of a phase: how far it is, or where that is not known (`total` is 0) only its name.
 fn style(total: u64) -> ProgressStyle {
-    let with_bar = "{msg:>8} {bar:40} {decimal_bytes:>10} / {decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+    let with_bar = match is_narrow() {
+        true => NARROW,
+        false => "{msg:>8} {wide_bar} {decimal_bytes:>10} / {decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+    };
     let template = ProgressStyle::with_template(if total > 0 { with_bar } else { "{msg:>8} ..." });
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// What is shown of a phase that counts items.
 fn style_of_items() -> ProgressStyle {
-    let template = ProgressStyle::with_template("{msg:>8} {bar:40} {human_pos:>10} / {human_len} items {eta}");
+    let with_bar = match is_narrow() {
+        true => NARROW,
+        false => "{msg:>8} {wide_bar} {human_pos:>10} / {human_len} items {eta}",
+    };
+    let template = ProgressStyle::with_template(with_bar);
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
-}
-
-impl Progress for ProgressLines {
-    fn begin(&self, _phase: &str, _total: u64) {}
-    fn advance(&self, _n_bytes: u64) {}
-    fn end(&self) {}
-
-    fn line(&self, text: &str) {
-        text::complain(text);
-    }
 }
 
 impl Progress for Bar {
     fn begin(&self, phase: &str, total: u64) {
+        // A target that is replaced leaves its last line on the terminal.
+        self.0.finish_and_clear();
         self.0.set_draw_target(ProgressDrawTarget::hidden());
         self.0.set_style(style(total));
         self.0.set_length(total);

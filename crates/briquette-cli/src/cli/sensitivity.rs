@@ -1,6 +1,6 @@
 //! `sensitivity`: what a model loses by the error of each tensor.
 
-use super::choice::ChoiceArgs;
+use super::choice::ModelArgs;
 use super::common::Common;
 use super::options::options;
 use super::show::show;
@@ -49,12 +49,9 @@ pub(crate) struct SensitivityArgs {
     /// Leave out tensors whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
-    /// Which of the things in its file
+    /// How to read the model
     #[command(flatten)]
-    choice: ChoiceArgs,
-    /// The architecture, where files do not tell: bert, llama, resnet50, digits-cnn, ...
-    #[arg(long, value_name = "ARCH")]
-    arch: Option<String>,
+    model: ModelArgs,
     /// Tokens that texts are cut at
     #[arg(long, value_name = "N", requires = "data")]
     max_length: Option<usize>,
@@ -76,8 +73,8 @@ pub(super) fn sensitivity(common: &Common, model: &Path, what: &SensitivityArgs)
     let (max_length, size) = (what.max_length, what.size);
     let request = SensitivityRequest {
         model: model.to_path_buf(),
-        choice: what.choice.choice(),
-        arch: what.arch,
+        choice: what.model.choice(),
+        arch: what.model.arch,
         how: what.how,
         against: what.against,
         loss: what.loss,

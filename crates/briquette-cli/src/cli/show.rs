@@ -11,7 +11,8 @@ pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnc
     if common.json {
         text::print_json(value)?;
     } else if !common.quiet {
-        text::print(&to_text()?)?;
+        let shown = to_text()?;
+        text::write_folded(|out| out.write_all(shown.as_bytes()))?;
     }
     Ok(0)
 }
@@ -25,7 +26,7 @@ pub(super) fn show_long<T: Serialize>(
     if common.json {
         text::print_json(value)?;
     } else if !common.quiet {
-        text::write(put_text)?;
+        text::write_folded(put_text)?;
     }
     Ok(0)
 }
@@ -50,5 +51,5 @@ pub(super) fn show_and_check<T: Serialize>(
 
 /// An error for programs.
 pub(super) fn error_json(error: &Error) -> serde_json::Value {
-    serde_json::json!({ "kind": error.kind.name(), "message": briquette::pipeline::advised(error), "exit_code": error.exit_code() })
+    serde_json::json!({ "kind": error.kind_name(), "message": briquette::pipeline::advised(error), "exit_code": error.exit_code() })
 }

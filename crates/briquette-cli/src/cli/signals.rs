@@ -28,6 +28,7 @@ pub(crate) fn listen(stop: &Stop) -> std::io::Result<()> {
                 signal_hook::low_level::exit(128 + signal);
             }
             stop.request(signal);
+            briquette::core::confined::stop_all(signal);
         }
     })?;
     Ok(())

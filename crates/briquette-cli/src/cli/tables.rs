@@ -1,147 +1,165 @@
 //! Tables and numbers for people.
 
+use super::text;
 use briquette::core::printable::printable;
-use briquette::flow::plan::Prediction;
-use briquette::flow::{Cut, Plan, TensorPlan};
-use briquette::pipeline::diff::Diff;
-use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::memory::{Need, Needs};
+use briquette::pipeline::report::columns::{self, Align, GAP, MIN_NAME, pad, tail_of, wrap};
 pub(crate) use briquette::pipeline::report::numbers::bytes;
-use briquette::pipeline::report::{AllocatedTensor, AllocationReport, untested_text};
-use std::fmt::Write;
+use briquette::pipeline::report::width::width;
 use std::io;
 
-/// Columns of text, the first left-aligned, numbers right-aligned. Whatever a cell holds, it keeps to its line.
+/// The least width of a last column of words: on a terminal, it is broken into lines rather than cut.
+const MIN_LAST: usize = 24;
+
+/// Columns of text as wide as the terminal, the first left-aligned, numbers right-aligned. Whatever a cell holds, it
+/// keeps to its row. Nothing is cut where stdout is no terminal.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = Vec::new();
     // Writing to memory does not fail.
-    let _ = put_table(&mut out, headings, rows.len(), &|row| rows[row].clone());
+    let _ = put_table(&mut out, (headings, &[]), rows.len(), &|row| rows[row].clone());
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The same of so many rows, each made where it is asked for, which is twice.
-fn put_table(
+/// Writes a table like [`table`] whose rows are made one at a time, each of them twice. On a narrow terminal, columns of
+/// `optional` are left out, the first of them first; the result names those.
+pub(crate) fn put_table<'h>(
     out: &mut dyn io::Write,
-    headings: &[&str],
+    (headings, optional): (&[&'h str], &[&str]),
     n_rows: usize,
     row: &dyn Fn(usize) -> Vec<String>,
-) -> io::Result<()> {
-    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.len()).collect();
-    let mut is_number: Vec<bool> = (0..headings.len()).map(|column| column > 0).collect();
-    let numeric =
-        |cell: &str| ["", "-", "NaN", "inf"].contains(&cell) || cell.starts_with(|c: char| c.is_ascii_digit());
+) -> io::Result<Vec<&'h str>> {
     let row = |number: usize| row(number).iter().map(|cell| printable(cell)).collect::<Vec<String>>();
-    for cells in (0..n_rows).map(row) {
-        for ((cell, width), is_number) in cells.iter().zip(&mut widths).zip(&mut is_number) {
-            *width = cell.chars().count().max(*width);
-            *is_number &= numeric(cell);
+    let layout = TableLayout::of((headings, optional), (0..n_rows).map(row), text::width());
+    let first: Vec<String> = headings.iter().map(ToString::to_string).collect();
+    for cells in std::iter::once(first).chain((0..n_rows).map(row)) {
+        out.write_all(layout.lines(&cells).as_bytes())?;
+    }
+    let is_left_out =
+        |column: &usize| !layout.shown[..layout.widths.len()].contains(column) && !layout.is_empty[*column];
+    Ok((0..headings.len()).filter(is_left_out).map(|column| headings[column]).collect())
+}
+
+/// Where the columns of a table are.
+#[derive(Debug)]
+struct TableLayout {
+    /// The columns that are shown, by their places.
+    shown: Vec<usize>,
+    /// Of the columns that are shown.
+    aligns: Vec<Align>,
+    /// Of the columns that there is room for: as many as `shown`, or fewer.
+    widths: Vec<usize>,
+    /// Whether no cell of a column has a value.
+    is_empty: Vec<bool>,
+    /// Whether the names in the first column all end with the same part.
+    has_one_tail: bool,
+}
+
+/// What the cells of a column are.
+#[derive(Debug, Clone, Copy)]
+struct ColumnFacts {
+    widest: usize,
+    is_number: bool,
+    is_shape: bool,
+    is_empty: bool,
+}
+
+impl ColumnFacts {
+    fn push(&mut self, cell: &str) {
+        self.widest = width(cell).max(self.widest);
+        self.is_number &= is_numeric(cell);
+        self.is_shape |= cell.starts_with('[');
+        self.is_empty &= ["", "-"].contains(&cell);
+    }
+}
+
+impl TableLayout {
+    /// The layout of rows with these headings in lines of at most `total` columns.
+    fn of((headings, optional): (&[&str], &[&str]), rows: impl Iterator<Item = Vec<String>>, total: usize) -> Self {
+        let fresh =
+            |heading: &&str| ColumnFacts { widest: width(heading), is_number: true, is_shape: false, is_empty: true };
+        let mut facts: Vec<ColumnFacts> = headings.iter().map(fresh).collect();
+        let (mut tail, mut has_one_tail) = (None::<String>, true);
+        for cells in rows {
+            facts.iter_mut().zip(&cells).for_each(|(facts, cell)| facts.push(cell));
+            has_one_tail &= tail.get_or_insert_with(|| tail_of(&cells[0]).into()) == tail_of(&cells[0]);
         }
+        let empty = (1..headings.len()).filter(|column| facts[*column].is_empty);
+        let named = optional.iter().filter_map(|name| headings.iter().position(|heading| heading == name));
+        let shown = shown_of(&facts, &empty.chain(named).collect::<Vec<usize>>(), total);
+        let align = |column: usize| match (column, facts[column].is_number) {
+            (0, _) => Align::Name,
+            (_, true) => Align::Right,
+            (_, false) => Align::Left,
+        };
+        // A shape is not cut, though it is aligned as words are.
+        let fixed = |column: &usize| if facts[*column].is_shape { Align::Right } else { align(*column) };
+        let fixed: Vec<Align> = shown.iter().map(fixed).collect();
+        let mut widest: Vec<usize> = shown.iter().map(|column| facts[*column].widest).collect();
+        let excess = columns::line_width(&widest).saturating_sub(total);
+        if let (Some(last), Some(Align::Left)) = (widest.last_mut(), fixed.last()) {
+            *last = (*last).min(last.saturating_sub(excess).max(MIN_LAST));
+        }
+        let aligns = shown.iter().map(|column| align(*column)).collect();
+        let is_empty = facts.iter().map(|facts| facts.is_empty).collect();
+        Self { widths: columns::widths(widest, &fixed, total), shown, aligns, is_empty, has_one_tail }
     }
-    let headings: Vec<String> = headings.iter().map(ToString::to_string).collect();
-    for row in std::iter::once(headings).chain((0..n_rows).map(row)) {
-        let cells = row.iter().zip(&widths).zip(&is_number).map(|((cell, width), is_number)| {
-            if *is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        let line: Vec<String> = cells.collect();
-        writeln!(out, "{}", line.join("  ").trim_end())?;
+
+    /// The lines of one row: several where the words of the last column need them.
+    fn lines(&self, cells: &[String]) -> String {
+        let cells: Vec<&String> = self.shown.iter().map(|column| &cells[*column]).collect();
+        let last = self.widths.len() - 1;
+        let is_long = self.aligns[last] == Align::Left && width(cells[last]) > self.widths[last];
+        let parts = if is_long { wrap(cells[last], self.widths[last]) } else { vec![cells[last].clone()] };
+        let mut line = String::new();
+        for (column, cell) in cells.iter().enumerate().take(last) {
+            line += &pad(cell, self.widths[column], self.aligns[column], self.has_one_tail);
+            line += &" ".repeat(GAP);
+        }
+        let indent = " ".repeat(width(&line));
+        let mut out = String::new();
+        for (place, part) in parts.iter().enumerate() {
+            let lead = if place == 0 { &line } else { &indent };
+            let part = pad(part, self.widths[last], self.aligns[last], self.has_one_tail);
+            out += format!("{lead}{part}").trim_end();
+            out.push('\n');
+        }
+        out
     }
-    Ok(())
 }
 
-fn shape(extents: &[usize]) -> String {
-    let extents: Vec<String> = extents.iter().map(usize::to_string).collect();
-    format!("[{}]", extents.join(", "))
-}
-
-/// What a model is made of.
-pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection) -> io::Result<()> {
-    let headings = ["tensor", "role", "type", "shape", "bytes", "zeros", "kept as", "why this role"];
-    put_table(out, &headings, found.tensors.len(), &|index| inspection_row(&found.tensors.get(index)))?;
-    writeln!(
-        out,
-        "\n{}: {}, {} tensors, {} elements, {} in weight files, already compressed: {}",
-        printable(&found.path),
-        found.format,
-        found.tensors.len(),
-        found.n_elements,
-        bytes(found.file_bytes),
-        found.compressed
-    )?;
-    found.notes().iter().try_for_each(|note| writeln!(out, "{note}"))
-}
-
-fn inspection_row(tensor: &TensorInspection) -> Vec<String> {
-    let zeros = tensor.n_zeros.map_or(String::from("-"), |n| {
-        format!("{:.1} %", 100.0 * n as f64 / tensor.shape.iter().product::<usize>().max(1) as f64)
-    });
-    vec![
-        tensor.name.to_string(),
-        tensor.role.name().into(),
-        tensor.dtype.to_string(),
-        shape(tensor.shape),
-        bytes(tensor.n_bytes),
-        zeros,
-        tensor.encoding.to_string(),
-        tensor.why.into(),
-    ]
-}
-
-/// What becomes of each tensor, and the bytes in all.
-pub(crate) fn plan(out: &mut dyn io::Write, plan: &Plan, prediction: Prediction, file_bytes: u64) -> io::Result<()> {
-    let headings = ["tensor", "role", "type", "shape", "prune", "stored as", "remark"];
-    put_table(out, &headings, plan.tensors.len(), &|index| plan_row(&plan.tensors[index], plan))?;
-    let bound = if prediction.is_exact { "exactly" } else { "at most" };
-    let ratio = file_bytes as f64 / prediction.n_bytes.max(1) as f64;
-    writeln!(
-        out,
-        "\npredicted weight files: {bound} {} ({} now, {ratio:.2}x)",
-        bytes(prediction.n_bytes),
-        bytes(file_bytes)
-    )?;
-    let others = plan.unsure_text().into_iter().chain(plan.untested.as_deref().map(untested_text));
-    for remark in plan.remarks.iter().cloned().chain(others) {
-        writeln!(out, "{remark}")?;
+/// The columns that are shown in lines of `total` columns: all but the first of `optional` for which there is no room.
+fn shown_of(facts: &[ColumnFacts], optional: &[usize], total: usize) -> Vec<usize> {
+    let mut is_shown = vec![true; facts.len()];
+    let least = |column: usize| match facts[column] {
+        ColumnFacts { widest, .. } if column == 0 => widest.min(MIN_NAME),
+        ColumnFacts { widest, .. } if column + 1 == facts.len() => widest.min(MIN_LAST),
+        ColumnFacts { widest, .. } => widest,
+    };
+    let fits = |is_shown: &[bool]| {
+        let widths: Vec<usize> = (0..facts.len()).filter(|column| is_shown[*column]).map(least).collect();
+        columns::line_width(&widths) <= total
+    };
+    let mut left_out = Vec::new();
+    for column in optional {
+        if fits(&is_shown) {
+            break;
+        }
+        is_shown[*column] = false;
+        left_out.push(*column);
     }
-    Ok(())
+    // A wide column that was left out last may have made room for one before it.
+    for column in left_out.into_iter().rev() {
+        is_shown[column] = true;
+        is_shown[column] = fits(&is_shown);
+    }
+    (0..facts.len()).filter(|column| is_shown[*column]).collect()
 }
 
-fn plan_row(tensor: &TensorPlan, plan: &Plan) -> Vec<String> {
-    let tied = tensor.tied_to().map(|main| format!("tied to {}", plan.tensors[main].info.name));
-    vec![
-        tensor.info.name.clone(),
-        tensor.role.name().into(),
-        tensor.info.dtype.to_string(),
-        shape(&tensor.info.shape.0),
-        prune_words(tensor, plan),
-        stored_words(tensor),
-        tied.or_else(|| tensor.skipped.clone()).unwrap_or_default(),
-    ]
+fn is_numeric(cell: &str) -> bool {
+    ["", "-", "NaN", "inf"].contains(&cell) || cell.starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// What running models takes at least, and what it may.
-/// The steps that a budget leads to, and what is foretold of each.
-pub(crate) fn allocation(out: &mut dyn io::Write, found: &AllocationReport) -> io::Result<()> {
-    let total: f64 = found.tensors.iter().map(|tensor| tensor.loss).sum();
-    let row = |tensor: &AllocatedTensor| {
-        vec![
-            printable(&tensor.name),
-            tensor.scheme.clone(),
-            format!("{:.2}", tensor.bits()),
-            bytes(tensor.bytes as u64),
-            format!("{:.3e}", tensor.sensitivity),
-            format!("{:.3e}", tensor.loss),
-        ]
-    };
-    writeln!(
-        out,
-        "\nSteps so that {}, as far as weights show it; what errors cost is by {}, in {}:",
-        found.target, found.how, found.unit
-    )?;
-    let rows: Vec<Vec<String>> = found.tensors.iter().map(row).collect();
-    let headings = ["tensor", "scheme", "bits", "bytes", "loss at four bits", "loss"];
-    writeln!(out, "{}\nall together lose {total:.3e} by this reckoning", table(&headings, &rows).trim_end())
-}
-
 pub(crate) fn needs(needs: &Needs) -> String {
     let most =
         needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));
@@ -151,64 +169,50 @@ pub(crate) fn needs(needs: &Needs) -> String {
     needs.runs.iter().map(line).collect()
 }
 
-fn prune_words(tensor: &TensorPlan, plan: &Plan) -> String {
-    let n = tensor.info.n_elements().max(1) as f64;
-    match tensor.prune.map(|prune| prune.cut) {
-        None => "-".into(),
-        Some(Cut::Count(n_drop)) => format!("{:.1} %", 100.0 * n_drop as f64 / n),
-        Some(Cut::OfEach { size, n_drop }) => {
-            format!("{:.1} % of each row", 100.0 * n_drop as f64 / size.max(1) as f64)
-        }
-        Some(Cut::Columns { size, n_drop }) => format!("{n_drop} of {size} columns"),
-        Some(Cut::Given) => "by its mask".into(),
-        Some(Cut::NOfM { n, m }) => format!("{n}:{m}"),
-        Some(Cut::Pool(pool)) => format!("{:.1} % globally", 100.0 * plan.pools[pool].ratio.get()),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// `8-bit per channel`, `F16`, or nothing of its own.
-fn stored_words(tensor: &TensorPlan) -> String {
-    match (tensor.quant, tensor.cast) {
-        (Some(quant), _) => format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping),
-        (None, Some(dtype)) => dtype.to_string(),
-        (None, None) => "-".into(),
+    fn drawn(rows: &[[&str; 4]], total: usize) -> Vec<String> {
+        let rows = || rows.iter().map(|row| row.map(String::from).to_vec());
+        let layout = TableLayout::of((&["tensor", "shape", "bytes", "why"], &[]), rows(), total);
+        rows().flat_map(|row| layout.lines(&row).lines().map(str::to_string).collect::<Vec<_>>()).collect()
     }
-}
 
-/// How two models differ.
-pub(crate) fn diff(diff: &Diff) -> String {
-    let number =
-        |value: Option<f64>, digits: usize| value.map_or(String::from("-"), |value| format!("{value:.digits$}"));
-    let rows: Vec<Vec<String>> = diff
-        .tensors
-        .iter()
-        .map(|tensor| {
-            let error = tensor.error;
-            vec![
-                tensor.name.clone(),
-                shape(&tensor.shape),
-                error.map_or(String::from("-"), |error| format!("{:.3e}", error.max)),
-                number(error.map(|error| error.relative), 5),
-                number(error.and_then(|error| error.sqnr_db), 2),
-                number(error.and_then(|error| error.cosine), 6),
-            ]
-        })
-        .collect();
-    let mut out = table(&["tensor", "shape", "max error", "relative", "SQNR dB", "cosine"], &rows);
-    let n_equal = diff.tensors.iter().filter(|tensor| tensor.is_equal).count();
-    let _ = writeln!(out, "\n{} tensors compared, {n_equal} equal", diff.tensors.len());
-    let differ = diff.tensors.iter().filter(|tensor| tensor.error.is_none() && !tensor.is_equal);
-    let differ = differ.map(|tensor| tensor.name.clone()).collect();
-    for (what, names) in [
-        ("no weights, and not equal", &differ),
-        ("only in the first", &diff.only_in_first),
-        ("only in the second", &diff.only_in_second),
-        ("of another shape", &diff.other_shape),
-        ("of another type", &diff.other_type),
-    ] {
-        if !names.is_empty() {
-            let _ = writeln!(out, "{what}: {}", printable(&names.join(", ")));
+    const ROWS: [[&str; 4]; 2] = [
+        ["encoder.layer.0.attention.output.dense.weight", "[384, 384]", "590 kB", "a reason with many words in it"],
+        ["encoder.layer.1.attention.output.dense.weight", "[384, 1536]", "2.36 MB", "short"],
+    ];
+
+    #[test]
+    fn a_narrow_terminal_keeps_shapes_numbers_layers_and_every_word_of_the_last_column() {
+        let lines = drawn(&ROWS, 76);
+        assert!(lines.iter().all(|line| width(line) <= 76), "{lines:#?}");
+        assert!(lines[0].contains("0.attention.output.dense") && lines[0].contains("[384, 384] "), "{lines:#?}");
+        let text = lines.join(" ");
+        for word in "590 kB [384, 1536] 2.36 MB a reason with many words in it".split(' ') {
+            assert!(text.contains(word), "{word}: {lines:#?}");
         }
     }
-    out
+
+    #[test]
+    fn columns_that_can_be_spared_make_room_for_names() {
+        let rows = || ROWS.iter().map(|row| row.map(String::from).to_vec());
+        let shown = |optional: &[&str], total: usize| {
+            TableLayout::of((&["tensor", "shape", "bytes", "why"], optional), rows(), total).shown
+        };
+        assert_eq!(shown(&["why"], 60), [0, 1, 2]);
+        assert_eq!(shown(&["bytes", "why"], 60), [0, 1, 2], "why is wide enough for both");
+        assert_eq!(shown(&["bytes"], 72), [0, 1, 3]);
+        assert_eq!(shown(&["bytes", "why"], usize::MAX), [0, 1, 2, 3]);
+        let unknown = [["a.0.weight", "[1]", "-", "a reason"].map(String::from).to_vec()];
+        let layout = TableLayout::of((&["tensor", "shape", "zeros", "why"], &[]), unknown.into_iter(), 28);
+        assert_eq!(layout.shown, [0, 1, 3], "a column without a value is the first to go");
+    }
+
+    #[test]
+    fn nothing_is_cut_where_there_is_no_terminal() {
+        let lines = drawn(&ROWS, usize::MAX);
+        assert!(lines.len() == 2 && lines[0].starts_with(ROWS[0][0]) && lines[0].ends_with(ROWS[0][3]), "{lines:#?}");
+    }
 }

@@ -2,8 +2,11 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use briquette::core::printable::{printable, printable_json, printable_lines};
+use briquette::pipeline::report::columns::wrap_hanging;
+use briquette::pipeline::report::width::width as columns_of;
 use briquette::{Error, Result};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +32,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`print`].
+#[cfg(feature = "model")]
 pub(crate) fn print_piece(piece: &str) -> Result<bool> {
     HAS_PRINTED.store(true, Ordering::Relaxed);
     let mut out = std::io::stdout().lock();
@@ -46,6 +50,15 @@ pub(crate) fn print_piece(piece: &str) -> Result<bool> {
 pub(crate) fn write(put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let has_color = has_color();
     write_as(&|line| printable_lines(line, has_color), put)
+}
+
+/// Writes findings to stdout like [`write`]; lines that are wider than the terminal are broken at spaces.
+///
+/// # Errors
+/// See [`print`].
+pub(crate) fn write_folded(put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let (has_color, limit) = (has_color(), width());
+    write_as(&|lines| folded(&printable_lines(lines, has_color), limit).into_owned(), put)
 }
 
 /// Writes what `harmless` makes of each line. A reader that has gone away is not an error.
@@ -106,9 +119,43 @@ pub(crate) fn has_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Columns: as COLUMNS says, of the terminal that stdout is, or 100.
+/// The columns of a terminal whose size is not known.
+const USUAL_WIDTH: usize = 80;
+
+/// The columns of the terminal on stdout, or those that COLUMNS gives. No limit where stdout is no terminal: a program
+/// that reads the output needs all of it.
 pub(crate) fn width() -> usize {
+    if !std::io::stdout().is_terminal() {
+        return usize::MAX;
+    }
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let seen = || terminal_size::terminal_size_of(std::io::stdout()).map(|(columns, _)| usize::from(columns.0));
-    asked.or_else(seen).unwrap_or(100)
+    asked.or_else(seen).filter(|columns| *columns > 0).unwrap_or(USUAL_WIDTH)
+}
+
+/// Lines of text, broken at spaces where one is wider than `limit`. Lines with colours are as they should be already.
+fn folded(text: &str, limit: usize) -> Cow<'_, str> {
+    let is_wide = |line: &str| !line.contains('\x1b') && columns_of(line) > limit;
+    if !text.lines().any(is_wide) {
+        return text.into();
+    }
+    let fold = |line: &str| match is_wide(line) {
+        true => wrap_hanging(line, limit, line.len() - line.trim_start_matches(' ').len()).join("\n"),
+        false => line.into(),
+    };
+    let end = if text.ends_with('\n') { "\n" } else { "" };
+    (text.lines().map(fold).collect::<Vec<String>>().join("\n") + end).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wide_line_is_broken_at_spaces_and_keeps_its_indent() {
+        let text = "short\n  some words that are wide\n\nend\n";
+        assert_eq!(folded(text, 14), "short\n  some words\n  that are\n  wide\n\nend\n");
+        assert_eq!(folded(text, usize::MAX), text);
+        assert_eq!(folded("\x1b[1ma coloured line\x1b[0m\n", 5), "\x1b[1ma coloured line\x1b[0m\n");
+    }
 }

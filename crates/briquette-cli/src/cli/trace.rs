@@ -29,7 +29,7 @@ fn touched(command: &Command) -> Vec<PathBuf> {
     let mut of_recipe = None;
     match command {
         Command::Inspect { model, .. } => paths.push(model),
-        Command::Plan { model, what } => {
+        Command::Plan { model, what, .. } => {
             paths.push(model);
             paths.extend(what.paths());
             of_recipe = what.recipe.as_deref().or(Some(model).filter(|path| is_toml(path)).map(PathBuf::as_path));

@@ -10,7 +10,13 @@ pub(super) fn n_threads() -> RangedU64ValueParser<usize> {
 }
 
 pub(super) fn parse_sparsity(text: &str) -> Result<f64, String> {
-    ranges::of("stage.sparsity").map_or_else(|| Err("expected a number".into()), |range| range.parse(text))
+    let Some(range) = ranges::of("stage.sparsity") else { return Err("expected a number".into()) };
+    range.parse(text).map_err(|expected| match text.trim_end_matches([' ', '%']).parse::<f64>() {
+        Ok(percent) if (1.0..100.0).contains(&percent) => {
+            format!("{expected}; for {percent} % give {}", percent / 100.0)
+        }
+        _ => expected,
+    })
 }
 
 pub(super) fn parse_batch_size(text: &str) -> Result<RawBatchSize, String> {
@@ -31,5 +37,37 @@ pub(super) fn n_points() -> RangedU64ValueParser<usize> {
 pub(super) fn parse_bound(text: &str) -> Result<(String, f64), String> {
     let wrong = || "expected a metric and a number, such as cosine=0.99".to_string();
     let (name, bound) = text.split_once('=').ok_or_else(wrong)?;
-    Ok((name.trim().to_string(), bound.trim().parse().map_err(|_| wrong())?))
+    let (name, bound) = (name.trim(), bound.trim());
+    let value: f64 = bound.parse().map_err(|_| wrong())?;
+    match ranges::of(&format!("budget.min.{name}")) {
+        Some(range) if !range.contains(value) => Err(format!("expected {name} as {range}")),
+        _ => Ok((name.to_string(), value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_is_told_its_share() {
+        assert_eq!(parse_sparsity("0.4"), Ok(0.4));
+        for (text, share) in [("40", "0.4"), ("40%", "0.4"), ("2.5", "0.025")] {
+            let error = parse_sparsity(text).unwrap_err();
+            assert!(error.starts_with("expected a number from 0 to below 1; for") && error.ends_with(share), "{error}");
+        }
+        assert_eq!(parse_sparsity("-1").unwrap_err(), "expected a number from 0 to below 1");
+    }
+
+    #[test]
+    fn a_bound_is_within_the_range_of_its_metric() {
+        assert_eq!(parse_bound("cosine = 0.99"), Ok(("cosine".into(), 0.99)));
+        assert_eq!(parse_bound("recall@5=7"), Ok(("recall@5".into(), 7.0)));
+        for (text, range) in
+            [("cosine=1.5", "from -1 to 1"), ("accuracy=98", "from 0 to 1"), ("perplexity=0", "from 1 to")]
+        {
+            let error = parse_bound(text).unwrap_err();
+            assert!(error.contains(range), "{text}: {error}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Where checkpoints are: files of a directory, or of none.
 
 use briquette_core::{Error, Result};
-use briquette_formats::{InputFile, draft};
+use briquette_formats::{InputFile, draft, presence};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ impl Place {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
-                if !path.exists() {
+                if !presence::exists(&path)? {
                     return Ok(None);
                 }
                 let file = InputFile::open(&path)?;

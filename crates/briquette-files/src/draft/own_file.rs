@@ -1,8 +1,9 @@
 //! One file at a path that a person chose, which may be anywhere.
 
 use super::place::{absolute, lies_in};
-use super::replace::{partial_of, replace_file};
+use super::replace::{HiddenFile, replace_file};
 use crate::paths::parent_of;
+use crate::presence;
 use briquette_core::{Error, Result};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -30,7 +31,7 @@ impl OwnFile {
         let resolved = resolve(path)?;
         for other in others {
             let theirs = resolve(other)?;
-            if resolved.starts_with(&theirs) || theirs.starts_with(&resolved) || lies_in(&resolved, other) {
+            if resolved.starts_with(&theirs) || theirs.starts_with(&resolved) || lies_in(&resolved, other)? {
                 let other = other.display();
                 let message = format!(
                     "a {what} may not be, contain or lie inside {other}, which is read or written; name another file"
@@ -38,7 +39,7 @@ impl OwnFile {
                 return Err(Error::refused(message).at(path.display()));
             }
         }
-        if !parent_of(&resolved).is_dir() {
+        if !presence::is_directory(&parent_of(&resolved))? {
             return Err(Error::config("its directory does not exist; make it first").at(path.display()));
         }
         let own = Self { path: path.to_path_buf(), what, beginning };
@@ -63,12 +64,11 @@ impl OwnFile {
             let message = format!("found {found}, and only an earlier {what} is replaced; name another file");
             Err(Error::refused(message).at(self.path.display()))
         };
-        match std::fs::symlink_metadata(&self.path) {
-            Ok(metadata) if metadata.is_file() => {}
-            Ok(metadata) if metadata.is_dir() => return refuse("a directory"),
-            Ok(_) => return refuse("no plain file"),
-            // What else is wrong shows when it is written.
-            Err(_) => return Ok(()),
+        match presence::entry_metadata(&self.path)? {
+            Some(metadata) if metadata.is_file() => {}
+            Some(metadata) if metadata.is_dir() => return refuse("a directory"),
+            Some(_) => return refuse("no plain file"),
+            None => return Ok(()),
         }
         let mut start = vec![0; self.beginning.len()];
         let read = File::open(&self.path).and_then(|mut file| file.read_exact(&mut start));
@@ -83,11 +83,9 @@ impl OwnFile {
 
     /// Makes the file that will be renamed, and removes it again.
     fn try_writing(&self) -> Result<()> {
-        let partial = partial_of(&self.path);
-        let _ = std::fs::remove_file(&partial);
-        File::create_new(&partial).and_then(|_| std::fs::remove_file(&partial)).map_err(|source| {
-            let error = Error::io("cannot write", &self.path, source);
-            Error { message: format!("{}; name a file where you may write", error.message), ..error }
+        HiddenFile::create(&self.path).map(drop).map_err(|error| {
+            let message = format!("{}; name a file where you may write", error.message);
+            Error { message, ..error }
         })
     }
 }
@@ -95,8 +93,7 @@ impl OwnFile {
 /// The path from the root without links, of what is not there yet as far as there is something.
 fn resolve(path: &Path) -> Result<PathBuf> {
     let path = absolute(path)?;
-    let there = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
-    let Some((above, there)) = there else { return Ok(path) };
+    let Some((above, there)) = presence::resolved_ancestor(&path)? else { return Ok(path) };
     // Joining nothing would add a slash, which says that it is a directory.
     let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
     Ok(if rest.as_os_str().is_empty() { there } else { there.join(rest) })

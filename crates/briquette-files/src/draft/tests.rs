@@ -25,6 +25,20 @@ fn a_draft_is_there_whole_or_not_at_all() {
     assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["a".to_string()]));
 }
 
+#[test]
+fn a_file_that_would_lie_outside_of_the_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let draft = Draft::create(&dir.path().join("out"), &[], false).unwrap();
+    let absolute = dir.path().join("absolute.txt");
+    for name in [Path::new("../escaped.txt"), &absolute, Path::new("a/../../b"), Path::new(""), Path::new("./a/..")] {
+        let error = draft.write_file(name, b"x").unwrap_err();
+        assert!(error.kind == ErrorKind::Config && error.to_string().contains("file name"), "{error}");
+    }
+    draft.write_file(Path::new("a/b..c"), b"x").unwrap();
+    drop(draft);
+    assert_eq!(names(dir.path()), [] as [&str; 0]);
+}
+
 /// Writes what makes a directory one of ours.
 fn write_ours(directory: &Path) {
     std::fs::write(directory.join(model_dir::MANIFEST), "{}").unwrap();

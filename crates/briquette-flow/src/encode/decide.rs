@@ -3,11 +3,12 @@
 use crate::context::Stop;
 use crate::piece::{Piece, Strip, check_finite};
 use crate::plan::TensorPlan;
+use crate::scorer::Scorer;
 use crate::survey::{PieceStart, Survey};
 use crate::treatment::Cut;
+use crate::weight_norm::WeightNorm;
 use briquette_core::coder::RowsDecision;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
-use briquette_prune::score::WeightSlice;
 use briquette_prune::select::{Scores, Selector};
 use briquette_prune::{Score, Threshold, select};
 use briquette_quant::{Fitter, KeptRows};
@@ -20,6 +21,7 @@ const SLICE: usize = 16 << 20;
 pub(super) struct Subject<'a> {
     pub(super) tensor: &'a TensorPlan<'a>,
     pub(super) inputs: Option<&'a InputView>,
+    pub(super) norm: Option<&'a WeightNorm>,
     pub(super) survey: &'a Survey,
     pub(super) coding: Coding,
 }
@@ -84,10 +86,8 @@ impl Subject<'_> {
     }
 
     fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
-        let n_cols = self.tensor.rows.n_cols;
-        let weights =
-            WeightSlice { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs: self.inputs };
-        self.tensor.score().unwrap_or_default().of(weights, scratch)
+        let first = strip.first_row * self.tensor.rows().n_cols;
+        Scorer::new(self.tensor, self.inputs, self.norm).of(strip.values, first, scratch)
     }
 }
 
@@ -143,7 +143,8 @@ impl Decider {
     fn threshold(&mut self, subject: &Subject, piece: &mut Piece, n_drop: usize, stop: &Stop) -> Result<Threshold> {
         let Self { selector, scores, .. } = self;
         let info = subject.tensor.info;
-        let is_bf16 = info.dtype == DType::BF16 && subject.tensor.score() == Some(Score::Magnitude);
+        let is_magnitude = subject.tensor.score() == Some(Score::Magnitude) && subject.norm.is_none();
+        let is_bf16 = info.dtype == DType::BF16 && is_magnitude;
         selector.threshold(info.n_elements(), n_drop, |each| {
             if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
                 return halves.chunks(SLICE).try_for_each(|halves| {
@@ -161,7 +162,7 @@ impl Decider {
 
     /// The mask bits of a whole tensor that loses `n_drop` weights of each block of `size` columns.
     fn columns(&mut self, subject: &Subject, piece: &mut Piece, size: usize, n_drop: usize) -> Result<Vec<u8>> {
-        let (n_rows, n_cols) = (subject.tensor.rows.n_rows, subject.tensor.rows.n_cols);
+        let (n_rows, n_cols) = (subject.tensor.rows().n_rows, subject.tensor.rows().n_cols);
         let mut all = Vec::with_capacity(n_rows * n_cols);
         piece.for_each_block(|block| {
             all.extend_from_slice(subject.scored(&block, &mut self.scores));
@@ -178,13 +179,13 @@ impl Decider {
             check_finite(tensor, &block)?;
             stop.check()?;
             self.mask(subject, &mut masker, &block);
-            values.extend_from_slice(self.decision.kept_of(block.values, tensor.rows.n_cols, &mut self.kept));
+            values.extend_from_slice(self.decision.kept_of(block.values, tensor.rows().n_cols, &mut self.kept));
             keep.extend_from_slice(&self.decision.keep);
             Ok(())
         })?;
         let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of what is not rounded")) };
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
-        let rows = KeptRows { values: &values, n_cols: tensor.rows.n_cols, keep, inputs: subject.inputs };
+        let rows = KeptRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
         let mut affines = Vec::with_capacity(1);
         self.fitter.fit(&quant.spec, rows, &|| stop.check(), &mut affines)?;
         Ok(affines[0])
@@ -203,7 +204,7 @@ impl Decider {
     ) -> Result<(&'a [f32], &'a RowsDecision)> {
         stop.check()?;
         self.mask(subject, &mut rules.masker, strip);
-        let n_cols = subject.tensor.rows.n_cols;
+        let n_cols = subject.tensor.rows().n_cols;
         let Self { fitter, kept, decision, .. } = self;
         let kept = decision.kept_of(strip.weights(), n_cols, kept);
         let RowsDecision { keep, affines } = decision;
@@ -231,7 +232,7 @@ impl Decider {
     /// Sets the mask bits of a strip, where any are needed.
     fn mask(&mut self, subject: &Subject, masker: &mut Masker, strip: &Strip) {
         let Self { scores, keys, decision, .. } = self;
-        let n_cols = subject.tensor.rows.n_cols;
+        let n_cols = subject.tensor.rows().n_cols;
         let n_rows = strip.values.len() / n_cols;
         let row_bytes = Mask::row_bytes(n_cols);
         decision.keep.clear();

@@ -5,12 +5,19 @@ use crate::narrow::Narrowness;
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::{ErrorStats, TensorHasher};
 
-/// The outcome of each tensor. Tasks come with the index of their tensor, in its order; a tied tensor has the outcome of its main one.
-pub(super) fn gather(plan: &Plan, tasks: impl Iterator<Item = (usize, TaskOutcome)>) -> Vec<Outcome> {
-    let (mut tasks, mut outcomes) = (tasks.peekable(), Vec::with_capacity(plan.tensors.len()));
+/// The outcome of each tensor. Both lists of tasks have the index of their tensor and are in its order; the second has the lengths of
+/// weight norms. A tied tensor has the outcome of its main one.
+pub(super) fn gather(
+    plan: &Plan,
+    tasks: impl Iterator<Item = (usize, TaskOutcome)>,
+    lengths: impl Iterator<Item = (usize, TaskOutcome)>,
+) -> Vec<Outcome> {
+    let (mut tasks, mut lengths) = (tasks.peekable(), lengths.peekable());
+    let mut outcomes = Vec::with_capacity(plan.tensors.len());
     for (index, tensor) in plan.tensors.iter().enumerate() {
-        let own = std::iter::from_fn(|| tasks.next_if(|(of, _)| *of == index)).map(|(_, found)| found);
-        outcomes.push(outcome_of(plan, tensor, own));
+        let is_own = |(of, _): &(usize, TaskOutcome)| *of == index;
+        let own = std::iter::from_fn(|| tasks.next_if(is_own).or_else(|| lengths.next_if(is_own)));
+        outcomes.push(outcome_of(plan, tensor, own.map(|(_, found)| found)));
     }
     for (index, tensor) in plan.tensors.iter().enumerate() {
         if let Some(main) = tensor.tied_to() {

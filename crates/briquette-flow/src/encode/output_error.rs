@@ -1,4 +1,4 @@
-//! The error of the outputs of a layer, from the error of its weights.
+//! The error of a layer's outputs, from the mean squares of its inputs.
 
 use briquette_core::InputView;
 

@@ -20,7 +20,7 @@ impl Plan<'_> {
         let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
         let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
         let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
-        let n_cols = first.rows.n_cols;
+        let n_cols = first.rows().n_cols;
         let message =
             format!("{what} does not divide its {n_cols} columns{others}; choose another, or leave these out");
         let remedy = Remedy::Exclude(exclude::patterns(&names, &fit));
@@ -31,7 +31,7 @@ impl Plan<'_> {
 /// Describes the pattern that does not divide a tensor's columns.
 fn unfit(tensor: &TensorPlan) -> Option<String> {
     match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::NOfM { n, m }) if !tensor.rows.n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
+        Some(Cut::NOfM { n, m }) if !tensor.rows().n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
         _ => None,
     }
 }

@@ -4,9 +4,9 @@ use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use crate::context::Workers;
 use crate::piece::{PieceBuffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
+use crate::scorer::Scorer;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::TensorSource;
-use briquette_prune::score::WeightSlice;
 use briquette_prune::select::{Bracket, Tally};
 use briquette_prune::{Histogram, Score, Threshold};
 use std::ops::Range;
@@ -114,7 +114,7 @@ impl<'a> Search<'a> {
         let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
         let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
         let is_cheap =
-            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows.n_cols <= MAX_COLS;
+            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows().n_cols <= MAX_COLS;
         if n_drop == 0 || n_runs < MIN_RUNS || !self.tensors.iter().all(is_cheap) {
             return Ok(None);
         }
@@ -142,9 +142,8 @@ impl<'a> Search<'a> {
                 let bytes = bytes.bytes_mut(RUN * tensor.width());
                 self.source.read(tensor.index(), start * tensor.width(), bytes)?;
                 rows::to_f32(bytes, tensor.info.dtype, &mut values);
-                let (n_cols, inputs) = (tensor.rows.n_cols, self.plan.inputs.get(&tensor.index()));
-                let weights = WeightSlice { values: &values, first: start, n_cols, inputs };
-                let scores = score_of(tensor).of(weights, &mut scratch);
+                let (inputs, norm) = (self.plan.inputs.get(&tensor.index()), self.plan.norms.get(&tensor.index()));
+                let scores = Scorer::new(tensor, inputs, norm).of(&values, start, &mut scratch);
                 keys.extend(scores.iter().map(|score| score.abs().to_bits()));
             }
             first += n_elements;
@@ -159,7 +158,8 @@ impl<'a> Search<'a> {
 
     /// How many low bits are 0 in every key.
     fn n_zero_bits(&self) -> u32 {
-        let of = |tensor: &TensorPlan| match (score_of(tensor), tensor.info.dtype) {
+        let of = |tensor: &TensorPlan| match (tensor.score().unwrap_or_default(), tensor.info.dtype) {
+            _ if self.plan.norms.contains_key(&tensor.index()) => 0,
             (Score::Magnitude, DType::BF16) => 16,
             (Score::Magnitude, DType::F16) => 13,
             _ => 0,
@@ -198,10 +198,6 @@ impl Border {
 fn place(run: usize, n: usize, n_runs: usize) -> usize {
     let step = n / n_runs;
     run * step + run.wrapping_mul(0x9e37_79b9) % step.max(1)
-}
-
-fn score_of(tensor: &TensorPlan) -> Score {
-    tensor.score().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -249,11 +245,12 @@ mod tests {
         let (profile, max_shard_bytes, layout) = (OutputFormat::Briquette, u64::MAX, WeightLayout::Torch);
         let (pools, metadata, inputs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
-        let outlier_pools = Vec::new();
+        let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
         Plan {
             tensors,
             pools,
             outlier_pools,
+            norms,
             layout,
             metadata,
             profile,

@@ -3,9 +3,9 @@
 use crate::context::Workers;
 use crate::piece::{PieceReader, Strip, sips_of};
 use crate::plan::Plan;
+use crate::scorer::Scorer;
 use briquette_core::Result;
 use briquette_formats::TensorSource;
-use briquette_prune::score::WeightSlice;
 use std::ops::Range;
 
 /// A piece of a tensor of the plan.
@@ -42,15 +42,14 @@ impl Scan {
     ) -> Result<()> {
         workers.check_stop()?;
         let tensor = &plan.tensors[part.tensor];
-        let (score, inputs) = (tensor.score().unwrap_or_default(), plan.inputs.get(&part.tensor));
-        let n_cols = tensor.rows.n_cols;
+        let scorer = Scorer::new(tensor, plan.inputs.get(&part.tensor), plan.norms.get(&part.tensor));
+        let n_cols = tensor.rows().n_cols;
         for rows in sips_of(tensor, source.reads_ranges(tensor.index()), &part.rows) {
             let mut piece = self.reader.read(source, tensor, &rows, workers.stop())?;
             workers.advance(piece.bytes.len());
             piece.for_each_strip(|strip, _| {
                 workers.check_stop()?;
-                let weights = WeightSlice { values: strip.values, first: strip.first_row * n_cols, n_cols, inputs };
-                each(strip, score.of(weights, &mut self.scores))
+                each(strip, scorer.of(strip.values, strip.first_row * n_cols, &mut self.scores))
             })?;
         }
         Ok(())

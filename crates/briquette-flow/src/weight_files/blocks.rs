@@ -43,7 +43,7 @@ fn file_parts(tensor: &TensorPlan, coding: Coding, n_kept: usize) -> Result<Vec<
     let scales = Blocks::new(block_bytes, 0, 2).unwrap();
     let words = Blocks::new(block_bytes, 2, n_codes).unwrap();
     let words = if codes.bits == 4 { words.in_order(&HALVES) } else { words };
-    let shape = Shape(vec![tensor.rows.n_rows, tensor.rows.n_cols / GROUP * block_bytes]);
+    let shape = Shape(vec![tensor.rows().n_rows, tensor.rows().n_cols / GROUP * block_bytes]);
     let info = TensorInfo { name: tensor.info.name.clone(), dtype: DType::U8, shape };
     Ok(vec![FilePart { info, holds: Holds::Woven(vec![(Part::Codes, words), (Part::Scale, scales)]) }])
 }
@@ -99,6 +99,7 @@ impl Model {
         };
         Plan {
             outlier_pools: Vec::new(),
+            norms: Default::default(),
             tensors: self.0.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
             profile: OutputFormat::Briquette,

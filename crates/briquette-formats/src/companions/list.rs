@@ -1,7 +1,7 @@
 //! Which small files come along with a model.
 
 use crate::contained::leads_inside;
-use crate::limits;
+use crate::{limits, presence};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ pub struct Companions {
 /// behind and are told.
 ///
 /// # Errors
-/// Io where the directory cannot be read.
+/// Input for a link to a missing file; Io if the directory or one of its files cannot be looked at.
 pub fn companions_of(directory: &Path) -> Result<Companions> {
     let mut found = Companions::default();
     collect(directory, Path::new(""), MAX_DEPTH, &mut found)?;
@@ -48,17 +48,22 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
 }
 
 /// Why a file stays behind that otherwise would come along.
-fn reason_to_leave(root: &Path, relative: &Path, metadata: &std::fs::Metadata, is_link: bool) -> Option<&'static str> {
+fn reason_to_leave(
+    root: &Path,
+    relative: &Path,
+    metadata: &std::fs::Metadata,
+    is_link: bool,
+) -> Result<Option<&'static str>> {
     let name = relative.to_str();
-    if metadata.len() > limits::MAX_COMPANION_BYTES {
+    Ok(if metadata.len() > limits::MAX_COMPANION_BYTES {
         Some("it is larger than 128 MiB")
     } else if name.is_none_or(|name| name.contains('\\') || name.contains(char::is_control)) {
         Some("its name has bytes that SHA256SUMS cannot list")
-    } else if is_link && !leads_inside(root, &root.join(relative)) {
+    } else if is_link && !leads_inside(root, &root.join(relative))? {
         Some("it is a link out of the model's directory")
     } else {
         None
-    }
+    })
 }
 
 fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> Result<()> {
@@ -68,13 +73,18 @@ fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> R
         let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
         let relative = below.join(entry.file_name());
         let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let is_link = kind.is_symlink();
+        // Weight files may be links to nothing: which of them is needed, their own reader finds out.
+        if !kind.is_dir() && !comes_along(&name) {
+            continue;
+        }
         // The cache of the hub is made of links to files; links to directories could lead round in circles.
-        let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
-        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        let Some(metadata) = presence::metadata(&entry.path())? else { continue };
         if metadata.is_dir() && depth > 1 && !is_link && !name.starts_with('.') {
             collect(root, &relative, depth - 1, found)?;
-        } else if metadata.is_file() && comes_along(&name) {
-            match reason_to_leave(root, &relative, &metadata, is_link) {
+        } else if metadata.is_file() {
+            match reason_to_leave(root, &relative, &metadata, is_link)? {
                 Some(reason) => found.left.push((relative, reason)),
                 None => found.taken.push(relative),
             }

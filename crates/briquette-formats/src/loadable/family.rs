@@ -32,6 +32,10 @@ pub enum Limits {
     Codes(&'static str),
 }
 
+/// Why transformers cannot load packed codes of some families: it writes to `weight` while it looks for what is missing.
+pub(super) const INITIALISES: Limits =
+    Limits::Packed("transformers sets up its layers by a `weight` that packed codes do not have");
+
 /// What a family has where it says nothing else.
 pub(super) const FAMILY: LoadableFamily = LoadableFamily {
     model_types: &[],

@@ -76,7 +76,25 @@ fn kind_of(bytes: &[u8]) -> String {
     }
 }
 
+/// How many times its own bytes an array of a `.npz` may unpack to, and how many bytes it may have in any case.
+///
+/// Photographs shrink to a half, drawings to a tenth. Zeros alone shrink a thousand times.
+const MAX_UNPACKED: u64 = 100;
+const UNPACKED_ANYWAY: u64 = 64 << 20;
+
+/// Refuses an array that unpacks to far more than it is.
+fn check_unpacked(size: u64, packed: u64) -> Result<(), String> {
+    let most = packed.saturating_mul(MAX_UNPACKED).max(UNPACKED_ANYWAY);
+    if size <= most {
+        return Ok(());
+    }
+    Err(format!(
+        "{packed} bytes unpack to {size}, expected at most {most}; save it with numpy.savez, which does not compress"
+    ))
+}
+
 fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
+    let n_bytes = bytes.len() as u64;
     let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("it is no .npz: {source}"))?;
     let found = names.iter().map(|name| format!("{name}.npy")).find(|name| archive.index_for_name(name).is_some());
     let Some(name) = found else {
@@ -87,6 +105,7 @@ fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
     // A zip may claim one size and unpack to another. Reading a byte beyond the claim finds that out; it also reads to the end,
     // where the zip's checksum is compared.
     let size = file.size();
+    check_unpacked(size, file.compressed_size().min(n_bytes)).map_err(|message| format!("{name}: {message}"))?;
     let mut content = Vec::new();
     file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(|source| damaged(&source))?;
     if content.len() as u64 != size {
@@ -137,4 +156,16 @@ fn from_checkpoint(checkpoint: &Checkpoint, names: &[&str]) -> Result<ArrayOrNam
     checkpoint.read(index, 0, &mut bytes)?;
     checkpoint.check_unchanged()?;
     Array::from_bytes(info.shape.0.clone(), number, false, &bytes).map(Ok).map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_that_unpacks_to_far_more_than_it_is_is_refused() {
+        assert!(check_unpacked(64 << 20, 1000).is_ok() && check_unpacked(100 << 20, 1 << 20).is_ok());
+        let error = check_unpacked(1 << 30, 1 << 20).unwrap_err();
+        assert!(error.contains("1048576 bytes unpack to 1073741824, expected at most 104857600"), "{error}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::{ImageInput, ImageTiles, empty, out_of_range};
 use briquette_core::{Error, Result};
+use briquette_formats::presence;
 use image::{DynamicImage, ImageReader};
 use std::path::{Path, PathBuf};
 
@@ -23,14 +24,14 @@ impl ImageFolder {
     /// # Errors
     /// Input where there is no class or one has no image; Io.
     pub fn open(path: &Path) -> Result<Self> {
-        let folders: Vec<PathBuf> = sorted(path)?.into_iter().filter(|path| path.is_dir()).collect();
+        let folders = filtered(sorted(path)?, presence::is_directory)?;
         let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let classes: Vec<String> = folders.iter().map(name).collect();
         let numbers: Option<Vec<usize>> = classes.iter().map(|name| name.parse().ok()).collect();
         let numbers = numbers.unwrap_or_else(|| (0..classes.len()).collect());
         let mut files = Vec::new();
         for (folder, class) in folders.iter().zip(numbers) {
-            let found: Vec<PathBuf> = sorted(folder)?.into_iter().filter(|path| is_image(path)).collect();
+            let found = filtered(sorted(folder)?, is_image)?;
             if found.is_empty() {
                 let message = format!("found no image in this class, expected {}; remove it", EXTENSIONS.join(", "));
                 return Err(Error::input(message).at(folder.display()));
@@ -110,20 +111,22 @@ impl ImageFolder {
     }
 }
 
-fn is_image(path: &Path) -> bool {
+/// The paths for which the check answers yes.
+fn filtered(paths: Vec<PathBuf>, check: impl Fn(&Path) -> Result<bool>) -> Result<Vec<PathBuf>> {
+    let checked = paths.into_iter().filter_map(|path| match check(&path) {
+        Ok(is_taken) => is_taken.then_some(Ok(path)),
+        Err(error) => Some(Err(error)),
+    });
+    checked.collect()
+}
+
+fn is_image(path: &Path) -> Result<bool> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    path.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()))
+    let is_named_so = extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()));
+    Ok(is_named_so && presence::is_file(path)?)
 }
 
 fn sorted(path: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(path).map_err(|source| Error::io("cannot list", path, source))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|source| Error::io("cannot list", path, source))?;
-        if !entry.file_name().to_string_lossy().starts_with('.') {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort();
-    Ok(paths)
+    let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    Ok(presence::entries(path)?.into_iter().filter(|path| !is_hidden(path)).collect())
 }

@@ -1,6 +1,6 @@
 //! Sentences, one a line.
 
-use super::{empty, read_text};
+use super::{empty, read_prose};
 use briquette_core::Result;
 use std::path::Path;
 
@@ -17,9 +17,9 @@ impl Sentences {
     /// Reads a text file; lines of white space alone are none.
     ///
     /// # Errors
-    /// Input where there is none, or no UTF-8; Io.
+    /// Input where there is none, no UTF-8, or it is JSON; Io.
     pub fn read_lines(path: &Path) -> Result<Self> {
-        let text = read_text(path)?;
+        let text = read_prose(path)?;
         let texts: Vec<String> =
             text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from).collect();
         if texts.is_empty() {
@@ -41,6 +41,15 @@ mod tests {
         assert_eq!(Sentences::read_lines(&path).unwrap().texts, ["one", "two"]);
         std::fs::write(&path, "\n \n").unwrap();
         assert!(Sentences::read_lines(&path).unwrap_err().message.ends_with("nothing to evaluate"));
+        for (other, found) in
+            [("{\n \"a\": 1\n}\n", "a JSON document"), ("[1]", "a JSON document"), ("a\0b", "a NUL at byte 1")]
+        {
+            std::fs::write(&path, other).unwrap();
+            let error = Sentences::read_lines(&path).unwrap_err().message;
+            assert!(error.contains(found) && error.contains("expected text"), "{error}");
+        }
+        std::fs::write(&path, "[1] a note\n{braces}\n").unwrap();
+        assert_eq!(Sentences::read_lines(&path).unwrap().texts.len(), 2);
         std::fs::write(&path, b"ab\xff").unwrap();
         assert!(Sentences::read_lines(&path).unwrap_err().message.contains("byte 2"));
     }

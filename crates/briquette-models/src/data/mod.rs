@@ -38,6 +38,30 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     })
 }
 
+/// Reads a file of text for people to read: not JSON, and no binary file whose bytes are UTF-8 by chance.
+///
+/// # Errors
+/// Input where it is something else; see [`read_text`].
+pub(crate) fn read_prose(path: &Path) -> Result<String> {
+    let text = read_text(path)?;
+    let other = match text.find('\0') {
+        Some(at) => Some(format!("a NUL at byte {at}")),
+        None => is_json(&text).then(|| "a JSON document".to_string()),
+    };
+    match other {
+        Some(found) => {
+            let message = format!("found {found}, expected text, or .jsonl with {{\"text\": ...}} in each line");
+            Err(Error::input(format!("{message}; name a file of text")).at(path.display()))
+        }
+        None => Ok(text),
+    }
+}
+
+/// Whether all of a text is one list or table of JSON.
+fn is_json(text: &str) -> bool {
+    text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
 /// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;

@@ -3,6 +3,7 @@
 use super::DataSpec;
 use crate::ModelTask;
 use briquette_core::{Error, Remedy, Result};
+use briquette_formats::presence;
 
 /// The kinds of data that settings differ by.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,7 +21,7 @@ impl DataSpec {
     /// Config, naming the setting and what it is for.
     pub(super) fn check_settings(&self, task: ModelTask) -> Result<()> {
         use DataKind::{Array, Document, Folder, Sentences};
-        let (kind, is) = match (task, self.path.is_dir()) {
+        let (kind, is) = match (task, presence::is_directory(&self.path)?) {
             (ModelTask::Encoder, _) => (Sentences, "this model takes text line by line"),
             (ModelTask::Decoder, _) => (Document, "this model takes a text"),
             (ModelTask::Classifier, true) => (Folder, "the data is a folder of images"),

@@ -1,8 +1,9 @@
 //! What to evaluate on, as a recipe says it, and the data that comes of it.
 
-use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_text};
+use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_prose};
 use crate::ModelTask;
 use briquette_core::{Error, Result};
+use briquette_formats::presence;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl DataSpec {
     pub fn open(&self, task: ModelTask) -> Result<Data> {
         self.check_settings(task)?;
         let path = &self.path;
-        let is_folder = path.is_dir();
+        let is_folder = presence::is_directory(path)?;
         match (task, is_folder) {
             (ModelTask::Classifier, true) => Ok(Data::Images(Arc::new(Images::Folder(ImageFolder::open(path)?)))),
             (ModelTask::Classifier, false) => {
@@ -95,7 +96,7 @@ impl DataSpec {
             (ModelTask::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
             (ModelTask::Decoder, false) => {
                 let text =
-                    if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_text(path)? };
+                    if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_prose(path)? };
                 if text.trim().is_empty() { Err(empty(path, "text")) } else { Ok(Data::Document(text.into())) }
             }
         }

@@ -8,8 +8,8 @@ use crate::config::{Folder, check_layers, has_tensor};
 use crate::fresh::{padding_of, range_of};
 use crate::input::Longest;
 use crate::student_config::{LAYER_TYPES, Smaller, keep_layers, with_sizes};
-use briquette_core::Result;
 use briquette_core::float::CacheType;
+use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_nn::NameMap;
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -50,9 +50,26 @@ fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
     config.qkv_bias = has("self_attn.q_proj");
     config.output_bias = has("self_attn.o_proj");
     config.mlp_bias = has("mlp.gate_proj");
+    check_head(checkpoint, config.tie_word_embeddings)?;
     let sound = config.validate().and_then(|()| check_layers(config.num_hidden_layers, checkpoint));
     sound.map_err(|message| folder.config_error(message))?;
     Ok(config)
+}
+
+/// Refuses a Llama that has no head to predict tokens with.
+fn check_head(checkpoint: &Checkpoint, is_tied: bool) -> Result<()> {
+    let has = |name: &str| has_tensor(checkpoint, name);
+    let message = if has("layers.0.self_attn.q_proj.weight") {
+        "its names lack the prefix model. and it has no lm_head.weight, as a LlamaModel without its head"
+    } else if has("lm_head.weight") || is_tied && !has("score.weight") {
+        return Ok(());
+    } else if has("score.weight") {
+        "it has score.weight, as a LlamaForSequenceClassification, and no lm_head.weight"
+    } else {
+        "it has no lm_head.weight, and config.json does not tie the head to the embedding (tie_word_embeddings)"
+    };
+    let message = format!("{message}; expected a model that predicts tokens: save it as LlamaForCausalLM to run it");
+    Err(Error::input(message).at(checkpoint.path().display()))
 }
 
 /// Hugging Face's names. A tied Llama may hold its head, which is the embedding once more; loading leaves it aside.

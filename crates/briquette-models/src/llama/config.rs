@@ -104,10 +104,29 @@ impl LlamaConfig {
         if !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
             return Err(format!("{heads} heads of width {head} over {kv_heads} of keys cannot be; correct it"));
         }
+        self.check_rotary()?;
         match (self.hidden_act.as_deref(), self.rope_type()) {
             (None | Some("silu" | "swish"), "default" | "linear" | "llama3") => Ok(()),
             (None | Some("silu" | "swish"), other) => Err(format!("rope_type is {other:?}, which cannot be run")),
             (Some(other), _) => Err(format!("hidden_act is {other:?}, only \"silu\" can be run")),
+        }
+    }
+
+    /// Refuses rotary settings whose frequencies would not be finite.
+    fn check_rotary(&self) -> Result<(), String> {
+        let rope = self.rope();
+        let settings = [
+            ("rope_theta", rope.rope_theta.or(self.rope_theta)),
+            ("rope factor", rope.factor),
+            ("low_freq_factor", rope.low_freq_factor),
+            ("high_freq_factor", rope.high_freq_factor),
+            ("original_max_position_embeddings", rope.original_max_position_embeddings),
+        ];
+        let is_usable = |value: f64| value > 0.0 && (value as f32).is_normal();
+        match settings.into_iter().find_map(|(key, value)| Some((key, value.filter(|value| !is_usable(*value))?))) {
+            Some((key, value)) => Err(format!("{key} is {value}, expected a number above 0; correct it")),
+            None if self.inverse_frequencies().iter().all(|frequency| frequency.is_finite()) => Ok(()),
+            None => Err("its rotary frequencies are not finite; correct rope_theta and the rope factors".into()),
         }
     }
 
@@ -177,6 +196,24 @@ mod tests {
         let sizes = "\"vocab_size\": 9, \"hidden_size\": 16, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
         let rest = "\"num_attention_heads\": 4, \"max_position_embeddings\": 64";
         serde_json::from_str(&format!("{{{sizes}, {rest}{extra}}}")).unwrap()
+    }
+
+    #[test]
+    fn rotary_settings_of_zero_are_named() {
+        for (rope, key) in [
+            (", \"rope_theta\": 0.0", "rope_theta is 0"),
+            (", \"rope_theta\": -1.0", "rope_theta is -1"),
+            (", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.0}", "rope factor is 0"),
+            (
+                ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 0}",
+                "low_freq_factor",
+            ),
+            (", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e-300}", "rope factor"),
+        ] {
+            let error = config(rope).validate().unwrap_err();
+            assert!(error.contains(key), "{rope}: {error}");
+        }
+        assert_eq!(config(", \"rope_theta\": 10000.0").validate(), Ok(()));
     }
 
     #[test]

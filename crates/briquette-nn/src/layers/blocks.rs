@@ -19,6 +19,9 @@ fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
 
 /// Attention of tokens `[batch, length, n_in]` to all that are no padding, where queries, keys and values come of int8 codes; see
 /// [`ops::self_attention`]. `None` where that is not so.
+///
+/// # Panics
+/// If the layers take another width than `x` has, `n_heads` is 0 or does not divide their outputs, or `padding` is not `[batch, length]`.
 pub fn self_attention(
     x: &Tensor<3>,
     layers: [&Linear; 3],
@@ -30,6 +33,9 @@ pub fn self_attention(
 }
 
 /// `down(activation(up(x)))`, where both layers are of int8 codes; see [`ops::feed_forward`]. `None` where that is not so.
+///
+/// # Panics
+/// If a layer takes another width than what comes before it has.
 pub fn feed_forward(x: &Tensor<3>, [up, down]: [&Linear; 2], activation: FeedForwardActivation) -> Option<Tensor<3>> {
     ops::feed_forward(x, [coded(up, x)?, coded(down, x)?], activation)
 }

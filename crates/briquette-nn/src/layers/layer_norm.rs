@@ -40,6 +40,9 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// The norm of `input`, in its own type.
+    ///
+    /// # Panics
+    /// If the last dimension is not `d_model`.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (dtype, gamma, beta) = (input.dtype(), self.gamma.val(), self.beta.as_ref().map(Param::val));
         // f16 and bf16 cannot hold the sums.
@@ -52,6 +55,9 @@ impl LayerNorm {
     }
 
     /// The norm of `input + shortcut`, in one pass where the device has it.
+    ///
+    /// # Panics
+    /// If the last dimension is not `d_model`, or the shapes differ.
     pub fn forward_sum<const D: usize>(&self, input: Tensor<D>, shortcut: Tensor<D>) -> Tensor<D> {
         if input.dtype() != DType::F32 {
             return self.forward(input + shortcut);

@@ -64,6 +64,9 @@ impl Linear {
     }
 
     /// Shows `input` to probes, as [`forward`](Self::forward) does, and does not find what the layer gives.
+    ///
+    /// # Panics
+    /// If the layer is of low rank and the last dimension is not `d_input`.
     pub fn only_show<const D: usize>(&self, input: Tensor<D>) {
         show(&self.weight, &self.lowered(input));
     }

@@ -14,8 +14,9 @@ impl Chosen {
         Self { included, ..Self::default() }
     }
 
-    pub(crate) fn matches(&self, path: &str) -> bool {
-        self.included.matches(path) && !self.excluded.matches(path)
+    /// Whether patterns choose one of the names of a parameter, and exclude none.
+    pub(crate) fn chooses<'a>(&self, mut names: impl Iterator<Item = &'a str> + Clone) -> bool {
+        names.clone().any(|name| self.included.matches(name)) && !names.any(|name| self.excluded.matches(name))
     }
 
     /// A pattern that matches none of the names that rules are for, or excludes none of all.

@@ -8,6 +8,9 @@ use briquette_prune::{Ratio, Score};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The most inputs that a pattern N:M looks at together.
+const MAX_WINDOW: usize = 256;
+
 /// The weights that a sparsity counts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
@@ -48,7 +51,7 @@ impl Prune {
     /// Drops this share of the weights of the parameters that `glob` matches, all at once.
     ///
     /// # Errors
-    /// Config, where the share is not from 0 to 1 or `glob` is not a valid glob.
+    /// Config, where the share is not from 0 to below 1 or `glob` is not a valid glob.
     pub fn new(glob: &str, sparsity: f64) -> Result<Self> {
         Self::each([glob], sparsity)
     }
@@ -66,10 +69,11 @@ impl Prune {
     /// its own.
     ///
     /// # Errors
-    /// Config, where `n` is more than `m` or `glob` is not a valid glob.
+    /// Config, unless `0 < n < m <= 256`, and where `glob` is not a valid glob.
     pub fn n_of_m(glob: &str, n: usize, m: usize) -> Result<Self> {
-        if m == 0 || n > m {
-            return Err(Error::config(format!("{n} of {m} cannot be kept; expected n up to m, such as 2 of 4")));
+        if n == 0 || n >= m || m > MAX_WINDOW {
+            let message = format!("pattern: found {n}:{m}, expected N:M with 0 < N < M <= {MAX_WINDOW}, such as 2:4");
+            return Err(Error::config(message));
         }
         Self::with_amount(Patterns::new([glob])?, Amount::NOfM { n, m })
     }
@@ -117,7 +121,7 @@ impl Prune {
         }
     }
 
-    /// Refuses a score that uses statistics of a layer's inputs where there are none for the layer, and those of other inputs.
+    /// Refuses a score that needs statistics of a layer's inputs where there are none for the layer, and statistics that do not fit.
     fn check_inputs(&self, layer: &str, n_cols: usize) -> Result<()> {
         let needs = self.scoring.needs_inputs();
         if needs && matches!(self.scope, Scope::Global | Scope::Columns(_)) {
@@ -129,11 +133,26 @@ impl Prune {
             None if needs => {
                 Err(Error::config(format!("no statistics of the inputs of {layer:?}; give them by Prune::inputs")))
             }
+            Some(view) if view.rms.iter().chain(&view.mean_square).any(|number| !number.is_finite()) => Err(
+                Error::refused(format!("the statistics of the inputs of {layer:?} are not finite; gather them again")),
+            ),
             Some(view) if view.rms.len() != n_cols => Err(Error::config(format!(
                 "found statistics of {} inputs of {layer:?}, expected {n_cols}",
                 view.rms.len()
             ))),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the rule can have made a mask, as far as the mask shows.
+    pub(crate) fn makes(&self, mask: &Mask) -> bool {
+        let (n_rows, n_cols) = mask.dim();
+        match &self.amount {
+            Amount::Outside(given) => mask == given,
+            &Amount::NOfM { n, m } => (0..n_rows).all(|row| {
+                (0..n_cols).step_by(m).all(|first| (first..first + m).filter(|&col| mask.keeps(row, col)).count() <= n)
+            }),
+            Amount::Ratio(_) | Amount::Zeros => true,
         }
     }
 
@@ -228,7 +247,7 @@ impl Prune {
     /// Begins the schedule at this sparsity instead of 0.
     ///
     /// # Errors
-    /// Config, where the sparsity is not from 0 to 1.
+    /// Config, where the sparsity is not from 0 to below 1.
     pub fn starting_at(mut self, sparsity: f64) -> Result<Self> {
         self.from = ratio_of(sparsity)?;
         Ok(self)
@@ -236,5 +255,6 @@ impl Prune {
 }
 
 fn ratio_of(sparsity: f64) -> Result<Ratio> {
-    Ratio::new(sparsity).ok_or_else(|| Error::config(format!("sparsity {sparsity} is not a share from 0 to 1")))
+    let wrong = || Error::config(format!("sparsity: found {sparsity}, expected a number from 0 to below 1"));
+    Ratio::new(sparsity).filter(|ratio| ratio.get() < 1.0).ok_or_else(wrong)
 }

@@ -83,12 +83,22 @@ impl Quantize {
         self.check_learned()?;
         let n_scales = if grouping == Grouping::Tensor { 1 } else { n_rows * per_row };
         match &self.given {
+            Some(params) if params.affines.iter().any(|affine| !(affine.scale.is_finite() && affine.scale > 0.0)) => {
+                Err(Error::config(
+                    "found a scale that is not a finite number above 0; give others to Quantize::on_grid",
+                ))
+            }
             Some(params) if params.affines.len() != n_scales => {
                 let found = params.affines.len();
                 Err(Error::config(format!("found {found} scales, expected {n_scales} of {n_rows} x {n_cols} weights")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the rule can have made scales, as far as these show.
+    pub(crate) fn makes(&self, params: &QuantParams) -> bool {
+        self.given.as_ref().is_none_or(|given| given == params)
     }
 
     /// Refuses scales that are learned where they would not be stored as they are trained.

@@ -1,5 +1,8 @@
 //! The journal: one JSON line for each finished job, on disk before the next begins.
 //!
+//! A job whose output does not exist yet has a line of its own when it begins. If the process is killed after the output
+//! appears and before the job's line is written, a resumed run knows by that line that it may replace the output.
+//!
 //! It lies in the deepest directory that holds every output: `<jobs file>.journal.jsonl`, and for a shard
 //! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
 //! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
@@ -7,7 +10,7 @@
 use super::beside::Beside;
 use crate::contents::InputHashes;
 use briquette_core::{Error, Result};
-use briquette_formats::{InputFile, draft, limits};
+use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_report::JobStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +38,23 @@ pub(super) struct JournalLine {
     pub(super) error: Option<String>,
 }
 
+/// A job that began when nothing was at its output.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct BegunJob {
+    /// Its output, relative to the journal.
+    pub(super) begun: PathBuf,
+    /// Hash of its recipe.
+    pub(super) recipe: String,
+}
+
+/// One line of the journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum JournalEntry {
+    Finished(Box<JournalLine>),
+    Begun(BegunJob),
+}
+
 /// What a job made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct JobOutput {
@@ -49,6 +69,9 @@ pub(super) struct JobOutput {
     /// What an evaluation found; none of what is no number.
     #[serde(default)]
     pub(super) metrics: BTreeMap<String, Option<f64>>,
+    /// Why it left bytes of its budget unused, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
 }
 
 /// The journal of one shard, and what the journals of all shards knew at the start.
@@ -58,6 +81,8 @@ pub(super) struct Journal {
     directory: PathBuf,
     /// What was done at each output, oldest first.
     before: BTreeMap<PathBuf, Vec<JournalLine>>,
+    /// Hashes of the recipes of jobs that began and did not finish, by their outputs.
+    unfinished: BTreeMap<PathBuf, String>,
 }
 
 impl Journal {
@@ -68,16 +93,42 @@ impl Journal {
     /// Io where the journal cannot be written.
     pub(super) fn start(beside: &Beside, resume: bool) -> Result<Self> {
         let (path, directory) = (beside.journal.clone(), beside.directory().to_path_buf());
-        let own = if resume { lines_of(&path) } else { last_done(lines_of(&path)) };
-        let text = own.iter().map(|line| Ok(to_json(line)? + "\n")).collect::<Result<String>>()?;
+        let own = if resume { entries_of(&path)? } else { worth_keeping(entries_of(&path)?) };
+        let text = own.iter().map(|entry| Ok(to_json(entry)? + "\n")).collect::<Result<String>>()?;
         draft::replace_file(&path, text.as_bytes())?;
+        let entries = if resume { entries_of_all(&directory, &beside.journals)? } else { Vec::new() };
+        let unfinished = unfinished(&entries);
         let mut before: BTreeMap<PathBuf, Vec<JournalLine>> = BTreeMap::new();
-        let lines = if resume { lines_of_all(&directory, &beside.journals) } else { Vec::new() };
-        for line in lines.into_iter().filter(|line| line.status == JobStatus::Done) {
+        for line in finished(entries).filter(|line| line.status == JobStatus::Done) {
             let Some(output) = line.output.clone() else { continue };
             before.entry(output).or_default().push(line);
         }
-        Ok(Self { path, directory, before })
+        Ok(Self { path, directory, before, unfinished })
+    }
+
+    /// Adds the line of a job that begins, which is on disk when this returns.
+    ///
+    /// # Errors
+    /// Io.
+    pub(super) fn begin(&self, job: BegunJob) -> Result<()> {
+        draft::append_line(&self.path, &to_json(&JournalEntry::Begun(job))?)
+    }
+
+    /// Whether an earlier run began a job of this recipe at this output, where nothing was, and did not finish it.
+    pub(super) fn is_unfinished(&self, job: &BegunJob) -> bool {
+        self.unfinished.get(&job.begun) == Some(&job.recipe)
+    }
+
+    /// How many outputs that an earlier run of these jobs finished are still there.
+    ///
+    /// # Errors
+    /// Io if the journal cannot be read or an output cannot be looked at.
+    pub(super) fn n_finished(beside: &Beside) -> Result<usize> {
+        let lines = finished(entries_of(&beside.journal)?);
+        let done = lines.filter(|line| line.status == JobStatus::Done).filter_map(|line| line.output);
+        let done: BTreeSet<PathBuf> = done.map(|output| beside.directory().join(output)).collect();
+        let found: Vec<bool> = done.iter().map(|output| presence::has_entry(output)).collect::<Result<_>>()?;
+        Ok(found.into_iter().filter(|is_there| *is_there).count())
     }
 
     /// Adds a line, which is on disk when this returns.
@@ -100,32 +151,62 @@ impl Journal {
     }
 }
 
-fn to_json(line: &JournalLine) -> Result<String> {
+fn to_json<T: Serialize>(line: &T) -> Result<String> {
     serde_json::to_string(line).map_err(|error| Error::bug(format!("the journal: {error}")))
 }
 
-/// The last line of each output that is done, in their order.
-fn last_done(lines: Vec<JournalLine>) -> Vec<JournalLine> {
+/// The last line of each finished output in their order, then the jobs that did not finish.
+fn worth_keeping(entries: Vec<JournalEntry>) -> Vec<JournalEntry> {
     let mut seen = BTreeSet::new();
     let is_last = |line: &JournalLine| line.status == JobStatus::Done && seen.insert(line.output.clone());
+    let begun = unfinished(&entries).into_iter().map(|(begun, recipe)| JournalEntry::Begun(BegunJob { begun, recipe }));
+    let lines: Vec<JournalLine> = finished(entries).collect();
     let mut kept: Vec<JournalLine> = lines.into_iter().rev().filter(is_last).collect();
     kept.reverse();
-    kept
+    kept.into_iter().map(|line| JournalEntry::Finished(Box::new(line))).chain(begun).collect()
+}
+
+fn finished(entries: Vec<JournalEntry>) -> impl Iterator<Item = JournalLine> {
+    entries.into_iter().filter_map(|entry| match entry {
+        JournalEntry::Finished(line) => Some(*line),
+        JournalEntry::Begun(_) => None,
+    })
+}
+
+/// The recipes of jobs with a line of their beginning and none of their end, by output.
+fn unfinished(entries: &[JournalEntry]) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        match entry {
+            JournalEntry::Begun(job) => _ = found.insert(job.begun.clone(), job.recipe.clone()),
+            JournalEntry::Finished(line) => _ = line.output.as_ref().and_then(|output| found.remove(output)),
+        }
+    }
+    found
 }
 
 /// The lines of every journal of a jobs file.
-fn lines_of_all(directory: &Path, prefix: &str) -> Vec<JournalLine> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
-    let is_journal = |name: &String| name.starts_with(prefix) && name.ends_with("jsonl");
-    let mut names: Vec<String> = entries.filter_map(|name| name.into_string().ok()).filter(is_journal).collect();
-    names.sort();
-    names.iter().flat_map(|name| lines_of(&directory.join(name))).collect()
+///
+/// # Errors
+/// Io if the directory or a journal cannot be read.
+fn entries_of_all(directory: &Path, prefix: &str) -> Result<Vec<JournalEntry>> {
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let is_journal = |path: &PathBuf| name(path).starts_with(prefix) && name(path).ends_with("jsonl");
+    let journals = presence::entries(directory)?.into_iter().filter(is_journal);
+    let entries: Vec<_> = journals.map(|journal| entries_of(&journal)).collect::<Result<_>>()?;
+    Ok(entries.concat())
 }
 
-/// The lines that are whole. A line that is torn or damaged says nothing, and its job is done again.
-fn lines_of(path: &Path) -> Vec<JournalLine> {
-    let bytes = InputFile::open(path).and_then(|file| file.read_all(limits::MAX_JSON_BYTES)).unwrap_or_default();
-    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+/// The whole lines of a journal, if there is one. A torn or damaged line is skipped, and its job is done again.
+///
+/// # Errors
+/// Io if the journal cannot be read.
+fn entries_of(path: &Path) -> Result<Vec<JournalEntry>> {
+    if !presence::exists(path)? {
+        return Ok(Vec::new());
+    }
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
 #[cfg(test)]
@@ -147,6 +228,7 @@ mod tests {
                 before_bytes: 2,
                 after_bytes: 1,
                 metrics: [("cosine".to_string(), Some(0.5)), ("kl".into(), None)].into(),
+                note: None,
             }),
             seconds: 0.5,
             error: None,
@@ -155,6 +237,10 @@ mod tests {
 
     fn start(directory: &Path, shard: Shard, resume: bool) -> Journal {
         Journal::start(&Beside::of("sweep.toml".as_ref(), directory, shard).unwrap(), resume).unwrap()
+    }
+
+    fn names(journal: &Journal) -> Vec<String> {
+        finished(entries_of(&journal.path).unwrap()).map(|line| line.job).collect()
     }
 
     fn n_before(journal: &Journal) -> usize {
@@ -172,7 +258,7 @@ mod tests {
             std::fs::write(&journal.path, &text[..cut]).unwrap();
             let resumed = start(dir.path(), Shard::default(), true);
             resumed.append(&line("c")).unwrap();
-            let names: Vec<String> = lines_of(&journal.path).into_iter().map(|line| line.job).collect();
+            let names = names(&journal);
             assert_eq!(names.last().map(String::as_str), Some("c"), "cut at {cut}");
             assert!(names.len() <= 3 && n_before(&resumed) == names.len() - 1);
         }
@@ -189,9 +275,27 @@ mod tests {
         journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("c") }).unwrap();
         let again = start(false);
         assert!(again.before.is_empty(), "it is not what this run goes by");
-        let names: Vec<String> = lines_of(&journal.path).into_iter().map(|line| line.job).collect();
-        assert_eq!(names, ["b", "a"], "the last of each that is done");
+        assert_eq!(names(&journal), ["b", "a"], "the last of each that is done");
         assert_eq!(start(true).done_at(Path::new("a")).len(), 1);
+    }
+
+    #[test]
+    fn a_job_that_began_and_did_not_finish_is_known_to_whoever_resumes() {
+        let dir = tempfile::tempdir().unwrap();
+        let begun = |output: &str| BegunJob { begun: output.into(), recipe: "r".into() };
+        let journal = start(dir.path(), Shard::new(0, 2).unwrap(), false);
+        for name in ["a", "b"] {
+            journal.begin(begun(name)).unwrap();
+        }
+        journal.append(&line("a")).unwrap();
+        for resume in [false, true] {
+            start(dir.path(), Shard::new(0, 2).unwrap(), resume);
+            let resumed = start(dir.path(), Shard::default(), true);
+            assert!(resumed.is_unfinished(&begun("b")) && !resumed.is_unfinished(&begun("a")));
+            assert!(!resumed.is_unfinished(&BegunJob { recipe: "another".into(), ..begun("b") }));
+        }
+        journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("b") }).unwrap();
+        assert!(!start(dir.path(), Shard::default(), true).is_unfinished(&begun("b")), "a failed job made nothing");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::distill::student_of;
 use crate::memory;
 use briquette_core::{Error, Result};
 use briquette_flow::context::Stop;
+use briquette_formats::presence;
 use briquette_recipe::{Recipe, paths};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -76,8 +77,10 @@ pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, briquette_flow
 
 /// The earlier job that makes what the job in this place reads, while that is not there.
 pub(super) fn waits_for<'a>(recipe: &Recipe, jobs: &'a Jobs, index: usize) -> Result<Option<&'a Job>> {
-    for named in recipe.read.iter().filter(|named| !named.path.exists()) {
-        if let Some(maker) = jobs.maker_of(&named.path, index)? {
+    for named in &recipe.read {
+        if !presence::exists(&named.path)?
+            && let Some(maker) = jobs.maker_of(&named.path, index)?
+        {
             return Ok(Some(maker));
         }
     }

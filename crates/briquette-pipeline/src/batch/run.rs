@@ -1,7 +1,7 @@
 //! Running jobs one after another. One that fails leaves the others alone.
 
 use super::beside::Beside;
-use super::journal::{JobOutput, Journal, JournalLine};
+use super::journal::{BegunJob, JobOutput, Journal, JournalLine};
 use super::shared::{SharedTrainings, TrainingPlace};
 use super::{Job, Jobs, Shard, plan};
 use crate::chain::OfBatch;
@@ -10,7 +10,7 @@ use crate::run::run_of_batch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
 use briquette_flow::context::{RunOptions, Workers};
-use briquette_formats::{contained, draft, json, limits};
+use briquette_formats::{contained, draft, json, limits, manifest, presence};
 use briquette_recipe::Recipe;
 use briquette_report::{BatchReport, JobResult, JobStatus, OtherOutput, Report, html};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,9 +39,23 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
+    run_since(Instant::now(), jobs, how, options, each)
+}
+
+/// As [`run`], with a report that counts the time from `started`.
+pub(crate) fn run_since(
+    started: Instant,
+    jobs: &Jobs,
+    how: &BatchOptions,
+    options: &RunOptions,
+    each: &mut dyn FnMut(&JobResult),
+) -> Result<BatchReport> {
     let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
     let also = jobs.also.iter().map(|output| other(output)).collect::<Result<Vec<_>>>()?;
     let _locks = beside.lock()?;
+    if !how.resume && !options.force {
+        check_is_first(&beside)?;
+    }
     let journal = Journal::start(&beside, how.resume)?;
     let (inputs, shared) = (InputHasher::default(), SharedTrainings::at(beside.shared.clone()));
     let mut batch = BatchRun { jobs, options, resume: how.resume, journal, inputs, shared };
@@ -49,10 +63,24 @@ pub fn run(
     let mut results: Vec<Option<JobResult>> = vec![None; mine.len()];
     let outcome = batch.run_all(&mine, &mut results, each);
     let n_left = results.iter().filter(|result| result.is_none()).count();
-    let report = report(jobs, how.shard, (&beside, also), results.into_iter().flatten().collect());
+    let mut report = report(jobs, how.shard, (&beside, also), results.into_iter().flatten().collect());
     batch.shared.end(outcome.is_ok() && report.n_failed == 0);
+    report.seconds = started.elapsed().as_secs_f64();
     let written = draft::replace_file(&beside.page, html::of_batch(&report, n_left).as_bytes());
     outcome.and(written).map(|()| report)
+}
+
+/// Refuses to start a batch again whose outputs are there: each of its jobs would fail for the same reason.
+fn check_is_first(beside: &Beside) -> Result<()> {
+    let n_finished = Journal::n_finished(beside)?;
+    if n_finished == 0 {
+        return Ok(());
+    }
+    let outputs = if n_finished == 1 { "output is" } else { "outputs are" };
+    let message = format!(
+        "{n_finished} {outputs} there from an earlier run; skip what is done and unchanged with --resume, or replace all with --force"
+    );
+    Err(Error::refused(message).at(beside.journal.display()))
 }
 
 /// An output that was made elsewhere, by its report.
@@ -84,6 +112,7 @@ fn report(
         n_done: count(JobStatus::Done),
         n_skipped: count(JobStatus::Skipped),
         n_failed: count(JobStatus::Failed),
+        seconds: 0.0,
         jobs: results,
         also,
     }
@@ -189,6 +218,9 @@ impl BatchRun<'_> {
             Before::Stale(why) => Some(why),
             Before::Nothing => None,
         };
+        if !presence::has_entry(&recipe.output)? {
+            self.journal.begin(self.begun(&recipe)?)?;
+        }
         let options = RunOptions { force: self.options.force || redone.is_some(), ..self.options.clone() };
         let trained_with = place.and_then(|place| self.shared.trained_by(place)).map(str::to_string);
         let of_batch = OfBatch { contents: inputs, shared: place.map(|place| place.directory.as_path()) };
@@ -200,6 +232,7 @@ impl BatchRun<'_> {
             report: identity::of_report(&recipe.output)?,
             before_bytes: report.before.file_bytes,
             after_bytes: report.after.file_bytes,
+            note: report.unused_budget(),
             metrics: found
                 .map(|(name, value)| (name.clone(), Some(*value).filter(|value| value.is_finite())))
                 .collect(),
@@ -212,7 +245,8 @@ impl BatchRun<'_> {
         let recipe = identity::of_recipe(asked)?;
         let lines = self.journal.done_at(&self.journal.name_of(&asked.output)?);
         let Some(last) = lines.last() else {
-            let is_ours = identity::is_made_by(asked)?;
+            let is_ours = presence::exists(&asked.output.join(manifest::FILE_NAME))?
+                && (self.journal.is_unfinished(&self.begun(asked)?) || identity::is_made_by(asked)?);
             return Ok(if is_ours {
                 Before::Stale("the journal does not say it is done".into())
             } else {
@@ -232,6 +266,10 @@ impl BatchRun<'_> {
             }
         }
         Ok(Before::Stale(why))
+    }
+
+    fn begun(&self, asked: &Recipe) -> Result<BegunJob> {
+        Ok(BegunJob { begun: self.journal.name_of(&asked.output)?, recipe: identity::of_recipe(asked)? })
     }
 
     /// Hashes every file of an output again.
@@ -283,6 +321,7 @@ impl BatchRun<'_> {
             after_bytes: made.map(|made| made.after_bytes),
             ratio: made.map(|made| made.before_bytes as f64 / made.after_bytes.max(1) as f64),
             metrics: made.map(|made| made.metrics.clone()).unwrap_or_default(),
+            note: made.and_then(|made| made.note.clone()),
             seconds,
             seconds_before: finished.as_ref().and_then(|finished| finished.seconds_before),
             trained_with: finished.as_ref().and_then(|finished| finished.trained_with.clone()),

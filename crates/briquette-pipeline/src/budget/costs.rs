@@ -93,7 +93,7 @@ impl Costs {
         self.choices = choices(&self.curves, &losses, &self.suffixes);
     }
 
-    /// What is foretold of some steps.
+    /// Reports some steps, with their predicted bytes and losses.
     pub(super) fn report(&self, target: &str, steps: &Steps) -> AllocationReport {
         let tensor = |(tensor, &place): (usize, &usize)| {
             let (curve, Candidate { bytes, loss, .. }) = (&self.curves[tensor], self.choices[tensor][place]);
@@ -111,6 +111,8 @@ impl Costs {
             target: target.into(),
             how,
             unit,
+            most_bytes: Some(self.most).filter(|&most| most < u64::MAX),
+            is_finest: steps.are_finest,
             tensors: steps.places.iter().enumerate().map(tensor).collect(),
         }
     }

@@ -31,15 +31,16 @@ pub(super) struct PartsRun<'a> {
 }
 
 impl<'a> PartsRun<'a> {
-    /// Before the first part.
+    /// The state before the first part of a run that began at `started`.
     pub(super) fn of(
         recipe: &'a Recipe,
         original: &Checkpoint,
         work: &'a Work,
         options: &'a RunOptions,
+        started: Instant,
     ) -> Result<Self> {
         let (about, notes) = (Original::of(original, &recipe.roles)?, inspect::notes_of(original));
-        let mut origin = Origin { original: Some(about), notes, ..Origin::of(recipe) };
+        let mut origin = Origin { original: Some(about), notes, started, ..Origin::of(recipe) };
         origin.add_bytes("original".into(), original.weight_bytes());
         Ok(Self { recipe, options, work, model: recipe.model.clone(), pruned: Vec::new(), origin })
     }

@@ -2,10 +2,10 @@
 
 use super::{published, training};
 use crate::verify;
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::{Error, Result};
 use briquette_flow::context::RunOptions;
 use briquette_formats::draft::DirectoryLock;
-use briquette_formats::{InputFile, draft, json, limits};
+use briquette_formats::{InputFile, draft, json, limits, presence};
 use briquette_recipe::{Recipe, StageKind};
 use briquette_report::DistillReport;
 use serde_json::Value;
@@ -51,7 +51,7 @@ impl Work {
     /// Whether what is here belongs to this run; refused where it took another run training, unless that may go.
     fn is_of(&self, now: &Value, force: bool) -> Result<bool> {
         let path = self.directory.join(RECIPE);
-        if !path.exists() {
+        if !presence::exists(&path)? {
             return Ok(false);
         }
         let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
@@ -80,9 +80,12 @@ impl Work {
     fn clear(&self) -> Result<()> {
         check_is_ours(&self.directory)?;
         let failed = |path: &Path, error| Error::io("cannot remove", path, error);
-        for entry in std::fs::read_dir(&self.directory).map_err(|error| failed(&self.directory, error))? {
-            let path = entry.map_err(|error| failed(&self.directory, error))?.path();
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        for path in presence::entries(&self.directory)? {
+            let removed = if presence::is_directory(&path)? {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
             removed.map_err(|error| failed(&path, error))?;
         }
         Ok(())
@@ -99,10 +102,10 @@ impl Work {
 
     /// Whether there is anything that took long: factors, a student, or a checkpoint. Where that cannot be told, there is.
     pub(super) fn holds_parts(&self) -> bool {
-        let Ok(entries) = std::fs::read_dir(&self.directory) else { return true };
-        let is_long = |name: String| whole_kinds().any(|kind| name.ends_with(&format!("-{kind}")));
-        let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
-        names.any(is_long) || holds_training(&self.directory).unwrap_or(true)
+        let Ok(paths) = presence::entries(&self.directory) else { return true };
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_long = |path: &PathBuf| whole_kinds().any(|kind| name(path).ends_with(&format!("-{kind}")));
+        paths.iter().any(is_long) || holds_training(&self.directory).unwrap_or(true)
     }
 
     pub(super) fn part(&self, index: usize, kind: &str) -> PathBuf {
@@ -111,17 +114,17 @@ impl Work {
 
     /// Whether a part is there, as it was written. One that is damaged is made again where that is wished for.
     pub(super) fn is_done(&self, part: &Path, options: &RunOptions) -> Result<bool> {
-        if !part.exists() {
+        if !presence::exists(part)? {
             return Ok(false);
         }
         match verify::check_files(part, options) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind == ErrorKind::Input && options.force => {
+            Err(error) if error.is_bad_input() && options.force => {
                 options.progress.line(&format!("made again, as --force asks: {error}"));
                 std::fs::remove_dir_all(part).map_err(|source| Error::io("cannot remove", part, source))?;
                 Ok(false)
             }
-            Err(error) if error.kind == ErrorKind::Input => {
+            Err(error) if error.is_bad_input() => {
                 let message = format!("{}; pass --force to make this part again", error.message);
                 Err(Error { message, ..error })
             }
@@ -176,9 +179,12 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
 
 /// Whether a trained student or a checkpoint of a training is there.
 fn holds_training(directory: &Path) -> Result<bool> {
-    let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
-    let holds = |path: PathBuf| path.join(DistillReport::FILE).exists() || path.join("last.json").exists();
-    Ok(entries.filter_map(std::result::Result::ok).any(|entry| holds(entry.path())))
+    for path in presence::entries(directory)? {
+        if presence::exists(&path.join(DistillReport::FILE))? || presence::exists(&path.join("last.json"))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &ManifestSource) ->
             let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;
-            quantization_config::of(&manifest.to_manifest(), &linear, loads.family(), original.as_deref())
+            quantization_config::of(&manifest.to_manifest(), &linear, loads.family())
         }
         false => None,
     };

@@ -1,10 +1,12 @@
 //! What a model loses, found by running it.
 
 use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
-use crate::solve::{Simulated, arch_of, rows_of};
+use crate::arch::arch_of;
+use crate::memory::limit_of_host;
+use crate::solve::{Simulated, rows_of};
 use briquette_core::{Affine, Error, Grid, Result, simd};
 use briquette_flow::RunOptions;
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, presence};
 use briquette_models::Arch;
 use briquette_models::data::{Data, DataSpec};
 use briquette_recipe::{MeasuredLoss, Recipe};
@@ -25,18 +27,21 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn of(recipe: &'a Recipe, n_samples: usize, checkpoint: &Checkpoint, options: &RunOptions) -> Result<Self> {
+    fn of(recipe: &'a Recipe, n_samples: usize, checkpoint: &Checkpoint, options: &'a RunOptions) -> Result<Self> {
         let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measure without data"))?;
-        let (arch, spec) = (arch_of(calibration, checkpoint)?, spec_of(&calibration.data));
+        let (arch, spec) = (arch_of(calibration.arch.as_deref(), checkpoint)?, spec_of(&calibration.data));
         let parent = recipe.output.parent().filter(|path| !path.as_os_str().is_empty());
-        let directory = parent.filter(|path| path.exists()).unwrap_or(Path::new("."));
+        let directory = match parent {
+            Some(parent) if presence::exists(parent)? => parent,
+            _ => Path::new("."),
+        };
         Ok(Self {
             arch,
             device: briquette_models::device(&options.device)?,
             data: spec.open(arch.task())?,
             spec,
             samples: Samples { n: n_samples.min(calibration.n_samples), seed: calibration.seed },
-            room: Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory },
+            room: Room::within(limit_of_host(calibration.limit, options), directory),
         })
     }
 }

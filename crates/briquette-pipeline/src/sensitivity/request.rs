@@ -2,11 +2,12 @@
 
 use super::{find, open_tensors};
 use crate::calibrate::check_output;
+use crate::unwritten::unwritten;
 use briquette_core::Result;
 use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{Choice, draft};
 use briquette_recipe::raw::{
-    RawBudget, RawCalibration, RawData, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
+    RawBudget, RawCalibration, RawData, RawLayout, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
 };
 use briquette_recipe::{Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, html, to_json};
@@ -48,10 +49,15 @@ pub struct SensitivityRequest {
 /// Config where there is no such device or data of that kind; Input where data or model are damaged; Refused where the output exists or lies in the
 /// model's directory; Io.
 pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    found(asked, options).map_err(|error| if asked.output.is_some() { unwritten(error) } else { error })
+}
+
+fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
     let recipe = asked.recipe(asked.how.as_deref())?;
     let checkpoint = crate::open::model(&recipe)?;
-    if let Some(output) = &asked.output {
-        check_output(output, &checkpoint, options.force)?;
+    let page = asked.output.as_ref().map(|output| output.with_extension("html"));
+    for path in asked.output.iter().chain(&page) {
+        check_output(path, &checkpoint, options.force)?;
     }
     let plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop)?;
     let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
@@ -64,9 +70,9 @@ pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<S
         hold(&mut report, &found(&asked.recipe(Some(other))?)?);
     }
     checkpoint.check_unchanged()?;
-    if let Some(output) = &asked.output {
-        draft::replace_file(output, &to_json(&report)?)?;
-        draft::replace_file(&output.with_extension("html"), html::of_sensitivity(&report).as_bytes())?;
+    if let Some((output, page)) = asked.output.as_ref().zip(page) {
+        let (json, html) = (to_json(&report)?, html::of_sensitivity(&report));
+        draft::write_files(&[(output, &json), (&page, html.as_bytes())], options.force)?;
     }
     Ok(report)
 }
@@ -116,8 +122,9 @@ impl SensitivityRequest {
         };
         let (key, strip_prefix) = (self.choice.key.clone(), self.choice.strip_prefix.clone());
         let (path, arch) = (Some(self.model.clone()), self.arch.clone());
+        let layout = self.choice.layout.map(RawLayout::of);
         let raw = RawRecipe {
-            model: RawModel { path, arch, key, strip_prefix, ..RawModel::default() },
+            model: RawModel { path, arch, key, strip_prefix, layout, ..RawModel::default() },
             output: RawOutput { path: Some(self.output.clone().unwrap_or("-".into())), ..RawOutput::default() },
             stage: vec![stage.into()],
             data: Some(RawData { eval: None, max_length: None, ..self.data.clone() }),

@@ -36,9 +36,10 @@ impl<'a> OutputErrors<'a> {
         self.whole += output_error(&before, &vec![0.0; before.len()], self.stats);
     }
 
-    /// The square error of outputs over their square: of weights that stayed (0), or were moved (1).
+    /// The square error of outputs over their square, of weights that stayed (0) or were updated (1); none where it is not finite.
     pub(super) fn relative(&self, which: usize) -> Option<f64> {
-        (self.whole > 0.0).then(|| (self.errors[which] / self.whole).max(0.0))
+        let relative = self.errors[which] / self.whole;
+        (self.whole > 0.0 && relative.is_finite()).then(|| relative.max(0.0))
     }
 }
 

@@ -6,8 +6,9 @@ use super::unit::{self, Unit};
 use briquette_core::Result;
 use briquette_flow::Plan;
 use briquette_formats::Checkpoint;
+use briquette_plan::listed;
 use briquette_report::SolvedLayer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What was found so far.
@@ -33,7 +34,7 @@ impl<'a> Found<'a> {
         self.source.add(unit, tensors.iter().map(|&index| (index, &plan.tensors[index])))
     }
 
-    /// Says of which layers less is known than it should, and where a method had to do otherwise.
+    /// Adds remarks about layers that saw little, and about layers whose method fell back to a simpler one.
     pub(super) fn remark(&self, plan: &mut Plan) {
         let of = |is_it: &dyn Fn(&SolvedLayer) -> bool| -> Vec<&str> {
             let found = self.layers.iter().filter(|(_, layer)| is_it(layer));
@@ -41,17 +42,21 @@ impl<'a> Found<'a> {
         };
         let few = of(&|layer| layer.is_few);
         let damped = of(&|layer| layer.is_damped_more && layer.fell_back.is_none());
-        let fell_back = of(&|layer| layer.fell_back.is_some());
         let dead = of(&|layer| layer.n_dead > 0);
         let lines = [
             ("saw fewer than 512 vectors in the calibration, which says little of their inputs", few),
             ("needed more damping, as their Hessians had no Cholesky factor", damped),
-            ("had no usable Hessian: their weights were dropped by magnitude and rounded to nearest", fell_back),
             ("have inputs that were 0 throughout the calibration; the weights of those became 0", dead),
         ];
         let said = lines.into_iter().filter(|(_, names)| !names.is_empty());
         let said: Vec<String> = said.map(|(what, names)| format!("{} {what}", listed(&names))).collect();
         plan.remarks.extend(said);
+        let reasons: BTreeSet<&str> = self.layers.values().filter_map(|layer| layer.fell_back.as_deref()).collect();
+        let fallback = |reason: &str| {
+            let layers = of(&|layer| layer.fell_back.as_deref() == Some(reason));
+            format!("{}: weights were dropped by magnitude and rounded to nearest, because {reason}", listed(&layers))
+        };
+        plan.remarks.extend(reasons.into_iter().map(fallback).collect::<Vec<_>>());
     }
 }
 
@@ -64,12 +69,4 @@ pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<Unit>) -> Resul
     }
     make()?.write(path)?;
     Unit::open(path)
-}
-
-/// The first few names, and how many more.
-fn listed(names: &[&str]) -> String {
-    const N: usize = 3;
-    let more = names.len().saturating_sub(N);
-    let more = if more > 0 { format!(" and {more} more layers") } else { String::new() };
-    format!("{}{more}", names[..names.len().min(N)].join(", "))
 }

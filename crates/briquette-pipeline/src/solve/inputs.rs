@@ -27,7 +27,7 @@ pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputSt
 pub(super) const STATISTICS: &str = "statistics.safetensors";
 
 #[cfg(feature = "model")]
-pub(crate) use run::{arch_of, block_by_block, calibrated, goes_by_block};
+pub(crate) use run::{block_by_block, calibrated, goes_by_block};
 
 #[cfg(not(feature = "model"))]
 pub(crate) use without::{block_by_block, calibrated, goes_by_block};
@@ -49,11 +49,7 @@ mod without {
     ) -> Result<Cow<'r, Recipe>> {
         match recipe.calibration {
             None => Ok(Cow::Borrowed(recipe)),
-            Some(_) => {
-                let message =
-                    "this build cannot run models; build it with the feature model, or give `calibration.statistics`";
-                Err(Error::config(message).at("calibration.data"))
-            }
+            Some(_) => Err(Error::lacks_feature("model", "run models").at("calibration.data")),
         }
     }
 
@@ -74,26 +70,27 @@ mod run {
     use super::super::one::Solver;
     use super::super::simulated::Simulated;
     use super::*;
+    use crate::arch::{arch_of, check_offload};
+    use crate::memory::limit_of_host;
     use briquette_core::Error;
+    use briquette_core::memory::MemoryLimit;
     use briquette_flow::TensorPlan;
-    use briquette_models::{Arch, ModelTask};
+    use briquette_formats::presence;
+    use briquette_models::ModelTask;
     use briquette_nn::Probe;
+    use briquette_plan::settle_unseen;
     use briquette_runs::samples::token_batches;
     use briquette_runs::walk::{BlockPart, Room};
     use briquette_runs::{BlockWalk, Gathering, Samples};
     use briquette_training::spec_of;
-
-    pub(crate) fn arch_of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Arch> {
-        let asked = calibration.arch.as_deref().map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
-        asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
-    }
 
     /// Whether the model runs block by block while it is decided about: a network of text whose weights are moved, or whose blocks are to
     /// see what compressed ones give them.
     pub(crate) fn goes_by_block(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
         let Some(calibration) = &recipe.calibration else { return false };
         let moves = recipe.stages.iter().any(Stage::moves_weights);
-        let is_text = arch_of(calibration, checkpoint).is_ok_and(|arch| arch.task() != ModelTask::Classifier);
+        let is_text =
+            arch_of(calibration.arch.as_deref(), checkpoint).is_ok_and(|arch| arch.task() != ModelTask::Classifier);
         is_text && (moves || calibration.is_sequential)
     }
 
@@ -108,7 +105,7 @@ mod run {
         if by_block && !recipe.stages.iter().any(Stage::shares_by_outliers) {
             return Ok(Cow::Borrowed(recipe));
         }
-        if !path.exists() {
+        if !presence::exists(&path)? {
             std::fs::create_dir_all(scratch)
                 .map_err(|error| Error::io("cannot create the directory", scratch, error))?;
             let needs_gram = calibration.has_gram || recipe.stages.iter().any(Stage::moves_weights);
@@ -134,12 +131,13 @@ mod run {
         options: &RunOptions,
     ) -> Result<()> {
         let device = briquette_models::device(&options.device)?;
-        let arch = arch_of(calibration, checkpoint)?;
+        let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
+        check_offload(calibration.is_offloaded, arch)?;
         let spec = spec_of(&calibration.data);
         let data = spec.open(arch.task())?;
         let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
         let directory = path.parent().unwrap_or(Path::new("."));
-        let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory };
+        let room = Room::within(limit_of_host(calibration.limit, options), directory);
         options.progress.begin("calibrate", 0);
         let mut after = |done, total| {
             options.progress.items(done, total);
@@ -166,14 +164,17 @@ mod run {
     ) -> Result<()> {
         let device = briquette_models::device(&job.options.device)?;
         briquette_models::guarded(&device, || {
-            let arch = arch_of(calibration, job.checkpoint)?;
+            let arch = arch_of(calibration.arch.as_deref(), job.checkpoint)?;
             let (spec, mut input) = (spec_of(&calibration.data), arch.input(job.checkpoint)?);
             let data = spec.open(arch.task())?;
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = token_batches(arch, &mut input, &data, &spec, samples)?
                 .ok_or_else(|| Error::bug("a network of text that takes none"))?;
+            let layers = BlockWalk::layers_of(job.checkpoint, arch)?;
+            settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
             let solver = Solver::new(job, plan)?;
-            let room = Room { max_bytes: calibration.limit.map(|limit| limit / 4), directory: job.scratch };
+            let limit = limit_of_host(calibration.limit, job.options);
+            let room = Room::within(limit, job.scratch);
             let parts = BlockWalk::parts(job.checkpoint, arch)?
                 .ok_or_else(|| Error::bug("a network of text without blocks"))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
@@ -184,7 +185,7 @@ mod run {
             let walk = BlockWalk::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
             drop(entry);
-            Blocks { job, calibration, walk, plan, found, solver }.run()
+            Blocks { job, calibration, walk, plan, found, solver, limit }.run()
         })
     }
 
@@ -196,11 +197,11 @@ mod run {
         plan: &'s mut Plan<'p>,
         found: &'s mut Found<'j>,
         solver: Solver<'j, 'p>,
+        limit: Option<MemoryLimit<'j>>,
     }
 
     impl Blocks<'_, '_, '_> {
         fn run(mut self) -> Result<()> {
-            self.check_layers()?;
             let Self { job, .. } = self;
             job.options.progress.begin("solve", 0);
             let n_passes = 2 * self.walk.n_blocks() * self.walk.n_batches();
@@ -219,6 +220,7 @@ mod run {
                     let mut seen = walk.observe(job.checkpoint, &probe, &mut after)?;
                     solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
+                self.limit.map_or(Ok(()), |limit| limit.check(&format!("decide about block {block}")))?;
                 self.found.take_in(self.plan, unit, &tensors)?;
                 self.solver.learn(self.plan);
                 self.go_on(block, &mut after)?;
@@ -262,19 +264,6 @@ mod run {
                 is_there && (is_needed || tensor.is_changed() && is_shown)
             };
             self.plan.tensors.iter().filter(is_of_it).map(TensorPlan::index).collect()
-        }
-
-        /// Refuses tensors whose layer will not be seen, before anything runs.
-        fn check_layers(&self) -> Result<()> {
-            let layers = self.walk.layers();
-            let is_lost = |tensor: &&TensorPlan| {
-                let is_needed = tensor.solve.moves() || briquette_plan::needs_inputs(tensor);
-                is_needed && tensor.tied_to().is_none() && !layers.contains(layer_of(&tensor.info.name))
-            };
-            let Some(tensor) = self.plan.tensors.iter().find(is_lost) else { return Ok(()) };
-            let message = "no layer that runs on the calibration data has this weight, so that its inputs are not known; exclude it from \
-                           the stage";
-            Err(Error::config(message).at(tensor.culprit()))
         }
     }
 }

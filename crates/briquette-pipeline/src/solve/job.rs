@@ -38,7 +38,7 @@ pub(super) fn stats_of<'s>(
         let message = format!("the calibration saw no inputs of {layer:?}; exclude the tensor from the stage");
         return Err(Error::input(message).at(tensor.culprit()));
     };
-    let (found, expected) = (stats.n_inputs(), tensor.rows.n_cols);
+    let (found, expected) = (stats.n_inputs(), tensor.rows().n_cols);
     if found != expected {
         let message = format!("has statistics of {found} inputs, expected {expected}");
         return Err(Error::input(message).at(tensor.culprit()));

@@ -3,7 +3,7 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, go_on, layer_of, stats_of};
 use super::unit::{MovedTensor, Unit};
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate};
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate, rows};
 use briquette_flow::context::Workers;
 use briquette_flow::piece::{PieceReader, pieces_of};
 use briquette_flow::survey::{Survey, survey};
@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 /// What is added to the diagonal of a Hessian, as a share of its mean, where that suffices.
 pub(super) const DAMPING: f64 = 0.01;
+
+/// Weights that are converted at a time.
+const CHECKED: usize = 1 << 16;
 
 /// Vectors below which a layer's statistics say little.
 const FEW: u64 = 512;
@@ -80,7 +83,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             if tensor.solve.moves() {
                 factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
                 let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
-                unit.add_moved(name, tensor.rows.n_cols, solved)?;
+                unit.add_moved(name, tensor.rows().n_cols, solved)?;
             }
             layers.remove(layer_of(name));
         }
@@ -100,29 +103,41 @@ impl<'j, 'p> Solver<'j, 'p> {
 
     /// Moves the weights of a tensor, a range of rows at a time where those do not depend on each other.
     fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<MovedTensor> {
-        let (n_rows, n_cols) = (tensor.rows.n_rows, tensor.rows.n_cols);
+        let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
         let (original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
         let (mut solved, mut outcome, mut errors) = (MovedTensor::default(), None, OutputErrors::new(stats, n_rows));
+        let mut is_lost = false;
         let step = if goes_by_rows(tensor) { (ROWS_OF / n_cols).max(1) } else { n_rows };
         for start in (0..n_rows).step_by(step) {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
-            let moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            let mut moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            if !moved.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
+                is_lost = true;
+                moved = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
+            }
+            let moved = moved.ok_or_else(|| {
+                let message = "its weights are too large to be rounded within f32; exclude the tensor from the stage";
+                Error::refused(message).at(tensor.culprit())
+            })?;
             let unmoved = |row: usize| {
                 simulate(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
             };
             errors.add(rows.start, own, unmoved, &moved.0);
             solved.push(n_cols, &moved.0, moved.1);
         }
+        if let Some(outcome) = outcome.as_mut().filter(|_| is_lost) {
+            outcome.fallback = Some(Fallback::NotFinite);
+        }
         solved.figures = Some(figures_of(tensor, stats, outcome, &errors));
         Ok(solved)
     }
 
-    /// Where some rows of a tensor are moved to, and the decision that they are moved by.
+    /// Updates some rows of a tensor. Returns them with their decision; none where an updated weight is not finite.
     fn rows(
         &self,
         tensor: &TensorPlan,
@@ -130,8 +145,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         given: Option<&Mask>,
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
-    ) -> Result<(Vec<f32>, Decision)> {
-        let (n_cols, go_on) = (tensor.rows.n_cols, go_on(self.workers.stop()));
+    ) -> Result<Option<(Vec<f32>, Decision)>> {
+        let (n_cols, go_on) = (tensor.rows().n_cols, go_on(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
         let mask = match tensor.solve.reconstruction {
@@ -148,6 +163,9 @@ impl<'j, 'p> Solver<'j, 'p> {
             }
             None => given.cloned(),
         };
+        if !is_finite(&values) {
+            return Ok(None);
+        }
         let decision = Decision { quant: None, mask };
         let kept = simulate(&values, n_rows, n_cols, &decision);
         let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &go_on)?;
@@ -160,8 +178,33 @@ impl<'j, 'p> Solver<'j, 'p> {
             }
             _ => values = simulate(&values, n_rows, n_cols, &decision),
         }
-        Ok((values, decision))
+        Ok(is_finite(&values).then_some((values, decision)))
     }
+}
+
+fn is_finite(values: &[f32]) -> bool {
+    values.iter().all(|value| value.is_finite())
+}
+
+/// Whether updated weights are finite in the type that they are stored in.
+fn can_store(tensor: &TensorPlan, values: &[f32]) -> bool {
+    let dtype = tensor.stored_dtype();
+    if tensor.quant.is_some() || !dtype.is_weight() {
+        return true;
+    }
+    let (mut bytes, mut stored) = (Vec::new(), Vec::new());
+    values.chunks(CHECKED).all(|values| {
+        bytes.resize(values.len() * dtype.n_bits() / 8, 0);
+        stored.resize(values.len(), 0.0);
+        rows::from_f32(values, dtype, &mut bytes);
+        rows::to_f32(&bytes, dtype, &mut stored);
+        is_finite(&stored)
+    })
+}
+
+/// Statistics of the same inputs as if no vector was seen: weights are dropped by magnitude and rounded to nearest.
+fn unseen(stats: &InputStats) -> InputStats {
+    InputStats { count: 0, sum_squares: vec![0.0; stats.n_inputs()], ..stats.clone() }
 }
 
 /// Tensors of the fewest inputs first, and those that see the same inputs one after the other.
@@ -172,7 +215,7 @@ fn narrow_first(plan: &Plan, tensors: &[usize], layers: &BTreeMap<String, InputS
     };
     let first = |index: &usize| tensors.iter().position(|other| gram(other) == gram(index));
     let mut ordered = tensors.to_vec();
-    ordered.sort_by_key(|index| (plan.tensors[*index].rows.n_cols, first(index)));
+    ordered.sort_by_key(|index| (plan.tensors[*index].rows().n_cols, first(index)));
     ordered
 }
 
@@ -206,7 +249,7 @@ fn of_row(decision: &Decision, row: usize, n_cols: usize) -> Decision {
 
 /// All weights of a tensor, row by row.
 pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
-    let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows.n_elements()));
+    let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows().n_elements()));
     for rows in pieces_of(tensor, source.reads_ranges(tensor.index())) {
         reader.read(source, tensor, &rows, stop)?.for_each_block(|block| {
             values.extend_from_slice(block.values);
@@ -218,7 +261,7 @@ pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Sto
 
 fn check_finite(tensor: &TensorPlan, values: &[f32]) -> Result<()> {
     let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-    let (row, col) = (at / tensor.rows.n_cols, at % tensor.rows.n_cols);
+    let (row, col) = (at / tensor.rows().n_cols, at % tensor.rows().n_cols);
     let message = format!("found {} at row {row}, column {col}; fix the checkpoint, or exclude the tensor", values[at]);
     Err(Error::refused(message).at(tensor.culprit()))
 }
@@ -233,7 +276,7 @@ fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
 fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
     match tensor.prune.map(|prune| prune.cut) {
         Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
-        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows.n_cols => Ok(DropRule::CountPerRow(n_drop)),
+        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows().n_cols => Ok(DropRule::CountPerRow(n_drop)),
         Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
         _ => Err(Error::bug("weights are moved around a cut that spans tensors").at(tensor.culprit())),
     }
@@ -265,7 +308,7 @@ fn grids_of(
     go_on: &impl Fn() -> Result<()>,
 ) -> Result<Option<QuantParams>> {
     let Some(quant) = tensor.quant else { return Ok(None) };
-    let (n_cols, spec, view) = (tensor.rows.n_cols, quant.spec, stats.view());
+    let (n_cols, spec, view) = (tensor.rows().n_cols, quant.spec, stats.view());
     let mut affines = Vec::new();
     let rows = KeptRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
     Fitter::default().fit(&spec, rows, go_on, &mut affines)?;
@@ -284,6 +327,7 @@ fn figures_of(
     let fell_back = outcome.and_then(|outcome| outcome.fallback).map(|fallback| match fallback {
         Fallback::NothingSeen => "no inputs were seen".to_string(),
         Fallback::NotPositive => "its Hessian has no Cholesky factor".to_string(),
+        Fallback::NotFinite => "its updated weights are not finite".to_string(),
     });
     SolvedLayer {
         n_vectors: stats.count,

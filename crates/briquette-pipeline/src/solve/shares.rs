@@ -36,7 +36,12 @@ pub(crate) fn shares(
     let layers = layers(recipe, checkpoint, scratch)?;
     for pool in std::mem::take(&mut plan.outlier_pools) {
         let mut blocks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for &index in pool.tensors.iter().filter(|&&index| plan.tensors[index].tied_to().is_none()) {
+        // A tensor that ran on no data has no outliers: it keeps the share of the pool that the plan gave it.
+        let is_known = |index: &&usize| {
+            let tensor = &plan.tensors[**index];
+            tensor.tied_to().is_none() && layers.contains_key(layer_of(&tensor.info.name))
+        };
+        for &index in pool.tensors.iter().filter(is_known) {
             blocks.entry(block_of(&plan.tensors[index].info.name)).or_default().push(index);
         }
         let blocks: Vec<Vec<usize>> = blocks.into_values().collect();

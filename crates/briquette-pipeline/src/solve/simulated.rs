@@ -35,7 +35,7 @@ impl<'a> Simulated<'a> {
         let changed = plan.tensors.iter().filter(|tensor| tensor.is_changed() || tensor.tied_to().is_some());
         for tensor in changed.filter(|tensor| tensor.info.dtype.is_weight() && is_chosen(tensor)) {
             let main = &plan.tensors[tensor.tied_to().unwrap_or(tensor.index())];
-            let (n_rows, n_cols) = (main.rows.n_rows, main.rows.n_cols);
+            let (n_rows, n_cols) = (main.rows().n_rows, main.rows().n_cols);
             let mut values = match source.weights(main.index())? {
                 Some(moved) => moved,
                 None => {
@@ -55,8 +55,8 @@ impl<'a> Simulated<'a> {
     fn set(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let mut own = vec![0; bytes.len()];
-        match like.rows.axis.is_turned() {
-            true => like.rows.turn_back(bytes, &mut own, 4),
+        match like.rows().axis.is_turned() {
+            true => like.rows().turn_back(bytes, &mut own, 4),
             false => own.copy_from_slice(bytes),
         }
         self.infos[index].dtype = DType::F32;

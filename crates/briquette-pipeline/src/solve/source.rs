@@ -51,7 +51,7 @@ impl<'a> SolvedSource<'a> {
                 (None, None) => continue,
             };
             let keep = unit::place(&unit, name, "keep");
-            self.tensors.insert(index, SolvedTensor { unit: number, rows: tensor.rows, weights, keep });
+            self.tensors.insert(index, SolvedTensor { unit: number, rows: tensor.rows(), weights, keep });
         }
         self.units.push(unit);
         Ok(())

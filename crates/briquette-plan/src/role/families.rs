@@ -52,18 +52,29 @@ fn is_right(info: &TensorInfo, class: &str, known: Known) -> bool {
         return matches!(known.role, Role::Norm | Role::Bias) && !(class == "Linear" && known.role == Role::Norm);
     }
     let straight = (known.axis, known.why.is_plain_linear()) == (OutputAxis::First, true);
+    let is_one_extent = info.shape.0.iter().filter(|&&n| n != 1).count() <= 1;
+    let axis = if class.starts_with("ConvTranspose") { OutputAxis::Second } else { OutputAxis::First };
+    if leaf == "original0" || leaf.starts_with("weight_") && leaf.ends_with("_g") {
+        return known.role == Role::Parameter;
+    }
+    if leaf == "original1" || leaf.starts_with("weight_") && leaf.ends_with("_v") {
+        let role = if info.shape.rank() == 2 { Role::Linear } else { Role::Conv };
+        let is_known_axis = class == "Parameter" || known.axis == axis;
+        return (known.role, known.why) == (role, Reason::WeightNormDirections) && is_known_axis;
+    }
     match class {
         "Linear" if info.name.contains("shared_expert_gate") => known.why == Reason::Router,
         "Linear" => known.role == Role::Linear && straight,
         "Conv1D" => known.role == Role::Linear && known.axis == OutputAxis::Last && !known.is_plain_linear(),
-        "Conv1d" | "Conv2d" | "Conv3d" | "ConvTranspose2d" | "Bilinear" => known.role == Role::Conv,
+        "Bilinear" => known.role == Role::Conv,
+        _ if class.contains("Conv") && is_one_extent => is_left_alone,
+        _ if class.contains("Conv") => (known.role, known.axis) == (Role::Conv, axis),
         "Embedding" if info.name.contains("relative_attention_bias") => known.role == Role::Bias,
         "Embedding" | "EmbeddingBag" => known.role == Role::Embedding,
         "LSTM" | "MultiheadAttention" => known.role == Role::Linear && !known.is_plain_linear(),
         "Experts" => (known.role, known.axis) == (Role::Linear, OutputAxis::Stacked),
         "TurnedExperts" if info.shape.rank() == 3 => known.why == Reason::TurnedExperts,
         "Router" => known.why == Reason::Router,
-        "Parameter" if leaf == "original1" => known.role == Role::Conv,
         _ => is_left_alone,
     }
 }
@@ -71,7 +82,7 @@ fn is_right(info: &TensorInfo, class: &str, known: Known) -> bool {
 #[test]
 fn every_tensor_of_every_family_is_what_its_class_says() {
     let families = listed();
-    assert!(families.len() > 50, "{} families", families.len());
+    assert!(families.len() > 60, "{} families", families.len());
     let mut wrong = Vec::new();
     for family in &families {
         for (info, class, known) in known(family, true) {
@@ -124,6 +135,69 @@ fn a_bias_shows_which_axis_counts_outputs() {
     assert_eq!(one("a.weight", &[6, 6], &[("a.bias", &[6])]).axis, OutputAxis::First, "a square does not show it");
     assert_eq!(one("embed.weight", &[4, 6], &[("embed.bias", &[4])]).role, Role::Linear, "no table has a bias");
     assert_eq!(one("a.weight", &[4, 6], &[("a.bias", &[4, 6])]).role, Role::Norm);
+}
+
+#[test]
+fn outputs_of_transposed_convolutions_are_their_second_axis_where_anything_shows_it() {
+    let found = |name: &str, shape: &[usize], beside: &[(&str, &[usize])]| {
+        let known = one(name, shape, beside);
+        assert_eq!(known.role, Role::Conv, "{name} {shape:?}");
+        (known.axis, known.why)
+    };
+    let second = |why| (OutputAxis::Second, why);
+    assert_eq!(found("up.weight", &[6, 8, 2], &[("up.bias", &[8])]), second(Reason::TransposedByBias));
+    let norm: (&str, &[usize]) = ("main.1.running_mean", &[8]);
+    assert_eq!(found("main.0.weight", &[6, 8, 2, 2], &[norm]), second(Reason::TransposedByNorm));
+    assert_eq!(found("deconv.weight", &[6, 6, 2], &[("deconv.bias", &[6])]), second(Reason::TransposedByName));
+    assert_eq!(found("neck.0.resize.weight", &[6, 6, 4, 4], &[]), second(Reason::TransposedByName));
+    for (name, shape, beside) in [
+        ("up.weight", &[8, 6, 2][..], ("up.bias", &[8][..])),
+        ("up.weight", &[6, 6, 2], ("up.bias", &[6])),
+        ("deconv.weight", &[8, 6, 2], ("deconv.bias", &[8])),
+        ("main.0.weight", &[8, 6, 2], norm),
+        ("neck.3.resize.weight", &[6, 6, 3, 3], ("neck.3.resize.bias", &[6])),
+    ] {
+        assert_eq!(found(name, shape, &[beside]), (OutputAxis::First, Reason::Filters), "{name} {shape:?}");
+    }
+    let grouped = (OutputAxis::First, Reason::GroupedTransposed);
+    assert_eq!(found("up.weight", &[12, 6, 4], &[("up.bias", &[18])]), grouped);
+}
+
+#[test]
+fn a_class_in_the_file_shows_a_transposed_convolution() {
+    let tensor = |name: &str, shape: &[usize]| TensorInfo::checked(name.into(), DType::F32, shape.to_vec()).unwrap();
+    let infos = [tensor("a.weight", &[6, 6, 3]), tensor("b.weight", &[6, 6, 3])];
+    let family = ModelFamily { transposed_layers: ["a".to_string()].into(), ..ModelFamily::default() };
+    let roles = Roles::new(&infos, family, None, &[]);
+    assert_eq!((roles.of(&infos[0]).axis, roles.of(&infos[0]).why), (OutputAxis::Second, Reason::TransposedByClass));
+    assert_eq!(roles.of(&infos[1]).axis, OutputAxis::First);
+}
+
+#[test]
+fn directions_and_lengths_are_known_by_each_other() {
+    let beside: [(&str, &[usize]); 1] = [("a.weight_g", &[4, 1, 1])];
+    let known = one("a.weight_v", &[4, 6, 3], &beside);
+    assert_eq!((known.role, known.why), (Role::Conv, Reason::WeightNormDirections));
+    assert_eq!(one("a.weight_v", &[4, 6, 3], &[]).role, Role::Unknown, "no lengths beside it");
+    assert_eq!(one("a.weight_v", &[5, 6, 3], &beside).role, Role::Unknown, "lengths of another shape");
+    assert_eq!(one("l.weight_hh_l0_g", &[8, 1], &[("l.weight_hh_l0_v", &[8, 3])]).role, Role::Parameter);
+}
+
+#[test]
+fn bare_tables_are_embeddings_only_under_names_of_tables() {
+    for (name, role) in [
+        ("level_embed", Role::Parameter),
+        ("decoder.position_embeddings", Role::Parameter),
+        ("pe.positional_embedding", Role::Parameter),
+        ("positions", Role::Parameter),
+        ("quantizer.codebook.embed", Role::Parameter),
+        ("attn.rel_pos_h", Role::Parameter),
+        ("params.embed.embedding", Role::Embedding),
+        ("word_embeddings", Role::Embedding),
+        ("mlp.fc1_weight", Role::Linear),
+    ] {
+        assert_eq!(one(name, &[6, 8], &[]).role, role, "{name}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Parameters that belong to no layer of their own, by the last segment of their names.
 
+use super::neighbours::Name;
 use briquette_core::Role;
 use briquette_flow::known::{Known, Reason};
 
@@ -23,11 +24,12 @@ const TABLE: &[(Word, Role, Reason)] = &[
     (Begins("weight_ih"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hh"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hr"), Role::Linear, Reason::PartOfModule),
-    // Weight norm, under the names of torch's parametrization and of its older version.
+    // Transformer Engine's LayerNormMLP.
+    (Is("fc1_weight"), Role::Linear, Reason::PartOfModule),
+    (Is("fc2_weight"), Role::Linear, Reason::PartOfModule),
+    // Lengths of a weight norm without their directions; with them, shapes show more: see `weight_norm.rs`.
     (Is("original0"), Role::Parameter, Reason::WeightNormLengths),
     (Is("weight_g"), Role::Parameter, Reason::WeightNormLengths),
-    (Is("original1"), Role::Conv, Reason::WeightNormDirections),
-    (Is("weight_v"), Role::Conv, Reason::WeightNormDirections),
     // Biases. relative_position_bias_table: Swin, BEiT; bias_k, bias_v: MultiheadAttention; r_w_bias: XLNet.
     (Ends("bias_table"), Role::Bias, Reason::BiasTable),
     (Ends("bias"), Role::Bias, Reason::BiasName),
@@ -35,6 +37,8 @@ const TABLE: &[(Word, Role, Reason)] = &[
     // Learned tokens: ViT, DeiT, BEiT, MAE, DINOv2 with registers, BLIP-2, SigLIP, Perceiver.
     (Ends("_token"), Role::Parameter, Reason::BareParameter),
     (Ends("_tokens"), Role::Parameter, Reason::BareParameter),
+    (Begins("rel_pos"), Role::Parameter, Reason::BareParameter),
+    (Begins("emb_"), Role::Parameter, Reason::BareParameter),
     (Is("probe"), Role::Parameter, Reason::BareParameter),
     (Is("latents"), Role::Parameter, Reason::BareParameter),
     (Is("query"), Role::Parameter, Reason::BareParameter),
@@ -56,14 +60,26 @@ const TABLE: &[(Word, Role, Reason)] = &[
     (Is("sinks"), Role::Parameter, Reason::BareParameter),
 ];
 
-/// The role of a bare parameter of rank 2 or more, where its last segment, in lower case, shows it.
-pub(super) fn of(leaf: &str, rank: usize) -> Option<Known> {
-    if leaf.contains("embed") || leaf.ends_with("_emb") || leaf.starts_with("pos_") {
-        // Position embeddings of pictures have one axis more than a table: the batch.
-        return Some(match rank {
-            2 if leaf.contains("embed") => Known::new(Role::Embedding, Reason::EmbeddingName),
-            _ => Known::new(Role::Parameter, Reason::BareParameter),
-        });
+/// Beginnings of the names of bare tables: JAX calls that of an embedding so. Other bare parameters that say "embed" are used as they
+/// stand, such as positions.
+const TABLES: [&str; 3] = ["word_embed", "tok_embed", "token_embed"];
+
+/// The role of a bare parameter of rank 2 or more, where its name shows it.
+pub(super) fn of(name: Name, rank: usize) -> Option<Known> {
+    let leaf = name.leaf;
+    let bare = Known::new(Role::Parameter, Reason::BareParameter);
+    if name.owners().any(|owner| owner.contains("codebook")) {
+        return Some(bare);
+    }
+    if leaf.contains("embed")
+        || leaf == "emb"
+        || leaf.ends_with("_emb")
+        || leaf.starts_with("pos_")
+        || leaf.starts_with("position")
+    {
+        let is_table =
+            ["embed", "embedding", "embeddings"].contains(&leaf) || TABLES.iter().any(|word| leaf.starts_with(word));
+        return Some(if rank == 2 && is_table { Known::new(Role::Embedding, Reason::EmbeddingName) } else { bare });
     }
     let fits = |word: &Word| match *word {
         Is(word) => leaf == word,
@@ -72,6 +88,5 @@ pub(super) fn of(leaf: &str, rank: usize) -> Option<Known> {
         Has(word) => leaf.contains(word),
     };
     let (_, role, why) = TABLE.iter().find(|(word, ..)| fits(word))?;
-    let role = if *why == Reason::WeightNormDirections && rank == 2 { Role::Linear } else { *role };
-    Some(Known::new(role, *why))
+    Some(Known::new(*role, *why))
 }

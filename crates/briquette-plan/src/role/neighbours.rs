@@ -7,6 +7,10 @@ use std::collections::{HashMap, HashSet};
 /// Last segments of the names that are looked up: a small share of all names, so that a model of a million tensors costs little.
 const WITNESSES: [&str; 2] = ["bias", "running_mean"];
 
+/// Ends of the names of directions and of lengths of a weight norm: those of torch's parametrization, and those of its older version,
+/// which also has names such as `weight_hh_l0_v`.
+pub(super) const NORM_ENDS: [(&str, &str); 2] = [(".original1", ".original0"), ("_v", "_g")];
+
 /// A name split at its last dots: `a.b.weight` is the `weight` of the layer `b` in the block `a`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name<'a> {
@@ -29,6 +33,12 @@ impl<'a> Name<'a> {
         self.lower_owner.rsplit('.').next().unwrap_or_default()
     }
 
+    /// The last segment of the owner that is no number, in lower case: a layer within a list has the name of the list.
+    pub(super) fn word(&self) -> &'a str {
+        let is_number = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
+        self.lower_owner.rsplit('.').find(|segment| !is_number(segment)).unwrap_or_default()
+    }
+
     /// The block that holds the layer: the owner without its last segment, in its own case.
     pub(super) fn block(&self) -> &'a str {
         self.owner.rsplit_once('.').map_or("", |(block, _)| block)
@@ -40,7 +50,12 @@ impl<'a> Name<'a> {
     }
 }
 
-/// The shapes of biases, running statistics and stacked matrices, and which blocks hold experts.
+/// Whether a tensor may be a part of a weight norm, by its name.
+fn is_of_norm(name: &str) -> bool {
+    NORM_ENDS.iter().any(|(directions, lengths)| name.ends_with(directions) || name.ends_with(lengths))
+}
+
+/// The shapes of biases, running statistics, stacked matrices and parts of weight norms, and which blocks hold experts.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours<'a> {
     shapes: HashMap<&'a str, &'a Shape>,
@@ -52,7 +67,7 @@ impl<'a> Neighbours<'a> {
         let mut found = Self::default();
         for info in tensors {
             let leaf = info.name.rsplit('.').next().unwrap_or_default();
-            if WITNESSES.contains(&leaf) || info.shape.rank() == 3 {
+            if WITNESSES.contains(&leaf) || info.shape.rank() == 3 || is_of_norm(&info.name) {
                 found.shapes.insert(&info.name, &info.shape);
             }
             if let Some((block, _)) = info.name.split_once(".experts.") {
@@ -71,9 +86,27 @@ impl<'a> Neighbours<'a> {
         }
     }
 
+    /// The shape of the tensor with this name, where it is among the shapes that are kept.
+    pub(super) fn named(&self, name: &str) -> Option<&'a Shape> {
+        self.shapes.get(name).copied()
+    }
+
     /// The length of the vector `owner.bias`.
     pub(super) fn bias(&self, owner: &str) -> Option<usize> {
         match self.shape(owner, "bias")?.0.as_slice() {
+            [n] => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// How many channels the batch norm has that comes next in a sequence of layers: after `main.0`, that is `main.1`.
+    pub(super) fn next_norm(&self, name: Name) -> Option<usize> {
+        let place: usize = name.layer().parse().ok()?;
+        let next = match name.block() {
+            "" => format!("{}", place.checked_add(1)?),
+            block => format!("{block}.{}", place.checked_add(1)?),
+        };
+        match self.shape(&next, "running_mean")?.0.as_slice() {
             [n] => Some(*n),
             _ => None,
         }

@@ -2,9 +2,11 @@
 
 use super::conv1d;
 use super::experts;
+use super::filters;
 use super::matrices;
 use super::names;
 use super::neighbours::{Name, Neighbours};
+use super::weight_norm;
 use briquette_core::{OutputAxis, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_flow::known::{Known, Reason};
@@ -69,21 +71,25 @@ impl<'a> Roles<'a> {
         let lower = info.name.to_ascii_lowercase();
         let name = Name::of(&info.name, &lower);
         let shape = info.shape.0.as_slice();
-        let by_leaf = || (name.leaf != "weight").then(|| names::of(name.leaf, shape.len())).flatten();
+        let by_leaf = || (name.leaf != "weight").then(|| names::of(name, shape.len())).flatten();
         match *shape {
             [] | [_] => self.vector(name),
+            _ if let Some(known) = weight_norm::of(info, &self.near) => self.with_axis(info, known),
             [first, last] => by_leaf().unwrap_or_else(|| self.matrix(name, [first, last])),
             [n, middle, last] => by_leaf()
                 .or_else(|| experts::of(name, [n, middle, last], &self.near, &self.family.hidden_sizes))
-                .unwrap_or_else(|| filters(name, shape)),
-            _ if shape.len() <= 5 => by_leaf().unwrap_or_else(|| filters(name, shape)),
+                .unwrap_or_else(|| self.filters(name, shape)),
+            _ if shape.len() <= 5 => by_leaf().unwrap_or_else(|| self.filters(name, shape)),
             _ => Known::new(Role::Other, Reason::ManyExtents),
         }
     }
 
     fn matrix(&self, name: Name, shape: [usize; 2]) -> Known {
         if name.leaf != "weight" {
-            return Known::new(Role::Unknown, Reason::NoRule);
+            let is_vector = shape.contains(&1);
+            let (role, why) =
+                if is_vector { (Role::Parameter, Reason::OneExtent) } else { (Role::Unknown, Reason::NoRule) };
+            return Known::new(role, why);
         }
         if experts::is_router(name, &self.near) {
             return Known::new(Role::Parameter, Reason::Router);
@@ -91,8 +97,25 @@ impl<'a> Roles<'a> {
         matrices::of(name, shape, &self.near, self.conv1d, self.layout.is_some())
     }
 
+    fn filters(&self, name: Name, shape: &[usize]) -> Known {
+        let is_transposed = self.family.transposed_layers.contains(name.owner);
+        filters::of(name, shape, &self.near, is_transposed)
+    }
+
+    /// The directions of a weight norm, whose layer shows which axis counts outputs.
+    fn with_axis(&self, info: &TensorInfo, known: Known) -> Known {
+        if known.role != Role::Conv {
+            return known;
+        }
+        let weight = format!("{}.weight", weight_norm::layer_of(&info.name));
+        let lower = weight.to_ascii_lowercase();
+        let filters = self.filters(Name::of(&weight, &lower), &info.shape.0);
+        Known { axis: filters.axis, ..known }
+    }
+
     fn vector(&self, name: Name) -> Known {
-        if name.owners().any(matrices::is_norm) || matrices::is_norm(name.leaf) {
+        let is_bias_of_product = name.leaf == "bias" && matrices::is_product(name.layer());
+        if !is_bias_of_product && (name.owners().any(matrices::is_norm) || matrices::is_norm(name.leaf)) {
             return Known::new(Role::Norm, Reason::NormName);
         }
         if self.near.shape(name.owner, "running_mean").is_some() {
@@ -102,19 +125,5 @@ impl<'a> Roles<'a> {
             true => Known::new(Role::Bias, Reason::BiasName),
             false => Known::new(Role::Bias, Reason::Vector),
         }
-    }
-}
-
-/// The role of a tensor of rank 3 to 5 whose name shows nothing more.
-fn filters(name: Name, shape: &[usize]) -> Known {
-    if shape.iter().filter(|&&n| n != 1).count() <= 1 {
-        return Known::new(Role::Parameter, Reason::OneExtent);
-    }
-    if name.owners().any(matrices::is_norm) {
-        return Known::new(Role::Norm, Reason::NormName);
-    }
-    match name.leaf {
-        "weight" => Known::new(Role::Conv, Reason::Filters),
-        _ => Known::new(Role::Unknown, Reason::NoRule),
     }
 }

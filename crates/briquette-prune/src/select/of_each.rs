@@ -39,7 +39,9 @@ pub fn smallest_of_columns(scores: &[f32], n_rows: usize, n_cols: usize, size: u
         let n = size.min(n_cols - first);
         let block: Vec<f32> =
             scores.chunks_exact(n_cols).flat_map(|row| row[first..first + n].iter().copied()).collect();
-        let of_block = smallest(&block, n_rows, n, n_drop * n / size);
+        // A block may be as large as numbers are: the product takes more bits than its factors.
+        let n_drop = n_drop as u128 * n as u128 / size as u128;
+        let of_block = smallest(&block, n_rows, n, n_drop as usize);
         for (row, bits) in keep.chunks_exact_mut(Mask::row_bytes(n_cols)).enumerate() {
             for col in (0..n).filter(|&col| bits::get(of_block.row(row), col)) {
                 bits[(first + col) / 8] |= 1 << ((first + col) % 8);

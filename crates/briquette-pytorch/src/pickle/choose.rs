@@ -58,7 +58,7 @@ pub(super) fn choose<'a>(pickle: &'a Pickle, root: &'a Value, key: Option<&str>)
         Some("") => Ok(all_but(items, |_, _| false)),
         Some(key) => named(pickle, items, key),
         None => match found(pickle, root, items) {
-            Some(key) => named(pickle, items, &key),
+            Some(key) => named(pickle, items, &innermost(pickle, items, key)),
             None => Ok(all_but(items, |key, value| items.len() <= MAX_KEYS && is_training(pickle, key, value))),
         },
     }
@@ -111,6 +111,36 @@ fn found(pickle: &Pickle, root: &Value, items: &[(Value, Value)]) -> Option<Stri
     }
 }
 
+/// The path to the model below a key whose value holds it under a key of its own: `model.state_dict`.
+fn innermost(pickle: &Pickle, items: &[(Value, Value)], key: String) -> String {
+    let (mut path, mut value) = (key.clone(), value_at(items, &key));
+    for _ in 0..MAX_DEPTH {
+        let Some(Node::Dict(inner)) = value.and_then(|value| pickle.node(value)) else { break };
+        let Some(name) = wrapped(pickle, inner) else { break };
+        path = format!("{path}.{name}");
+        value = value_at(inner, name);
+    }
+    path
+}
+
+/// The key of the model in a dictionary that holds no other tensors, but for those of a training.
+fn wrapped(pickle: &Pickle, items: &[(Value, Value)]) -> Option<&'static str> {
+    if items.len() > MAX_KEYS {
+        return None;
+    }
+    let is_dict = |value: &&Value| matches!(pickle.node(value), Some(Node::Dict(_)));
+    let get = |name: &str| value_at(items, name).filter(is_dict).filter(|value| is_model(pickle, name, value));
+    let name = *MODELS.iter().find(|name| get(name).is_some())?;
+    let is_other = |(key, value): &(Value, Value)| {
+        let key = text_of(key).unwrap_or_default();
+        key != name
+            && !AVERAGES.contains(&key.as_str())
+            && !is_training(pickle, &key, value)
+            && holds_tensor(pickle, value)
+    };
+    (!items.iter().any(is_other)).then_some(name)
+}
+
 /// What a key leads to: one of the root, or keys joined with dots.
 fn named<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], key: &str) -> Result<Chosen<'a>> {
     let value = value_at(items, key).or_else(|| below(pickle, items, key));
@@ -119,8 +149,24 @@ fn named<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], key: &str) -> Resu
     };
     let first = if value_at(items, key).is_some() { key } else { key.split('.').next().unwrap_or(key) };
     let others = items.iter().take(MAX_KEYS).filter_map(|(key, value)| Some((text_of(key)?, value)));
-    let left = others.filter(|(other, _)| other != first).collect();
+    let mut left: Vec<(String, &Value)> = others.filter(|(other, _)| other != first).collect();
+    left.extend(beside(pickle, items, key));
     Ok(Chosen { items: chosen.iter().map(|(key, value)| (key, value)).collect(), path: key.to_string(), left })
+}
+
+/// What lies beside each step of a path below the root, by its own path.
+fn beside<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], path: &str) -> Vec<(String, &'a Value)> {
+    let (mut items, mut above, mut found) = (items, String::new(), Vec::new());
+    for step in path.split('.') {
+        if !above.is_empty() {
+            let others = items.iter().take(MAX_KEYS).filter_map(|(key, value)| Some((text_of(key)?, value)));
+            found.extend(others.filter(|(key, _)| key != step).map(|(key, value)| (format!("{above}{key}"), value)));
+        }
+        let Some(value) = value_at(items, step) else { break };
+        items = pickle.items(value).unwrap_or_default();
+        above += &format!("{step}.");
+    }
+    found
 }
 
 fn value_at<'a>(items: &'a [(Value, Value)], name: &str) -> Option<&'a Value> {

@@ -55,7 +55,7 @@ pub(super) fn describe(pickle: &Pickle, name: PickleName, arguments: &Value) -> 
         (PickleName::Parameter | PickleName::Size, [value, ..]) => Ok(Ok(value.clone())),
         (PickleName::Passed, [value, ..]) => Ok(Ok(value.clone())),
         (PickleName::AnyDict, _) => Ok(Err(Node::Dict(Vec::new()))),
-        (PickleName::Class, []) => Ok(Err(Node::Object(Value::Other))),
+        (PickleName::Class | PickleName::TransposedConv, []) => Ok(Err(Node::Object(Value::Other))),
         (PickleName::Inert, _) => Ok(Ok(Value::Other)),
         _ => Err(damaged()),
     }

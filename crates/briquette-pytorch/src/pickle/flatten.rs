@@ -27,6 +27,8 @@ pub(crate) struct Flattened {
     pub(crate) left_out: Vec<LeftOut>,
     /// The keys of the root that are left out.
     pub(crate) left_keys: Vec<String>,
+    /// The paths of objects whose class is a transposed convolution.
+    pub(crate) transposed_layers: Vec<String>,
 }
 
 /// Collects the tensors of the model below a root: what `key` names, or what is found to be it.
@@ -35,7 +37,14 @@ pub(crate) struct Flattened {
 /// Input where the root is no dictionary, has no tensor, or two tensors would have one name; Config where it has no such key.
 pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Result<Flattened> {
     let Chosen { items, path, left } = choose::choose(pickle, root, key)?;
-    let mut walk = TensorWalk { pickle, tensors: Vec::new(), names: BTreeSet::new(), n_visits: 0, n_bytes: 0 };
+    let mut walk = TensorWalk {
+        pickle,
+        tensors: Vec::new(),
+        names: BTreeSet::new(),
+        transposed: Vec::new(),
+        n_visits: 0,
+        n_bytes: 0,
+    };
     walk.visit_items(&items, "", 0)?;
     if walk.tensors.is_empty() {
         return Err(Error::input("there is no tensor in it; nothing to do"));
@@ -52,7 +61,7 @@ pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Resul
             push(&mut left_out, LeftOut { is_model: choose::is_model(pickle, &key, value), key, n_bytes });
         }
     }
-    Ok(Flattened { tensors: walk.tensors, path, left_out, left_keys })
+    Ok(Flattened { tensors: walk.tensors, path, left_out, left_keys, transposed_layers: walk.transposed })
 }
 
 /// Adds one more; the last stands for all beyond those that are named.
@@ -67,6 +76,7 @@ struct TensorWalk<'a> {
     pickle: &'a Pickle,
     tensors: Vec<(String, View)>,
     names: BTreeSet<String>,
+    transposed: Vec<String>,
     n_visits: usize,
     n_bytes: usize,
 }
@@ -95,7 +105,13 @@ impl TensorWalk<'_> {
                     }
                 }
             }
-            Some(Node::Object(state)) => self.visit(state, path, depth + 1)?,
+            Some(Node::Object(state)) => {
+                if self.pickle.is_transposed(value) {
+                    self.n_bytes += size_of::<String>() + path.len();
+                    self.transposed.push(path.to_string());
+                }
+                self.visit(state, path, depth + 1)?;
+            }
             Some(Node::List(items)) => {
                 for (index, value) in items.iter().enumerate() {
                     self.visit(value, &join(path, &index.to_string()), depth + 1)?;

@@ -1,7 +1,7 @@
 //! The objects that a pickle describes, as they refer to each other.
 
 use super::value::{Node, Value, View};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the persistent ids of a pickle stand for: objects that are kept beside it.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub(crate) enum Outside {
 pub(crate) struct Pickle {
     pub(super) nodes: Vec<Node>,
     pub(super) outside: Outside,
+    /// The nodes that are objects of transposed convolutions.
+    pub(super) transposed: BTreeSet<usize>,
 }
 
 impl Pickle {
@@ -29,6 +31,11 @@ impl Pickle {
             Value::Node(index) => self.nodes.get(*index),
             _ => None,
         }
+    }
+
+    /// Whether a value is an object whose class is a transposed convolution.
+    pub(super) fn is_transposed(&self, value: &Value) -> bool {
+        matches!(value, Value::Node(index) if self.transposed.contains(index))
     }
 
     /// The items of a tuple or a list.

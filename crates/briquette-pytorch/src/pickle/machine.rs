@@ -203,10 +203,22 @@ impl Machine {
                 let Value::Name(name) = name else { return Err(damaged()) };
                 match describe::describe(&self.pickle, name, &arguments)? {
                     Ok(value) => self.push(value),
-                    Err(node) => self.push_node(node),
+                    Err(node) => {
+                        self.push_node(node)?;
+                        self.note_class(name)
+                    }
                 }
             }
         }
+    }
+
+    /// Remembers that the node that was made last is a transposed convolution, where its class says so.
+    fn note_class(&mut self, name: PickleName) -> Result<(), Refusal> {
+        if name == PickleName::TransposedConv {
+            self.pickle.transposed.insert(self.pickle.nodes.len() - 1);
+            self.charge(MEMO_BYTES)?;
+        }
+        Ok(())
     }
 
     fn name(&self, module: &str, name: &str) -> Result<PickleName, Refusal> {

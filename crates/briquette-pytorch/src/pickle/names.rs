@@ -26,6 +26,8 @@ pub(crate) enum PickleName {
     AnyDict,
     /// A class of a TorchScript program.
     Class,
+    /// A class of a TorchScript program that is a transposed convolution, such as `ConvTranspose2d`.
+    TransposedConv,
     /// Settings and counters that lie beside weights. A call of it gives nothing.
     Inert,
 }
@@ -100,7 +102,9 @@ impl PickleName {
             ("torch.jit._pickle", _) if is_script && (name.starts_with("build_") || name == "restore_type_tag") => {
                 Some(Self::Passed)
             }
-            _ if is_script && (module == "__torch__" || module.starts_with("__torch__.")) => Some(Self::Class),
+            _ if is_script && (module == "__torch__" || module.starts_with("__torch__.")) => {
+                Some(if name.starts_with("ConvTranspose") { Self::TransposedConv } else { Self::Class })
+            }
             _ => INERT.iter().any(|(of, names)| *of == module && names.contains(&name)).then_some(Self::Inert),
         };
         known.ok_or_else(|| {

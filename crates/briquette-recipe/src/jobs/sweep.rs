@@ -10,8 +10,12 @@ use std::path::{Path, PathBuf};
 const KEY: &str = "budget.bytes";
 /// Most sizes of a sweep.
 const MAX_SIZES: usize = 1000;
+/// Digits with which every size of a file is exact.
+const MAX_DIGITS: i32 = 20;
 
-/// The sizes of a sweep: of `6MB..23MB`, `n` from the first to the last with equal ratios; of `6MB,9MB`, those.
+/// Returns the sizes of a sweep: for `6MB..23MB`, `n` sizes with about equal ratios; for `6MB,9MB`, these two.
+///
+/// Sizes between the ends of a range have three significant digits, or more where they would not differ.
 ///
 /// # Errors
 /// Config, where it is neither.
@@ -28,7 +32,20 @@ pub fn sizes(text: &str, n: usize) -> Result<Vec<u64>> {
         return Err(many(n));
     }
     let at = |place: usize| first * (last / first).powf(place as f64 / (n - 1).max(1) as f64);
-    Ok((0..n).map(|place| at(place).round() as u64).collect())
+    let points = |n_digits: i32| -> Vec<u64> {
+        let is_end = |place: usize| place == 0 || place == n - 1;
+        (0..n)
+            .map(|place| if is_end(place) { at(place).round() } else { rounded(at(place), n_digits) } as u64)
+            .collect()
+    };
+    let differ = |sizes: &Vec<u64>| sizes.is_sorted_by(|a, b| a < b);
+    Ok((3..MAX_DIGITS).map(points).find(differ).unwrap_or_else(|| points(MAX_DIGITS)))
+}
+
+/// Rounds a size to so many significant digits.
+fn rounded(size: f64, n_digits: i32) -> f64 {
+    let unit = 10_f64.powi(size.log10().floor() as i32 + 1 - n_digits).max(1.0);
+    (size / unit).round() * unit
 }
 
 fn many(n: usize) -> Error {
@@ -56,11 +73,12 @@ pub fn sweep(recipe: &RawRecipe, output: &Path, sizes: &[u64], also: &[PathBuf])
     ))
 }
 
-/// A size that reads back as it is, in the largest unit that does.
+/// Writes a size in the largest unit from which it reads back exactly.
 fn words(size: u64) -> String {
-    let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    let found = units.iter().find(|(unit, _)| size >= *unit && size.is_multiple_of(unit / 1000));
-    found.map_or(format!("{size}B"), |(unit, name)| format!("{}{name}", size as f64 / *unit as f64))
+    let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")].into_iter().filter(|(unit, _)| size as f64 >= *unit);
+    let mut texts = units.map(|(unit, name)| format!("{}{name}", size as f64 / unit));
+    let is_exact = |text: &String| bytes_of(KEY, text).is_ok_and(|found| found == size);
+    texts.find(is_exact).unwrap_or_else(|| format!("{size}B"))
 }
 
 /// TOML knows none.
@@ -90,7 +108,11 @@ mod tests {
             assert!(sizes(bad, 3).unwrap_err().to_string().starts_with("budget.bytes: found"), "{bad}");
         }
         assert!(sizes("1MB..2MB", 1001).is_err());
-        for (size, expected) in [(9_400_000, "9.4MB"), (8_123_457, "8123.457kB"), (999, "999B"), (3_000_000_000, "3GB")]
+        let between: Vec<String> = sizes("6MB..23MB", 6).unwrap().into_iter().map(words).collect();
+        assert_eq!(between, ["6MB", "7.85MB", "10.3MB", "13.4MB", "17.6MB", "23MB"]);
+        let near = sizes("9.41MB..9.42MB", 4).unwrap();
+        assert_eq!(near, [9_410_000, 9_413_000, 9_417_000, 9_420_000], "as many digits as tell them apart");
+        for (size, expected) in [(9_400_000, "9.4MB"), (8_123_457, "8.123457MB"), (999, "999B"), (3_000_000_000, "3GB")]
         {
             assert_eq!(words(size), expected);
             assert_eq!(bytes_of("k", &words(size)).unwrap(), size);

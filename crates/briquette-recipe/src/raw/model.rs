@@ -36,14 +36,14 @@ pub struct RawModel {
 }
 
 impl RawModel {
-    /// Which of the things in a file is the model.
+    /// The entry of a file that is the model, its names and its layout.
     pub fn choice(&self) -> Choice {
         let (key, strip_prefix) = (self.key.clone(), self.strip_prefix.clone());
-        Choice { key, strip_prefix, is_for_one_of_two: false }
+        Choice { key, strip_prefix, layout: self.layout.map(RawLayout::said), is_for_one_of_two: false }
     }
 }
 
-/// Which way Linear weights lie.
+/// The layout of Linear weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RawLayout {
@@ -54,11 +54,19 @@ pub enum RawLayout {
 }
 
 impl RawLayout {
-    /// As files say it.
+    /// The same layout as files have it.
     pub fn said(self) -> WeightLayout {
         match self {
             Self::Torch => WeightLayout::Torch,
             Self::Burn => WeightLayout::Burn,
+        }
+    }
+
+    /// The layout that a recipe has for one of files.
+    pub fn of(layout: WeightLayout) -> Self {
+        match layout {
+            WeightLayout::Torch => Self::Torch,
+            WeightLayout::Burn => Self::Burn,
         }
     }
 }

@@ -4,6 +4,8 @@
 mod read;
 mod schema;
 
+pub(crate) use read::keys_of;
+
 use crate::cast::RawCast;
 use crate::distill::RawDistill;
 use crate::factorize::RawFactorize;

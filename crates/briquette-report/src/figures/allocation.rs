@@ -12,6 +12,12 @@ pub struct AllocationReport {
     pub how: String,
     /// What losses are counted in.
     pub unit: String,
+    /// The most bytes that the weight files may have; none where the fewest were searched for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_bytes: Option<u64>,
+    /// Whether every tensor has the choice that loses the least: more bytes would change nothing.
+    #[serde(default)]
+    pub is_finest: bool,
     /// Each tensor, in the order of the model.
     pub tensors: Vec<AllocatedTensor>,
 }

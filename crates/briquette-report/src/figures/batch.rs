@@ -33,6 +33,9 @@ pub struct JobResult {
     pub ratio: Option<f64>,
     /// What its evaluation found; none of what is no number.
     pub metrics: BTreeMap<String, Option<f64>>,
+    /// Why it left bytes of its budget unused, where it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Seconds it took.
     pub seconds: f64,
     /// Seconds it took when it was done, where it was skipped.
@@ -64,6 +67,8 @@ pub struct BatchReport {
     pub n_skipped: usize,
     /// Jobs that failed.
     pub n_failed: usize,
+    /// Seconds that this run took by the wall clock; of a sweep with the sensitivities that it found first.
+    pub seconds: f64,
     /// Every job, in order.
     pub jobs: Vec<JobResult>,
     /// Outputs that were made elsewhere, to be shown beside them.

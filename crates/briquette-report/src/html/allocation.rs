@@ -68,6 +68,8 @@ mod tests {
             sensitivity,
         };
         report.allocation = Some(AllocationReport {
+            most_bytes: None,
+            is_finest: false,
             target: "the weight files have at most 9 bytes".into(),
             how: "gradient".into(),
             unit: "nats".into(),

@@ -21,7 +21,7 @@ pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     let footer = format!(
         "Written by {}. One line of JSON for each job: <code>{}</code>",
         concat!("briquette ", env!("CARGO_PKG_VERSION")),
-        name(&report.journal.to_string_lossy())
+        name(numbers::last_part(&report.journal.to_string_lossy()))
     );
     frame::page(&format!("{file}, {} jobs", report.jobs.len() + n_left), &sections.concat(), &footer)
 }
@@ -56,15 +56,27 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
     ];
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" · shard {}", escape(shard)));
-    let seconds = report.jobs.iter().map(|job| job.seconds_before.unwrap_or(job.seconds)).sum();
+    let quality = match report.quality_text() {
+        words if words.is_empty() => words,
+        words => format!("<p class=\"verdict\">{}</p>\n", escape(&words)),
+    };
     format!(
-        "<header>\n<p class=\"kicker\">{file}{shard}</p>\n<h1><span>{n} {jobs}</span></h1>\n\
-         <p class=\"verdict\">{counts}.</p>\n<p class=\"fine\">{seconds} of work in all</p>\n</header>\n",
-        file = name(&report.jobs_file.to_string_lossy()),
+        "<header>\n<p class=\"kicker\">{file}{shard}</p>\n<h1><span>{sizes}</span></h1>\n{quality}\
+         <p class=\"fine\">{n} {jobs}: {counts}. {time}</p>\n</header>\n",
+        file = name(numbers::last_part(&report.jobs_file.to_string_lossy())),
+        sizes = report.sizes_text().unwrap_or_else(|| "No output".into()),
         jobs = if n == 1 { "job" } else { "jobs" },
-        counts = if counts.is_empty() { "Nothing to do".into() } else { counts.join(", ") },
-        seconds = numbers::seconds(seconds),
+        counts = if counts.is_empty() { "nothing to do".into() } else { counts.join(", ") },
+        time = time(report),
     )
+}
+
+/// The time of this run, and of all jobs where some were done before it.
+fn time(report: &BatchReport) -> String {
+    let all = report.jobs.iter().map(|job| job.seconds_before.unwrap_or(job.seconds)).sum();
+    let of_all =
+        if report.n_skipped > 0 { format!(" All jobs took {}.", numbers::seconds(all)) } else { String::new() };
+    format!("This run took {} by the wall clock.{of_all}", numbers::seconds(report.seconds))
 }
 
 /// The table of jobs.
@@ -127,7 +139,7 @@ fn cell(found: Option<(f64, String)>) -> String {
 fn remark(job: &JobResult) -> String {
     let redone = job.redone.as_ref().map(|why| format!("done again: {why}"));
     let trained = job.trained_with.as_ref().map(|other| format!("trained once, with {other}"));
-    let remarks: Vec<String> = [job.error.clone(), redone, trained].into_iter().flatten().collect();
+    let remarks: Vec<String> = [job.error.clone(), job.note.clone(), redone, trained].into_iter().flatten().collect();
     remarks.join("; ")
 }
 
@@ -169,6 +181,9 @@ mod tests {
             rows[2]
         );
         assert!(page.contains("<b>2</b> not reached") && page.contains("5 jobs"));
+        assert!(page.contains("<h1><span>4.00 kB → 1.00 kB</span></h1>") && page.contains("cosine 0.9000 to 0.9877"));
+        assert!(page.contains("This run took 1 min 15 s by the wall clock. All jobs took "), "{page}");
+        assert!(!page.contains("/out/sweep"), "its own directory is not told");
         assert!(page.matches("<circle").count() == 2 && !page.contains("NaN"), "cosine of two jobs is plotted");
     }
 

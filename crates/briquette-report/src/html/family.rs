@@ -1,10 +1,9 @@
 //! Tensors that share a row of a plot, so that a model of many layers stays readable.
 
 use crate::TensorReport;
+use crate::groups::{MAX_SINGLES, without_numbers};
 use std::collections::{BTreeMap, HashSet};
 
-/// Tensors that a plot shows one by one.
-const MAX_SINGLES: usize = 24;
 /// Rows that a plot has.
 pub(super) const MAX_ROWS: usize = 24;
 
@@ -71,17 +70,6 @@ pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
         }
     }
     families
-}
-
-/// `layers.3.up.weight` as `layers.*.up.weight`, in `out`.
-fn without_numbers<'a>(name: &str, out: &'a mut String) -> &'a str {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    out.clear();
-    for (place, part) in name.split('.').enumerate() {
-        out.push_str(if place == 0 { "" } else { "." });
-        out.push_str(if is_number(part) { "*" } else { part });
-    }
-    out
 }
 
 #[cfg(test)]

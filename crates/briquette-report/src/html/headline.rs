@@ -1,7 +1,7 @@
-//! What a reader must know first: how much smaller, whether as foretold, and what to be wary of.
+//! What a reader must know first: how much smaller, how good, whether as predicted, and what to be wary of.
 
 use super::escape::{escape, name};
-use crate::{Report, numbers};
+use crate::{Report, metrics, numbers};
 
 /// The top of the page.
 pub(super) fn section(report: &Report) -> String {
@@ -10,18 +10,20 @@ pub(super) fn section(report: &Report) -> String {
     let stages = if stages.is_empty() { stages } else { format!("<ul class=\"stages\">{stages}</ul>\n") };
     format!(
         "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>{before_text} <span class=\"arrow\">→</span> {after_text}</span></h1>\n\
-         <p class=\"verdict\">{verdict}</p>\n{prediction}{stages}<p class=\"fine\">{from} ({from_format}) → {to} ({to_format})</p>\n\
-         </header>\n{remarks}",
+         <p class=\"verdict\">{verdict}{quality}</p>\n{prediction}{stages}<p class=\"fine\">{from} ({from_format}) → {to} ({to_format})</p>\n\
+         </header>\n{remarks}{notes}",
         model = escape(&name_of(report)),
         before_text = numbers::bytes(before),
         after_text = numbers::bytes(after),
         verdict = verdict(before, after),
+        quality = quality(report),
         prediction = prediction(report),
         from = name(&report.model),
         from_format = escape(&report.model_format),
         to = name(&report.output),
         to_format = escape(&report.format),
         remarks = remarks(report),
+        notes = notes(report),
     )
 }
 
@@ -43,6 +45,12 @@ fn verdict(before: u64, after: u64) -> String {
     format!("<b>{}×</b> smaller: {share} of the bytes.", numbers::ratio(before, after).trim_end_matches('x'))
 }
 
+/// The metrics of the headline, where anything was evaluated.
+fn quality(report: &Report) -> String {
+    let words = report.evaluation.as_ref().map(|found| metrics::in_words(&found.metrics)).unwrap_or_default();
+    if words.is_empty() { words } else { format!(" <span class=\"quality\">{}.</span>", escape(&words)) }
+}
+
 fn prediction(report: &Report) -> String {
     let (class, mark) = if numbers::prediction_holds(report) { ("holds", "✓") } else { ("fails", "✗") };
     let text = numbers::prediction(report);
@@ -55,4 +63,13 @@ fn remarks(report: &Report) -> String {
     }
     let items: String = report.remarks.iter().map(|remark| format!("<li>{}</li>\n", escape(remark))).collect();
     format!("<aside class=\"remarks\" aria-label=\"Remarks\"><ul>\n{items}</ul></aside>\n")
+}
+
+/// Notes are not warnings, and stand out less.
+fn notes(report: &Report) -> String {
+    if report.notes.is_empty() {
+        return String::new();
+    }
+    let items: String = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+    format!("<ul class=\"fine notes\" aria-label=\"Notes\">\n{items}</ul>\n")
 }

@@ -33,7 +33,7 @@ fn sizes(report: &Report) -> String {
 
 fn in_bytes(report: &Report) -> Vec<MeasuredRow> {
     let (before, after, count) = (&report.before, &report.after, numbers::count);
-    let bound = if report.prediction_is_exact { "exactly" } else { "at most" };
+    let (predicted, bound) = numbers::predicted(report);
     vec![
         (
             "Bytes on disk",
@@ -44,7 +44,7 @@ fn in_bytes(report: &Report) -> Vec<MeasuredRow> {
         (
             "Predicted bytes on disk",
             String::new(),
-            format!("<small>{bound}</small> {}", count(report.predicted_bytes)),
+            format!("<small>{bound}</small> {}", count(predicted)),
             "by the plan, before anything was written",
         ),
         (
@@ -89,8 +89,8 @@ fn run(report: &Report) -> String {
         line(&escape(phase), bar, numbers::seconds(*seconds), "");
     }
     let how = match report.trained.is_empty() {
-        true => "wall clock, up to writing this report",
-        false => "wall clock, up to writing this report; steps of training before a kill too",
+        true => "wall clock of the whole run, up to writing this report",
+        false => "wall clock of the whole run, up to writing this report; steps of training before a kill too",
     };
     line("In all", String::new(), numbers::seconds(report.total_seconds), how);
     line("Threads", String::new(), report.threads.to_string(), "that worked");

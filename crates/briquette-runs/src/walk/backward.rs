@@ -86,6 +86,7 @@ impl WayBack<'_, '_> {
                 towards.push(gradient_of(&leaf, &gradients)?);
             }
             self.towards.set(batch, Tensor::cat(towards, 1))?;
+            self.walk.check_memory("on the way back")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -100,6 +101,7 @@ impl WayBack<'_, '_> {
             let gradients = self.toward(batch, left)?;
             self.how.see(&network, &names, &gradients)?;
             self.towards.set(batch, gradient_of(&leaf, &gradients)?)?;
+            self.walk.check_memory("on the way back")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -111,6 +113,7 @@ impl WayBack<'_, '_> {
             let (tokens, _) = self.walk.batches[batch].to_tensors(&self.device);
             let gradients = self.toward(batch, self.walk.blocks(&network)?.enter(tokens))?;
             self.how.see(&network, &names, &gradients)?;
+            self.walk.check_memory("on the way back")?;
             after(batch, 0)?;
         }
         Ok(())

@@ -105,10 +105,5 @@ fn likelihood(
 pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
     let (network, names) = Network::blank(arch, checkpoint, device)?;
     let Some(blocks) = network.as_blocks() else { return Ok(None) };
-    let parts = NetworkParts::of(blocks, &names);
-    let n_bytes = |part| {
-        let needed = checkpoint.tensors().iter().filter(|info| parts.needs(part, &info.name));
-        needed.map(|info| 4 * info.n_elements() as u64).sum::<u64>()
-    };
-    Ok(parts.all().map(n_bytes).max())
+    Ok(Some(NetworkParts::of(blocks, &names).largest_bytes(checkpoint)))
 }

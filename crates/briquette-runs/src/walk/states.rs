@@ -1,18 +1,46 @@
 //! Hidden states between two blocks: in memory, or beyond a bound in a file.
 
 use briquette_core::Result;
+use briquette_core::memory::MemoryLimit;
 use briquette_formats::draft::ScratchFile;
 use briquette_module::read_f32;
 use burn::tensor::{FloatDType, Tensor};
 use std::path::{Path, PathBuf};
 
-/// How much of what lies between blocks may be in memory, and where the rest goes.
+/// The memory that a run of blocks may take, and the place of hidden states beyond it.
 #[derive(Debug, Clone, Copy)]
 pub struct Room<'a> {
     /// The most bytes of hidden states in memory; none for no bound.
     pub max_bytes: Option<u64>,
-    /// A directory for a file of those that are beyond.
+    /// The limit of everything in memory; none for no limit.
+    pub limit: Option<MemoryLimit<'a>>,
+    /// A directory for a file of the other hidden states.
     pub directory: &'a Path,
+}
+
+impl<'a> Room<'a> {
+    /// Room without a limit.
+    pub fn new(directory: &'a Path) -> Self {
+        Self { max_bytes: None, limit: None, directory }
+    }
+
+    /// Room within a limit, of which hidden states take at most a quarter.
+    pub fn within(limit: Option<MemoryLimit<'a>>, directory: &'a Path) -> Self {
+        Self { max_bytes: limit.map(|limit| limit.n_bytes / 4), limit, directory }
+    }
+
+    /// The same room beside weights of so many bytes.
+    ///
+    /// Hidden states take at most half of what the weights leave: computing needs the rest.
+    ///
+    /// # Errors
+    /// Refused where the weights alone are over the limit.
+    pub(super) fn beside_weights(self, what: &str, n_bytes: u64) -> Result<Self> {
+        let Some(limit) = self.limit else { return Ok(self) };
+        limit.check_before(what, n_bytes)?;
+        let most = limit.left().saturating_sub(n_bytes) / 2;
+        Ok(Self { max_bytes: Some(self.max_bytes.map_or(most, |max_bytes| max_bytes.min(most))), ..self })
+    }
 }
 
 /// The hidden states of each batch.
@@ -100,7 +128,7 @@ mod tests {
             (Tensor::<3>::from_data(TensorData::new(values.clone(), [n, 2, 3]), &device), values)
         };
         for (max_bytes, n_in_memory) in [(None, 4), (Some(0), 0), (Some(60), 1), (Some(100), 2)] {
-            let mut states = States::with_room(Room { max_bytes, directory: directory.path() });
+            let mut states = States::with_room(Room { max_bytes, ..Room::new(directory.path()) });
             for round in 0..2 {
                 for batch in 0..4 {
                     states.set(batch, state(10 * round + batch, batch + 1).0).unwrap();

@@ -29,6 +29,21 @@ static KINDS_OF_KEYS: LazyLock<BTreeMap<String, Vec<StageKind>>> = LazyLock::new
 static KEYS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| std::iter::once("kind").chain(KINDS_OF_KEYS.keys().map(String::as_str)).collect());
 
+/// The keys of each kind.
+static KEYS_OF_KINDS: LazyLock<BTreeMap<&'static str, Vec<&'static str>>> = LazyLock::new(|| {
+    let own = |kind| KINDS_OF_KEYS.iter().filter(move |(_, kinds)| kinds.contains(&kind)).map(|(key, _)| key.as_str());
+    StageKind::ALL.into_iter().map(|kind| (kind.name(), std::iter::once("kind").chain(own(kind)).collect())).collect()
+});
+
+/// The keys that a stage of a kind may have.
+pub(crate) fn keys_of(kind: StageKind) -> &'static Vec<&'static str> {
+    KEYS_OF_KINDS.get(kind.name()).unwrap_or(&KEYS)
+}
+
+fn kind_named(name: &str) -> Option<StageKind> {
+    StageKind::ALL.into_iter().find(|kind| kind.name() == name)
+}
+
 impl<'de> Deserialize<'de> for RawStage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct StageTable;
@@ -41,7 +56,7 @@ impl<'de> Deserialize<'de> for RawStage {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawStage, A::Error> {
                 let (mut kind, mut given): (Option<String>, _) = (None, Map::new());
-                while let Some(key) = map.next_key_seed(StageKey)? {
+                while let Some(key) = map.next_key_seed(StageKey(kind.as_deref().and_then(kind_named)))? {
                     if given.contains_key(key) || key == "kind" && kind.is_some() {
                         return Err(A::Error::duplicate_field(key));
                     }
@@ -59,8 +74,8 @@ impl<'de> Deserialize<'de> for RawStage {
     }
 }
 
-/// Reads a key, which some kind must have.
-struct StageKey;
+/// Reads a key, which some kind must have. If the kind is known by then, an error lists the keys of that kind.
+struct StageKey(Option<StageKind>);
 
 impl<'de> DeserializeSeed<'de> for StageKey {
     type Value = &'static str;
@@ -78,7 +93,8 @@ impl Visitor<'_> for StageKey {
     }
 
     fn visit_str<E: serde::de::Error>(self, found: &str) -> Result<&'static str, E> {
-        KEYS.iter().find(|key| **key == found).copied().ok_or_else(|| E::unknown_field(found, &KEYS))
+        let known = self.0.map_or(&*KEYS, keys_of);
+        KEYS.iter().find(|key| **key == found).copied().ok_or_else(|| E::unknown_field(found, known))
     }
 }
 
@@ -151,7 +167,7 @@ impl RawStage {
                 serde_json::from_value(Value::Object(self.0)).map(wrap)
             }
         }
-        let Some(kind) = StageKind::ALL.into_iter().find(|known| known.name() == kind) else {
+        let Some(kind) = kind_named(kind) else {
             return Ok(Self { keys: StageKeys::Unknown(kind.to_string()), foreign: given });
         };
         let is_own = |key: &str| KINDS_OF_KEYS.get(key).is_some_and(|kinds| kinds.contains(&kind));

@@ -1,0 +1,122 @@
+//! Models of images and speech.
+
+use crate::loadable::family::{FAMILY, INITIALISES, LoadableFamily};
+
+pub(super) const FAMILIES: &[LoadableFamily] = &[
+    LoadableFamily {
+        model_types: &["vit"],
+        base: "vit",
+        linear: &[
+            "encoder.layer.*.attention.attention.query|key|value",
+            "encoder.layer.*.attention.output.dense",
+            "encoder.layer.*.intermediate|output.dense",
+            "pooler.dense",
+            "classifier",
+        ],
+        optional: &["pooler.dense"],
+        renamed: &[
+            ("encoder.layer.", "layers."),
+            (".attention.attention.query", ".attention.q_proj"),
+            (".attention.attention.key", ".attention.k_proj"),
+            (".attention.attention.value", ".attention.v_proj"),
+            (".attention.output.dense", ".attention.o_proj"),
+            (".intermediate.dense", ".mlp.fc1"),
+            (".output.dense", ".mlp.fc2"),
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["clip"],
+        linear: &[
+            "text_model|vision_model.encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
+            "text_model|vision_model.encoder.layers.*.mlp.fc1|fc2",
+            "text_projection|visual_projection",
+        ],
+        ..FAMILY
+    },
+    // transformers sets up its feature projection by `weight`, which packed codes lack; it is small, and stays as it is.
+    LoadableFamily {
+        model_types: &["wav2vec2"],
+        base: "wav2vec2",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["hubert"],
+        base: "hubert",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["clip_text_model"],
+        base: "text_model",
+        linear: &[
+            "encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.mlp.fc1|fc2",
+            "text_projection",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["clip_vision_model"],
+        base: "vision_model",
+        linear: &[
+            "encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.mlp.fc1|fc2",
+            "visual_projection",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["siglip"],
+        linear: &[
+            "text_model|vision_model.encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
+            "text_model|vision_model.encoder.layers.*.mlp.fc1|fc2",
+            "text_model.head",
+        ],
+        limits: INITIALISES,
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["unispeech"],
+        base: "unispeech",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["unispeech-sat"],
+        base: "unispeech_sat",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["data2vec-audio"],
+        base: "data2vec_audio",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["sew"],
+        base: "sew",
+        linear: &[
+            "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
+            "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
+        ],
+        ..FAMILY
+    },
+];

@@ -1,0 +1,48 @@
+//! Tells burn's own layers from other structs of the same name, by where they are defined.
+//!
+//! `#[derive(Module)]` writes calls of a visitor's `enter_module`. A visitor that has `#[track_caller]` there is told the source file of
+//! the derive, which is that of the struct. burn's layers lie in one directory, found by visiting one of them.
+
+use burn::module::{Module, ModuleVisitor};
+use burn::nn::DropoutConfig;
+use std::panic::Location;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Whether a struct is one of burn's layers, given the place from which its fields are announced to a visitor.
+///
+/// It is false for every struct where the compiler was told to hide places (`-Zlocation-detail=none`).
+pub fn is_of_burn(announced_at: &Location) -> bool {
+    static LAYERS: OnceLock<Option<&'static Path>> = OnceLock::new();
+    LAYERS.get_or_init(layers_of_burn).is_some_and(|layers| Path::new(announced_at.file()).starts_with(layers))
+}
+
+/// The directory of burn's layers; `None` where places are hidden.
+fn layers_of_burn() -> Option<&'static Path> {
+    let mut finder = FileOfLayer(None);
+    // A layer that needs no device.
+    DropoutConfig { prob: 0.5 }.init().visit(&mut finder);
+    let file = Path::new(finder.0?);
+    file.parent().filter(|layers| file.ends_with("dropout.rs") && layers.components().count() > 1)
+}
+
+struct FileOfLayer(Option<&'static str>);
+
+impl ModuleVisitor for FileOfLayer {
+    #[track_caller]
+    fn enter_module(&mut self, _name: &str, _container_type: &str) {
+        self.0 = Some(Location::caller().file());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layers_of_burn_lie_in_one_directory_and_no_others_do() {
+        let layers = layers_of_burn().expect("places are shown");
+        assert!(layers.ends_with("src/modules"), "{layers:?}");
+        assert!(!is_of_burn(Location::caller()));
+    }
+}

@@ -1,0 +1,64 @@
+//! Loads burn's records of modules that rules are attached to.
+
+use crate::live::attached_rules;
+use briquette_core::printable::printable;
+use briquette_core::{Error, Result};
+use briquette_formats::InputFile;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::store::{ModuleRecord, RecordError};
+use burn::tensor::{Bool, Int, Tensor};
+use std::path::Path;
+
+/// Loads a record into a module with the rules attached that it was saved with, as burn's `try_load_record` does. Records of
+/// older versions load too, though they do not say which rules they were saved with.
+///
+/// # Errors
+/// Validation, where the record is of another module or other rules.
+pub fn load_record<M: Module>(module: M, record: ModuleRecord) -> Result<M, RecordError> {
+    load_any(module, record).map(|(module, _)| module)
+}
+
+/// Loads a record, and tells whether it is an older one that does not say its rules.
+pub(crate) fn load_any<M: Module>(module: M, record: ModuleRecord) -> Result<(M, bool), RecordError> {
+    let before = attached_rules(&module);
+    let mut count = TensorCount(0);
+    module.visit(&mut count);
+    // All is there but the tensors that stand for rules. burn reports what else is missing by number only.
+    let is_old = !before.is_empty() && record.len() + before.len() == count.0;
+    let module = module.try_load_record(record.allow_partial(is_old))?;
+    // A parameter that is loaded has the id of the record.
+    if is_old && attached_rules(&module) != before {
+        return Err(RecordError::Validation("parameters of the module are missing in it".into()));
+    }
+    Ok((module, is_old))
+}
+
+/// Reads a file that burn wrote.
+///
+/// # Errors
+/// Io, where it is missing or cannot be read.
+pub(crate) fn read_record(path: &Path) -> Result<ModuleRecord> {
+    // burn tells no kind of error.
+    InputFile::open(path)?;
+    ModuleRecord::load(path).map_err(|error| {
+        let at = printable(&path.display().to_string());
+        Error::io("cannot read", Path::new(&at), std::io::Error::other(error))
+    })
+}
+
+/// Counts tensors, as records have them.
+struct TensorCount(usize);
+
+impl ModuleVisitor for TensorCount {
+    fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {
+        self.0 += 1;
+    }
+
+    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
+        self.0 += 1;
+    }
+
+    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
+        self.0 += 1;
+    }
+}

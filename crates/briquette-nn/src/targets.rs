@@ -1,0 +1,140 @@
+//! Which rules apply to which parameters.
+
+use crate::rules::{Chosen, RuleTarget};
+use crate::{Compression, Kind, Parameter};
+use briquette_core::pattern::nearest;
+use briquette_core::{Error, Grouping, OutputAxis, Patterns, Result, Role, Rows};
+use std::collections::BTreeMap;
+
+/// The fields that hold one parameter: nearly always one, more where a module shares it.
+pub(crate) struct Names<'a>(Vec<&'a Parameter>);
+
+impl<'a> Names<'a> {
+    /// The parameters that rules are for, each with all of its names, in the module's order.
+    pub(crate) fn of(found: &'a [Parameter]) -> Vec<Self> {
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut all: Vec<Self> = Vec::new();
+        for parameter in found.iter().filter(|parameter| is_eligible(parameter)) {
+            let place = *places.entry(parameter.first_path()).or_insert(all.len());
+            match all.get_mut(place) {
+                Some(names) => names.0.push(parameter),
+                None => all.push(Self(vec![parameter])),
+            }
+        }
+        all
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &'a str> + Clone + '_ {
+        self.0.iter().map(|parameter| parameter.path.as_str())
+    }
+
+    pub(crate) fn parameters(&self) -> &[&'a Parameter] {
+        &self.0
+    }
+
+    /// The field that shows what the parameter is, or else the first.
+    pub(crate) fn main(&self) -> &'a Parameter {
+        self.0.iter().find(|parameter| parameter.role != Role::Unknown).unwrap_or(&self.0[0])
+    }
+
+    /// Whether a rule is for them: what is done to a parameter is done to it under all names.
+    fn are_chosen(&self, chosen: &Chosen) -> bool {
+        chosen.chooses(self.paths())
+    }
+
+    fn are_matched(&self, patterns: &Patterns) -> bool {
+        self.paths().any(|path| patterns.matches(path))
+    }
+}
+
+impl Compression {
+    /// The rules that apply to each parameter that any of them matches.
+    pub(crate) fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, RuleTarget>> {
+        let known: Vec<Names> = Names::of(found).into_iter().filter(|names| !self.are_unsure(names)).collect();
+        self.check_used(&known, found)?;
+        let mut targets = BTreeMap::new();
+        let is_touched = |(_, names): &(usize, &Names)| {
+            !names.are_matched(&self.left) && names.0.iter().all(|parameter| parameter.role != Role::Parameter)
+        };
+        for (index, names) in known.iter().enumerate().filter(is_touched) {
+            let prune = self.prune.iter().rposition(|rule| names.are_chosen(&rule.chosen));
+            let quantize = self.quantize.iter().rposition(|rule| names.are_chosen(&rule.chosen));
+            if prune.is_some() || quantize.is_some() {
+                let main = names.main();
+                let layer = main.path.strip_suffix(".weight").unwrap_or(&main.path).to_string();
+                let target = RuleTarget { layer, main: main.path.clone(), rows: main.rows(), prune, quantize, index };
+                self.check(&target).map_err(|error| error.at(&main.path))?;
+                targets.extend(names.paths().map(|path| (path.to_string(), target.clone())));
+            }
+        }
+        Ok(targets)
+    }
+
+    /// The parameters that rules match although nothing shows what they are, each with the reason.
+    pub(crate) fn unsure(&self, found: &[Parameter]) -> Vec<(String, &'static str)> {
+        let unsure = Names::of(found).into_iter().filter(|names| self.are_unsure(names));
+        let each = |names: Names| names.0.iter().map(|one| (one.path.clone(), one.why)).collect::<Vec<_>>();
+        unsure.flat_map(each).collect()
+    }
+
+    /// Refuses schedules that never come due, and patterns that match nothing.
+    fn check_used(&self, known: &[Names], found: &[Parameter]) -> Result<()> {
+        let paths = known.iter().flat_map(Names::paths);
+        let all = found.iter().map(|parameter| parameter.path.as_str());
+        let rules = self.prune.iter().map(|rule| (&rule.schedule, &rule.chosen));
+        for (schedule, chosen) in rules.chain(self.quantize.iter().map(|rule| (&rule.schedule, &rule.chosen))) {
+            schedule.check()?;
+            chosen.unused(paths.clone(), all.clone()).map_or(Ok(()), |glob| Err(matches_nothing(glob, found)))?;
+        }
+        self.left.unused(all).map_or(Ok(()), |glob| Err(matches_nothing(glob, found)))
+    }
+
+    /// Refuses rules that do not fit the rows of a parameter.
+    fn check(&self, target: &RuleTarget) -> Result<()> {
+        let Rows { n_rows, n_cols, .. } = target.rows;
+        target.prune.map_or(Ok(()), |rule| self.prune[rule].check(&target.layer, n_rows, n_cols))?;
+        let Some(rule) = target.quantize.map(|rule| &self.quantize[rule]) else { return Ok(()) };
+        let grouping = rule.scheme_for(n_cols).weights.grouping;
+        if target.rows.axis == OutputAxis::Second && matches!(grouping, Grouping::Group(_)) {
+            let message =
+                "groups of inputs are not kept of a transposed convolution; take a scheme with a scale for each output";
+            return Err(Error::config(message));
+        }
+        rule.check(n_rows, n_cols)
+    }
+
+    /// Whether rules match a parameter of which nothing shows what it is: only a rule that has its whole path means it.
+    fn are_unsure(&self, names: &Names) -> bool {
+        let chosen = || self.prune.iter().map(|rule| &rule.chosen).chain(self.quantize.iter().map(|rule| &rule.chosen));
+        let is_named = |chosen: &Chosen| names.paths().any(|path| chosen.included.names_exactly(path));
+        names.0.iter().all(|parameter| parameter.role == Role::Unknown)
+            && !names.are_matched(&self.left)
+            && chosen().any(|chosen| names.are_chosen(chosen))
+            && !chosen().any(is_named)
+    }
+}
+
+/// Whether this is what rules are for: floats of two axes or more.
+fn is_eligible(parameter: &Parameter) -> bool {
+    parameter.kind == Kind::Float && parameter.shape.rank() >= 2
+}
+
+/// The error for a glob over paths that matches no weights.
+fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
+    let paths = || found.iter().map(|parameter| parameter.path.as_str());
+    let only = Patterns::new([glob]).is_ok_and(|patterns| patterns.unused(paths()).is_none());
+    let matches = |path: &str| Patterns::new([glob]).is_ok_and(|patterns| patterns.matches(path));
+    let is_unsure =
+        |parameter: &&Parameter| is_eligible(parameter) && parameter.role == Role::Unknown && matches(&parameter.path);
+    let unsure = found.iter().find(is_unsure);
+    let what = match (only, nearest(glob, paths())) {
+        (true, _) if unsure.is_some() => {
+            let (path, why) = unsure.map_or(("", ""), |parameter| (&parameter.path, parameter.why));
+            format!("matches only what is not known, such as {path:?}: {why}; say what it is by Compression::roles")
+        }
+        (true, _) => "matches only vectors and what is no float, which are neither pruned nor rounded".to_string(),
+        (false, Some(path)) => format!("matches no parameter; the nearest name is {path:?}"),
+        (false, None) => "matches no parameter".into(),
+    };
+    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all there are"))
+}

@@ -1,0 +1,54 @@
+//! Models of the Hugging Face hub that are named where a path is expected: how to get them.
+
+use std::path::{Path, PathBuf};
+
+/// What to do to get a model of the hub, as the end of an error's line. `cache` is the directory of what was downloaded before.
+pub(crate) fn advice(id: &str, cache: Option<&Path>) -> String {
+    let Some(cache) = cache else { return get(id) };
+    let kept = cache.join(format!("models--{}", id.replace('/', "--"))).join("snapshots");
+    match newest_in(&kept) {
+        Some(snapshot) => format!("; it was downloaded before: give {}", snapshot.display()),
+        None => format!("{}, or give what `hf download {id}` leaves in {}", get(id), kept.display()),
+    }
+}
+
+fn get(id: &str) -> String {
+    let name = id.rsplit('/').next().unwrap_or(id);
+    format!(
+        "; if it is a model of the Hugging Face hub, run `hf download {id} --local-dir models/{name}` and give models/{name}"
+    )
+}
+
+/// The directory of the hub's downloads, as its own programs find it.
+pub(crate) fn cache() -> Option<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let home = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
+    named("HF_HUB_CACHE")
+        .or_else(|| Some(named("HF_HOME")?.join("hub")))
+        .or_else(|| Some(home()?.join("huggingface").join("hub")))
+}
+
+/// The entry of a directory that was changed last.
+fn newest_in(directory: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(directory).ok()?.flatten();
+    let dated = entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
+    dated.max().map(|(_, path)| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_in_the_cache_is_named_there_and_another_says_how_to_get_it() {
+        let cache = tempfile::tempdir().unwrap();
+        let missing = advice("org/small", Some(cache.path()));
+        assert!(missing.contains("`hf download org/small --local-dir models/small`"), "{missing}");
+        assert!(missing.contains("models--org--small/snapshots"), "{missing}");
+        let snapshot = cache.path().join("models--org--small/snapshots/0123abcd");
+        std::fs::create_dir_all(&snapshot).unwrap();
+        let found = advice("org/small", Some(cache.path()));
+        assert!(found.ends_with(&format!("give {}", snapshot.display())), "{found}");
+        assert!(advice("org/small", None).ends_with("give models/small"));
+    }
+}

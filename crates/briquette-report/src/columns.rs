@@ -1,0 +1,221 @@
+//! Text in columns, measured as a terminal shows it.
+
+use crate::width::{fit, take, width};
+
+/// Columns of a terminal between two columns of a table.
+pub const GAP: usize = 2;
+/// The least that a column of words is cut to.
+pub const MIN_WORDS: usize = 8;
+/// The least that a column of names is cut to while others can be cut.
+pub const MIN_NAME: usize = 28;
+
+/// The side of a column that its cells keep to, and how cells are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words: a long cell loses its middle.
+    Left,
+    /// Names of tensors: a long cell keeps the numbers of layers, see [`fit_name`].
+    Name,
+    /// Numbers, which are never cut.
+    Right,
+}
+
+/// The width of each column, so that a line has at most `total` columns.
+///
+/// `widest` is the widest cell of each column. Words are cut first, then names, then the last columns are dropped, so the result
+/// may be shorter than `widest`.
+pub fn widths(widest: Vec<usize>, aligns: &[Align], total: usize) -> Vec<usize> {
+    let mut widths = widest;
+    loop {
+        let excess = line_width(&widths).saturating_sub(total);
+        if excess == 0 {
+            return widths;
+        }
+        // What each column can give before it is too narrow to read.
+        let spare = |column: usize| match aligns[column] {
+            Align::Left => widths[column].saturating_sub(MIN_WORDS),
+            Align::Name => widths[column].saturating_sub(MIN_NAME),
+            Align::Right => 0,
+        };
+        let widest =
+            (0..widths.len()).max_by_key(|&column| (spare(column), column)).filter(|&column| spare(column) > 0);
+        let name = (0..widths.len()).find(|&column| aligns[column] == Align::Name && widths[column] > MIN_WORDS);
+        match widest {
+            Some(column) => {
+                let next = (0..widths.len()).filter(|&other| other != column).map(spare).max().unwrap_or(0);
+                // The widest shrinks to the next widest at once; columns of one width then take turns, one character each.
+                let step = (spare(column) - next).clamp(1, excess);
+                widths[column] -= step;
+            }
+            None if name.is_some() => widths[name.unwrap_or_default()] -= 1,
+            _ if widths.len() > 1 => drop(widths.pop()),
+            _ => widths[0] = total,
+        }
+    }
+}
+
+/// The width of a line with columns of these widths.
+pub fn line_width(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
+}
+
+/// A cell cut or padded to a width. `has_one_tail` is for names, see [`fit_name`].
+pub fn pad(cell: &str, to: usize, align: Align, has_one_tail: bool) -> String {
+    let cell = if align == Align::Name { fit_name(cell, to, has_one_tail) } else { fit(cell, to) };
+    let blank = " ".repeat(to.saturating_sub(width(&cell)));
+    match align {
+        Align::Left | Align::Name => cell + &blank,
+        Align::Right => blank + &cell,
+    }
+}
+
+/// The last part of the name of a tensor, such as `weight`.
+pub fn tail_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(_, tail)| tail)
+}
+
+/// The name of a tensor in at most `limit` columns: the numbers of layers stay, then the last parts, and `…` is the rest.
+///
+/// `encoder.layer.0.attention.self.query.weight` is `…0…self.query…` in 16 columns. Where every name of a table ends with the
+/// same part (`has_one_tail`), that part goes first.
+pub fn fit_name(name: &str, limit: usize, has_one_tail: bool) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    if width(name) <= limit || parts.len() < 3 {
+        return fit(name, limit);
+    }
+    let mut is_kept: Vec<bool> = parts.iter().map(|part| is_number(part)).collect();
+    let n_own = parts.len() - usize::from(has_one_tail);
+    let mut n_words = 0;
+    for place in (0..n_own).rev().chain(n_own..parts.len()).filter(|&place| !is_number(parts[place])) {
+        is_kept[place] = true;
+        if width(&abridged(&parts, &is_kept)) > limit {
+            is_kept[place] = false;
+            break;
+        }
+        n_words += 1;
+    }
+    // A last part such as `weight` alone says little.
+    if n_words > usize::from(!has_one_tail) {
+        return abridged(&parts, &is_kept);
+    }
+    let Some(number) = parts.iter().rposition(|part| is_number(part)) else { return fit(name, limit) };
+    // The next part is longer than the column: of it, the end is shown.
+    let numbers: Vec<bool> = parts.iter().map(|part| is_number(part)).collect();
+    let abridged = abridged(&parts, &numbers);
+    let lead = abridged.trim_end_matches('…');
+    let words = parts[number + 1..n_own.max(number + 1)].join(".");
+    match limit.checked_sub(width(lead) + 1) {
+        Some(room) if room >= MIN_WORDS / 2 => {
+            let tail: String = take(words.chars().rev(), room).chars().rev().collect();
+            format!("{lead}…{tail}")
+        }
+        _ => fit(name, limit),
+    }
+}
+
+/// Whether a part of a name is the number of a layer, or stands for several.
+pub(crate) fn is_number(part: &str) -> bool {
+    part == "*" || !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The kept parts of a name, with `…` for each run of the others.
+fn abridged(parts: &[&str], is_kept: &[bool]) -> String {
+    let mut out = String::new();
+    for (place, part) in parts.iter().enumerate() {
+        if is_kept[place] {
+            out += if place > 0 && is_kept[place - 1] { "." } else { "" };
+            out += part;
+        } else if place == 0 || is_kept[place - 1] {
+            out.push('…');
+        }
+    }
+    out
+}
+
+/// Lines of at most `limit` columns, broken at spaces, and within a word only where it is longer than a line.
+pub fn wrap(text: &str, limit: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let mut word = word.to_string();
+        if !line.is_empty() && width(&line) + 1 + width(&word) > limit {
+            lines.push(std::mem::take(&mut line));
+        }
+        while width(&word) > limit {
+            let head = take(word.chars(), limit.max(2));
+            word.drain(..head.len());
+            lines.push(head);
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += &word;
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// Like [`wrap`], where the first `indent` bytes are a lead and later lines are indented by as much.
+pub fn wrap_hanging(text: &str, limit: usize, indent: usize) -> Vec<String> {
+    let (lead, rest) = text.split_at_checked(indent).unwrap_or((text, ""));
+    let lines = wrap(rest, limit.saturating_sub(indent).max(2));
+    let blank = " ".repeat(indent);
+    lines.iter().enumerate().map(|(place, line)| format!("{}{line}", if place == 0 { lead } else { &blank })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_characters_count_twice() {
+        assert_eq!(pad("層", 4, Align::Right, false), "  層");
+    }
+
+    #[test]
+    fn lines_break_at_spaces_and_only_then_in_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrap_hanging("a:  one two", 7, 4), ["a:  one", "    two"]);
+    }
+
+    #[test]
+    fn a_short_name_keeps_its_layer_and_its_last_parts() {
+        let name = "encoder.layer.11.attention.output.dense.weight";
+        assert_eq!(fit_name(name, 20, true), "…11…output.dense…");
+        assert_eq!(fit_name(name, 20, false), "…11…dense.weight");
+        assert_eq!(fit_name(name, 36, true), "…layer.11.attention.output.dense…");
+        assert_eq!(fit_name("layers.3.a_part_that_is_long.weight", 14, true), "…3…hat_is_long");
+        assert_eq!(fit_name(name, 100, true), name);
+        let table = "embeddings.token_type_embeddings.weight";
+        assert_eq!(fit_name(table, 24, false), "embeddings.…dings.weight");
+        assert_eq!(fit_name("layer.*.intermediate.weight", 16, false), "…*…ediate.weight");
+    }
+
+    #[test]
+    fn names_of_one_layer_and_of_all_layers_stay_apart_in_a_narrow_column() {
+        let kinds = ["attention.self.query", "attention.output.dense", "intermediate.dense", "output.dense"];
+        let names = (0..12).flat_map(|layer| kinds.map(|kind| format!("bert.encoder.layer.{layer}.{kind}.weight")));
+        for limit in [18, 20, 24, 30] {
+            let short: std::collections::BTreeSet<String> =
+                names.clone().map(|name| fit_name(&name, limit, true)).collect();
+            assert!(short.len() == 48 && short.iter().all(|name| width(name) <= limit), "{limit}: {short:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_never_takes_more_than_its_column() {
+        for name in
+            ["", ".", "a.b", "0.1.2.3.4.5.6.7.8.9.10.11", "層.0.層層層層層層層.weight", "x.1.y.2.z", "a..b..c..d"]
+        {
+            for limit in 0..40 {
+                for has_one_tail in [false, true] {
+                    let short = fit_name(name, limit, has_one_tail);
+                    assert!(width(&short) <= limit, "{name:?} in {limit}: {short:?}");
+                }
+            }
+        }
+    }
+}

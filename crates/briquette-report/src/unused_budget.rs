@@ -1,0 +1,48 @@
+//! Why an output leaves bytes of its budget unused.
+
+use super::figures::Report;
+use super::numbers;
+
+/// The share of the allowed bytes that an output uses, unless there is a reason.
+const USED: f64 = 0.995;
+
+impl Report {
+    /// Says why the output leaves bytes of its budget unused, where it does.
+    pub fn unused_budget(&self) -> Option<String> {
+        let allocation = self.allocation.as_ref()?;
+        let measured = self.after.file_bytes;
+        let most = allocation.most_bytes.filter(|&most| (measured as f64) < USED * most as f64)?;
+        let reason = match allocation.is_finest {
+            true => "with the finest choices for all tensors; more bytes would change nothing",
+            false => "as no other choices were found that come closer",
+        };
+        Some(format!("Takes {} of {}, {reason}.", numbers::bytes(measured), numbers::bytes(most)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::AllocationReport;
+    use crate::sample;
+
+    #[test]
+    fn bytes_that_are_left_have_a_reason_and_a_used_budget_has_none() {
+        let mut report = sample::empty();
+        assert_eq!(report.unused_budget(), None, "there is no budget");
+        let allocation = AllocationReport {
+            target: "the weight files have at most 23000000 bytes".into(),
+            how: "gradient".into(),
+            unit: "1 - cosine".into(),
+            most_bytes: Some(23_000_000),
+            is_finest: true,
+            tensors: Vec::new(),
+        };
+        (report.allocation, report.after.file_bytes) = (Some(allocation), 19_410_000);
+        let text = report.unused_budget().unwrap();
+        assert!(text.starts_with("Takes 19.41 MB of 23.00 MB, with the finest choices"), "{text}");
+        report.allocation.as_mut().unwrap().is_finest = false;
+        assert!(report.unused_budget().unwrap().contains("no other choices"));
+        report.after.file_bytes = 22_950_000;
+        assert_eq!(report.unused_budget(), None);
+    }
+}

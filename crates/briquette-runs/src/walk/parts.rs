@@ -1,0 +1,64 @@
+//! The parts of a network that are in memory at different times, and the tensors of each.
+
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::Blocks;
+use briquette_nn::NameMap;
+
+/// A part of a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockPart {
+    /// What comes before the first block.
+    Entry,
+    /// A block.
+    Block(usize),
+    /// What comes after the last.
+    Exit,
+}
+
+/// Which part of a network each tensor belongs to, by its name in files.
+#[derive(Debug, Clone)]
+pub struct NetworkParts {
+    /// What the names of each block's tensors begin with.
+    pub(super) blocks: Vec<String>,
+    /// What those begin with that come after the last block.
+    exit: Vec<String>,
+    exit_needs_entry: bool,
+}
+
+impl NetworkParts {
+    pub(super) fn of(blocks: &dyn Blocks, names: &NameMap) -> Self {
+        let prefix = |path: String| format!("{}.", names.renamed(&path));
+        Self {
+            blocks: (0..blocks.n_blocks()).map(|index| prefix(blocks.block_path(index))).collect(),
+            exit: blocks.exit_paths().into_iter().map(prefix).collect(),
+            exit_needs_entry: blocks.exit_needs_entry(),
+        }
+    }
+
+    /// The part that the tensor of this name belongs to.
+    pub fn part_of(&self, name: &str) -> BlockPart {
+        // Of a layer, the name without what follows it.
+        let is_below = |prefix: &String| name.starts_with(prefix.as_str()) || prefix.strip_suffix('.') == Some(name);
+        match self.blocks.iter().position(is_below) {
+            Some(block) => BlockPart::Block(block),
+            None if self.exit.iter().any(is_below) => BlockPart::Exit,
+            None => BlockPart::Entry,
+        }
+    }
+
+    /// Whether a part of the network cannot run without this tensor.
+    pub(super) fn needs(&self, part: BlockPart, name: &str) -> bool {
+        let of = self.part_of(name);
+        of == part || part == BlockPart::Exit && of == BlockPart::Entry && self.exit_needs_entry
+    }
+
+    /// Bytes of the weights of the largest part, as floats.
+    pub(super) fn largest_bytes(&self, checkpoint: &Checkpoint) -> u64 {
+        let blocks = (0..self.blocks.len()).map(BlockPart::Block);
+        let n_bytes = |part| {
+            let needed = checkpoint.tensors().iter().filter(|info| self.needs(part, &info.name));
+            needed.map(|info| 4 * info.n_elements() as u64).sum::<u64>()
+        };
+        [BlockPart::Entry, BlockPart::Exit].into_iter().chain(blocks).map(n_bytes).max().unwrap_or(0)
+    }
+}

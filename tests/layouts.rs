@@ -1,0 +1,315 @@
+//! Every value keeps its place: whichever axis counts outputs, however codes are stored, and whatever file the model comes from.
+
+use crate::archives::{dict, key, zip};
+use crate::sandbox::Sandbox;
+use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
+use briquette::core::{DType, Decision, Mask, rows, simulate};
+use briquette::prune::Ratio;
+use briquette::quant::{Scheme, fit};
+use std::collections::BTreeMap;
+
+/// A weight, and its rows by outputs, found without the library's own view.
+struct Weight {
+    tensor: Tensor,
+    axis: &'static str,
+}
+
+impl Weight {
+    /// Outputs and inputs of each.
+    fn rows(&self) -> (usize, usize) {
+        let shape = &self.tensor.shape;
+        let n_rows = match self.axis {
+            "first" => shape[0],
+            "last" => shape[1],
+            "second" => shape[1],
+            _ => shape[0] * shape[1],
+        };
+        (n_rows, shape.iter().product::<usize>() / n_rows)
+    }
+
+    /// The place of a weight in the tensor's own order.
+    fn place(&self, row: usize, col: usize) -> usize {
+        let (n_rows, n_cols) = self.rows();
+        match self.axis {
+            "last" => col * n_rows + row,
+            "second" => {
+                let kernel: usize = self.tensor.shape[2..].iter().product();
+                (col / kernel * n_rows + row) * kernel + col % kernel
+            }
+            _ => row * n_cols + col,
+        }
+    }
+
+    /// The places of all weights, row by row.
+    fn places(&self) -> Vec<usize> {
+        let (n_rows, n_cols) = self.rows();
+        (0..n_rows).flat_map(|row| (0..n_cols).map(move |col| (row, col))).map(|(r, c)| self.place(r, c)).collect()
+    }
+}
+
+/// What is asked of a model.
+#[derive(Clone, Copy)]
+struct Asked {
+    scheme: Option<&'static str>,
+    sparsity: Option<f64>,
+    storage: &'static str,
+}
+
+const fn asked(scheme: &'static str, storage: &'static str) -> Asked {
+    Asked { scheme: Some(scheme), sparsity: None, storage }
+}
+
+const fn pruned(scheme: &'static str, sparsity: f64, storage: &'static str) -> Asked {
+    Asked { scheme: Some(scheme), sparsity: Some(sparsity), storage }
+}
+
+/// Dense codes, bitmasks and entropy-coded blocks of each kind of scheme, and floats without codes.
+const ASKED: [Asked; 13] = [
+    asked("int8", "plain"),
+    asked("int8-dynamic", "entropy"),
+    pruned("int8", 0.7, "plain"),
+    pruned("int8-dynamic-sym", 0.7, "entropy"),
+    asked("int4-g16", "plain"),
+    pruned("int4-g16-asym", 0.6, "plain"),
+    pruned("int4-g16", 0.6, "entropy"),
+    asked("int3", "entropy"),
+    asked("step0.02", "plain"),
+    pruned("step0.02-tensor-dynamic", 0.5, "entropy"),
+    asked("int5-asym", "plain"),
+    Asked { scheme: None, sparsity: Some(0.7), storage: "plain" },
+    Asked { scheme: None, sparsity: Some(0.02), storage: "plain" },
+];
+
+/// Weights of every output axis, on both sides of a block of 65,536 elements, of odd sizes, and square.
+fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
+    let mut random = Random(seed);
+    let mut near = |n: usize, step: usize| (n + random.below(n as u64 / 2) as usize).next_multiple_of(step);
+    let mut shapes = Vec::new();
+    for (size, n) in [("small", 24), ("large", 272)] {
+        shapes.push(("first", size, vec![near(n, 1), near(n, 16)]));
+        shapes.push(("last", size, vec![near(n, 16), near(n, 1)]));
+        shapes.push(("second", size, vec![near(n / 4, 4), near(n, 1), 4, 4]));
+        shapes.push(("stacked", size, vec![3, near(n / 2, 1), near(n, 16)]));
+    }
+    shapes.extend(["first", "last"].map(|axis| (axis, "square", vec![64, 64])));
+    let weight = |(index, (axis, size, shape)): (usize, (&'static str, &str, Vec<usize>))| {
+        let mut tensor = Tensor::random(&format!("{axis}.{size}"), &shape, seed + index as u64 + 1);
+        let values = tensor.floats();
+        tensor.dtype = dtype;
+        tensor.bytes = vec![0; values.len() * dtype.n_bits() / 8];
+        rows::from_f32(&values, dtype, &mut tensor.bytes);
+        Weight { tensor, axis }
+    };
+    shapes.into_iter().enumerate().map(weight).collect()
+}
+
+/// What compressing makes of a weight, in its own order and type.
+fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
+    let ((n_rows, n_cols), places, dtype) = (weight.rows(), weight.places(), weight.tensor.dtype);
+    let mut own = vec![0.0; places.len()];
+    rows::to_f32(&weight.tensor.bytes, dtype, &mut own);
+    let by_row: Vec<f32> = places.iter().map(|&place| own[place]).collect();
+    let mask = asked.sparsity.map(|share| {
+        let mut order: Vec<usize> = (0..by_row.len()).collect();
+        order.sort_by(|&a, &b| by_row[a].abs().total_cmp(&by_row[b].abs()));
+        let mut keep = vec![true; order.len()];
+        order[..Ratio::new(share).unwrap().of(order.len())].iter().for_each(|&place| keep[place] = false);
+        Mask::from_fn(n_rows, n_cols, |row, col| keep[row * n_cols + col])
+    });
+    let dropped = Decision { mask: mask.clone(), quant: None };
+    let kept = simulate(&by_row, n_rows, n_cols, &dropped);
+    let scheme = asked.scheme.map(|scheme| scheme.parse::<Scheme>().unwrap());
+    let quant = scheme.map(|scheme| fit(&kept, n_cols, mask.as_ref(), &scheme.weights));
+    let values = simulate(&by_row, n_rows, n_cols, &Decision { mask, quant });
+    places.iter().zip(values).for_each(|(&place, value)| own[place] = value);
+    let mut bytes = vec![0; weight.tensor.bytes.len()];
+    rows::from_f32(&own, dtype, &mut bytes);
+    bytes
+}
+
+/// A recipe that compresses a model as asked.
+fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String {
+    let mut text = format!("[model]\npath = \"{model}\"\n");
+    for Weight { tensor, axis } in weights {
+        let role = if *axis == "second" { "conv" } else { "linear" };
+        let name = &tensor.name;
+        text += &format!("[[model.roles]]\ninclude = [\"{name}\"]\nrole = \"{role}\"\noutputs = \"{axis}\"\n");
+    }
+    text += &format!("[output]\npath = \"{output}\"\n");
+    if asked.storage != "plain" {
+        text += &format!("storage = \"{}\"\n", asked.storage);
+    }
+    if let Some(share) = asked.sparsity {
+        text += &format!("[[stage]]\nkind = \"prune\"\nsparsity = {share}\n");
+    }
+    if let Some(scheme) = asked.scheme {
+        text += &format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
+    }
+    text
+}
+
+/// The bytes of a PyTorch archive.
+fn pytorch_of(weights: &[Weight]) -> Vec<u8> {
+    let number = |n: usize| [b"J".as_slice(), &(n as u32).to_le_bytes()].concat();
+    let (mut items, mut entries) = (Vec::new(), Vec::new());
+    for (index, Weight { tensor, .. }) in weights.iter().enumerate() {
+        let class = if tensor.dtype == DType::BF16 { "BFloat16Storage" } else { "FloatStorage" };
+        let n = tensor.shape.iter().product();
+        let strides = (0..tensor.shape.len()).map(|axis| tensor.shape[axis + 1..].iter().product());
+        let tuple = |extents: Vec<usize>| {
+            [b"(".as_slice(), &extents.into_iter().flat_map(number).collect::<Vec<u8>>(), b"t"].concat()
+        };
+        items.extend(key(&tensor.name));
+        items.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n");
+        items.extend(format!("{class}\n").into_bytes());
+        items.extend([key(&index.to_string()), key("cpu"), number(n), b"tQK\0".to_vec()].concat());
+        items.extend([tuple(tensor.shape.clone()), tuple(strides.collect())].concat());
+        items.extend(b"\x89ccollections\nOrderedDict\n)RtR");
+        entries.push((format!("m/data/{index}"), &tensor.bytes));
+    }
+    let pickle = dict(&items);
+    let mut files: Vec<(&str, &[u8])> = vec![("m/data.pkl", &pickle)];
+    files.extend(entries.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())));
+    zip(&files)
+}
+
+/// Compresses a model of each dtype from this kind of file in every way, exports it to every format, and compares each value.
+fn check(source: &str) {
+    for (seed, dtype) in [(11, DType::F32), (12, DType::BF16)] {
+        let sandbox = Sandbox::new();
+        let weights = weights(seed, dtype);
+        let tensors: Vec<Tensor> = weights.iter().map(|weight| weight.tensor.clone()).collect();
+        sandbox.write("m.safetensors", safetensors_of(&tensors));
+        sandbox.write("m.pt", pytorch_of(&weights));
+        sandbox.ok("export m.safetensors --to burnpack -o packed");
+        let model = if source == "burnpack" { "packed/model.bpk".into() } else { format!("m.{source}") };
+        let by_name =
+            |tensors: Vec<Tensor>| tensors.into_iter().map(|t| (t.name.clone(), t)).collect::<BTreeMap<_, _>>();
+        assert_eq!(tensors_of(&sandbox.path(&model)), by_name(tensors), "{model}");
+        for (index, &asked) in ASKED.iter().enumerate() {
+            let expected =
+                weights.iter().map(|weight| Tensor { bytes: fake_quantized(weight, asked), ..weight.tensor.clone() });
+            check_outputs(&sandbox, (&weights, asked, &model), &by_name(expected.collect()), &format!("o{index}"));
+        }
+    }
+}
+
+fn check_outputs(
+    sandbox: &Sandbox,
+    (weights, asked, model): (&[Weight], Asked, &str),
+    expected: &BTreeMap<String, Tensor>,
+    output: &str,
+) {
+    sandbox.write("r.toml", recipe(weights, asked, model, output));
+    sandbox.ok("run r.toml");
+    sandbox.ok(&format!("verify {output} --against {model}"));
+    let mut outputs = vec![output.to_string()];
+    for format in ["dense", "burnpack", "briquette"] {
+        let exported = format!("{output}-{format}");
+        sandbox.ok(&format!("export {output} --to {format} -o {exported}"));
+        sandbox.ok(&format!("verify {exported} --against {output}"));
+        outputs.push(exported);
+    }
+    for output in outputs {
+        let found = tensors_of(&sandbox.path(&output));
+        for (name, expected) in expected {
+            let same = found[name] == *expected;
+            let what = (asked.scheme, asked.sparsity, asked.storage);
+            assert!(same, "{name} {:?} of {output}, {what:?}", expected.shape);
+        }
+    }
+}
+
+#[test]
+fn what_is_exported_from_safetensors_is_what_fake_quantization_makes_in_place() {
+    check("safetensors");
+}
+
+#[test]
+fn what_is_exported_from_pytorch_is_what_fake_quantization_makes_in_place() {
+    check("pt");
+}
+
+#[test]
+fn what_is_exported_from_burnpack_is_what_fake_quantization_makes_in_place() {
+    check("burnpack");
+}
+
+#[test]
+fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.ok("compress digits -o d --layout burn --quantize int8");
+    for format in ["dense", "burnpack", "briquette"] {
+        sandbox.ok(&format!("export d --to {format} -o {format}"));
+        for (first, least) in [("digits", 0.9999), ("d", 1.0)] {
+            let diff = sandbox.json(&format!("diff {first} {format}"));
+            for tensor in diff["tensors"].as_array().unwrap().iter().filter(|tensor| tensor["is_equal"] != true) {
+                assert!(tensor["error"]["cosine"].as_f64().unwrap() >= least && least < 1.0, "{format}: {tensor}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
+    for (shape, huge) in [([24, 40], 1e30), ([300, 260], 1e30)] {
+        let sandbox = Sandbox::new();
+        let mut large = Tensor::random("large.weight", &shape, 1);
+        large.bytes[..4].copy_from_slice(&f32::to_le_bytes(huge));
+        let mut half = Tensor::random("half.weight", &shape, 2);
+        let values = half.floats();
+        (half.dtype, half.bytes) = (DType::F16, vec![0; 2 * values.len()]);
+        rows::from_f32(&values, DType::F16, &mut half.bytes);
+        let other = Tensor::random("other.weight", &shape, 3);
+        sandbox.write("m.safetensors", safetensors_of(&[half.clone(), large.clone(), other]));
+        // One is too large for f16, and one has that type already.
+        sandbox.ok("compress m.safetensors -o out --layout burn --cast f16 --allow-nonfinite");
+        let found = tensors_of(&sandbox.path("out"));
+        assert_eq!((&found["half.weight"], &found["large.weight"]), (&half, &large), "{shape:?}");
+        sandbox.ok("verify out --against m.safetensors");
+    }
+}
+
+#[test]
+fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
+    let sandbox = Sandbox::new();
+    let config = r#"{"model_type": "bert"}"#;
+    let names = ["bert.encoder.layer.0.attention.self.query.weight", "bert.pooler.dense.weight"];
+    let tensors = names.map(|name| Tensor::random(name, &[64, 64], 1));
+    sandbox.write("model/model.safetensors", safetensors_of(&tensors));
+    sandbox.write("model/config.json", config);
+    sandbox.ok("compress model -o small --layout burn --quantize int8");
+    let flags = "--format compressed-tensors --allow-untested";
+    for line in [
+        format!("compress model -o out --layout burn --quantize int8 {flags}"),
+        format!("compress model -o out --layout burn --prune 0.5 {flags}"),
+        "export small --to compressed-tensors --allow-untested -o out".into(),
+    ] {
+        sandbox.run(&line).assert_fails(6, &[names[0], "[in, out]", "PyTorch's layout"]);
+    }
+    assert!(!sandbox.path("out").exists());
+}
+
+#[test]
+fn conv1d_matrices_stay_floats_in_their_own_order_for_transformers() {
+    for (config, shape) in [(r#"{"model_type": "decision_transformer"}"#, [32, 96]), ("{}", [256, 768])] {
+        let sandbox = Sandbox::new();
+        let [n_in, n_out] = shape;
+        let tensors = [
+            Tensor::random("encoder.h.0.attn.c_attn.weight", &[n_in, n_out], 1),
+            Tensor::random("encoder.h.0.attn.c_attn.bias", &[n_out], 2),
+            Tensor::random("encoder.h.0.attn.c_proj.weight", &[n_in, n_in], 3),
+            Tensor::random("encoder.h.0.attn.c_proj.bias", &[n_in], 4),
+            Tensor::random("predict_state.weight", &[32, n_in], 5),
+            Tensor::random("predict_state.bias", &[32], 6),
+        ];
+        sandbox.write("model/model.safetensors", safetensors_of(&tensors));
+        sandbox.write("model/config.json", config);
+        sandbox.ok("compress model -o out --quantize int8 --format compressed-tensors --allow-untested");
+        sandbox.ok("verify out --against model");
+        let found = tensors_of(&sandbox.path("out"));
+        for tensor in tensors.iter().filter(|tensor| !tensor.name.starts_with("predict_state.weight")) {
+            assert_eq!(&found[&tensor.name], tensor, "{}", tensor.name);
+        }
+    }
+}
