@@ -260,7 +260,9 @@ cuda-check *FLAGS: cuda-pack
     @python3 bench-out/cuda-pack/cuda_check.py --out bench-out "$@"
 
 
-# Fuzz each reader for SECONDS, riskiest first: no panic, no hang, no more than 256 MB. FLAGS of libFuzzer
+# No panic, no hang, no more than 256 MB. FLAGS of libFuzzer.
+#
+# Fuzz each reader for SECONDS, riskiest first
 [group('develop')]
 fuzz SECONDS="60" *FLAGS:
     #!/usr/bin/env bash

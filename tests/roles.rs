@@ -105,6 +105,8 @@ fn each_output_of_a_transposed_convolution_has_a_scale() {
     assert!(worst_output(&tensors[0], &tensors_of(&sandbox.path("plain"))["up.weight"]) < 1e-4);
     assert_eq!(scales_and_axis(&sandbox.path("plain"), "up.weight"), (6, "Second".into()));
     assert_eq!(scales_and_axis(&sandbox.path("plain"), "conv.weight"), (8, "First".into()));
+    sandbox.ok("export plain --to dense -o dense");
+    assert_eq!(tensors_of(&sandbox.path("dense"))["up.weight"], tensors_of(&sandbox.path("plain"))["up.weight"]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl InputStats {
     pub fn view(&self) -> InputView {
         let count = self.count.max(1) as f64;
         let mean_square: Vec<f64> = self.sum_squares.iter().map(|sum| sum / count).collect();
-        let to_f32 = |value: f64| value.min(f64::from(f32::MAX)) as f32;
+        let to_f32 = |value: f64| if value.is_finite() { value.min(f64::from(f32::MAX)) as f32 } else { value as f32 };
         InputView {
             rms: mean_square.iter().map(|square| to_f32(square.sqrt())).collect(),
             mean_square: mean_square.into_iter().map(to_f32).collect(),

@@ -167,12 +167,12 @@ impl InputFile {
     /// Refuses where the file is no longer the one that was opened.
     ///
     /// # Errors
-    /// Input, where it was changed or replaced.
+    /// Input if it was changed, replaced or removed; Io if it cannot be looked at.
     pub fn check_unchanged(&self) -> Result<()> {
-        let now = |metadata: std::io::Result<std::fs::Metadata>| metadata.ok().map(|metadata| Identity::of(&metadata));
-        let is_same = now(self.file.metadata()) == Some(self.identity)
-            && now(std::fs::metadata(&self.path)) == Some(self.identity);
-        if is_same {
+        let open = self.file.metadata().map_err(|source| Error::io("cannot look at", &self.path, source))?;
+        let there = presence::metadata(&self.path)?;
+        let is_same = |found: &std::fs::Metadata| Identity::of(found) == self.identity;
+        if is_same(&open) && there.is_some_and(|found| is_same(&found)) {
             Ok(())
         } else {
             Err(Error::input("was changed while being read; nothing was written, run again").at(self.path.display()))

@@ -209,7 +209,7 @@ impl<'a> TensorPlan<'a> {
 
     /// Whether anything is done to the tensor.
     pub fn is_changed(&self) -> bool {
-        self.cast.is_some() || self.is_recoded() || self.is_moved
+        self.cast.is_some() || self.is_recoded() || self.is_moved || self.solve.moves()
     }
 
     /// Whether the tensor may be stored as anything but dense floats.

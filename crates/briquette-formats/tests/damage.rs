@@ -16,10 +16,10 @@ fn open_bytes(name: &str, bytes: &[u8]) -> Result<Checkpoint, Error> {
     Checkpoint::open(&dir.path().join(name))
 }
 
-/// Asserts that an error is about the input and says this.
+/// Asserts that an error is about the input, or that it is missing, and says this.
 fn assert_says(found: Result<Checkpoint, Error>, phrase: &str) {
     let error = found.expect_err(phrase);
-    assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{phrase}: {error}");
+    assert!(error.is_bad_input() && error.to_string().contains(phrase), "{phrase}: {error}");
 }
 
 fn with_header(header: &str, n_data: usize) -> Vec<u8> {

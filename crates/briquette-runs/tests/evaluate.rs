@@ -294,7 +294,7 @@ fn a_tokenizer_of_another_model_is_refused() {
     std::fs::write(&path, good.replace("\"##ra\"", "\"##rb\"").replace("\"[UNK]\": 1", "\"[XXX]\": 1")).unwrap();
     assert!(message(&request).contains("cannot tokenize"));
     std::fs::write(&path, "{}").unwrap();
-    assert!(message(&request).contains("it is not a tokenizer"));
+    assert!(message(&request).contains("cannot be used as a tokenizer"));
     std::fs::remove_file(&path).unwrap();
     assert!(message(&request).contains("tokenizer.json: it is missing"));
 }

@@ -289,10 +289,10 @@ fn compared_cells(members: &[usize], shown: &[&TensorDiff]) -> Vec<String> {
     ]
 }
 
-/// Tensors of which nothing but the name is shown.
-struct Names<'a>(&'a [String]);
+/// Tensors that are shown by their names alone.
+struct AlikeNames<'a>(&'a [String]);
 
-impl Likeness for Names<'_> {
+impl Likeness for AlikeNames<'_> {
     fn name(&self, place: usize) -> &str {
         &self.0[place]
     }
@@ -304,7 +304,7 @@ impl Likeness for Names<'_> {
 
 /// Names in one line, `layers.*.up.weight (12)` for those that differ in the layer alone.
 fn listed(names: &[String], is_all: bool) -> String {
-    let groups = groups(names.len(), is_all, &Names(names));
+    let groups = groups(names.len(), is_all, &AlikeNames(names));
     let one = |group: usize| {
         let members = groups.members(group);
         let count = if members.len() > 1 { format!(" ({})", members.len()) } else { String::new() };

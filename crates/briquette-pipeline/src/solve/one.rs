@@ -51,7 +51,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         for tensor in plain.tensors.iter_mut().filter(|tensor| tensor.solve.moves()) {
             match (tensor.solve.reconstruction, tensor.prune) {
                 (None, Some(_)) => tensor.quant = None,
-                _ => tensor.leave("is moved"),
+                // Nothing is decided yet; the tensor is still read by its outputs, as its weights will be updated.
+                _ => (tensor.prune, tensor.quant, tensor.cast) = (None, None, None),
             }
         }
         let surveys = survey(&mut plain, job.checkpoint, job.workers)?;
