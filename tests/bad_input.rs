@@ -164,12 +164,7 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
         &odd,
         &[
             (
-                "compress odd.safetensors -o out --quantize int4-g32",
-                2,
-                &["\"fc.weight\"", "does not divide its 33 columns"],
-            ),
-            (
-                "compress layers.safetensors -o out --quantize int4-g32",
+                "compress layers.safetensors -o out --nm 2:4",
                 2,
                 &[
                     "nor those of 3 others",

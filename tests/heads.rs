@@ -72,23 +72,6 @@ fn the_report_says_so_in_one_line() {
 }
 
 #[test]
-fn a_group_that_does_not_divide_names_the_largest_that_does() {
-    let sandbox = Sandbox::new();
-    let tensors: Vec<Tensor> =
-        (0..3).map(|i| Tensor::random(&format!("layer.{i}.weight"), &[4, 576 << (i % 2)], i + 1)).collect();
-    sandbox.write("m.safetensors", safetensors_of(&tensors));
-    for (asked, expected) in [("128", "96"), ("80", "72")] {
-        let line = format!("plan m.safetensors --quantize int4-g{asked}");
-        let outcome = sandbox.run(&line);
-        outcome.assert_fails(2, &["does not divide", &format!("groups of {expected} (such as int4-g{expected})")]);
-        assert_eq!(outcome.stderr.matches("such as").count(), 1, "{}", outcome.stderr);
-        sandbox.ok(&line.replace(&format!("g{asked}"), &format!("g{expected}")));
-    }
-    sandbox.write("odd.safetensors", safetensors_of(&[Tensor::random("odd.weight", &[4, 29], 1)]));
-    sandbox.run("plan odd.safetensors --quantize int4-g16").assert_fails(2, &["choose another"]);
-}
-
-#[test]
 fn a_fit_that_could_not_move_is_refused() {
     let sandbox = decoder(UNTIED, None);
     sandbox.run("plan m --quantize int4-g8-asym --range hqq").assert_fails(2, &["range: hqq", "whole numbers", "mse"]);

@@ -49,6 +49,27 @@ fn a_plan_takes_a_few_hundred_bytes_a_tensor() {
     }
 }
 
+/// The most memory that a command allocated in any of its phases.
+fn traced_peak(sandbox: &Sandbox, line: &str) -> usize {
+    sandbox.ok(&format!("{line} --quiet --trace trace.json"));
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+    let peaks = trace["traceEvents"].as_array().unwrap().iter().filter_map(|event| event["args"]["peak"].as_u64());
+    peaks.max().unwrap() as usize
+}
+
+#[test]
+fn compressing_and_verifying_take_a_bounded_number_of_bytes_a_tensor() {
+    let (few, more) = (2_000, 42_000);
+    let sandbox = Sandbox::new();
+    sandbox.write("few.safetensors", many(few, [2, 2]));
+    sandbox.write("more.safetensors", many(more, [2, 2]));
+    for (line, most) in [("compress NAME.safetensors -o NAME --quantize int8", 1_700), ("verify NAME", 900)] {
+        let [small, large] = ["few", "more"].map(|name| traced_peak(&sandbox, &line.replace("NAME", name)));
+        let each = large.saturating_sub(small) / (more - few);
+        assert!(each < most, "{line}: {each} bytes a tensor, {small} and {large}");
+    }
+}
+
 #[test]
 fn the_page_shows_the_largest_and_the_worst_and_the_rest_is_in_the_json() {
     let (n, sandbox) = (5_000, Sandbox::new());

@@ -47,7 +47,7 @@ fn a_run_leaves_its_phases_and_counters() {
 #[test]
 fn a_run_that_fails_leaves_a_trace_too() {
     let sandbox = Sandbox::with("digits");
-    sandbox.run("compress digits -o out --quantize int4-g7 --trace trace.json").assert_fails(2, &["columns"]);
+    sandbox.run("compress digits -o out --nm 2:4 --trace trace.json").assert_fails(2, &["columns"]);
     assert_eq!(phases(&events(&sandbox, "trace.json")), ["start"]);
     sandbox.run("inspect digits --trace absent/trace.json").assert_fails(2, &["absent/trace.json", "--trace"]);
 }

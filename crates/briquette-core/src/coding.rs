@@ -26,7 +26,7 @@ pub enum ScaleType {
     /// 4 bytes each.
     #[default]
     F32,
-    /// 2 bytes each; scales are rounded to f16 before weights are quantized with them.
+    /// 2 bytes each. Scales are rounded to f16 before weights are quantized with them; a tensor whose scales f16 cannot hold has f32 ones.
     F16,
 }
 
@@ -313,15 +313,25 @@ impl CodeBlocks {
 }
 
 impl ScaleType {
-    /// Rounds a scale to this type; a scale too small or too large for the type becomes its smallest or largest.
+    /// Rounds a scale to this type.
+    ///
+    /// A scale stays as it is if rounding would change it by more than one part in 256, as f16 does below 1e-5 and above 65504. It is then
+    /// to be stored as f32: see [`holds`](Self::holds).
     pub fn round(self, affine: Affine) -> Affine {
+        let rounded = self.nearest(affine.scale);
+        let is_near = (rounded - affine.scale).abs() <= affine.scale / 256.0;
+        Affine { scale: if is_near { rounded } else { affine.scale }, ..affine }
+    }
+
+    /// Whether this type stores a scale without any change.
+    pub fn holds(self, affine: Affine) -> bool {
+        self.nearest(affine.scale) == affine.scale
+    }
+
+    fn nearest(self, scale: f32) -> f32 {
         match self {
-            Self::F32 => affine,
-            Self::F16 => {
-                let scale = half::f16::from_f32(affine.scale);
-                let scale = scale.clamp(half::f16::from_bits(1), half::f16::MAX);
-                Affine { scale: scale.to_f32(), ..affine }
-            }
+            Self::F32 => scale,
+            Self::F16 => half::f16::from_f32(scale).to_f32(),
         }
     }
 }
@@ -356,11 +366,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_precision_scale_is_never_zero_nor_infinite() {
-        for scale in [1e-30, 1e30, 0.37] {
-            let rounded = ScaleType::F16.round(Affine::symmetric(scale)).scale;
-            assert!(rounded > 0.0 && rounded.is_finite());
-            assert_eq!(ScaleType::F16.round(Affine::symmetric(rounded)).scale, rounded);
+    fn a_half_precision_scale_is_near_or_is_not_held() {
+        for (scale, is_held) in
+            [(1e-30, false), (5e-8, false), (2e-5, true), (0.37, true), (65_519.0, true), (1e5, false)]
+        {
+            let rounded = ScaleType::F16.round(Affine::symmetric(scale));
+            assert!((rounded.scale - scale).abs() <= scale / 256.0, "{scale}");
+            assert_eq!(ScaleType::F16.holds(rounded), is_held, "{scale}");
+            assert_eq!(ScaleType::F16.round(rounded), rounded, "{scale}");
+            assert!(ScaleType::F32.holds(rounded), "{scale}");
         }
     }
 }

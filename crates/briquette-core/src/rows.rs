@@ -185,6 +185,23 @@ pub fn fits(value: f32, dtype: DType) -> bool {
     rounded[0].is_finite()
 }
 
+/// Whether values up to this magnitude keep at least seven significant bits when rounded to `dtype`.
+///
+/// For F16 the smallest is `2^-17`, which is 128 times its smallest number above 0; for BF16 `2^-126`, for F32 `2^-142`. 0 keeps all bits.
+///
+/// # Panics
+/// If `dtype` is no weight type.
+pub fn keeps_bits(largest: f64, dtype: DType) -> bool {
+    let exponent = match dtype {
+        DType::F16 => -17,
+        DType::BF16 => -126,
+        DType::F32 => -142,
+        DType::F64 => -1022,
+        other => panic!("{other} is not a weight type"),
+    };
+    largest == 0.0 || largest >= f64::from(exponent).exp2()
+}
+
 fn fill<const N: usize>(values: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8; N]) {
     for (bytes, &value) in out.as_chunks_mut::<N>().0.iter_mut().zip(values) {
         *bytes = to_bytes(value);
@@ -256,6 +273,18 @@ mod tests {
         assert!(fits(65519.0, DType::F16) && !fits(-65520.0, DType::F16));
         assert!(fits(1e38, DType::BF16) && !fits(f32::MAX, DType::BF16));
         assert!(fits(f32::MAX, DType::F32) && !fits(f32::NAN, DType::F32));
+    }
+
+    #[test]
+    fn the_smallest_values_that_keep_bits_are_rounded_by_a_256th_at_most() {
+        for (dtype, least) in [(DType::F16, 7.63e-6), (DType::BF16, 1.18e-38)] {
+            assert!(keeps_bits(least, dtype) && !keeps_bits(0.99 * least, dtype) && keeps_bits(0.0, dtype));
+            let (mut bytes, mut rounded) = ([0; 2], [0.0]);
+            from_f32(&[least as f32], dtype, &mut bytes);
+            to_f32(&bytes, dtype, &mut rounded);
+            assert!((f64::from(rounded[0]) - least).abs() <= least / 256.0, "{dtype}");
+        }
+        assert!(keeps_bits(1e-42, DType::F32) && !keeps_bits(1e-45, DType::F32) && keeps_bits(1e-300, DType::F64));
     }
 
     #[test]

@@ -29,7 +29,12 @@ pub struct ErrorFigures {
 impl ErrorStats {
     /// Adds rows of equal length.
     pub fn push(&mut self, original: &[f32], simulated: &[f32]) {
-        let [w2, e2, wv, v2] = simd::error_sums(original, simulated);
+        let mut sums = simd::error_sums(original, simulated);
+        // f32 holds the squares of usual weights only.
+        if !(1e-30..1e30).contains(&sums[0]) {
+            sums = exact_sums(original, simulated);
+        }
+        let [w2, e2, wv, v2] = sums;
         self.original += w2;
         self.error += e2;
         self.product += wv;
@@ -52,6 +57,11 @@ impl ErrorStats {
         self.max = larger(self.max, other.max);
     }
 
+    /// Whether all simulated weights are 0, but not all originals.
+    pub fn is_all_lost(&self) -> bool {
+        self.original > 0.0 && self.simulated == 0.0
+    }
+
     /// `10 log10(Σ w² / Σ (w - v)²)`, `Σ w·v / sqrt(Σ w² Σ v²)`, `sqrt(Σ (w - v)² / Σ w²)` and the largest error.
     pub fn figures(&self) -> ErrorFigures {
         let norms = (self.original * self.simulated).sqrt();
@@ -65,6 +75,14 @@ impl ErrorStats {
     }
 }
 
+/// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64.
+fn exact_sums(original: &[f32], simulated: &[f32]) -> [f64; 4] {
+    original.iter().zip(simulated).fold([0.0; 4], |sums, (&w, &v)| {
+        let (w, v) = (f64::from(w), f64::from(v));
+        [sums[0] + w * w, sums[1] + (w - v) * (w - v), sums[2] + w * v, sums[3] + v * v]
+    })
+}
+
 /// The larger of two numbers, NaN where either is: `f32::max` would hide a NaN.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || a > b { a } else { b }
@@ -73,6 +91,19 @@ fn larger(a: f32, b: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_of_any_size_have_the_same_figures() {
+        for size in [1.0, 1e-30, 1e25] {
+            let mut stats = ErrorStats::default();
+            stats.push(&[3.0 * size, 4.0 * size], &[3.0 * size, 4.5 * size]);
+            assert!((stats.figures().relative - 0.1).abs() < 1e-6, "{size}: {:?}", stats.figures());
+            assert!(!stats.is_all_lost());
+        }
+        let mut lost = ErrorStats::default();
+        lost.push(&[1e-40, 0.0], &[0.0, 0.0]);
+        assert!(lost.is_all_lost());
+    }
 
     #[test]
     fn figures_of_a_small_error_by_hand() {

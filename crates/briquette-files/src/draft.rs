@@ -26,8 +26,12 @@ pub use replace::{append_line, replace_file, write_files};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 pub use scratch_file::ScratchFile;
 use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
+
+/// Bytes that are written at once to a file that is made as it is written.
+const BUFFER_BYTES: usize = 1 << 18;
 
 /// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
 #[derive(Debug)]
@@ -138,6 +142,21 @@ impl Draft {
     pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.create_file(name, bytes.len() as u64)?;
         file.write_at(0, bytes)?;
+        file.sync()
+    }
+
+    /// Writes a file through a buffer and syncs it, so that it is never whole in memory.
+    ///
+    /// # Errors
+    /// Io. Bug if `fill` finds its data invalid, as a serializer does.
+    pub fn write_with(&self, name: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let file = self.create_file(name, 0)?;
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, &file.file);
+        fill(&mut out).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+            io::ErrorKind::InvalidData => Error::bug(format!("{}: {source}", name.display())),
+            _ => Error::io("cannot write", &file.path, source),
+        })?;
+        drop(out);
         file.sync()
     }
 
@@ -253,6 +272,14 @@ pub struct DraftFile {
 }
 
 impl DraftFile {
+    /// Removes the file, so that another of its name can be created.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn remove(self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|source| Error::io("cannot remove", &self.path, source))
+    }
+
     fn reserve(&self, n_bytes: u64) -> Result<()> {
         let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, n_bytes);
         match reserved {

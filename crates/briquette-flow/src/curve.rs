@@ -8,7 +8,7 @@ use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_entropy::counts_of;
 use briquette_formats::TensorSource;
 use briquette_prune::select::{n_of_m, smallest};
-use briquette_quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, range};
+use briquette_quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, STEP_SIZES, range, step_name};
 use std::convert::Infallible;
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
@@ -31,8 +31,8 @@ const OVER_ENTROPY: f64 = 1.003;
 pub struct NamedChoice {
     /// Its name.
     pub scheme: String,
-    /// Its grid, and how that is fitted.
-    pub spec: QuantSpec,
+    /// Its grid and how that is fitted; `None` if the tensor stays floats.
+    pub spec: Option<QuantSpec>,
     /// Whether the inputs that its codes meet are rounded too.
     pub rounds_inputs: bool,
     /// Which weights are dropped before, by magnitude, where any are.
@@ -43,7 +43,10 @@ pub struct NamedChoice {
 
 impl NamedChoice {
     fn kernel(&self) -> KernelKind {
-        KernelKind { is_narrow: self.spec.grid.n_bits() <= 4, rounds_inputs: self.rounds_inputs }
+        KernelKind {
+            is_narrow: self.spec.is_some_and(|spec| spec.grid.n_bits() <= 4),
+            rounds_inputs: self.rounds_inputs,
+        }
     }
 }
 
@@ -52,7 +55,7 @@ impl NamedChoice {
 pub struct TensorChoices {
     /// Whether it may have any step.
     pub has_steps: bool,
-    /// Schemes whose groups divide its rows.
+    /// The schemes that it may have.
     pub named: Vec<NamedChoice>,
 }
 
@@ -62,7 +65,7 @@ pub struct Curve {
     pub name: String,
     /// How many weights it has.
     pub n_weights: usize,
-    /// The root mean square of its weights.
+    /// The root mean square of its weights; 1 if all are 0, and never so small or large that a step has no name.
     pub rms: f64,
     /// The largest magnitude.
     most: f32,
@@ -87,7 +90,7 @@ impl Curve {
     pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
         let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows());
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
-        let rms = (square / values.len().max(1) as f64).sqrt().max(1e-12);
+        let rms = nonzero_rms(square / values.len().max(1) as f64);
         let columns = column_squares(&values, rows.n_cols.max(1));
         let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
         let steps: Vec<f64> = steps.map(|quarter| rms.log2() + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
@@ -120,9 +123,11 @@ impl Curve {
         })
     }
 
-    /// All choices, steps from the smallest on and then schemes, with what is lost by each where it is `sensitivity · step²`; of steps, inputs are rounded
-    /// too or not.
+    /// The bytes and losses of all choices: steps in ascending order, then schemes.
+    ///
+    /// A step loses `sensitivity · step²`. A tensor of zeros loses nothing. `rounds_inputs` tells whether steps round the inputs too.
     pub fn choices(&self, sensitivity: f64, rounds_inputs: bool) -> Vec<Candidate> {
+        let sensitivity = if self.most > 0.0 { sensitivity } else { 0.0 };
         let at = |place: usize| {
             let [_, bytes, scale] = self.at(place);
             let kernel = KernelKind { is_narrow: false, rounds_inputs };
@@ -161,9 +166,9 @@ impl Curve {
         if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
             return choice.scheme.clone();
         }
-        let size = format!("{:.3e}", self.step(place));
-        let row = format!("step{size}");
-        let is_held = size.parse().is_ok_and(|size| is_held(self.most, size));
+        let row = step_name(self.step(place), "");
+        let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
+        let is_held = size.is_some_and(|size| is_held(self.most, size));
         if is_held { format!("{row}-tensor{suffix}") } else { row + suffix }
     }
 
@@ -175,9 +180,16 @@ impl Curve {
     }
 }
 
+/// The root of the mean square of weights, within the range that gives every step a name; 1 if it is 0.
+fn nonzero_rms(mean_square: f64) -> f64 {
+    let [least, most] = [(STEP_SIZES.start(), OCTAVES.start), (STEP_SIZES.end(), OCTAVES.end)]
+        .map(|(&size, octave)| f64::from(size) / f64::from(octave).exp2());
+    if mean_square > 0.0 { mean_square.sqrt().clamp(least, most) } else { 1.0 }
+}
+
 /// The mean square of the errors that pruning by magnitude and a scheme make of some rows of a tensor.
 fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
-    let (n_cols, spec) = (of.n_cols.max(1), &choice.spec);
+    let n_cols = of.n_cols.max(1);
     let n_rows = values.len() / n_cols;
     let mask = choice.cut.and_then(|cut| match cut {
         // The same share of some rows as of all.
@@ -191,9 +203,11 @@ fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
     });
     let kept = simulate(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
     let keep = mask.as_ref().map(Mask::as_bits);
-    let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
-    let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
-    let quant = Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines));
+    let quant = choice.spec.map(|spec| {
+        let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
+        let Ok(()) = Fitter::default().fit(&spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
+        QuantParams::new(spec.grid, spec.grouping, n_cols, affines)
+    });
     let rounded = simulate(values, n_rows, n_cols, &Decision { mask, quant });
     let square: f64 = values.iter().zip(&rounded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
     square / values.len().max(1) as f64
@@ -277,7 +291,7 @@ mod tests {
     }
 
     fn choice(cut: Option<Cut>) -> NamedChoice {
-        NamedChoice { scheme: "int8".into(), spec: Scheme::INT8.weights, rounds_inputs: false, cut, bytes: 0.0 }
+        NamedChoice { scheme: "int8".into(), spec: Some(Scheme::INT8.weights), rounds_inputs: false, cut, bytes: 0.0 }
     }
 
     #[test]
@@ -298,5 +312,17 @@ mod tests {
             let some = square_error(&values[..12 * n_cols], rows, &choice(Some(Cut::Count(n * 3 / 4))));
             assert!((0.5..2.0).contains(&(some / dense)), "{some} of {dense}");
         }
+    }
+
+    #[test]
+    fn every_step_of_weights_of_any_size_has_a_name() {
+        for mean_square in [0.0, 1e-300, 1e-90, 1e-24, 1.0, 1e60, 1e77] {
+            let rms = nonzero_rms(mean_square);
+            for octave in [OCTAVES.start, OCTAVES.end] {
+                let step = (rms * f64::from(octave).exp2()) as f32;
+                assert!((step / step.clamp(*STEP_SIZES.start(), *STEP_SIZES.end()) - 1.0).abs() < 1e-6, "{step}");
+            }
+        }
+        assert_eq!((nonzero_rms(0.0), nonzero_rms(1e-28)), (1.0, 1e-14));
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::context::Workers;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
+use briquette_formats::StoredDir;
 use briquette_formats::stored::DecodeBuffers;
-use briquette_formats::{Manifest, StoredDir};
 use std::ops::Range;
 
 /// Blocks that one thread reads and decodes at a time: few enough that their stored bytes fit the core's own cache.
@@ -50,14 +50,18 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
         workers.advance(n_bytes(task));
         Ok(digests)
     })?;
-    let mut found: Vec<(TensorHasher, usize)> = stored.tensors.iter().map(|_| Default::default()).collect();
-    for ((index, _), digests) in tasks.iter().zip(decoded) {
-        for (digest, n_zeros) in digests {
-            found[*index].0.push(digest);
-            found[*index].1 += n_zeros;
+    let mut decoded = tasks.iter().map(|(index, _)| *index).zip(decoded).peekable();
+    let found = |index: usize| {
+        let (mut hasher, mut n_zeros) = (TensorHasher::default(), 0);
+        while let Some((_, digests)) = decoded.next_if(|(of, _)| *of == index) {
+            digests.iter().for_each(|(digest, n)| {
+                hasher.push(*digest);
+                n_zeros += n;
+            });
         }
-    }
-    Ok(found.into_iter().map(|(hasher, n_zeros)| DecodedTensor { hash: hasher.finish(), n_zeros }).collect())
+        DecodedTensor { hash: hasher.finish(), n_zeros }
+    };
+    Ok((0..stored.tensors.len()).map(found).collect())
 }
 
 /// Elements whose bytes are all zero.
@@ -75,15 +79,11 @@ fn count_zeros(values: &[u8], width: usize) -> usize {
 ///
 /// # Errors
 /// Input, naming the tensor.
-pub fn compare(found: &[DecodedTensor], stored: &StoredDir, manifest: &Manifest) -> Result<()> {
-    let mut entries = manifest.tensors.iter();
-    for (found, info) in found.iter().zip(&stored.infos) {
-        // Both are in the order of names; should they not be, each is looked up.
-        let beside = entries.next().filter(|(name, _)| **name == info.name).map(|(_, entry)| entry);
-        let entry = beside.or_else(|| manifest.tensors.get(&info.name));
-        let found = entry.map_or(found.hash, |entry| manifest.hash_of(entry, found.hash));
-        if entry.map(|entry| entry.hash) != Some(found) {
-            let expected = entry.map_or("none".to_string(), |entry| entry.hash.to_string());
+pub fn compare(found: &[DecodedTensor], stored: &StoredDir) -> Result<()> {
+    for (index, (found, info)) in found.iter().zip(&stored.infos).enumerate() {
+        let (expected, found) = (stored.expected_hash(index), stored.hash_of(index, found.hash));
+        if expected != Some(found) {
+            let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
             let message =
                 format!("its values hash to {found}, expected {expected}; the output is damaged, make it again");
             return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));

@@ -2,13 +2,15 @@
 
 mod blocks;
 mod decide;
+mod gather;
 mod lengths;
 mod output_error;
 mod writes;
 
 use crate::context::{Stop, Workers};
 use crate::layout::PlacedTensor;
-use crate::piece::{Piece, PieceReader, check_cast, check_finite, sips_of};
+use crate::narrow::{Narrowness, check_stored};
+use crate::piece::{Piece, PieceReader, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Survey};
 use crate::weight_norm::NormSums;
@@ -16,11 +18,11 @@ use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows, TensorHasher};
+use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
+use gather::gather;
 use lengths::Rescaled;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use writes::{PartOffsets, SpareBuffers, Writes};
 
@@ -30,14 +32,45 @@ pub use writes::{FilePlace, Nowhere, Sink};
 /// What encoding found out about a tensor.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Hash of its simulated values, row by row. The manifest may have another: see [`Manifest::hash_of`](briquette_formats::Manifest::hash_of).
+    /// Hash of its simulated values, row by row. The manifest may have another: see [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
     pub hash: Hash128,
     /// How far the simulated values are from the original.
     pub stats: ErrorStats,
     /// The same of the layer's outputs, where its inputs are known.
     pub outputs: Option<OutputError>,
+    /// What its scales and values need of the types that they are stored in.
+    pub narrowness: Narrowness,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
     pub block_ends: Box<[u64]>,
+}
+
+/// Which pieces of which tensor a task has, in a few bytes, as there may be millions of tasks.
+struct TaskPieces {
+    tensor: u32,
+    pieces: Range<u32>,
+}
+
+/// The tasks of all tensors that are not tied to another, in the order of the tensors.
+struct TaskLists {
+    /// All but the lengths.
+    first: Vec<TaskPieces>,
+    /// The lengths of weight norms, which follow from the stored directions.
+    lengths: Vec<TaskPieces>,
+}
+
+impl TaskLists {
+    fn of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Self {
+        let mut lists = Self { first: Vec::with_capacity(plan.tensors.len()), lengths: Vec::new() };
+        for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+            let n = surveys[index].pieces.len() as u32;
+            let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
+            let starts = (0..n).step_by(per_task as usize);
+            let pieces = starts.map(|start| start..(start + per_task).min(n));
+            let list = if plan.is_rescaled(index) { &mut lists.lengths } else { &mut lists.first };
+            list.extend(pieces.map(|pieces| TaskPieces { tensor: index as u32, pieces }));
+        }
+        lists
+    }
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -80,56 +113,37 @@ pub fn encode(
     sink: &dyn Sink,
     workers: &Workers,
 ) -> Result<Vec<Outcome>> {
-    let (mut tasks, mut lengths) = (Vec::new(), Vec::new());
-    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+    let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
+    let task_of = |of: &TaskPieces| {
+        let index = of.tensor as usize;
         let (survey, coding) = (&surveys[index], placed[index].coding);
-        let per_task = if RowEncoder::is_one_stream(coding) { survey.pieces.len().max(1) } else { 1 };
-        let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
         let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
-        let subject = Subject { tensor, inputs, norm, survey, coding };
-        let task = |pieces| EncodeTask { index, subject, pieces, passes_nonfinite };
-        // The lengths of a weight norm follow from what is kept of its directions.
-        let list = if plan.is_rescaled(index) { &mut lengths } else { &mut tasks };
-        list.extend(survey.pieces.chunks(per_task).map(task));
-    }
-    workers.begin("encode", tasks.iter().chain(&lengths).map(EncodeTask::n_bytes).sum());
-    let mut found = run_tasks(&tasks, source, sink, workers)?;
-    let sums = tasks.iter().zip(&mut found).filter_map(|(task, found)| Some((task.index, *found.norm.take()?)));
-    let rescaled = Rescaled::of(plan, source, sums)?;
-    found.extend(run_tasks(&lengths, &rescaled, sink, workers)?);
-    let mut hashers: Vec<(TensorHasher, ErrorStats)> = plan.tensors.iter().map(|_| Default::default()).collect();
-    let mut outputs: BTreeMap<usize, OutputError> = BTreeMap::new();
-    let mut block_ends: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-    for (task, found) in tasks.iter().chain(&lengths).zip(found) {
-        found.digests.into_iter().for_each(|digest| hashers[task.index].0.push(digest));
-        hashers[task.index].1.merge(&found.stats);
-        if !found.block_bytes.is_empty() {
-            let ends = block_ends.entry(task.index).or_default();
-            found.block_bytes.into_iter().for_each(|n_bytes| ends.push(ends.last().unwrap_or(&0) + n_bytes));
-        }
-        if plan.inputs.contains_key(&task.index) {
-            outputs.entry(task.index).or_default().merge(found.outputs);
-        }
-    }
-    let outcome = |tensor: &TensorPlan| {
-        let main = tensor.tied_to().unwrap_or(tensor.index());
-        let (hasher, stats) = &hashers[main];
-        let block_ends = block_ends.get(&main).cloned().unwrap_or_default().into_boxed_slice();
-        Outcome { hash: hasher.finish(), stats: *stats, outputs: outputs.get(&main).copied(), block_ends }
+        let subject = Subject { tensor: &plan.tensors[index], inputs, norm, survey, coding };
+        let pieces = &survey.pieces[of.pieces.start as usize..of.pieces.end as usize];
+        EncodeTask { index, subject, pieces, passes_nonfinite }
     };
-    Ok(plan.tensors.iter().map(outcome).collect())
+    let TaskLists { first, lengths } = TaskLists::of(plan, surveys, placed);
+    workers.begin("encode", first.iter().chain(&lengths).map(|of| task_of(of).n_bytes()).sum());
+    let tensors_of = |tasks: Vec<TaskPieces>| tasks.into_iter().map(|of| of.tensor as usize);
+    let mut found = run_tasks(&first, task_of, source, sink, workers)?;
+    let sums = first.iter().zip(&mut found).filter_map(|(of, found)| Some((of.tensor as usize, *found.norm.take()?)));
+    let rescaled = Rescaled::of(plan, source, sums)?;
+    let found_lengths = run_tasks(&lengths, task_of, &rescaled, sink, workers)?;
+    Ok(gather(plan, tensors_of(first).zip(found), tensors_of(lengths).zip(found_lengths)))
 }
 
 /// Runs tasks, several small ones after each other on one thread. The outcomes are in the order of the tasks.
-fn run_tasks(
-    tasks: &[EncodeTask],
+fn run_tasks<'a>(
+    tasks: &[TaskPieces],
+    task_of: impl Fn(&TaskPieces) -> EncodeTask<'a> + Sync,
     source: &dyn TensorSource,
     sink: &dyn Sink,
     workers: &Workers,
 ) -> Result<Vec<TaskOutcome>> {
-    let shares = workers.map(&groups_of(tasks), Workspace::default, |workspace, group| {
+    let groups = groups_of(tasks, |of| task_of(of).n_bytes());
+    let shares = workers.map(&groups, Workspace::default, |workspace, group| {
         let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
-        let run = |task| workspace.run(task, source, &mut writes, workers);
+        let run = |of| workspace.run(&task_of(of), source, &mut writes, workers);
         let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
         workspace.spare = writes.finish()?;
         Ok(found)
@@ -174,10 +188,10 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
 const GROUP_BYTES: usize = 128 << 10;
 
 /// Groups of tasks that one thread does in a row: small tensors, so that their parts are written together.
-fn groups_of(tasks: &[EncodeTask]) -> Vec<Range<usize>> {
+fn groups_of(tasks: &[TaskPieces], n_bytes_of: impl Fn(&TaskPieces) -> usize) -> Vec<Range<usize>> {
     let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
     for (index, task) in tasks.iter().enumerate() {
-        let n = task.n_bytes();
+        let n = n_bytes_of(task);
         if index > start && n_bytes + n > GROUP_BYTES {
             groups.push(start..index);
             (start, n_bytes) = (index, 0);
@@ -210,6 +224,7 @@ struct TaskOutcome {
     digests: Vec<Hash128>,
     stats: ErrorStats,
     outputs: OutputError,
+    narrowness: Narrowness,
     /// Sums over the directions of a weight norm; boxed, as few tensors have any.
     norm: Option<Box<NormSums>>,
     /// Bytes of each block of codes.
@@ -254,6 +269,7 @@ impl Workspace {
             out.put(0)?;
         }
         self.parts = out.encoder.into_parts();
+        out.found.digests.shrink_to_fit();
         Ok(out.found)
     }
 }
@@ -276,7 +292,8 @@ impl StripCoder {
             let rows = strip.first_row..strip.first_row + strip.values.len() / form.n_cols;
             let strip_rows = WeightRows { rows, bytes: strip.bytes, kept };
             let simulated = self.coder.push(&form, &strip_rows, decision, &mut out.encoder);
-            check_cast(tensor, &strip, simulated)?;
+            check_stored(tensor, &strip, simulated)?;
+            out.found.narrowness.push(tensor, &strip, kept, &decision.affines);
             out.found.stats.push(strip.values, simulated);
             if let Some(inputs) = task.subject.inputs {
                 out.found.outputs.push(strip.values, simulated, inputs);

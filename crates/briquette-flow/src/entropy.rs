@@ -84,7 +84,7 @@ impl Scratch {
         let tensors: Vec<usize> = (0..self.specs.len()).filter(|&tensor| !self.specs[tensor].is_empty()).collect();
         workers.map(&tensors, Vec::new, |buffer, &tensor| {
             for spec in &self.specs[tensor] {
-                let (_, start, _) = *layout.tensors[tensor]
+                let &(_, start, _) = layout.tensors[tensor]
                     .part(spec.part)
                     .ok_or_else(|| Error::bug(format!("part {:?} of tensor {tensor} has no place", spec.part)))?;
                 let mut to = start;

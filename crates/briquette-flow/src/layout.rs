@@ -31,14 +31,23 @@ pub struct FileLayouts {
 pub struct FileLayout {
     /// The file's name.
     pub name: String,
-    /// The file's first bytes.
-    pub header: Vec<u8>,
+    /// Bytes of the file's header.
+    pub n_header: u64,
+    /// The bytes that are known before anything is encoded, until they are written.
+    pub known: KnownBytes,
     /// The file's size in bytes, header and data.
     pub n_bytes: u64,
-    /// Parts whose bytes are known before anything is encoded, with their offsets.
-    pub constants: Vec<(u64, Vec<u8>)>,
-    /// Names of the tensors in the file, each part counted by itself; empty where the file is the only one.
+    /// Names of the tensors in the file, each part counted by itself; empty unless an index is to list them.
     pub names: Vec<String>,
+}
+
+/// Bytes of a file that are known before anything is encoded. Headers may have hundreds of megabytes.
+#[derive(Debug, Clone, Default)]
+pub struct KnownBytes {
+    /// The file's first bytes.
+    pub header: Vec<u8>,
+    /// Parts that are always the same, with their offsets.
+    pub constants: Vec<(u64, Vec<u8>)>,
 }
 
 /// Where a tensor lies.
@@ -55,7 +64,7 @@ pub struct PlacedTensor {
 }
 
 /// Where a part of a tensor starts, and how it is laid out where another program's format differs from ours.
-pub type PlacedPart = (Part, u64, Option<ForeignLayout>);
+pub type PlacedPart = (Part, u64, Option<Box<ForeignLayout>>);
 
 impl PlacedTensor {
     /// The place of a part, `None` where the tensor has no such part.
@@ -92,6 +101,11 @@ impl FileLayouts {
             }
         }
         Ok(Self { files, tensors: placed })
+    }
+
+    /// Takes the known bytes of all files, which are then in memory only until they are written.
+    pub(crate) fn take_known(&mut self) -> Vec<KnownBytes> {
+        self.files.iter_mut().map(|file| std::mem::take(&mut file.known)).collect()
     }
 
     /// Bytes of all files.
@@ -201,18 +215,21 @@ impl KeptSizes<'_> {
             }
         };
         let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);
-        let has_names = order.files.len() > 1;
+        let has_names = order.files.len() > 1 && self.plan.profile.has_index();
         self.each_by_name(tensors, order, |record, start, part| {
             let start = listed.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
             let tensor = &mut placed[record.tensor as usize];
             tensor.file = number;
-            tensor.parts.extend(part.holds.parts().map(|(kind, layout)| (kind, start, layout)));
+            // Most tensors have at most two parts, and there may be millions of them.
+            tensor.parts.reserve_exact(if tensor.parts.is_empty() { 2 } else { 0 });
+            tensor.parts.extend(part.holds.parts().map(|(kind, layout)| (kind, start, layout.map(Box::new))));
             constants.extend(part.holds.constant().map(|bytes| (start, bytes.to_vec())));
             names.extend(has_names.then(|| part.info.name.clone()));
             n_bytes = n_bytes.max(start + record.n_bytes);
         })?;
         let name = self.plan.profile.file_name(number, order.files.len());
-        Ok(FileLayout { name, header, n_bytes, constants, names })
+        let n_header = header.len() as u64;
+        Ok(FileLayout { name, n_header, n_bytes, known: KnownBytes { header, constants }, names })
     }
 
     /// The free-form strings of the model, and the one that transformers looks for.

@@ -4,49 +4,83 @@ use crate::encode::Outcome;
 use crate::layout::FileLayouts;
 use crate::plan::Plan;
 use briquette_core::Storage;
+use briquette_formats::manifest::ManifestHead;
 use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest, names};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::io::{self, Write};
 
-/// The manifest of an output that `producer` makes by `recipe`.
-pub fn manifest_of(plan: &Plan, layout: &FileLayouts, outcomes: &[Outcome], recipe: Value, producer: &str) -> Manifest {
-    let entry = |index: u32| {
-        let index = index as usize;
-        let (tensor, placed, outcome) = (&plan.tensors[index], &layout.tensors[index], &outcomes[index]);
+/// What the manifest of an output is made of. Its entries are made one by one, as there may be millions.
+pub struct ManifestSource<'a> {
+    plan: &'a Plan<'a>,
+    layout: &'a FileLayouts,
+    outcomes: &'a [Outcome],
+    head: ManifestHead,
+    /// The tensors in the order of their names.
+    order: Vec<u32>,
+}
+
+impl<'a> ManifestSource<'a> {
+    /// The manifest of an output that `producer` makes by `recipe`.
+    pub fn new(
+        plan: &'a Plan,
+        layout: &'a FileLayouts,
+        outcomes: &'a [Outcome],
+        mut recipe: Value,
+        producer: &str,
+    ) -> Self {
+        if plan.layout == WeightLayout::Burn {
+            // The next reader cannot tell burn's layout from the files.
+            recipe["model"]["layout"] = "burn".into();
+        }
+        let storages = plan.tensors.iter().zip(&layout.tensors);
+        let storages = storages.map(|(tensor, placed)| (placed.coding.storage, tensor.stored_axis(placed.coding)));
+        let head = ManifestHead {
+            format: "briquette".into(),
+            version: manifest::version_of(storages),
+            producer: producer.into(),
+            profile: plan.profile,
+            recipe,
+        };
+        let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
+        Self { plan, layout, outcomes, head, order }
+    }
+
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// See [`ManifestHead::write`].
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.head.write(self.entries(), out)
+    }
+
+    /// The whole manifest in memory.
+    pub fn to_manifest(&self) -> Manifest {
+        let ManifestHead { format, version, producer, profile, recipe } = self.head.clone();
+        Manifest { format, version, producer, profile, recipe, tensors: self.entries().collect() }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (String, ManifestEntry)> + Clone {
+        self.order.iter().map(|&index| self.entry(index as usize))
+    }
+
+    fn entry(&self, index: usize) -> (String, ManifestEntry) {
+        let (tensor, placed) = (&self.plan.tensors[index], &self.layout.tensors[index]);
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
         let has_blocks = matches!(placed.coding.storage, Storage::Entropy { .. });
-        let entry = ManifestEntry {
+        let is_partial = has_blocks && placed.n_kept < tensor.rows().n_elements();
+        let by_rows = self.outcomes[index].hash;
+        let mut entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
             shape: tensor.info.shape.clone(),
             output_axis: tensor.stored_axis(placed.coding),
             coding: placed.coding,
-            n_kept: (placed.coding.storage == Storage::Bitmask
-                || has_blocks && placed.n_kept < tensor.rows().n_elements())
-            .then_some(placed.n_kept),
+            n_kept: (placed.coding.storage == Storage::Bitmask || is_partial).then_some(placed.n_kept),
             activations: activations.map(str::to_string),
-            file: layout.files[placed.file].name.clone(),
-            hash: outcome.hash,
-            tied_to: tensor.tied_to().map(|main| plan.tensors[main].info.name.clone()),
+            file: self.layout.files[placed.file].name.clone(),
+            hash: by_rows,
+            tied_to: tensor.tied_to().map(|main| self.plan.tensors[main].info.name.clone()),
         };
+        entry.hash = self.head.hash_of(&entry, by_rows);
         (tensor.info.name.clone(), entry)
-    };
-    // A map of entries that come in order is made in one go.
-    let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
-    let mut tensors: BTreeMap<String, ManifestEntry> = order.into_iter().map(entry).collect();
-    let mut recipe = recipe;
-    if plan.layout == WeightLayout::Burn {
-        // The next reader cannot tell burn's layout from the files.
-        recipe["model"]["layout"] = "burn".into();
     }
-    let mut manifest = Manifest {
-        format: "briquette".into(),
-        version: manifest::version_of(&tensors),
-        producer: producer.into(),
-        profile: plan.profile,
-        recipe,
-        tensors: BTreeMap::new(),
-    };
-    tensors.values_mut().for_each(|entry| entry.hash = manifest.hash_of(entry, entry.hash));
-    manifest.tensors = tensors;
-    manifest
 }

@@ -215,23 +215,6 @@ fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut
     Strip { first_row, bytes, values, moved: &[] }
 }
 
-/// Refuses a block with a weight that becomes infinite in the type it is cast to, naming the first such weight.
-///
-/// # Errors
-/// Refused.
-pub fn check_cast(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Result<()> {
-    let Some(dtype) = tensor.cast.filter(|_| simd::max_magnitude(simulated) >= f32::INFINITY.to_bits()) else {
-        return Ok(());
-    };
-    let first = simulated.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    let (row, col) = (block.first_row + first / tensor.rows().n_cols, first % tensor.rows().n_cols);
-    let message = format!(
-        "found {} at row {row}, column {col}, which is infinity in {dtype}; cast to bf16, exclude it, or have such tensors left in their own type",
-        block.values[first]
-    );
-    Err(Error::refused(message).at(tensor.culprit()).with_remedy(Remedy::AllowNonfinite))
-}
-
 /// Refuses a block with NaN or infinity, naming the first. A tensor that is not changed keeps its own type, so its f64 may exceed
 /// the range of f32; in one that is changed, such a value is refused too.
 ///

@@ -20,6 +20,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 pub use predict::Prediction;
+pub use unsure::listed;
 
 /// What becomes of a model. There may be millions of tensors, so each stores only what differs from others.
 #[derive(Debug, Clone)]

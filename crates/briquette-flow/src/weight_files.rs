@@ -4,7 +4,7 @@
 mod blocks;
 
 use crate::encode::{FilePlace, Sink};
-use crate::layout::{FileLayout, FileLayouts};
+use crate::layout::{FileLayout, FileLayouts, KnownBytes};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
@@ -18,20 +18,21 @@ pub(crate) struct WeightFiles<'a> {
 
 impl<'a> WeightFiles<'a> {
     /// Creates the files with their space reserved, and writes the bytes that are known already, such as headers.
-    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts) -> Result<Self> {
+    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts, known: Vec<KnownBytes>) -> Result<Self> {
         draft.check_space(layout.n_bytes())?;
-        let create = |file: &FileLayout| -> Result<DraftFile> {
+        let create = |(file, known): (&FileLayout, KnownBytes)| -> Result<DraftFile> {
             let out = draft.create_file(Path::new(&file.name), file.n_bytes)?;
-            out.write_at(0, &file.header)?;
-            file.constants.iter().try_for_each(|(offset, bytes)| out.write_at(*offset, bytes))?;
+            out.write_at(0, &known.header)?;
+            known.constants.iter().try_for_each(|(offset, bytes)| out.write_at(*offset, bytes))?;
             Ok(out)
         };
-        Ok(Self { layout, files: layout.files.iter().map(create).collect::<Result<_>>()? })
+        let files = layout.files.iter().zip(known).map(create).collect::<Result<_>>()?;
+        Ok(Self { layout, files })
     }
 
-    /// Waits until the files are on disk.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.files.iter().try_for_each(DraftFile::sync)
+    /// The files alone.
+    pub(crate) fn into_files(self) -> Vec<DraftFile> {
+        self.files
     }
 }
 
@@ -40,7 +41,7 @@ impl Sink for WeightFiles<'_> {
         let placed = &self.layout.tensors[tensor];
         let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
         let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
-        Ok(Some(FilePlace { file: placed.file, start: *start, layout: *layout }))
+        Ok(Some(FilePlace { file: placed.file, start: *start, layout: layout.as_deref().copied() }))
     }
 
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -2,15 +2,15 @@
 
 use crate::context::Workers;
 use crate::decode::{DecodedTensor, compare, decode_all};
-use crate::encode::{Outcome, encode};
+use crate::encode::{Nowhere, Outcome, encode};
 use crate::entropy::Scratch;
-use crate::layout::FileLayouts;
-use crate::manifest::manifest_of;
+use crate::layout::{FileLayout, FileLayouts};
+use crate::manifest::ManifestSource;
 use crate::plan::Plan;
-use crate::survey::survey;
+use crate::survey::{Survey, survey};
 use crate::weight_files::WeightFiles;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, Draft, InputFile, Manifest, TensorSource, index, manifest, sums};
+use briquette_formats::{Checkpoint, Draft, DraftFile, InputFile, TensorSource, index, manifest, sums};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub struct WriteJob<'a, 'b> {
     /// The threads to work on.
     pub workers: &'a Workers,
     /// Writes the small files beside the weights, such as a config that describes the codes.
-    pub small_files: &'a dyn Fn(&Plan, &Manifest) -> Result<()>,
+    pub small_files: &'a dyn Fn(&Plan, &ManifestSource) -> Result<()>,
     /// Is told the name of each phase when it is over.
     pub is_over: &'a mut dyn FnMut(&str),
 }
@@ -56,32 +56,20 @@ pub struct Written {
 pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
-    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let mut layout = FileLayouts::new(plan, &n_kept)?;
     is_over("survey");
-
-    let mut coded = None;
-    if plan.has_blocks() {
-        let scratch = Scratch::create(draft, plan, &layout.tensors)?;
-        let outcomes = encode(plan, &surveys, &layout.tensors, source, &scratch, workers)?;
-        // Codes that are nearly all equal are encoded again, without blocks.
-        coded = plan.learn_blocks(&outcomes).then_some((scratch, outcomes));
-        layout = FileLayouts::new(plan, &n_kept)?;
-    }
-    let files = WeightFiles::create(draft, &layout)?;
-    let outcomes = match coded {
-        Some((scratch, outcomes)) => {
-            scratch.copy_to(&files, &layout, &outcomes, workers)?;
-            outcomes
+    let Encoding { mut layout, files, outcomes } = loop {
+        if let Some(done) = encode_files(plan, &surveys, source, draft, workers)? {
+            break done;
         }
-        None => encode(plan, &surveys, &layout.tensors, source, &files, workers)?,
     };
+    drop(surveys);
     is_over("encode");
 
-    let manifest = manifest_of(plan, &layout, &outcomes, recipe, producer);
-    draft.write_file(Path::new(manifest::FILE_NAME), &manifest.to_json()?)?;
-    write_index(draft, plan, &layout)?;
+    let manifest = ManifestSource::new(plan, &layout, &outcomes, recipe, producer);
+    draft.write_with(Path::new(manifest::FILE_NAME), |out| manifest.write(out))?;
     small_files(plan, &manifest)?;
+    drop(manifest);
+    write_index(draft, plan, &mut layout)?;
     let checkpoint = Checkpoint::open(draft.path())?;
     let decoded = sync_and_verify(draft, &files, &checkpoint, workers)?;
     drop(files);
@@ -89,31 +77,94 @@ pub fn write(work: WriteJob) -> Result<Written> {
     Ok(Written { layout, outcomes, decoded, checkpoint })
 }
 
+/// Encodes every tensor of a plan without writing anything. The plan gets wider types where [`write()`] would choose them.
+///
+/// # Errors
+/// See [`encode`].
+pub fn recompute(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Outcome>> {
+    let surveys = survey(plan, source, workers)?;
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    loop {
+        let layout = FileLayouts::new(plan, &n_kept)?;
+        let outcomes = encode(plan, &surveys, &layout.tensors, source, &Nowhere, workers)?;
+        if !plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+            return Ok(outcomes);
+        }
+    }
+}
+
+/// The encoded weight files.
+struct Encoding {
+    layout: FileLayouts,
+    files: Vec<DraftFile>,
+    outcomes: Vec<Outcome>,
+}
+
+/// Encodes all tensors into the weight files; `None` if some need wider types, which the plan has from then on.
+fn encode_files(
+    plan: &mut Plan,
+    surveys: &[Survey],
+    source: &dyn TensorSource,
+    draft: &Draft,
+    workers: &Workers,
+) -> Result<Option<Encoding>> {
+    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
+    let mut layout = FileLayouts::new(plan, &n_kept)?;
+    let (mut coded, had_blocks) = (None, plan.has_blocks());
+    if had_blocks {
+        let scratch = Scratch::create(draft, plan, &layout.tensors)?;
+        let outcomes = encode(plan, surveys, &layout.tensors, source, &scratch, workers)?;
+        if plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+            return Ok(None);
+        }
+        // Codes that are nearly all equal are encoded again, without blocks.
+        coded = plan.learn_blocks(&outcomes).then_some((scratch, outcomes));
+        layout = FileLayouts::new(plan, &n_kept)?;
+    }
+    let known = layout.take_known();
+    let files = WeightFiles::create(draft, &layout, known)?;
+    if let Some((scratch, outcomes)) = coded {
+        scratch.copy_to(&files, &layout, &outcomes, workers)?;
+        return Ok(Some(Encoding { files: files.into_files(), layout, outcomes }));
+    }
+    let outcomes = encode(plan, surveys, &layout.tensors, source, &files, workers)?;
+    let files = files.into_files();
+    if !had_blocks && plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+        files.into_iter().try_for_each(DraftFile::remove)?;
+        return Ok(None);
+    }
+    Ok(Some(Encoding { layout, files, outcomes }))
+}
+
 /// Writes the index of shards, where other programs look for one.
-fn write_index(draft: &Draft, plan: &Plan, layout: &FileLayouts) -> Result<()> {
+fn write_index(draft: &Draft, plan: &Plan, layout: &mut FileLayouts) -> Result<()> {
     if !plan.profile.has_index() || layout.files.len() < 2 {
         return Ok(());
     }
-    let entries = layout.files.iter().flat_map(|file| file.names.iter().map(|name| (name.clone(), file.name.clone())));
-    let total = layout.files.iter().map(|file| file.n_bytes - file.header.len() as u64).sum();
+    let total = layout.files.iter().map(|file| file.n_bytes - file.n_header).sum();
+    // The names serve for the index alone.
+    let with_file = |file: &mut FileLayout| {
+        let of_file = file.name.clone();
+        std::mem::take(&mut file.names).into_iter().map(move |name| (name, of_file.clone()))
+    };
+    let entries = layout.files.iter_mut().flat_map(with_file);
     draft.write_file(Path::new("model.safetensors.index.json"), &index::to_json(&entries.collect(), total))
 }
 
 /// Waits until the files are on disk and, meanwhile, reads back what was written; then writes the sums.
 fn sync_and_verify(
     draft: &Draft,
-    files: &WeightFiles,
+    files: &[DraftFile],
     written: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<DecodedTensor>> {
-    let (stored, manifest) =
-        written.stored().zip(written.manifest()).ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
+    let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
     let paths = sums::files_below(draft.path())?;
     let (synced, verified) = std::thread::scope(|scope| {
-        let syncing = scope.spawn(|| files.sync());
+        let syncing = scope.spawn(|| files.iter().try_for_each(DraftFile::sync));
         let decode = || {
             let found = decode_all(stored, workers)?;
-            compare(&found, stored, manifest).map(|()| found)
+            compare(&found, stored).map(|()| found)
         };
         // A sum is computed from a file's start to its end on one thread, so the sums take longest.
         let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);

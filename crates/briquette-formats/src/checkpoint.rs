@@ -9,8 +9,8 @@ use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{
-    Choice, InputFile, LeftOut, Manifest, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id, manifest,
-    ours, presence, weights,
+    Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id,
+    manifest, ours, presence, weights,
 };
 use briquette_core::{Affine, Remedy, Result, Storage};
 use std::collections::BTreeMap;
@@ -198,8 +198,8 @@ impl Checkpoint {
         }
     }
 
-    /// The manifest, where Briquette wrote the model.
-    pub fn manifest(&self) -> Option<&Manifest> {
+    /// The manifest without its tensors, if Briquette wrote the model.
+    pub fn manifest(&self) -> Option<&ManifestHead> {
         self.stored().and_then(|stored| stored.manifest.as_ref())
     }
 

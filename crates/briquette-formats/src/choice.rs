@@ -1,6 +1,6 @@
 //! Which part of a file is the model, where it holds more than one thing.
 
-use crate::{Manifest, WeightLayout};
+use crate::{ManifestHead, WeightLayout};
 use briquette_core::Error;
 
 /// Which entry of a file is the model, the names of its tensors, and the layout of its weights.
@@ -21,7 +21,7 @@ impl Choice {
     /// The choice that this output was made by, for opening the model that it is compared with.
     ///
     /// A manifest that a burn module wrote has the layout of the module, which says nothing about a model beside it.
-    pub fn of_manifest(manifest: &Manifest) -> Self {
+    pub fn of_manifest(manifest: &ManifestHead) -> Self {
         let text = |key: &str| manifest.recipe.pointer(key).and_then(|value| value.as_str()).map(str::to_string);
         let is_of_module = manifest.producer.starts_with("briquette-nn");
         let layout = text("/model/layout").filter(|_| !is_of_module).as_deref().and_then(WeightLayout::of);

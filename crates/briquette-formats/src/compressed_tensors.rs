@@ -172,7 +172,7 @@ impl TensorAssembler<'_> {
         let (file, offset) =
             place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; it is damaged")))?;
         let bytes = match layout {
-            Some(layout) => PartBytes::Foreign { file, offset, layout },
+            Some(layout) => PartBytes::Foreign { file, offset, layout: Box::new(layout) },
             None => PartBytes::File { file, offset },
         };
         tensor.parts.push((part, bytes));

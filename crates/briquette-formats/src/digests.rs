@@ -4,7 +4,6 @@
 //! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
 //! where they do not, it is read again at the end ([`StoredDir::check_hashes`](crate::StoredDir::check_hashes)).
 
-use crate::{Manifest, ManifestEntry};
 use briquette_core::{BlockHasher, Hash128, OutputAxis, Shape, TensorHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,17 +45,9 @@ pub(crate) struct Lengths {
 }
 
 impl Digests {
-    /// Of a directory with a manifest, whose tensors are in its order.
-    pub(crate) fn new(manifest: &Manifest) -> Self {
-        let is_covered = |entry: &ManifestEntry| manifest.hash_of(entry, entry.hash) != entry.hash;
-        let entries = manifest.tensors.values().enumerate().filter(|(_, entry)| is_covered(entry));
-        let layouts = entries.map(|(index, entry)| (index, (entry.shape.clone(), entry.output_axis))).collect();
-        Self { layouts, ..Self::of(manifest.tensors.values().map(|entry| entry.hash).collect()) }
-    }
-
-    /// Of tensors with these hashes.
-    pub(crate) fn of(expected: Vec<Hash128>) -> Self {
-        Self { expected, layouts: BTreeMap::new(), seen: Mutex::default() }
+    /// Of a directory with a manifest, whose tensors have these hashes. `layouts` has the tensors whose hash covers their layout.
+    pub(crate) fn new(expected: Vec<Hash128>, layouts: BTreeMap<usize, (Shape, OutputAxis)>) -> Self {
+        Self { expected, layouts, seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -66,6 +57,11 @@ impl Digests {
     /// What a tensor should hash to.
     pub(crate) fn expected(&self, index: usize) -> Option<Hash128> {
         self.expected.get(index).copied()
+    }
+
+    /// The hash that the manifest should have for a tensor whose values hash to `by_rows`, row by row.
+    pub(crate) fn hash_of(&self, index: usize, by_rows: Hash128) -> Hash128 {
+        self.layouts.get(&index).map_or(by_rows, |(shape, axis)| by_rows.with_layout(shape, *axis))
     }
 
     /// Tensors of which something was read and not yet all, and the numbers of their blocks that were not.
@@ -127,8 +123,7 @@ impl Digests {
         }
         let mut hasher = TensorHasher::default();
         blocks.digests.iter().flatten().for_each(|digest| hasher.push(*digest));
-        let by_rows = hasher.finish();
-        let found = self.layouts.get(&index).map_or(by_rows, |(shape, axis)| by_rows.with_layout(shape, *axis));
+        let found = self.hash_of(index, hasher.finish());
         if self.expected.get(index) != Some(&found) {
             return Err(found);
         }
@@ -201,7 +196,7 @@ mod tests {
     fn digests_of(values: &[u8]) -> Digests {
         let mut hasher = TensorHasher::default();
         values.chunks(BLOCK).for_each(|block| hasher.push(Hash128::of_block(block)));
-        Digests::of(vec![hasher.finish()])
+        Digests::new(vec![hasher.finish()], BTreeMap::new())
     }
 
     /// Adds the values piece by piece, in some order; whether they were found to be sound, and what else they hash to.

@@ -27,6 +27,7 @@ pub mod input_stats;
 pub mod json;
 pub mod loadable;
 pub mod manifest;
+mod manifest_file;
 pub mod model_config;
 mod name_prefix;
 mod ours;
@@ -39,6 +40,7 @@ pub mod sniff;
 pub mod stored;
 pub mod weight_layout;
 mod weights;
+mod window;
 
 pub use activations::ActivationRounding;
 pub use briquette_files::{
@@ -48,7 +50,7 @@ pub use briquette_files::{
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;
 pub use loadable::{Limits, LoadableFamily};
-pub use manifest::{Manifest, ManifestEntry};
+pub use manifest::{Manifest, ManifestEntry, ManifestHead};
 pub use output_format::OutputFormat;
 pub use stored::{StoredDir, StoredTensor};
 pub use weight_layout::WeightLayout;

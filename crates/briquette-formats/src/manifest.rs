@@ -2,8 +2,9 @@
 
 use crate::{InputFile, OutputFormat, json, limits};
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape, Storage};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// The name of the manifest in a directory.
@@ -35,6 +36,60 @@ pub struct Manifest {
     pub tensors: BTreeMap<String, ManifestEntry>,
 }
 
+/// A manifest without its tensors, of which there may be millions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ManifestHead {
+    /// Always `briquette`.
+    pub format: String,
+    /// Version of the directory format.
+    pub version: u32,
+    /// The program that wrote it.
+    pub producer: String,
+    /// How the parts are named and laid out.
+    pub profile: OutputFormat,
+    /// The stages that made it.
+    pub recipe: serde_json::Value,
+}
+
+impl ManifestHead {
+    /// The hash that this manifest records for a tensor whose values hash to `by_rows`, row by row.
+    ///
+    /// Since version 5 it covers how turned rows lie in the tensor; before, it is `by_rows`.
+    pub fn hash_of(&self, entry: &ManifestEntry, by_rows: Hash128) -> Hash128 {
+        match self.version >= HASHES_LAYOUT {
+            true => by_rows.with_layout(&entry.shape, entry.output_axis),
+            false => by_rows,
+        }
+    }
+
+    /// Writes a manifest with these tensors, which come in the order of their names: the same bytes for the same content.
+    ///
+    /// # Errors
+    /// Those of writing; invalid data if it cannot be written as JSON.
+    pub fn write<E>(&self, tensors: E, out: &mut dyn Write) -> io::Result<()>
+    where
+        E: Iterator<Item = (String, ManifestEntry)> + Clone,
+    {
+        #[derive(Serialize)]
+        struct WrittenManifest<'a, T: Serialize> {
+            #[serde(flatten)]
+            head: &'a ManifestHead,
+            tensors: T,
+        }
+        serde_json::to_writer_pretty(&mut *out, &WrittenManifest { head: self, tensors: WrittenEntries(tensors) })?;
+        out.write_all(b"\n")
+    }
+}
+
+/// An object whose entries are made as they are written.
+struct WrittenEntries<E>(E);
+
+impl<E: Iterator<Item = (String, ManifestEntry)> + Clone> Serialize for WrittenEntries<E> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.clone())
+    }
+}
+
 /// What one tensor of the model is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +111,7 @@ pub struct ManifestEntry {
     pub activations: Option<String>,
     /// The file its parts are in.
     pub file: String,
-    /// Hash of its simulated values: f32 where it has codes, its own type elsewhere. See [`Manifest::hash_of`].
+    /// Hash of its simulated values: f32 where it has codes, its own type elsewhere. See [`ManifestHead::hash_of`].
     pub hash: Hash128,
     /// The tensor whose parts stand for this one too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,14 +124,14 @@ fn is_first(axis: &OutputAxis) -> bool {
 
 /// The version that holds these tensors: 2 for stacks of matrices, 4 for entropy-coded codes, 5 for rows that do not lie in a tensor's own
 /// order. Version 3 was the first with outputs on the second axis.
-pub fn version_of(tensors: &BTreeMap<String, ManifestEntry>) -> u32 {
-    let version = |entry: &ManifestEntry| match (entry.coding.storage, entry.output_axis) {
+pub fn version_of(tensors: impl Iterator<Item = (Storage, OutputAxis)>) -> u32 {
+    let version = |of: (Storage, OutputAxis)| match of {
         (_, OutputAxis::Last | OutputAxis::Second) => HASHES_LAYOUT,
         (Storage::Entropy { .. }, _) => 4,
         (_, OutputAxis::Stacked) => 2,
         (_, OutputAxis::First) => LOWEST,
     };
-    tensors.values().map(version).max().unwrap_or(LOWEST)
+    tensors.map(version).max().unwrap_or(LOWEST)
 }
 
 impl Manifest {
@@ -86,16 +141,6 @@ impl Manifest {
     /// Input where it is not one, or of a newer version.
     pub fn read(file: &InputFile) -> Result<Self> {
         Self::parse(&file.read_all(limits::MAX_OWN_BYTES)?, file.path())
-    }
-
-    /// The hash that this manifest records for a tensor whose values hash to `by_rows`, row by row.
-    ///
-    /// Since version 5 it covers how turned rows lie in the tensor; before, it is `by_rows`.
-    pub fn hash_of(&self, entry: &ManifestEntry, by_rows: Hash128) -> Hash128 {
-        match self.version >= HASHES_LAYOUT {
-            true => by_rows.with_layout(&entry.shape, entry.output_axis),
-            false => by_rows,
-        }
     }
 
     /// As [`read`](Self::read), of what is in memory already and came from `path`.
@@ -124,16 +169,5 @@ impl Manifest {
             return Err(Error::input(message).at(path.display()));
         }
         json::parse(bytes, "the manifest", path)
-    }
-
-    /// The manifest as it is written: the same bytes for the same content.
-    ///
-    /// # Errors
-    /// Bug, where it cannot be written as JSON.
-    pub fn to_json(&self) -> Result<Vec<u8>> {
-        let mut json =
-            serde_json::to_vec_pretty(self).map_err(|source| Error::bug(format!("the manifest: {source}")))?;
-        json.push(b'\n');
-        Ok(json)
     }
 }

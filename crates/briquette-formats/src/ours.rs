@@ -1,15 +1,18 @@
 //! Directories that Briquette wrote.
 
 use crate::digests::Digests;
+use crate::manifest_file::ManifestFile;
 use crate::output_format::HeldCodes;
 use crate::plain::{PlainFiles, TensorsByName};
 use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
 use crate::stored::{DirNumber, StoredDir, StoredTensor};
 use crate::{
-    ActivationRounding, Choice, Manifest, ModelDir, OutputFormat, TensorInfo, contained, limits, manifest, sniff,
+    ActivationRounding, Choice, InputFile, ManifestEntry, ModelDir, OutputFormat, TensorInfo, contained, manifest,
+    sniff, sums,
 };
 use briquette_core::coding::may_be_entropy_coded;
 use briquette_core::{Coding, Error, Result, Storage};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
@@ -17,12 +20,13 @@ use std::path::Path;
 /// # Errors
 /// Input where the manifest is damaged or a part is missing, Io where they cannot be read.
 pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
-    let bytes = directory.read(Path::new(manifest::FILE_NAME), limits::MAX_OWN_BYTES)?.unwrap_or_default();
+    let name = Path::new(manifest::FILE_NAME);
+    let file = directory.file(name)?;
+    check_sum(directory, name, &file)?;
+    let manifest = ManifestFile::open(&file)?;
     let directory = directory.path();
-    let manifest = Manifest::parse(&bytes, &directory.join(manifest::FILE_NAME))?;
     let mut plain = PlainFiles::default();
-    let names: std::collections::BTreeSet<&str> = manifest.tensors.values().map(|entry| entry.file.as_str()).collect();
-    for name in names {
+    for name in &manifest.files {
         if !briquette_files::paths::stays_inside(name) {
             return Err(
                 Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
@@ -33,22 +37,31 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
         plain.push(file, kind, &Choice::default())?;
     }
     plain.check_unique()?;
-    let found = plain.by_name();
-    let mut tensors = Vec::with_capacity(manifest.tensors.len());
-    for (name, entry) in &manifest.tensors {
-        tensors.push(stored_tensor(name, entry, manifest.profile, &found)?);
-    }
+    let (found, profile) = (plain.by_name(), manifest.head.profile);
+    let mut tensors = Vec::with_capacity(manifest.n_tensors);
+    let (mut hashes, mut layouts) = (Vec::with_capacity(manifest.n_tensors), BTreeMap::new());
+    let head = manifest.for_each(|head, name, entry| {
+        if head.hash_of(&entry, entry.hash) != entry.hash {
+            layouts.insert(hashes.len(), (entry.shape.clone(), entry.output_axis));
+        }
+        hashes.push(entry.hash);
+        tensors.push(stored_tensor(name, entry, profile, &found)?);
+        Ok(())
+    })?;
+    drop(found);
     check_density(&tensors).map_err(|error| error.at(directory.display()))?;
+    let files = plain.into_files();
     let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    let digests = Some(Digests::new(&manifest));
-    Ok(StoredDir {
-        files: plain.into_files(),
-        tensors,
-        infos,
-        manifest: Some(manifest),
-        digests,
-        number: DirNumber::default(),
-    })
+    let digests = Some(Digests::new(hashes, layouts));
+    Ok(StoredDir { files, tensors, infos, manifest: Some(head), digests, number: DirNumber::default() })
+}
+
+/// Refuses a file whose SHA-256 is another than the one it was written with.
+fn check_sum(directory: &ModelDir, name: &Path, file: &InputFile) -> Result<()> {
+    let mut failed = None;
+    let found = || sums::sha256_of(file, true, &|| Ok(())).unwrap_or_else(|error| failed.insert(error).message.clone());
+    let checked = directory.check(name, found);
+    failed.map_or(checked, Err)
 }
 
 /// Refuses entropy-coded blocks that decode to far more codes than their bytes suggest.
@@ -69,13 +82,16 @@ fn check_density(tensors: &[StoredTensor]) -> Result<()> {
 }
 
 fn stored_tensor(
-    name: &str,
-    entry: &manifest::ManifestEntry,
+    name: String,
+    entry: ManifestEntry,
     profile: OutputFormat,
     found: &TensorsByName,
 ) -> Result<StoredTensor> {
-    let info = TensorInfo::checked(name.into(), entry.dtype, entry.shape.0.clone())?;
-    let bad = |what: &str| Error::input(format!("{what}; the manifest is damaged")).at(format_args!("tensor {name:?}"));
+    let activations = activations_of(&entry, profile);
+    let info = TensorInfo::checked(name, entry.dtype, entry.shape.0)?;
+    let bad = |what: &str| {
+        Error::input(format!("{what}; the manifest is damaged")).at(format_args!("tensor {:?}", info.name))
+    };
     let rows = briquette_core::Rows::of(&info.shape, entry.output_axis);
     let axis = rows.axis;
     if entry.coding != Coding::DENSE && !info.dtype.is_weight() {
@@ -96,18 +112,17 @@ fn stored_tensor(
     if n_kept > info.n_elements() {
         return Err(bad("more elements are kept than there are"));
     }
-    let tied = entry.tied_to.clone().map(|name| TensorInfo { name, ..info.clone() });
+    let tied = entry.tied_to.map(|name| TensorInfo { name, ..info.clone() });
     let stored_as = tied.as_ref().unwrap_or(&info);
     let promised = profile.file_parts(stored_as, axis, entry.coding, n_kept, entry.activations.as_deref());
     let promised = promised.map_err(|error| bad(&error.message))?;
-    let activations = activations_of(entry, profile);
     let mut tensor = StoredTensor { info, axis, coding: entry.coding, n_kept, activations, parts: Vec::new() };
     tensor.locate(promised, found)?;
     Ok(tensor)
 }
 
 /// What a manifest says is done to activations; none where they stay floats.
-fn activations_of(entry: &manifest::ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
+fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
     Some(match entry.activations.as_deref()? {
         SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, HeldCodes::symmetric),
         ASYMMETRIC => ActivationRounding::Asymmetric,

@@ -2,7 +2,6 @@
 
 mod header_json;
 mod raw_header;
-mod window;
 
 use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result};

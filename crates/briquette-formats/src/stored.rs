@@ -10,10 +10,10 @@ use crate::foreign::ForeignLayout;
 use crate::output_format::FilePart;
 use crate::plain::TensorsByName;
 use crate::tensor::TensorInfo;
-use crate::{ActivationRounding, InputFile, Manifest};
+use crate::{ActivationRounding, InputFile, ManifestHead};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
-use briquette_core::{Coding, DType, Error, Grouping, Mask, OutputAxis, Result, Rows, Storage, bits};
+use briquette_core::{Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Storage, bits};
 use read_block::ReadBlock;
 use std::ops::Range;
 
@@ -35,8 +35,8 @@ pub enum PartBytes {
         file: usize,
         /// First byte.
         offset: u64,
-        /// How to read them.
-        layout: ForeignLayout,
+        /// How to read them. In a box, as there may be millions of tensors, and few need it.
+        layout: Box<ForeignLayout>,
     },
 }
 
@@ -66,8 +66,8 @@ pub struct StoredDir {
     pub tensors: Vec<StoredTensor>,
     /// What they stand for.
     pub infos: Vec<TensorInfo>,
-    /// The manifest, where there is one.
-    pub manifest: Option<Manifest>,
+    /// The manifest without its tensors, if there is one.
+    pub manifest: Option<ManifestHead>,
     /// What was read of it so far, where its hashes are known.
     pub(crate) digests: Option<Digests>,
     /// Tells the blocks of this directory from those of others.
@@ -125,7 +125,7 @@ impl StoredTensor {
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
             self.parts.extend(promise.holds.parts().map(|(part, layout)| match layout {
-                Some(layout) => (part, PartBytes::Foreign { file, offset, layout }),
+                Some(layout) => (part, PartBytes::Foreign { file, offset, layout: Box::new(layout) }),
                 None => (part, PartBytes::File { file, offset }),
             }));
         }
@@ -323,6 +323,16 @@ impl StoredDir {
             self.read_part(tensor, Part::Zero, range, &mut scratch.zero)?;
         }
         Ok(())
+    }
+
+    /// The hash of a tensor's values by the manifest, if there is one.
+    pub fn expected_hash(&self, index: usize) -> Option<Hash128> {
+        self.digests.as_ref()?.expected(index)
+    }
+
+    /// The hash that the manifest should have for a tensor whose values hash to `by_rows`, row by row.
+    pub fn hash_of(&self, index: usize, by_rows: Hash128) -> Hash128 {
+        self.digests.as_ref().map_or(by_rows, |digests| digests.hash_of(index, by_rows))
     }
 
     /// The tensor with this name.

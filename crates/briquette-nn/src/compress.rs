@@ -4,7 +4,7 @@ use crate::module_source::ModuleSource;
 use crate::{Compression, NameMap, Parameter, Prune, Quantize, Roles, Schedule};
 use briquette_core::{Decision, Error, OutputAxis, Result, Role};
 use briquette_flow::layout::{FileLayouts, PlacedTensor};
-use briquette_flow::survey::survey;
+use briquette_flow::survey::{Survey, survey};
 use briquette_flow::{Plan, Quant, RunOptions, TensorPlan, Workers, decide};
 use briquette_formats::{TensorSource, WeightLayout};
 use briquette_quant::Scheme;
@@ -90,20 +90,15 @@ fn decided<M: Module>(
     let mut plan = plan(&ModuleTensors { source: &source, layout, shown })?;
     let workers = Workers::new(&RunOptions::default())?;
     let surveys = survey(&mut plan, &source, &workers)?;
+    let mut decisions = decisions_of(&plan, &surveys, &source, &workers)?;
+    if plan.widen_scales(&decisions) {
+        decisions = decisions_of(&plan, &surveys, &source, &workers)?;
+    }
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     let placed = FileLayouts::new(&plan, &n_kept)?;
-    let changed: Vec<&TensorPlan> = plan.tensors.iter().filter(|tensor| tensor.is_changed()).collect();
-    let decisions = workers.map(
-        &changed,
-        || (),
-        |(), tensor| {
-            check_attachable(tensor)?;
-            let main = tensor.tied_to().unwrap_or(tensor.index());
-            decide(&plan, main, &surveys[main], &source, workers.stop())
-        },
-    )?;
     let (mut rules, mut roles) = (Compression::new(), Roles::new());
-    for (tensor, decision) in changed.iter().zip(decisions) {
+    for (index, decision) in decisions {
+        let tensor = &plan.tensors[index];
         let parameter = of_tensor(tensor);
         if !parameter.is_linear_weight() {
             // The rows that were decided about are those that the rules see.
@@ -124,6 +119,25 @@ fn decided<M: Module>(
         remarks: plan.remarks.clone(),
     };
     Ok((rules, report))
+}
+
+/// The decision about each tensor that is changed, by its index.
+fn decisions_of(
+    plan: &Plan,
+    surveys: &[Survey],
+    source: &dyn TensorSource,
+    workers: &Workers,
+) -> Result<Vec<(usize, Decision)>> {
+    let changed: Vec<&TensorPlan> = plan.tensors.iter().filter(|tensor| tensor.is_changed()).collect();
+    workers.map(
+        &changed,
+        || (),
+        |(), tensor| {
+            check_attachable(tensor)?;
+            let main = tensor.tied_to().unwrap_or(tensor.index());
+            Ok((tensor.index(), decide(plan, main, &surveys[main], source, workers.stop())?))
+        },
+    )
 }
 
 /// Adds the rules that attach a decision.

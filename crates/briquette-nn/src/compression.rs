@@ -125,7 +125,7 @@ impl Compression {
     /// Attaches masks and grids to the parameters that the rules match, as of step 0.
     ///
     /// # Errors
-    /// Config where a pattern matches nothing, a group does not divide a row, or a mask or scales are not of the
+    /// Config where a glob matches nothing, a pattern does not divide a row, or a mask or scales are not of the
     /// parameter's size; Refused where a parameter is reparameterized or quantized already or has weights that are not finite, Io
     /// where a device fails. The module is gone with an error: clone it before (which copies nothing) to keep it.
     pub fn attach<M: Module>(&self, module: M) -> Result<M> {
@@ -301,10 +301,11 @@ impl Compression {
     /// What the rules ask of a parameter.
     fn asked(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> Asked {
         let quantize = target.and_then(|target| target.quantize).map(|rule| &self.quantize[rule]);
+        let rows = target.map_or_else(|| parameter.rows(), |target| target.rows);
         Asked {
-            rows: target.map_or_else(|| parameter.rows(), |target| target.rows),
+            rows,
             rules: self.rules().fingerprint(target),
-            form: quantize.map(|rule| Form::of(&rule.scheme)),
+            form: quantize.map(|rule| Form::of(&rule.scheme_for(rows.n_cols))),
             has_mask: target.is_some_and(|target| target.prune.is_some()),
             is_learned: quantize.is_some_and(|rule| rule.is_learned),
         }

@@ -3,6 +3,7 @@
 use crate::Scope;
 use crate::rules::{Amount, Prune};
 use crate::scores::{RowScores, RowScratch};
+use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, Grouping, Mask, Rows, simd};
 use briquette_prune::select;
 use briquette_prune::{Ratio, Threshold};
@@ -88,9 +89,18 @@ fn above(scores: &[f32], n_rows: usize, n_cols: usize, mut threshold: Threshold)
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-/// Scale and zero point of every group of `values`, which are 0 where they are dropped; a mask is needed where the range does not see
-/// through zeros.
+/// Scale and zero point of every group of `values`, in which dropped weights are 0. Ranges that do not see through zeros need the mask.
+///
+/// If f16 cannot hold some scale, all are f32, as in a file: see [`ScaleType::round`].
 pub(crate) fn affines(spec: &QuantSpec, rows: &Rows, mask: Option<&Mask>, values: &[f32]) -> Vec<Affine> {
+    let found = fitted(spec, rows, mask, values);
+    match found.iter().all(|&affine| spec.scale.holds(affine)) {
+        true => found,
+        false => fitted(&QuantSpec { scale: ScaleType::F32, ..*spec }, rows, mask, values),
+    }
+}
+
+fn fitted(spec: &QuantSpec, rows: &Rows, mask: Option<&Mask>, values: &[f32]) -> Vec<Affine> {
     let (n_cols, keep) = (rows.n_cols, mask.map(Mask::as_bits));
     let fit = |values: &[f32], keep: Option<&[u8]>| {
         let mut found = Vec::new();

@@ -7,16 +7,13 @@ use crate::pool::{Look, ParameterPool, Scored, check_finite};
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide};
-use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, Error, Result};
 use briquette_module::{Trail, view};
 use briquette_prune::{Ratio, Threshold};
-use briquette_quant::Scheme;
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 /// The step that decisions are renewed at.
 #[derive(Debug, Clone, Copy)]
@@ -192,7 +189,7 @@ impl Due<'_> {
         }
         let mut fit = |dropped: &[u8]| -> Result<Vec<Affine>> {
             read_rows(weight, target, dropped, values)?;
-            let spec = &rule.scheme.weights;
+            let spec = &rule.scheme_for(target.rows.n_cols).weights;
             let mask = if spec.range.sees_through_zeros() { None } else { view::mask_of(dropped, &target.rows) };
             Ok(decide::affines(spec, &target.rows, mask.as_ref(), values))
         };
@@ -200,25 +197,16 @@ impl Due<'_> {
             Some(dropped) => fit(bytemuck::cast_slice(dropped)),
             None => weight.with_dropped(fit)?,
         }?;
-        check_scales(&found, &rule.scheme).map_err(|error| error.at(&weight.path)).map(|()| Some(found))
+        check_scales(&found).map_err(|error| error.at(&weight.path)).map(|()| Some(found))
     }
 }
 
-/// The smallest and the largest number above 0 that f16 has.
-const F16: RangeInclusive<f32> = 5.960_464_5e-8..=65_504.0;
-
-/// Refuses scales that no file can hold, such as those of large weights as f16.
-fn check_scales(affines: &[Affine], scheme: &Scheme) -> Result<()> {
-    let dtype = scheme.weights.scale;
-    let is_held = |scale: f32| match dtype {
-        ScaleType::F32 => scale.is_finite() && scale > 0.0,
-        ScaleType::F16 => F16.contains(&scale),
-    };
+/// Refuses scales that no file can hold.
+fn check_scales(affines: &[Affine]) -> Result<()> {
+    let is_held = |scale: f32| scale.is_finite() && scale > 0.0;
     match affines.iter().find(|affine| !is_held(affine.scale)) {
         Some(Affine { scale, .. }) => {
-            let message =
-                format!("found the scale {scale}, which {dtype:?} cannot hold; take a scheme with scales of F32");
-            Err(Error::refused(message))
+            Err(Error::refused(format!("found the scale {scale}, expected a finite number above 0; scale the weights")))
         }
         None => Ok(()),
     }
@@ -268,7 +256,7 @@ impl ModuleMapper for Renewer<'_> {
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         let Some((target, _)) = self.field().filter(|(_, field)| field == "form") else { return param };
-        let form = target.quantize.map(|rule| Form::of(&self.rules.quantize[rule].scheme));
+        let form = target.quantize.map(|rule| Form::of(&self.rules.quantize[rule].scheme_for(target.rows.n_cols)));
         let (axis, step, device) = (target.rows.axis, self.step, param.lazy_device());
         param.map(|_| form_tensor(form.as_ref(), axis, step, &device).reshape([-1; D]))
     }

@@ -94,7 +94,8 @@ impl Compression {
         let Rows { n_rows, n_cols, .. } = target.rows;
         target.prune.map_or(Ok(()), |rule| self.prune[rule].check(&target.layer, n_rows, n_cols))?;
         let Some(rule) = target.quantize.map(|rule| &self.quantize[rule]) else { return Ok(()) };
-        if target.rows.axis == OutputAxis::Second && matches!(rule.scheme.weights.grouping, Grouping::Group(_)) {
+        let grouping = rule.scheme_for(n_cols).weights.grouping;
+        if target.rows.axis == OutputAxis::Second && matches!(grouping, Grouping::Group(_)) {
             let message =
                 "groups of inputs are not kept of a transposed convolution; take a scheme with a scale for each output";
             return Err(Error::config(message));

@@ -220,14 +220,32 @@ fn what_something_else_computes_is_not_taken_for_the_weights() {
 }
 
 #[test]
+fn groups_that_do_not_divide_a_parameter_give_a_scale_per_row() {
+    let device = Device::flex();
+    let net = Net::new(&device);
+    let attached = |scheme: &str| {
+        let rules = Compression::new().quantize(Quantize::new("**.weight", scheme).unwrap());
+        let attached = rules.attach(net.clone()).unwrap();
+        rules.refresh(attached, 10).unwrap()
+    };
+    let (groups, rows) = (attached("int4-g7"), attached("int4"));
+    let decided = briquette_nn::decisions(&groups).unwrap();
+    assert!(decided.values().all(|decision| decision.quant.as_ref().unwrap().grouping == Grouping::Row));
+    assert_eq!(decided, briquette_nn::decisions(&rows).unwrap());
+    assert_eq!(values(groups.head.weight.val()), values(rows.head.weight.val()));
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let device = Device::flex().autodiff();
     let attach = |rules: Compression| rules.attach(Net::new(&device)).unwrap_err();
     let error = attach(Compression::new().prune(Prune::new("block.*.weight", 0.5).unwrap()));
     assert_eq!(error.kind, ErrorKind::Config);
     assert!(error.to_string().contains("the nearest name is \"blocks.0.weight\""), "{error}");
-    let error = attach(Compression::new().quantize(Quantize::new("head.weight", "int4-g7").unwrap()));
-    assert_eq!(error.to_string(), "head.weight: groups of 7 does not divide 24 columns; choose another group size");
+    let given = QuantParams::new(Grid::INT8, Grouping::Group(7), 14, vec![Affine::symmetric(0.1); 2]);
+    let error = attach(Compression::new().quantize(Quantize::on_grid("head.weight", given).unwrap()));
+    let message = "head.weight: found scales for groups of 7, which do not divide 24 columns; give others";
+    assert_eq!(error.to_string(), message);
     let error = attach(Compression::new().prune(Prune::new("**.bias", 0.5).unwrap())).to_string();
     assert!(error.starts_with("pattern \"**.bias\" matches only vectors"), "{error}");
     for schedule in [Schedule::linear(0..4), Schedule::cubic(0..4)] {

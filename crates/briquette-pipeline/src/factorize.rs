@@ -3,11 +3,11 @@
 
 use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_flow::context::{RunOptions, Workers};
+use briquette_flow::manifest::ManifestSource;
 use briquette_flow::plan::Nonfinite;
 use briquette_flow::{self as flow, Plan, TensorPlan, WriteJob};
 use briquette_formats::{
-    Checkpoint, Draft, InputFile, Manifest, OutputFormat, TensorInfo, TensorSource, WeightLayout, companions,
-    model_config,
+    Checkpoint, Draft, InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout, companions, model_config,
 };
 use briquette_prune::low_rank::{Factors, Spectrum};
 use briquette_recipe::{FactorizeStage, Recipe};
@@ -137,7 +137,7 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
 fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, workers: &Workers) -> Result<()> {
     let (draft, checkpoint) = (Draft::create(output, &[], false)?, source.checkpoint);
     let mut plan = Plan::unchanged(source.tensors(), OutputFormat::Dense, Nonfinite::Unchanged);
-    let small_files = |_: &Plan, _: &Manifest| {
+    let small_files = |_: &Plan, _: &ManifestSource| {
         companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
         let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
         config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))?;

@@ -53,7 +53,9 @@ pub(crate) fn open_tensors<'a, 'p>(
     )
 }
 
-/// What a tensor may have by a budget: of schemes, those whose groups divide its rows.
+/// The choices of a budget for a tensor, without patterns that do not divide its rows.
+///
+/// If the groups of a scheme do not divide them, the tensor has one scale per row, or stays floats for transformers.
 fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Result<TensorChoices> {
     let Some(Budget { has_steps, schemes, .. }) = budget else {
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
@@ -64,23 +66,24 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
     }
     let fits = |choice: &&SchemeChoice| {
         let is_whole = |m: usize| tensor.rows().n_cols.is_multiple_of(m);
-        let has_pattern = !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m));
-        has_pattern && choice.scheme.weights.grouping.per_row(tensor.rows().n_cols).is_some()
+        !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m))
     };
     let named = schemes.iter().filter(fits).map(|SchemeChoice { name, scheme, pruned }| {
         let mut candidate = tensor.clone();
         let cut = pruned.and_then(|target| cut_of(target, tensor));
         candidate.prune = cut.map(|cut| Pruning { score: Score::Magnitude, cut }).or(tensor.prune);
         let scale = tensor.quant.map_or(scheme.weights.scale, |quant| quant.spec.scale);
-        let spec = QuantSpec { scale, ..scheme.weights };
-        candidate.quant = Some(Quant { spec, activations: scheme.activations, is_given: false });
+        let fitted = QuantSpec { scale, ..scheme.weights.for_columns(tensor.rows().n_cols) };
+        let stays_float = plan.profile.is_for_transformers() && fitted.grouping != scheme.weights.grouping;
+        let spec = (!stays_float).then_some(fitted);
+        candidate.quant = spec.map(|spec| Quant { spec, activations: scheme.activations, is_given: false });
         let bytes = plan.predict_tensor(&candidate)?.0 as f64;
-        let rounds_inputs = scheme.activations != Activations::Float;
+        let rounds_inputs = !stays_float && scheme.activations != Activations::Float;
         Ok(NamedChoice { scheme: name.clone(), spec, rounds_inputs, cut, bytes })
     });
     let named = named.collect::<Result<Vec<_>>>()?;
     if named.is_empty() && !has_steps {
-        let message = "no choice has groups that divide its rows, or a pattern that does; add one of a scale for each row, such as \"int8\"";
+        let message = "no choice has a pattern that divides its rows; add one without a pattern, such as \"int8\"";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     Ok(TensorChoices { has_steps: *has_steps, named })

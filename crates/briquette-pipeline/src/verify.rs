@@ -2,11 +2,10 @@
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_flow::decode::{compare, decode_all};
-use briquette_flow::encode::{self, Nowhere};
-use briquette_flow::layout::FileLayouts;
-use briquette_flow::survey;
-use briquette_flow::{RunOptions, Workers};
-use briquette_formats::{Checkpoint, Choice, Manifest, contained, limits, manifest, presence, sums};
+use briquette_flow::{RunOptions, Workers, recompute};
+use briquette_formats::{
+    Checkpoint, Choice, ManifestHead, StoredDir, TensorInfo, contained, limits, manifest, presence, sums,
+};
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,11 +34,11 @@ pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) ->
     let checkpoint = Checkpoint::open(directory)?;
     let stored = checkpoint.stored().ok_or_else(|| not_ours(directory))?;
     let manifest = checkpoint.manifest().ok_or_else(|| not_ours(directory))?;
-    compare(&decode_all(stored, &workers)?, stored, manifest)?;
+    compare(&decode_all(stored, &workers)?, stored)?;
     if let Some(original) = against {
-        check_against(manifest, original, &workers)?;
+        check_against((stored, manifest), original, &workers)?;
     }
-    Ok(Verified { n_files, n_tensors: manifest.tensors.len(), n_bytes, against_original: against.is_some() })
+    Ok(Verified { n_files, n_tensors: stored.infos.len(), n_bytes, against_original: against.is_some() })
 }
 
 /// Refuses a finished part of a run with a file that is not as it was written.
@@ -121,7 +120,7 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
 }
 
 /// Does the recipe of a manifest again on the original and compares the values of each tensor.
-fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Result<()> {
+fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Path, workers: &Workers) -> Result<()> {
     let checkpoint = Checkpoint::open_as(original, &Choice::of_manifest(manifest))?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
@@ -136,15 +135,12 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
     let mut plan = briquette_plan::plan(&recipe, &checkpoint, workers.stop())?;
-    let surveys = survey::survey(&mut plan, &checkpoint, workers)?;
-    let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-    let layout = FileLayouts::new(&plan, &n_kept)?;
-    let outcomes = encode::encode(&plan, &surveys, &layout.tensors, &checkpoint, &Nowhere, workers)?;
+    let outcomes = recompute(&mut plan, &checkpoint, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();
-    for (name, entry) in &manifest.tensors {
-        let recomputed = recomputed.get(name.as_str()).map(|by_rows| manifest.hash_of(entry, *by_rows));
-        if recomputed != Some(entry.hash) {
+    for (index, TensorInfo { name, .. }) in stored.infos.iter().enumerate() {
+        let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
+        if recomputed.is_none() || recomputed != stored.expected_hash(index) {
             let message = format!(
                 "is not what its recipe makes of {}; another original, or a damaged output",
                 original.display()
@@ -152,12 +148,9 @@ fn check_against(manifest: &Manifest, original: &Path, workers: &Workers) -> Res
             return Err(Error::input(message).at(format_args!("tensor {name:?}")));
         }
     }
-    if recomputed.len() != manifest.tensors.len() {
-        let message = format!(
-            "found {} tensors, the output has {}; it is another model",
-            recomputed.len(),
-            manifest.tensors.len()
-        );
+    if recomputed.len() != stored.infos.len() {
+        let message =
+            format!("found {} tensors, the output has {}; it is another model", recomputed.len(), stored.infos.len());
         return Err(Error::input(message).at(original.display()));
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::interop::Loads;
 use briquette_core::{Error, Grid, Result, Role};
+use briquette_flow::plan;
 use briquette_flow::ties::Ties;
 use briquette_flow::treatment::SharedTreatments;
 use briquette_flow::{Cut, Plan, Pool, Pruning, Quant, TensorPlan};
@@ -118,7 +119,7 @@ fn quantize(
     heads: &BTreeSet<usize>,
     loads: Option<&Loads>,
 ) -> Result<()> {
-    let (mut shared, mut spared) = (SharedTreatments::default(), Vec::new());
+    let (mut shared, mut spared, mut ungrouped) = (SharedTreatments::default(), Vec::new(), Vec::new());
     let held = plan.profile.held_codes();
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
@@ -133,9 +134,20 @@ fn quantize(
             continue;
         }
         let asked = stage.scheme_for(&tensor.info.name, is_head);
+        let fitted = Scheme { weights: asked.weights.for_columns(tensor.rows().n_cols), ..asked };
+        if fitted != asked {
+            ungrouped.push(index);
+            // Its readers expect one kind of groups in all layers that they do not ignore.
+            if plan.profile.is_for_transformers() {
+                let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.rows().n_cols);
+                tensor.skipped = tensor.prune.is_none().then_some(why);
+                tensor.share(&mut shared);
+                continue;
+            }
+        }
         let scheme = match held {
-            Some(held) => scheme_of(held, tensor, asked).map_err(|error| at(error, tensor))?,
-            None => asked,
+            Some(held) => scheme_of(held, tensor, fitted).map_err(|error| at(error, tensor))?,
+            None => fitted,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
         if matches!(tensor.role, Role::Linear | Role::Conv) {
@@ -144,6 +156,7 @@ fn quantize(
         tensor.share(&mut shared);
         spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));
     }
+    plan.remarks.extend(ungrouped_text(plan, &ungrouped));
     if let Some(&first) = spared.first() {
         let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
         plan.remarks.push(format!(
@@ -152,6 +165,15 @@ fn quantize(
         ));
     }
     Ok(())
+}
+
+/// One line that names tensors whose columns the groups of their scheme do not divide.
+fn ungrouped_text(plan: &Plan, tensors: &[usize]) -> Option<String> {
+    let names = plan::listed(tensors.iter().map(|&index| &plan.tensors[index]))?;
+    Some(match plan.profile.is_for_transformers() {
+        true => format!("Not quantized, as the group size does not divide the columns: {names}."),
+        false => format!("One scale per row, as the group size does not divide the columns: {names}."),
+    })
 }
 
 /// Casts tensors that a stage chose; quantized ones stay as they are, as codes are no floats.

@@ -21,4 +21,4 @@ pub use candidate::{Candidate, KernelKind};
 pub use fit::{Fitter, KeptRows, fit};
 pub use range::Range;
 pub use rounding::Rounding;
-pub use scheme::{Activations, QuantSpec, Scheme, UnknownScheme, scaled_step};
+pub use scheme::{Activations, QuantSpec, STEP_SIZES, Scheme, UnknownScheme, scaled_step, step_name};

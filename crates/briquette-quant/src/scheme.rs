@@ -3,6 +3,7 @@
 use crate::Range;
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{Grid, GridKind, Grouping};
+use std::ops::RangeInclusive;
 
 /// What to do with weights: asked, not yet decided.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +22,14 @@ impl QuantSpec {
     /// The codes that come of it.
     pub fn codes(&self) -> Codes {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
+    }
+
+    /// The same scheme for rows of `n_cols` weights: with one scale per row if its groups do not divide them.
+    pub fn for_columns(self, n_cols: usize) -> Self {
+        match self.grouping.per_row(n_cols) {
+            Some(_) => self,
+            None => Self { grouping: Grouping::Row, ..self },
+        }
     }
 
     /// Whether all weights must be seen before the scale of any is known.
@@ -59,13 +68,19 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S (step0.01), and -dynamic behind it",
-            self.0
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S from {:e} to {:e} (step0.01), \
+             and -dynamic behind it",
+            self.0,
+            STEP_SIZES.start(),
+            STEP_SIZES.end()
         )
     }
 }
 
 impl std::error::Error for UnknownScheme {}
+
+/// The sizes that a step may have: f32 holds them, their doubles and their products with codes.
+pub const STEP_SIZES: RangeInclusive<f32> = 1e-37..=1e36;
 
 impl Scheme {
     /// int8 weights, symmetric, a scale per output channel; activations stay float.
@@ -89,11 +104,8 @@ impl Scheme {
             Some(size) => (size, Grouping::Tensor),
             None => (rest, Grouping::Row),
         };
-        let size = if size.is_empty() {
-            None
-        } else {
-            Some(size.parse().ok().filter(|size| *size >= 1e-12 && *size <= 1e12)?)
-        };
+        let size =
+            if size.is_empty() { None } else { Some(size.parse().ok().filter(|size| STEP_SIZES.contains(size))?) };
         let scale = if size.is_none_or(|size: f32| (Self::LEAST_F16..1.0).contains(&size)) {
             ScaleType::F16
         } else {
@@ -109,12 +121,20 @@ impl Scheme {
     }
 }
 
-/// The scheme of a step with its step times a factor; none of what is no such scheme.
+/// The name of the scheme with this step size, to four digits, followed by `suffix`: `-tensor`, `-dynamic`, both or nothing.
+///
+/// A size outside [`STEP_SIZES`] becomes the nearest one inside, so that every name can be parsed.
+pub fn step_name(size: f64, suffix: &str) -> String {
+    let size = size.clamp(f64::from(*STEP_SIZES.start()), f64::from(*STEP_SIZES.end()));
+    format!("step{size:.3e}{suffix}")
+}
+
+/// Multiplies the step size in the name of a scheme; `None` if the scheme has no step size.
 pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
     let rest = scheme.strip_prefix("step")?;
     let end = ["-tensor", "-dynamic"].into_iter().filter_map(|word| rest.find(word)).min().unwrap_or(rest.len());
     let size: f64 = rest[..end].parse().ok()?;
-    Some(format!("step{:.3e}{}", size * factor, &rest[end..]))
+    Some(step_name(size * factor, &rest[end..]))
 }
 
 impl std::str::FromStr for Scheme {
@@ -173,6 +193,8 @@ mod tests {
         for bad in [
             "",
             "step0",
+            "step1e-38",
+            "step1e37",
             "step-1",
             "stepnan",
             "stepinf",
@@ -189,6 +211,31 @@ mod tests {
             "int8-dynamic-x",
         ] {
             assert!(bad.parse::<Scheme>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_that_do_not_divide_the_columns_become_rows() {
+        let spec = "int4-g32-asym".parse::<Scheme>().unwrap().weights;
+        assert_eq!((spec.for_columns(64), spec.for_columns(0)), (spec, spec));
+        for n_cols in [1, 27, 31, 33, 48] {
+            assert_eq!(spec.for_columns(n_cols), QuantSpec { grouping: Grouping::Row, ..spec }, "{n_cols}");
+        }
+    }
+
+    #[test]
+    fn every_step_size_has_a_name_that_is_a_scheme() {
+        for exponent in -330..=308 {
+            let size = 1.234_56 * f64::powi(10.0, exponent);
+            for suffix in ["", "-tensor", "-dynamic", "-tensor-dynamic"] {
+                let name = step_name(size, suffix);
+                let scheme: Scheme = name.parse().unwrap();
+                let Range::Step(Some(found)) = scheme.weights.range else { panic!("{name}") };
+                let nearest = (size as f32).clamp(*STEP_SIZES.start(), *STEP_SIZES.end());
+                assert!((found / nearest - 1.0).abs() < 1e-3, "{name} of {size}");
+                let scaled = scaled_step(&name, 1e200).unwrap();
+                assert!(scaled.parse::<Scheme>().is_ok(), "{scaled}");
+            }
         }
     }
 }

@@ -159,7 +159,7 @@ pub struct TensorReport {
     pub output_error: Option<f64>,
     /// How moving its weights went, where they were moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub solved: Option<SolvedLayer>,
+    pub solved: Option<Box<SolvedLayer>>,
 }
 
 /// How far a tensor is from the original.

@@ -13,6 +13,7 @@ pub mod groups;
 mod histogram;
 pub mod html;
 pub mod inspect;
+mod json;
 mod make;
 pub mod metrics;
 mod notes;
@@ -31,7 +32,6 @@ mod usual_loss;
 pub mod width;
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
-use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
 use briquette_formats::Draft;
 pub use evidence::{Evidence, Timing};
@@ -46,7 +46,6 @@ pub use origin::Origin;
 pub use original::Original;
 pub use remarks::untested_text;
 use serde::Serialize;
-use std::borrow::Cow;
 use std::path::Path;
 pub use trace::Trace;
 
@@ -60,7 +59,7 @@ impl Report {
     pub fn finish(&mut self, origin: &Origin, draft: &Draft) -> Result<()> {
         self.total_seconds = origin.total_seconds();
         (self.peak_bytes, self.peak_meter) = (ResidentSet.peak_bytes(), ResidentSet.name().to_string());
-        draft.write_file(Path::new("report.json"), &to_json(self)?)?;
+        draft.write_with(Path::new("report.json"), |out| json::write(self, out))?;
         draft.write_file(Path::new("report.html"), html::to_html(self).as_bytes())
     }
 }
@@ -70,12 +69,9 @@ impl Report {
 /// # Errors
 /// Bug, where it cannot be written as JSON.
 pub fn to_json(report: &impl Serialize) -> Result<Vec<u8>> {
-    let mut json = serde_json::to_string_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-    if let Cow::Owned(harmless) = printable_json(&json) {
-        json = harmless;
-    }
-    json.push('\n');
-    Ok(json.into_bytes())
+    let mut json = Vec::new();
+    json::write(report, &mut json).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    Ok(json)
 }
 
 /// The JSON Schema of report.json.

@@ -35,7 +35,7 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
             sparsity: n_zeros[tensor.index()] as f64 / n,
             error,
             output_error: outputs.map(|outputs| outputs.error / outputs.whole),
-            solved: evidence.solved.get(&tensor.index()).cloned(),
+            solved: evidence.solved.get(&tensor.index()).cloned().map(Box::new),
         }
     };
     planned.iter().map(one).collect()

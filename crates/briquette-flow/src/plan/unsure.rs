@@ -51,8 +51,8 @@ impl Plan<'_> {
     }
 }
 
-/// The first few names of these tensors, and how many more there are.
-fn listed<'a, 'b: 'a>(tensors: impl Iterator<Item = &'a TensorPlan<'b>>) -> Option<String> {
+/// The first few names of these tensors, and how many more there are; `None` if there are none.
+pub fn listed<'a, 'b: 'a>(tensors: impl Iterator<Item = &'a TensorPlan<'b>>) -> Option<String> {
     let names: Vec<&str> = tensors.map(|tensor| tensor.info.name.as_str()).collect();
     let shown = names[..names.len().min(N_LISTED)].join(", ");
     match names.len() {

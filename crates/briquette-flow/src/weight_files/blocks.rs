@@ -172,9 +172,10 @@ fn scales_and_codes_in_blocks_are_written_and_read_back() {
         let surveys = survey(&mut plan, &model, &workers).unwrap();
         assert!(surveys[0].pieces.len() > 1, "threads share the large one");
         let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
-        let layout = FileLayouts::of_parts(&plan, &n_kept, &file_parts).unwrap();
+        let mut layout = FileLayouts::of_parts(&plan, &n_kept, &file_parts).unwrap();
         let draft = Draft::create(&dir.path().join("out"), &[], false).unwrap();
-        let files = WeightFiles::create(&draft, &layout).unwrap();
+        let layout_known = layout.take_known();
+        let files = WeightFiles::create(&draft, &layout, layout_known).unwrap();
         let outcomes = encode(&plan, &surveys, &layout.tensors, &model, &files, &workers).unwrap();
         let stored = open(&draft.path().join(&layout.files[0].name), &plan, &layout);
         let decoded = decode_all(&stored, &workers).unwrap();

@@ -18,8 +18,6 @@ pub(super) const ROW: FormatRow = FormatRow {
     ties: false,
     codes: Some(HeldCodes {
         misfit,
-        // What reads it has kernels for powers of two.
-        takes_group: usize::is_power_of_two,
         grid: Some(GridKind::SymmetricFull),
         scale: Some(ScaleType::F32),
         // It is run by that library, and so has its scale.

@@ -9,8 +9,6 @@ use briquette_core::{GridKind, OutputAxis};
 pub struct HeldCodes {
     /// Why it cannot hold some, of a weight whose outputs are this axis.
     pub(super) misfit: fn(Codes, OutputAxis) -> Option<Misfit>,
-    /// Whether what reads it has kernels for groups of so many columns.
-    pub(super) takes_group: fn(usize) -> bool,
     /// The grid of new codes, where it is not the one that a scheme has.
     pub(super) grid: Option<GridKind>,
     /// The type of scales, where it is not the one that they have.
@@ -46,22 +44,12 @@ impl std::fmt::Display for Misfit {
 
 impl HeldCodes {
     /// Every code there is, as it is.
-    pub(super) const ALL: Self = Self {
-        misfit: |_, _| None,
-        takes_group: |_| true,
-        grid: None,
-        scale: None,
-        symmetric: ActivationRounding::Symmetric,
-    };
+    pub(super) const ALL: Self =
+        Self { misfit: |_, _| None, grid: None, scale: None, symmetric: ActivationRounding::Symmetric };
 
     /// Why these cannot be held, of a weight whose outputs are this axis; none where they can.
     pub fn misfit(&self, codes: Codes, axis: OutputAxis) -> Option<Misfit> {
         (self.misfit)(codes, axis)
-    }
-
-    /// Whether what reads the format has kernels for groups of so many columns.
-    pub fn takes_group(&self, size: usize) -> bool {
-        (self.takes_group)(size)
     }
 
     /// The grid of codes that are made for it, where a scheme has this one.

@@ -1,8 +1,8 @@
 //! The JSON of a header, read piece by piece: it may be as large as all that is made of it.
 
 use super::header_json::METADATA;
-use super::window::Window;
 use crate::json::MetadataStrings;
+use crate::window::{JsonBytes, Window};
 use crate::{InputFile, TensorInfo, limits};
 use briquette_core::{DType, Error, Result, Shape};
 use serde::Deserialize;
@@ -159,33 +159,6 @@ impl<'de> Visitor<'de> for OfBytes {
             raw.metadata = map.next_value::<MetadataStrings>()?.0;
         }
         Ok(raw)
-    }
-}
-
-/// Some bytes of a file.
-pub(super) struct JsonBytes<'a> {
-    file: &'a InputFile,
-    next: u64,
-    end: u64,
-    /// Why they could not be read.
-    failed: Option<Error>,
-}
-
-impl<'a> JsonBytes<'a> {
-    fn new(file: &'a InputFile, bytes: &Range<u64>) -> Self {
-        Self { file, next: bytes.start, end: bytes.end, failed: None }
-    }
-}
-
-impl std::io::Read for JsonBytes<'_> {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = (self.end - self.next).min(out.len() as u64) as usize;
-        if let Err(error) = self.file.read_at(self.next, &mut out[..n]) {
-            self.failed = Some(error);
-            return Err(std::io::Error::other("see above"));
-        }
-        self.next += n as u64;
-        Ok(n)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Tensors kept in parts, read as if they were not: decoded to their own type, in row-major order of their own shape.
 
-use super::{DecodeBuffers, StoredDir};
+use super::{DecodeBuffers, StoredDir, StoredTensor};
 use crate::InputFile;
 use crate::tensor::{TensorInfo, TensorSource};
 use briquette_core::encoded::Part;
-use briquette_core::{Affine, Coding, Grouping, Result, block, rows};
+use briquette_core::{Affine, Coding, DType, Error, Grouping, Result, block, rows, simd};
 use std::ops::Range;
 
 impl StoredDir {
@@ -20,6 +20,17 @@ impl StoredDir {
             false => Ok(scales),
         }
     }
+}
+
+/// Refuses values that are infinite in the type of their tensor.
+fn check_holds(tensor: &StoredTensor, values: &[f32]) -> Result<()> {
+    let dtype = tensor.info.dtype;
+    let largest = f32::from_bits(simd::max_magnitude(values));
+    if dtype == DType::F32 || rows::fits(largest, dtype) {
+        return Ok(());
+    }
+    let message = format!("found {largest}, which is infinity in {dtype}; its codes cannot become {dtype} values");
+    Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
 impl TensorSource for StoredDir {
@@ -51,6 +62,7 @@ impl TensorSource for StoredDir {
             let mut values = vec![0.0_f32; n];
             self.decode_rows(index, rows, &mut scratch, bytemuck::cast_slice_mut(&mut values))?;
             rows::from_f32(&values, tensor.info.dtype, &mut bytes);
+            check_holds(tensor, &values)?;
         } else {
             self.decode_rows(index, rows, &mut scratch, &mut bytes)?;
         }

@@ -26,6 +26,8 @@ impl Quantize {
     /// attached, again every ten steps for which [`refresh`](crate::Compression::refresh) is called, and whenever the same parameter is
     /// pruned further; [`on`](Self::on) sets other steps, and `on(Schedule::once())` keeps the first scales.
     ///
+    /// A parameter whose columns the groups of a scheme do not divide, such as a depthwise convolution, has one scale for each row.
+    ///
     /// With `int8-dynamic` or `int8-dynamic-sym`, the layers of [`crate::layers`] also round what they multiply, as they will when they are
     /// served: each row of a `Linear`'s input, each image of a `Conv2d`. burn's own layers do not look at what is attached to their
     /// parameters, so with them activations stay floats.
@@ -62,12 +64,20 @@ impl Quantize {
         Ok(Self { given: Some(params), schedule: Schedule::once(), ..rule })
     }
 
-    /// Refuses groups and scales that do not fit the rows of a parameter.
+    /// The scheme of a parameter with rows of `n_cols` weights: one scale per row if the groups of the rule do not divide them.
+    pub(crate) fn scheme_for(&self, n_cols: usize) -> Scheme {
+        match self.given {
+            Some(_) => self.scheme,
+            None => Scheme { weights: self.scheme.weights.for_columns(n_cols), ..self.scheme },
+        }
+    }
+
+    /// Refuses scales that do not fit the rows of a parameter.
     pub(crate) fn check(&self, n_rows: usize, n_cols: usize) -> Result<()> {
-        let grouping = self.scheme.weights.grouping;
+        let grouping = self.scheme_for(n_cols).weights.grouping;
         let Some(per_row) = grouping.per_row(n_cols) else {
             return Err(Error::config(format!(
-                "{grouping} does not divide {n_cols} columns; choose another group size"
+                "found scales for {grouping}, which do not divide {n_cols} columns; give others"
             )));
         };
         self.check_learned()?;

@@ -1,8 +1,9 @@
 //! What lies beside the weights: files of the model that come along, and the config that tells of the codes.
 
 use briquette_core::{DType, Result, Role};
+use briquette_flow::manifest::ManifestSource;
 use briquette_flow::{Plan, TensorPlan, Workers};
-use briquette_formats::{Checkpoint, Draft, Manifest, companions, model_config, quantization_config};
+use briquette_formats::{Checkpoint, Draft, companions, model_config, quantization_config};
 use briquette_plan::interop::Loads;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ pub(super) fn write(
     draft: &Draft,
     plan: &Plan,
     checkpoint: &Checkpoint,
-    manifest: &Manifest,
+    manifest: &ManifestSource,
     workers: &Workers,
 ) -> Result<()> {
     companions::copy_into(draft, checkpoint, &|| workers.check_stop())?;
@@ -36,7 +37,7 @@ fn may_be_linear(tensor: &TensorPlan) -> bool {
 }
 
 /// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
-fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
+fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &ManifestSource) -> Result<Option<Vec<u8>>> {
     let mut original = model_config::read(checkpoint)?;
     if let Some(dtype) = dtype_of(plan) {
         original = model_config::with_dtype(original, dtype)?;
@@ -46,7 +47,7 @@ fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &Manifest) -> Resul
             let linear = plan.tensors.iter().filter(|tensor| may_be_linear(tensor));
             let linear: Vec<&str> = linear.map(|tensor| tensor.info.name.as_str()).collect();
             let loads = Loads::of(checkpoint)?;
-            quantization_config::of(manifest, &linear, loads.family())
+            quantization_config::of(&manifest.to_manifest(), &linear, loads.family())
         }
         false => None,
     };

@@ -26,7 +26,7 @@ fn tensor_of(file: &std::path::Path, codes: &[u8]) -> StoredDir {
     let parts = parts.map(|(part, offset)| (part, PartBytes::File { file: 0, offset })).into();
     let tensor = StoredTensor { info, axis: OutputAxis::First, coding, n_kept: codes.len(), activations: None, parts };
     let mut dir = StoredDir::new(vec![InputFile::open(file).unwrap()], vec![tensor]);
-    dir.digests = Some(Digests::of(vec![hasher.finish()]));
+    dir.digests = Some(Digests::new(vec![hasher.finish()], Default::default()));
     dir
 }
 

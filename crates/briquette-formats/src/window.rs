@@ -1,15 +1,18 @@
 //! JSON objects read entry by entry through a window of a few pages, each entry parsed where it lies in memory. That takes a third of
 //! the time of a reader that asks for byte after byte.
 
+use crate::InputFile;
+use briquette_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::Deserializer;
 use std::io::Read;
+use std::ops::Range;
 
 /// The bytes of a document that are in memory.
 ///
 /// What its methods find to be no JSON of the kind that is expected is `None`, and so is a value longer than the window: what exactly
 /// is wrong is left to other readers.
-pub(super) struct Window<R> {
+pub(crate) struct Window<R> {
     source: R,
     bytes: Vec<u8>,
     /// How many of the bytes are behind.
@@ -19,12 +22,12 @@ pub(super) struct Window<R> {
 
 impl<R: Read> Window<R> {
     /// A window of up to `n_most` bytes at the start of a document.
-    pub(super) fn new(source: R, n_most: usize) -> Self {
+    pub(crate) fn new(source: R, n_most: usize) -> Self {
         Self { source, bytes: Vec::new(), at: 0, n_most }
     }
 
     /// Reads an object; `each` is called after each key, and reads its value.
-    pub(super) fn for_each_entry(&mut self, mut each: impl FnMut(&mut Self, String) -> Option<()>) -> Option<()> {
+    pub(crate) fn for_each_entry(&mut self, mut each: impl FnMut(&mut Self, String) -> Option<()>) -> Option<()> {
         self.pass(b'{')?;
         if self.next()? == b'}' {
             return self.pass(b'}');
@@ -41,7 +44,7 @@ impl<R: Read> Window<R> {
     }
 
     /// Reads a string, an array or an object.
-    pub(super) fn value<T: DeserializeOwned>(&mut self) -> Option<T> {
+    pub(crate) fn value<T: DeserializeOwned>(&mut self) -> Option<T> {
         self.next()?;
         loop {
             let mut values = Deserializer::from_slice(&self.bytes[self.at..]).into_iter::<T>();
@@ -56,8 +59,13 @@ impl<R: Read> Window<R> {
         }
     }
 
+    /// Where the bytes came from.
+    pub(crate) fn into_source(self) -> R {
+        self.source
+    }
+
     /// Whether nothing follows but spaces.
-    pub(super) fn is_at_end(&mut self) -> bool {
+    pub(crate) fn is_at_end(&mut self) -> bool {
         self.next().is_none() && self.at == self.bytes.len() && matches!(self.source.read(&mut [0]), Ok(0))
     }
 
@@ -86,5 +94,33 @@ impl<R: Read> Window<R> {
         let read = self.source.read(&mut self.bytes[n_before..]);
         self.bytes.truncate(n_before + read.as_ref().unwrap_or(&0));
         (self.bytes.len() > n_before).then_some(())
+    }
+}
+
+/// Some bytes of a file.
+pub(crate) struct JsonBytes<'a> {
+    file: &'a InputFile,
+    next: u64,
+    end: u64,
+    /// Why they could not be read.
+    pub(crate) failed: Option<Error>,
+}
+
+impl<'a> JsonBytes<'a> {
+    /// These bytes of a file.
+    pub(crate) fn new(file: &'a InputFile, bytes: &Range<u64>) -> Self {
+        Self { file, next: bytes.start, end: bytes.end, failed: None }
+    }
+}
+
+impl std::io::Read for JsonBytes<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = (self.end - self.next).min(out.len() as u64) as usize;
+        if let Err(error) = self.file.read_at(self.next, &mut out[..n]) {
+            self.failed = Some(error);
+            return Err(std::io::Error::other("see above"));
+        }
+        self.next += n as u64;
+        Ok(n)
     }
 }

@@ -1,0 +1,147 @@
+//! Finds scales and values that a narrow float type cannot hold, and plans a wider type for their tensors.
+
+use crate::piece::Strip;
+use crate::plan::{Plan, TensorPlan, listed};
+use briquette_core::encoded::ScaleType;
+use briquette_core::{Affine, DType, Decision, Error, Remedy, Result, rows, simd};
+
+/// What is remarked of a tensor whose scales do not fit f16.
+const F32_SCALES: &str = "scales are f32, as f16 cannot hold them";
+
+/// What encoding a tensor showed about the range of its scales and values.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Narrowness {
+    /// Whether the type of the scales cannot hold one of them.
+    pub loses_scales: bool,
+    /// The largest magnitude of the kept weights, if the tensor is cast or F64.
+    pub largest: f64,
+    /// Whether all weights became 0 by rounding.
+    pub is_all_lost: bool,
+}
+
+impl Narrowness {
+    /// Adds some rows: their kept weights and their scales.
+    pub(crate) fn push(&mut self, tensor: &TensorPlan, strip: &Strip, kept: &[f32], affines: &[Affine]) {
+        self.loses_scales |= !tensor.holds_scales(affines);
+        if tensor.cast.is_some() || tensor.info.dtype == DType::F64 {
+            self.largest = self.largest.max(largest_of(tensor, strip, kept));
+        }
+    }
+
+    /// Adds what other rows showed.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.loses_scales |= other.loses_scales;
+        self.largest = self.largest.max(other.largest);
+    }
+}
+
+/// The largest magnitude of kept weights. If f32 rounds F64 weights to 0, their own magnitude counts.
+fn largest_of(tensor: &TensorPlan, strip: &Strip, kept: &[f32]) -> f64 {
+    let largest = f64::from(f32::from_bits(simd::max_magnitude(kept)));
+    if largest > 0.0 || tensor.info.dtype != DType::F64 {
+        return largest;
+    }
+    let own = strip.bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes).abs());
+    own.fold(0.0, f64::max)
+}
+
+impl TensorPlan<'_> {
+    /// Whether the planned type of the scales stores all of these without any change.
+    pub fn holds_scales(&self, affines: &[Affine]) -> bool {
+        match self.quant.map(|quant| quant.spec.scale) {
+            Some(scale @ ScaleType::F16) => affines.iter().all(|&affine| scale.holds(affine)),
+            Some(ScaleType::F32) | None => true,
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Plans a wider type for tensors with scales or values that a narrow one cannot hold. Returns whether the plan changed.
+    ///
+    /// Scales become f32. A tensor that is too small for the type it is cast to keeps its own. `found` has an item for each tensor.
+    ///
+    /// # Errors
+    /// Refused for F64 weights that f32 rounds to 0.
+    pub(crate) fn widen<'n>(&mut self, found: impl Iterator<Item = &'n Narrowness>) -> Result<bool> {
+        let (mut scales, mut casts, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, (tensor, found)) in self.tensors.iter_mut().zip(found).enumerate() {
+            if found.loses_scales {
+                tensor.quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
+                scales.push(index);
+            }
+            if let Some(dtype) = tensor.cast.filter(|dtype| !rows::keeps_bits(found.largest, *dtype)) {
+                (tensor.cast, tensor.skipped) = (None, Some(format!("too small for {dtype}")));
+                casts.push(index);
+            }
+            check_double(tensor, found.largest)?;
+            if found.is_all_lost && tensor.quant.is_some() && tensor.prune.is_none() {
+                lost.push(index);
+            }
+        }
+        let is_wider = !scales.is_empty() || !casts.is_empty();
+        if is_wider {
+            self.remark(&scales, F32_SCALES);
+            self.remark(&casts, "not cast, as the weights are too small for the new type");
+        } else {
+            self.remark(&lost, "all zeros now, as the weights are too small for the scheme");
+        }
+        Ok(is_wider)
+    }
+
+    /// Plans f32 scales for tensors whose decided scales the planned type cannot hold. Returns whether the plan changed.
+    ///
+    /// `decisions` have the index of their tensor.
+    pub fn widen_scales(&mut self, decisions: &[(usize, Decision)]) -> bool {
+        let is_held = |(index, decision): &&(usize, Decision)| {
+            let affines = decision.quant.as_ref().map_or(&[][..], |quant| &quant.affines);
+            self.tensors[*index].holds_scales(affines)
+        };
+        let found: Vec<usize> = decisions.iter().filter(|one| !is_held(one)).map(|(index, _)| *index).collect();
+        for &index in &found {
+            self.tensors[index].quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
+        }
+        self.remark(&found, F32_SCALES);
+        !found.is_empty()
+    }
+
+    /// Adds a remark about some tensors, unless there are none.
+    fn remark(&mut self, tensors: &[usize], what: &str) {
+        if let Some(names) = listed(tensors.iter().map(|&index| &self.tensors[index])) {
+            self.remarks.push(format!("{names}: {what}."));
+        }
+    }
+}
+
+/// Refuses F64 weights that are 0 as f32, in which everything is computed.
+fn check_double(tensor: &TensorPlan, largest: f64) -> Result<()> {
+    if tensor.info.dtype != DType::F64 || !tensor.is_changed() || rows::keeps_bits(largest, DType::F32) {
+        return Ok(());
+    }
+    let message = format!(
+        "found weights of at most {largest:e}, expected at least 1e-42, as weights are rounded to f32; exclude it"
+    );
+    Err(Error::refused(message).at(tensor.culprit()))
+}
+
+/// Refuses a block with a value that is infinite in the type of its tensor, also if it is stored as a code, and names the first one.
+///
+/// # Errors
+/// Refused.
+pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Result<()> {
+    let dtype = tensor.stored_dtype();
+    if rows::fits(f32::from_bits(simd::max_magnitude(simulated)), dtype) {
+        return Ok(());
+    }
+    let first = simulated.iter().position(|value| !rows::fits(*value, dtype)).unwrap_or(0);
+    let (row, col) = (block.first_row + first / tensor.rows().n_cols, first % tensor.rows().n_cols);
+    let found = block.values[first];
+    let error =
+        |what: String| Error::refused(format!("found {found} at row {row}, column {col}, {what}")).at(tensor.culprit());
+    Err(match tensor.cast {
+        Some(_) => error(format!(
+            "which is infinity in {dtype}; cast to bf16, exclude it, or have such tensors left in their own type"
+        ))
+        .with_remedy(Remedy::AllowNonfinite),
+        None => error(format!("which is infinity in {dtype} once it is rounded to its grid; exclude it")),
+    })
+}

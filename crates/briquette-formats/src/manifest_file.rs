@@ -1,0 +1,148 @@
+//! Manifests of millions of tensors, read entry by entry.
+
+use crate::manifest::VERSION;
+use crate::window::{JsonBytes, Window};
+use crate::{InputFile, Manifest, ManifestEntry, ManifestHead, OutputFormat, limits};
+use briquette_core::Result;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Bytes of a manifest that are in memory at a time. A longer recipe or entry is read with the whole manifest.
+const WINDOW_BYTES: usize = 1 << 18;
+
+/// A manifest in a file, whose entries are known to be sound and in the order of their names.
+pub(crate) struct ManifestFile<'a> {
+    file: &'a InputFile,
+    pub(crate) head: ManifestHead,
+    pub(crate) n_tensors: usize,
+    /// The weight files that its entries name.
+    pub(crate) files: BTreeSet<String>,
+    /// The whole manifest, if it could not be read through a window.
+    whole: Option<Manifest>,
+}
+
+/// The keys of a manifest that were read so far.
+#[derive(Default)]
+struct ManifestKeys {
+    format: Option<String>,
+    version: Option<u32>,
+    producer: Option<String>,
+    profile: Option<OutputFormat>,
+    recipe: Option<Value>,
+    has_tensors: bool,
+}
+
+impl<'a> ManifestFile<'a> {
+    /// Reads all of a manifest once, and keeps what is not about single tensors.
+    ///
+    /// # Errors
+    /// Input where it is not one, or of a newer version; Io.
+    pub(crate) fn open(file: &'a InputFile) -> Result<Self> {
+        let (mut files, mut n_tensors) = (BTreeSet::new(), 0);
+        let mut note = |_: String, entry: ManifestEntry| {
+            n_tensors += 1;
+            if !files.contains(&entry.file) {
+                files.insert(entry.file);
+            }
+            Some(())
+        };
+        if file.len() <= limits::MAX_OWN_BYTES
+            && let Some(head) = of_window(file, &mut note)?
+        {
+            return Ok(Self { file, head, n_tensors, files, whole: None });
+        }
+        // What is wrong with it is told by a reader of the whole.
+        let mut whole = Manifest::read(file)?;
+        let head = ManifestHead {
+            format: std::mem::take(&mut whole.format),
+            version: whole.version,
+            producer: std::mem::take(&mut whole.producer),
+            profile: whole.profile,
+            recipe: whole.recipe.take(),
+        };
+        let files = whole.tensors.values().map(|entry| entry.file.clone()).collect();
+        Ok(Self { file, head, n_tensors: whole.tensors.len(), files, whole: Some(whole) })
+    }
+
+    /// Calls `each` with the head and every entry, in the order of names, and gives up the head.
+    ///
+    /// # Errors
+    /// Those of `each`; Input if the file was changed since it was opened; Io.
+    pub(crate) fn for_each(
+        self,
+        mut each: impl FnMut(&ManifestHead, String, ManifestEntry) -> Result<()>,
+    ) -> Result<ManifestHead> {
+        let head = self.head;
+        if let Some(whole) = self.whole {
+            whole.tensors.into_iter().try_for_each(|(name, entry)| each(&head, name, entry))?;
+            return Ok(head);
+        }
+        let mut failed = None;
+        let found = of_window(self.file, &mut |name, entry| {
+            each(&head, name, entry).map_err(|error| failed = Some(error)).ok()
+        });
+        match (failed, found?) {
+            (Some(error), _) => Err(error),
+            (None, Some(_)) => Ok(head),
+            (None, None) => {
+                self.file.check_unchanged()?;
+                let message = "cannot be read a second time; the file is damaged";
+                Err(briquette_core::Error::input(message).at(self.file.path().display()))
+            }
+        }
+    }
+}
+
+/// Reads a manifest through a window and calls `each` with its entries. `None` if it is not sound, its names are not in order, a value is
+/// longer than the window, or `each` returns `None`.
+///
+/// # Errors
+/// Those of reading the file.
+fn of_window(
+    file: &InputFile,
+    each: &mut dyn FnMut(String, ManifestEntry) -> Option<()>,
+) -> Result<Option<ManifestHead>> {
+    let mut json = Window::new(JsonBytes::new(file, &(0..file.len())), WINDOW_BYTES);
+    let head = head_of(&mut json, each);
+    json.into_source().failed.map_or(Ok(head), Err)
+}
+
+fn head_of(
+    json: &mut Window<JsonBytes>,
+    each: &mut dyn FnMut(String, ManifestEntry) -> Option<()>,
+) -> Option<ManifestHead> {
+    let mut keys = ManifestKeys::default();
+    json.for_each_entry(|json, key| match key.as_str() {
+        "format" => put(&mut keys.format, json.value()?),
+        "version" => put(&mut keys.version, json.value()?),
+        "producer" => put(&mut keys.producer, json.value()?),
+        "profile" => put(&mut keys.profile, json.value()?),
+        "recipe" => put(&mut keys.recipe, json.value()?),
+        "tensors" if !keys.has_tensors => {
+            keys.has_tensors = true;
+            let mut last: Option<String> = None;
+            json.for_each_entry(|json, name| {
+                if last.as_ref().is_some_and(|last| *last >= name) {
+                    return None;
+                }
+                each(last.insert(name).clone(), json.value()?)
+            })
+        }
+        _ => None,
+    })?;
+    let head = keys.head().filter(|_| json.is_at_end())?;
+    (head.format == "briquette" && head.version <= VERSION).then_some(head)
+}
+
+/// Sets a value that was not there before.
+fn put<T>(place: &mut Option<T>, value: T) -> Option<()> {
+    place.replace(value).is_none().then_some(())
+}
+
+impl ManifestKeys {
+    fn head(self) -> Option<ManifestHead> {
+        let (format, version, producer) = (self.format?, self.version?, self.producer?);
+        let (profile, recipe) = (self.profile?, self.recipe?);
+        self.has_tensors.then_some(ManifestHead { format, version, producer, profile, recipe })
+    }
+}
