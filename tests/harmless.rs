@@ -121,7 +121,7 @@ fn errors_that_quote_names_and_arguments_are_one_harmless_line() {
             run(&sandbox, &words(&line, name), code);
         }
     }
-    run(&sandbox, &words("compress m.safetensors -o out --quantize int4-g5", sly), 2);
+    run(&sandbox, &words("compress m.safetensors -o out --prune-pattern 2:5", sly), 2);
 }
 
 #[test]
@@ -133,10 +133,10 @@ fn recipes_and_batches_print_nothing_sly() {
             "[[job]]\nname = {name}\n[job.model]\npath = \"digits\"\n[job.output]\npath = \"{output}\"\n[[job.stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n"
         )
     };
-    let no_name = OsStr::new("");
+    let (no_name, quantize) = (OsStr::new(""), "kind = \"quantize\"\nscheme = \"int8\"");
     for (text, code) in [
         (job("out", "int8"), 0),
-        (job("out2", "int4-g7"), 3),
+        (job("out2", "int8").replace(quantize, "kind = \"prune\"\npattern = \"2:7\""), 3),
         (format!("[model]\npath = {name}\n[output]\npath = \"out\"\n"), 4),
         (format!("[model]\npath = \"digits\"\n[output]\npath = \"out\"\n{name} = 1\n"), 2),
     ] {

@@ -99,7 +99,8 @@ impl ModuleSource {
         let Parameter { role, axis, .. } = item.parameter;
         let axis = if tensor.is_turned { OutputAxis::First } else { axis };
         let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
-        let grid = decision.quant.as_ref().map(|quant| quant.grid);
+        // A tensor without elements has no codes that a scale could belong to.
+        let grid = decision.quant.as_ref().filter(|_| info.n_elements() > 0).map(|quant| quant.grid);
         let quant = item.form().zip(grid).map(|(form, grid)| Quant {
             // The scales are given, so this range is never used.
             spec: QuantSpec { grid, grouping: form.grouping, range: Range::AbsMax, scale: form.scale },

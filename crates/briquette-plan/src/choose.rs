@@ -25,6 +25,11 @@ pub(super) fn apply_stages<'a>(
         apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
     }
     let mut shared = SharedTreatments::default();
+    // A share that rounds to no weight is no pruning: zeros that are there already are then counted, as for codes alone.
+    for tensor in plan.tensors.iter_mut().filter(|tensor| tensor.quant.is_some() && drops_nothing(tensor)) {
+        (tensor.prune, tensor.solve.reconstruction) = (None, None);
+        tensor.share(&mut shared);
+    }
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
             Role::Other => format!("{} is kept as it is", tensor.info.dtype),
@@ -35,6 +40,10 @@ pub(super) fn apply_stages<'a>(
         tensor.share(&mut shared);
     }
     Ok(())
+}
+
+fn drops_nothing(tensor: &TensorPlan) -> bool {
+    matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(0) | Cut::OfEach { n_drop: 0, .. }))
 }
 
 fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: Option<&Loads>) -> Result<()> {
@@ -134,12 +143,12 @@ fn quantize(
             continue;
         }
         let asked = stage.scheme_for(&tensor.info.name, is_head);
-        let fitted = Scheme { weights: asked.weights.for_columns(tensor.rows().n_cols), ..asked };
+        let fitted = Scheme { weights: asked.weights.for_columns(tensor.output_rows.n_cols), ..asked };
         if fitted != asked {
             ungrouped.push(index);
             // Its readers expect one kind of groups in all layers that they do not ignore.
             if plan.profile.is_for_transformers() {
-                let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.rows().n_cols);
+                let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.output_rows.n_cols);
                 tensor.skipped = tensor.prune.is_none().then_some(why);
                 tensor.share(&mut shared);
                 continue;

@@ -68,7 +68,7 @@ fn pairs_of(plan: &Plan) -> Vec<NormPair> {
     }
     let pair = |lengths: &TensorPlan| {
         let directions = &plan.tensors[*wanted.get(lengths.info.name.as_str())?];
-        let groups = NormGroups::of(&directions.info.shape, directions.rows(), &lengths.info.shape)?;
+        let groups = NormGroups::of(&directions.info.shape, directions.output_rows, &lengths.info.shape)?;
         lengths.info.dtype.is_weight().then_some((directions.index(), lengths.index(), groups))
     };
     plan.tensors.iter().filter_map(pair).collect()
