@@ -12,7 +12,7 @@ const BLOCKS_PER_TASK: usize = 8;
 /// The values that a tensor was found to hold, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedTensor {
-    /// Hash of its values, row by row. The manifest may have another: see [`Manifest::hash_of`].
+    /// Hash of its values, row by row. The manifest may have another: see [`StoredDir::hash_of`].
     pub hash: Hash128,
     /// How many of the values are zero; counted for weights only.
     pub n_zeros: usize,
