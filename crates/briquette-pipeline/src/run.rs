@@ -42,7 +42,7 @@ pub(crate) fn check_build(recipe: &Recipe) -> Result<()> {
         Recipe { evaluate: Some(_), .. } => "data.eval",
         _ => return Ok(()),
     };
-    Err(Error::lacks_feature("model", "run models").at(key))
+    Err(briquette_core::Error::lacks_feature("model", "run models").at(key))
 }
 
 /// This build runs every recipe.
