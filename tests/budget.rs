@@ -9,9 +9,8 @@ use serde_json::Value;
 /// Matrices of bells of different widths, and a norm.
 pub(crate) fn model() -> Vec<Tensor> {
     let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
-        let mut random = Random(seed);
-        let values = (0..shape[0] * shape[1]).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
-        Tensor::f32(name, &shape, values.collect::<Vec<f32>>())
+        let (n, mut random) = (shape[0] * shape[1], Random(seed));
+        Tensor::f32(name, &shape, (0..n).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>()))
     };
     vec![
         bell("embed_tokens.weight", [900, 128], 0.4, 1),

@@ -5,6 +5,7 @@ mod decide;
 mod gather;
 mod lengths;
 mod output_error;
+mod tasks;
 mod writes;
 
 use crate::context::{Stop, Workers};
@@ -23,7 +24,7 @@ use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use gather::gather;
 use lengths::Rescaled;
-use std::ops::Range;
+use tasks::{TaskLists, TaskPieces, groups_of};
 use writes::{PartOffsets, SpareBuffers, Writes};
 
 pub use output_error::OutputError;
@@ -42,35 +43,6 @@ pub struct Outcome {
     pub narrowness: Narrowness,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
     pub block_ends: Box<[u64]>,
-}
-
-/// Which pieces of which tensor a task has, in a few bytes, as there may be millions of tasks.
-struct TaskPieces {
-    tensor: u32,
-    pieces: Range<u32>,
-}
-
-/// The tasks of all tensors that are not tied to another, in the order of the tensors.
-struct TaskLists {
-    /// All but the lengths.
-    first: Vec<TaskPieces>,
-    /// The lengths of weight norms, which follow from the stored directions.
-    lengths: Vec<TaskPieces>,
-}
-
-impl TaskLists {
-    fn of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Self {
-        let mut lists = Self { first: Vec::with_capacity(plan.tensors.len()), lengths: Vec::new() };
-        for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
-            let n = surveys[index].pieces.len() as u32;
-            let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
-            let starts = (0..n).step_by(per_task as usize);
-            let pieces = starts.map(|start| start..(start + per_task).min(n));
-            let list = if plan.is_rescaled(index) { &mut lists.lengths } else { &mut lists.first };
-            list.extend(pieces.map(|pieces| TaskPieces { tensor: index as u32, pieces }));
-        }
-        lists
-    }
 }
 
 /// Pieces of one tensor that one thread encodes in order.
@@ -182,24 +154,6 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
         QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, affines)
     });
     Ok(Decision { mask, quant })
-}
-
-/// Bytes that the small tensors of a group have together.
-const GROUP_BYTES: usize = 128 << 10;
-
-/// Groups of tasks that one thread does in a row: small tensors, so that their parts are written together.
-fn groups_of(tasks: &[TaskPieces], n_bytes_of: impl Fn(&TaskPieces) -> usize) -> Vec<Range<usize>> {
-    let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
-    for (index, task) in tasks.iter().enumerate() {
-        let n = n_bytes_of(task);
-        if index > start && n_bytes + n > GROUP_BYTES {
-            groups.push(start..index);
-            (start, n_bytes) = (index, 0);
-        }
-        n_bytes += n;
-    }
-    groups.push(start..tasks.len());
-    groups
 }
 
 /// The buffers of one thread.

@@ -1,0 +1,55 @@
+//! The work of encoding, as tasks of a few bytes each.
+
+use crate::layout::PlacedTensor;
+use crate::plan::Plan;
+use crate::survey::Survey;
+use briquette_core::block::RowEncoder;
+use std::ops::Range;
+
+/// Which pieces of which tensor a task has, in a few bytes, as there may be millions of tasks.
+pub(super) struct TaskPieces {
+    pub(super) tensor: u32,
+    pub(super) pieces: Range<u32>,
+}
+
+/// The tasks of all tensors that are not tied to another, in the order of the tensors.
+pub(super) struct TaskLists {
+    /// All but the lengths.
+    pub(super) first: Vec<TaskPieces>,
+    /// The lengths of weight norms, which follow from the stored directions.
+    pub(super) lengths: Vec<TaskPieces>,
+}
+
+impl TaskLists {
+    /// The tasks for the pieces that a survey found.
+    pub(super) fn of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Self {
+        let mut lists = Self { first: Vec::with_capacity(plan.tensors.len()), lengths: Vec::new() };
+        for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+            let n = surveys[index].pieces.len() as u32;
+            let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
+            let starts = (0..n).step_by(per_task as usize);
+            let pieces = starts.map(|start| start..(start + per_task).min(n));
+            let list = if plan.is_rescaled(index) { &mut lists.lengths } else { &mut lists.first };
+            list.extend(pieces.map(|pieces| TaskPieces { tensor: index as u32, pieces }));
+        }
+        lists
+    }
+}
+
+/// Bytes that the small tensors of a group have together.
+const GROUP_BYTES: usize = 128 << 10;
+
+/// Groups of tasks that one thread does in a row: small tensors, so that their parts are written together.
+pub(super) fn groups_of(tasks: &[TaskPieces], n_bytes_of: impl Fn(&TaskPieces) -> usize) -> Vec<Range<usize>> {
+    let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
+    for (index, task) in tasks.iter().enumerate() {
+        let n = n_bytes_of(task);
+        if index > start && n_bytes + n > GROUP_BYTES {
+            groups.push(start..index);
+            (start, n_bytes) = (index, 0);
+        }
+        n_bytes += n;
+    }
+    groups.push(start..tasks.len());
+    groups
+}
