@@ -64,7 +64,7 @@ fn weights_of_any_size_and_tensors_of_zeros_fit_a_budget() {
             let sum = |pairs: &mut dyn Iterator<Item = f64>| pairs.sum::<f64>();
             let error = sum(&mut before.iter().zip(&after).map(|(a, b)| (a - b).powi(2)));
             let whole = sum(&mut before.iter().map(|a| a * a));
-            // Of subnormals, f32 has no finer steps.
+            // f32 has no finer steps than its subnormals.
             assert!(width < 1e-40 || error <= 0.2 * whole, "{width:e}{model} {flags}: {error:e} of {whole:e}");
         }
     }

@@ -1,4 +1,4 @@
-//! What the report of a budget says: its time, its prediction, and why bytes are left.
+//! The report of a budget: its time, its prediction, and why bytes are left.
 
 #[cfg(feature = "model")]
 use crate::budget::file_bytes;

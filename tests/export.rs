@@ -104,7 +104,7 @@ fn codes_without_their_manifest_are_refused_as_a_file_and_as_a_directory() {
         std::fs::remove_file(sandbox.path("out/briquette.json")).unwrap();
         refused("out", "restore that file");
         refused(&format!("out/{file}"), "restore that file");
-        // Of several shards too, none of which is a model.
+        // The same for several shards, none of which is a model.
         std::fs::copy(sandbox.path(&format!("out/{file}")), sandbox.path("out/model-2.briquette.safetensors")).unwrap();
         sandbox.run("export out --to dense -o x").assert_fails(4, &["briquette.json", "restore that file"]);
     }

@@ -32,7 +32,7 @@ const OUTPUTS: [(&str, &str, &str); 7] = [
         "--prune 0.5 --quantize int4-g16-asym --storage entropy",
         "d99ce391d899bcbf59b8bd06806606714e7df11c7e9b52ba756c348dde1c1501",
     ),
-    // Of version 1, whose hash of `up.weight` does not cover the layout of its rows.
+    // An output of version 1, whose hash of `up.weight` does not cover the layout of its rows.
     (
         "v0_1_0_burn-layout",
         "--layout burn --prune 0.5 --quantize int8",

@@ -1,4 +1,4 @@
-//! What `just --list` shows: the last comment line above each recipe.
+//! The list that `just --list` prints: the last comment line above each recipe.
 
 use crate::sandbox::repository;
 

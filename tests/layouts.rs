@@ -47,7 +47,7 @@ impl Weight {
     }
 }
 
-/// What is asked of a model.
+/// A request: scheme, sparsity and storage.
 #[derive(Clone, Copy)]
 struct Asked {
     scheme: Option<&'static str>,
@@ -103,7 +103,7 @@ fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
     shapes.into_iter().enumerate().map(weight).collect()
 }
 
-/// What compressing makes of a weight, in its own order and type.
+/// The fake-quantized weight, in its own order and type.
 fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
     let ((n_rows, n_cols), places, dtype) = (weight.rows(), weight.places(), weight.tensor.dtype);
     let mut own = vec![0.0; places.len()];

@@ -42,7 +42,7 @@ pub(crate) fn on_terminal(
     (child.wait().unwrap().code(), String::from_utf8_lossy(&written).into_owned())
 }
 
-/// What a terminal shows after all that was written to it.
+/// The screen of a terminal after a text was written to it.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     /// Its lines, from the first.

@@ -118,7 +118,7 @@ impl Outcome {
     }
 }
 
-/// What was written to stderr but for the lines of a phase that takes more than ten seconds, as each may on a busy machine.
+/// The text on stderr without the lines of a phase that takes more than ten seconds, as each may on a busy machine.
 fn without_progress(stderr: &str) -> String {
     let is_progress = |line: &str| line.ends_with(" so far") || line.contains(" %, ") && line.contains(" in ");
     stderr.split_inclusive('\n').filter(|line| !is_progress(line.trim_end())).collect()

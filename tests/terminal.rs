@@ -1,4 +1,4 @@
-//! What a terminal of 80 columns shows, and what a pipe gets: all of it.
+//! Terminals of 80 columns show tables that fit; a pipe gets everything.
 
 use crate::pty::{Shown, on_terminal};
 use crate::sandbox::Sandbox;

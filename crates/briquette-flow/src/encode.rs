@@ -39,7 +39,7 @@ pub struct Outcome {
     pub stats: ErrorStats,
     /// The same of the layer's outputs, where its inputs are known.
     pub outputs: Option<OutputError>,
-    /// What its scales and values need of the types that they are stored in.
+    /// The range that its scales and values need from their stored types.
     pub narrowness: Narrowness,
     /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
     pub block_ends: Box<[u64]>,

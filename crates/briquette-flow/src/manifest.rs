@@ -9,7 +9,7 @@ use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest, names};
 use serde_json::Value;
 use std::io::{self, Write};
 
-/// What the manifest of an output is made of. Its entries are made one by one, as there may be millions.
+/// The source of the manifest of an output. Entries are made one by one, as there may be millions.
 pub struct ManifestSource<'a> {
     plan: &'a Plan<'a>,
     layout: &'a FileLayouts,

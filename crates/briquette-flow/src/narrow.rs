@@ -5,10 +5,10 @@ use crate::plan::{Plan, TensorPlan, listed};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Decision, Error, Remedy, Result, rows, simd};
 
-/// What is remarked of a tensor whose scales do not fit f16.
+/// The remark about a tensor whose scales do not fit f16.
 const F32_SCALES: &str = "scales are f32, as f16 cannot hold them";
 
-/// What encoding a tensor showed about the range of its scales and values.
+/// The range of scales and values that encoding a tensor found.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Narrowness {
     /// Whether the type of the scales cannot hold one of them.

@@ -14,7 +14,7 @@ pub struct WeightNorm {
     pub lengths: usize,
     /// Which directions share a length.
     pub groups: NormGroups,
-    /// What the survey measured; empty before.
+    /// The norms that the survey measured; empty before it.
     pub measured: MeasuredNorms,
 }
 

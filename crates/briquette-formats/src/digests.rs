@@ -45,7 +45,7 @@ pub(crate) struct Lengths {
 }
 
 impl Digests {
-    /// Of a directory with a manifest, whose tensors have these hashes. `layouts` has the tensors whose hash covers their layout.
+    /// Digests of a directory whose manifest has these hashes. `layouts` has the tensors whose hash covers their layout.
     pub(crate) fn new(expected: Vec<Hash128>, layouts: BTreeMap<usize, (Shape, OutputAxis)>) -> Self {
         Self { expected, layouts, seen: Mutex::default() }
     }

@@ -65,7 +65,7 @@ impl ManifestHead {
     /// Writes a manifest with these tensors, which come in the order of their names: the same bytes for the same content.
     ///
     /// # Errors
-    /// Those of writing; invalid data if it cannot be written as JSON.
+    /// An error of the writer; invalid data if it cannot be written as JSON.
     pub fn write<E>(&self, tensors: E, out: &mut dyn Write) -> io::Result<()>
     where
         E: Iterator<Item = (String, ManifestEntry)> + Clone,

@@ -51,7 +51,7 @@ impl<'a> ManifestFile<'a> {
         {
             return Ok(Self { file, head, n_tensors, files, whole: None });
         }
-        // What is wrong with it is told by a reader of the whole.
+        // Reading the whole gives the error its words.
         let mut whole = Manifest::read(file)?;
         let head = ManifestHead {
             format: std::mem::take(&mut whole.format),
@@ -67,7 +67,7 @@ impl<'a> ManifestFile<'a> {
     /// Calls `each` with the head and every entry, in the order of names, and gives up the head.
     ///
     /// # Errors
-    /// Those of `each`; Input if the file was changed since it was opened; Io.
+    /// An error of `each`; Input if the file was changed since it was opened; Io.
     pub(crate) fn for_each(
         self,
         mut each: impl FnMut(&ManifestHead, String, ManifestEntry) -> Result<()>,
@@ -97,7 +97,7 @@ impl<'a> ManifestFile<'a> {
 /// longer than the window, or `each` returns `None`.
 ///
 /// # Errors
-/// Those of reading the file.
+/// Input or Io if the file cannot be read.
 fn of_window(
     file: &InputFile,
     each: &mut dyn FnMut(String, ManifestEntry) -> Option<()>,

@@ -61,7 +61,7 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
     checkpoint.model_dir().read(Path::new(FILE_NAME), limits::MAX_SMALL_BYTES)
 }
 
-/// What a model's files say of its family beside the tensors.
+/// The family of a model, from the files beside its tensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelFamily {
     /// Every `model_type`: the model's own, then those of its parts.

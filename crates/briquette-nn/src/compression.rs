@@ -202,7 +202,7 @@ impl Compression {
         attach.error.map_or(Ok((module, targets)), Err)
     }
 
-    /// What is asked of each parameter to which something is to be attached, and the path with which it shares that.
+    /// The rules for each parameter that something is attached to, and the path that shares its state.
     fn all_asked(
         &self,
         found: &[Parameter],

@@ -101,7 +101,7 @@ impl DynamicSpec {
         self
     }
 
-    /// What becomes of each parameter that is taken, and why others that could have been taken were left.
+    /// The plan for each quantized parameter, and the reason for each skipped one.
     fn choice<M: Module>(&self, module: &M) -> Result<TakenAndLeft> {
         let found = self.roles.parameters(module)?;
         let paths = || found.iter().map(|parameter| parameter.path.as_str());
@@ -129,7 +129,7 @@ impl DynamicSpec {
             && !names.parameters().iter().any(is_none)
     }
 
-    /// What a parameter is used for in each field that holds it, or why it is left.
+    /// The use of a parameter in each field that holds it, or the reason to skip it.
     fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, TakenUse>, String> {
         let main = names.main();
         let is_shared = names.parameters().len() > 1;
@@ -143,7 +143,7 @@ impl DynamicSpec {
         names.parameters().iter().map(of_field).collect()
     }
 
-    /// What a parameter is used for in a field, given the field that shows what it is.
+    /// The use of a parameter in a field, given the field that shows what it is.
     fn use_in(&self, parameter: &Parameter, main: &Parameter, looks_up: bool) -> Result<Use, String> {
         let shown = if parameter.role == Role::Unknown { main } else { parameter };
         let what = self.use_of(shown, looks_up)?;
@@ -177,7 +177,7 @@ impl DynamicSpec {
 /// A parameter that is taken, and what its codes are used for.
 type TakenUse = (Parameter, Use);
 
-/// What [`DynamicSpec`] takes and leaves.
+/// The parameters that [`DynamicSpec`] quantizes and skips.
 #[derive(Default)]
 struct TakenAndLeft {
     taken: BTreeMap<String, TakenUse>,
@@ -204,7 +204,7 @@ impl<M> Quantized<M> {
         decoded.flat_map(|(_, held)| held.paths.iter().map(String::as_str)).collect()
     }
 
-    /// What was left or slows the module down, and what to do about it; `None` where nothing was or does.
+    /// A warning about skipped parameters and slower layers; `None` if there are none.
     pub fn warning(&self) -> Option<String> {
         let decoded = self.decoded();
         let slow = (!decoded.is_empty()).then(|| {
@@ -219,7 +219,7 @@ impl<M> Quantized<M> {
 /// Why a layer is slower with codes.
 const DECODES: &str = "its layer is not of briquette::nn::layers, and decodes codes for each use";
 
-/// What makes layers run on codes.
+/// Puts codes in the place of parameters, so that layers run on them.
 const TAKE_OURS: &str = "put `use briquette::nn::layers::{Linear, LinearConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig}` in the \
                          place of burn's, or leave them out (DynamicSpec::exclude)";
 

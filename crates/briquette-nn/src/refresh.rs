@@ -238,7 +238,7 @@ impl Renewer<'_> {
         Some((self.targets.get(&path).filter(|_| name == Attached::NAME)?, field))
     }
 
-    /// What was decided of the parameter whose state is visited, and the name of the field.
+    /// The decision about the visited parameter, and the name of its field.
     fn renewed(&self) -> Option<(&Renewed, String)> {
         let (target, field) = self.field()?;
         Some((self.renewed.get(&target.main)?, field))

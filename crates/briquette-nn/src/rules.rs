@@ -37,7 +37,7 @@ pub(crate) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// What they ask of a parameter; of none where no rule applies.
+    /// The fingerprint of the rules for a parameter, also if no rule applies.
     pub(crate) fn fingerprint(&self, target: Option<&RuleTarget>) -> Fingerprint {
         let Some(target) = target else { return Fingerprint::of("") };
         let prune = target.prune.map(|rule| self.prune[rule].content(&target.layer));
@@ -45,7 +45,7 @@ impl Rules<'_> {
         Fingerprint::of(&format!("{}; {}", prune.unwrap_or_default(), quantize.unwrap_or_default()))
     }
 
-    /// What they ask of a parameter, in a few words.
+    /// A short description of the rules for a parameter.
     pub(crate) fn in_words(&self, target: &RuleTarget) -> String {
         let prune = target.prune.map(|rule| self.prune[rule].in_words());
         let quantize = target.quantize.map(|rule| self.quantize[rule].in_words());

@@ -71,7 +71,7 @@ fn only_the_rules_that_were_attached_refresh_a_module_and_load_its_record() {
             let of_burn = other.attach(Net::new(&Device::flex())).unwrap().try_load_file(&path);
             assert!(of_burn.is_err(), "{place} {other_place}: burn loads it");
         }
-        // What is exported is what it computes with, after all refusals.
+        // After all refusals, the export still equals the weights that the module computes with.
         let out = dir.path().join(format!("out-{place}"));
         Export::to(&out).write(&attached).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What to do to get a model of the hub, as the end of an error's line. `cache` is the directory of what was downloaded before.
+/// The advice for getting a model of the hub, as the end of an error line. `cache` is the directory of what was downloaded before.
 pub(crate) fn advice(id: &str, cache: Option<&Path>) -> String {
     let Some(cache) = cache else { return get(id) };
     let kept = cache.join(format!("models--{}", id.replace('/', "--"))).join("snapshots");

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The reason that is shown for directions that are not pruned in memory.
 const IN_MEMORY: &str = "directions of a weight norm are pruned in files only";
 
-/// What is shown for the lengths of pruned directions.
+/// The reason shown for the lengths of pruned directions.
 const RESCALED: &str = "lengths of a weight norm: scaled, so that kept weights of its layer stay equal";
 
 /// Directions, the index of their lengths, and which directions share a norm.

@@ -5,7 +5,7 @@
 pub struct Metric {
     /// Its name in reports, gates and budgets.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub meaning: &'static str,
     /// The least and the largest value that it can have.
     pub range: [f64; 2],

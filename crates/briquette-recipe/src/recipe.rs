@@ -147,7 +147,7 @@ pub fn locate(error: Error, path: &Path) -> Error {
     text::locate(error, &text, path)
 }
 
-/// What else people call a format: dense writes plain safetensors.
+/// Other names of a format: dense writes plain safetensors.
 const OTHER_NAMES: [(&str, &str); 7] = [
     ("safetensors", "dense"),
     ("huggingface", "dense"),

@@ -1,4 +1,4 @@
-//! What the jobs of a batch came to, in a few words.
+//! Summarises the results of the jobs of a batch.
 
 use super::figures::{BatchReport, JobResult};
 use super::{metrics, numbers};

@@ -31,7 +31,7 @@ pub fn widths(widest: Vec<usize>, aligns: &[Align], total: usize) -> Vec<usize> 
         if excess == 0 {
             return widths;
         }
-        // What each column can give before it is too narrow to read.
+        // The width that each column can give up and stay readable.
         let spare = |column: usize| match aligns[column] {
             Align::Left => widths[column].saturating_sub(MIN_WORDS),
             Align::Name => widths[column].saturating_sub(MIN_NAME),

@@ -73,9 +73,9 @@ pub struct Report {
     /// Bytes of the weight files after each part of a recipe that trains or factorizes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stage_bytes: Vec<StageBytes>,
-    /// What a reader must be wary of.
+    /// Warnings.
     pub remarks: Vec<String>,
-    /// What was done as asked, and what the model's files hold besides: nothing to be wary of.
+    /// Neutral notes: requested steps, and other entries of the model's files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Which steps tensors have for the sake of a budget, where one was kept.

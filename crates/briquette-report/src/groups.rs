@@ -16,7 +16,7 @@ pub struct TensorGroups {
     ends: Vec<u32>,
 }
 
-/// What tells a tensor of one group from those of others.
+/// The properties that tensors of one group share.
 pub trait Likeness {
     /// The tensor's name.
     fn name(&self, place: usize) -> &str;

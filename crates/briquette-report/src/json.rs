@@ -8,7 +8,7 @@ use std::io::{self, Write};
 /// Writes a report as indented JSON and a line break. Letters that a terminal would obey are escaped: see [`printable_json`].
 ///
 /// # Errors
-/// Those of writing; invalid data if it cannot be written as JSON.
+/// An error of the writer; invalid data if it cannot be written as JSON.
 pub(super) fn write(report: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     report.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new())))?;
     out.write_all(b"\n")

@@ -1,4 +1,4 @@
-//! What a report notes beside its remarks: nothing of it is a warning.
+//! The neutral notes of a report. None is a warning.
 
 use super::evidence::Evidence;
 use super::figures::{FactorReport, Report};

@@ -1,4 +1,4 @@
-//! What a reader must be wary of.
+//! The warnings of a report.
 
 use super::evidence::Evidence;
 use super::figures::{DistillReport, Report};

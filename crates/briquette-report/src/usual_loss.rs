@@ -1,4 +1,4 @@
-//! What a method usually costs, for a report of an output that nothing measured.
+//! The usual quality loss of a method, for reports without an evaluation.
 
 use super::evidence::Evidence;
 use super::figures::Report;

@@ -1,4 +1,4 @@
-//! What was probably meant by arguments that cannot be read.
+//! Suggests the argument that was probably meant.
 
 use super::args::Args;
 use clap::CommandFactory;

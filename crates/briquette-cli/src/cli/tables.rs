@@ -44,9 +44,9 @@ pub(crate) fn put_table<'h>(
 struct TableLayout {
     /// The columns that are shown, by their places.
     shown: Vec<usize>,
-    /// Of the columns that are shown.
+    /// The alignment of each shown column.
     aligns: Vec<Align>,
-    /// Of the columns that there is room for: as many as `shown`, or fewer.
+    /// The widths of the columns that fit: as many as `shown`, or fewer.
     widths: Vec<usize>,
     /// Whether no cell of a column has a value.
     is_empty: Vec<bool>,
@@ -54,7 +54,7 @@ struct TableLayout {
     has_one_tail: bool,
 }
 
-/// What the cells of a column are.
+/// The kind of the cells of a column.
 #[derive(Debug, Clone, Copy)]
 struct ColumnFacts {
     widest: usize,
@@ -159,7 +159,7 @@ fn is_numeric(cell: &str) -> bool {
     ["", "-", "NaN", "inf"].contains(&cell) || cell.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// What running models takes at least, and what it may.
+/// The memory that running models needs at least, and its limit.
 pub(crate) fn needs(needs: &Needs) -> String {
     let most =
         needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));

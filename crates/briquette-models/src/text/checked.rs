@@ -61,7 +61,7 @@ struct Sections {
     model: Words,
 }
 
-/// What a model's words are made of.
+/// The vocabulary of a tokenizer model.
 #[derive(Deserialize)]
 struct Words {
     continuing_subword_prefix: Option<String>,
@@ -148,7 +148,7 @@ impl Words {
     }
 }
 
-/// What the parts of a section are, taken together.
+/// The combined properties of the parts of a section.
 struct SectionParts {
     n_parts: usize,
     growth: u64,
@@ -200,7 +200,7 @@ impl SectionParts {
         Ok(())
     }
 
-    /// What a template puts around a text. One that has the text twice makes it twice as long.
+    /// The special tokens that a template adds to a text. A template that has the text twice makes it twice as long.
     fn special_tokens(&mut self, part: &Map<String, Value>) -> Result<(), String> {
         for (_, special) in part.get("special_tokens").and_then(Value::as_object).into_iter().flatten() {
             let n_ids = special.get("ids").and_then(Value::as_array).map_or(0, Vec::len);

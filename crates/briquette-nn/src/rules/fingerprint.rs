@@ -1,4 +1,4 @@
-//! What the rules ask of a parameter, in full: the content of a rule as text, and a fingerprint of it that records keep.
+//! The full content of the rules for a parameter as text, and its fingerprint, which records keep.
 
 use crate::rules::{Amount, Prune, Quantize};
 use briquette_core::{Affine, Hash128, InputView};
@@ -65,7 +65,7 @@ impl Quantize {
         )
     }
 
-    /// What it rounds to, in a few words.
+    /// A short description of the grid.
     pub(crate) fn in_words(&self) -> String {
         let weights = &self.scheme.weights;
         let (bits, kind, grouping) = (weights.grid.n_bits(), weights.grid.kind(), weights.grouping);

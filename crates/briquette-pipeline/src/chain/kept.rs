@@ -1,4 +1,4 @@
-//! What a run that did not end keeps beside its output, in words.
+//! Describes the work that a stopped run keeps beside its output.
 
 use super::work::Work;
 use briquette_core::{Error, ErrorKind, shown_path};

@@ -39,7 +39,7 @@ pub(super) fn of(name: Name, shape: &[usize], near: &Neighbours, is_transposed: 
     }
 }
 
-/// What shows that filters are those of a transposed convolution, `[in, out / groups, ..]`.
+/// The evidence that filters belong to a transposed convolution, `[in, out / groups, ..]`.
 ///
 /// With groups, no axis counts outputs: a row for each input has the weights of fewer outputs than one for each place in a group.
 fn transposed(name: Name, shape: &[usize], near: &Neighbours, is_class: bool) -> Option<Reason> {

@@ -154,7 +154,7 @@ fn named<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], key: &str) -> Resu
     Ok(Chosen { items: chosen.iter().map(|(key, value)| (key, value)).collect(), path: key.to_string(), left })
 }
 
-/// What lies beside each step of a path below the root, by its own path.
+/// The entries beside each step of a path below the root, by their own paths.
 fn beside<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], path: &str) -> Vec<(String, &'a Value)> {
     let (mut items, mut above, mut found) = (items, String::new(), Vec::new());
     for step in path.split('.') {

@@ -1,4 +1,4 @@
-//! What a reader must know first: how much smaller, how good, whether as predicted, and what to be wary of.
+//! The headline of a page: size, quality, prediction and warnings.
 
 use super::escape::{escape, name};
 use crate::{Report, metrics, numbers};

@@ -7,20 +7,20 @@ use briquette_nn::NameMap;
 /// A part of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockPart {
-    /// What comes before the first block.
+    /// The part before the first block.
     Entry,
     /// A block.
     Block(usize),
-    /// What comes after the last.
+    /// The part after the last block.
     Exit,
 }
 
 /// Which part of a network each tensor belongs to, by its name in files.
 #[derive(Debug, Clone)]
 pub struct NetworkParts {
-    /// What the names of each block's tensors begin with.
+    /// The prefix of the tensor names of each block.
     pub(super) blocks: Vec<String>,
-    /// What those begin with that come after the last block.
+    /// The prefixes of tensor names after the last block.
     exit: Vec<String>,
     exit_needs_entry: bool,
 }
@@ -37,7 +37,7 @@ impl NetworkParts {
 
     /// The part that the tensor of this name belongs to.
     pub fn part_of(&self, name: &str) -> BlockPart {
-        // Of a layer, the name without what follows it.
+        // The name of the layer, without the parameter.
         let is_below = |prefix: &String| name.starts_with(prefix.as_str()) || prefix.strip_suffix('.') == Some(name);
         match self.blocks.iter().position(is_below) {
             Some(block) => BlockPart::Block(block),
